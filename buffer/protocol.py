@@ -305,7 +305,8 @@ class BufferStats:
     `eval_progress`: tag -> (finished, all).
     `actors`: latest metrics by actor, with `seen_s` seconds since it was heard, since the
     service started. `refused`: error replies by error, and `unanswered`: replies whose client
-    was gone or too slow, since the service started.
+    was gone or too slow, since the service started. `oldest_view_s`: how long another process
+    has looked into the store at one moment, which keeps freed pages from being used again.
     """
 
     train: dict[str, int] = field(default_factory=dict)
@@ -334,6 +335,7 @@ class BufferStats:
     disk_bytes: int = 0
     free_bytes: int = 0
     uptime_s: float = 0.0
+    oldest_view_s: float = 0.0
     eval_progress: dict[str, tuple[int, int]] = field(default_factory=dict)
     actors: dict[str, dict[str, float]] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)

@@ -42,7 +42,12 @@ class Sightings:
 
 
 def collect(
-    book: Book, store: Store, actors: Sightings, refused: Counter[str], uptime_s: float
+    book: Book,
+    store: Store,
+    actors: Sightings,
+    refused: Counter[str],
+    uptime_s: float,
+    oldest_view_s: float,
 ) -> BufferStats:
     """The figures as they are now."""
     index = book.index
@@ -75,6 +80,7 @@ def collect(
         disk_bytes=store.disk_bytes,
         free_bytes=store.free_bytes,
         uptime_s=uptime_s,
+        oldest_view_s=oldest_view_s,
         eval_progress={
             tag: (index.eval_done[tag], total)
             for (purpose, tag), total in index.tasks.items()

@@ -112,6 +112,11 @@ class Store:
         """Free the reader slots of processes that died; returns how many there were."""
         return int(self._env.reader_check())
 
+    def views(self) -> list[tuple[int, int]]:
+        """(process, number of the transaction it sees) of every open view, whoever holds it."""
+        lines = [line.split() for line in str(self._env.readers()).splitlines()[1:]]
+        return [(int(line[0]), int(line[2])) for line in lines if line[-1].isdigit()]
+
     @property
     def map_bytes(self) -> int:
         """Bytes the file may grow to."""

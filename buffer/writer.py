@@ -24,9 +24,10 @@ from buffer import acting, learning, retention, stats
 from buffer.book import Book, Settings
 from buffer.entry import Status
 from buffer.index import Index
-from buffer.protocol import DrawHead, Request
+from buffer.protocol import BufferStats, DrawHead, Request
 from buffer.room import Room
 from buffer.store import Store
+from buffer.views import Views
 from r3l.errors import BufferError_, R3LError
 from r3l.records import SlotResult
 
@@ -73,6 +74,7 @@ class Writer:
         self.index = self._load()
         self.actors = stats.Sightings()
         self._room = Room(store, settings.free_floor)
+        self._views = Views(store)
         self.refused = refused
         self.done_bytes = 0  # read by the front, for back-pressure
         self._held: dict[str, tuple[Job, float]] = {}  # draws to be answered later, by request id
@@ -169,9 +171,15 @@ class Writer:
             self._forget_held(args.consumer)
             return learning.release_draws(book, args)
         if op == "stats":
-            uptime = time.monotonic() - self._started
-            return stats.collect(book, self.store, self.actors, self.refused, uptime)
+            return self._figures(book)
         return _VERBS[op](book, args)
+
+    def _figures(self, book: Book) -> BufferStats:
+        now = time.monotonic()
+        oldest_s = self._views.oldest_s(now)
+        return stats.collect(
+            book, self.store, self.actors, self.refused, now - self._started, oldest_s
+        )
 
     def _tick(self, book: Book) -> None:
         now = time.monotonic()
@@ -182,7 +190,7 @@ class Writer:
             self._retain(book, now)
         if now - self._checked >= READER_CHECK_S:
             self._checked = now
-            self.store.clear_readers()
+            self._views.look(now)
 
     def _retain(self, book: Book, now: float) -> None:
         """Evict a chunk; go on in the next transaction, or look again when it cost 1 % of the

@@ -1,0 +1,53 @@
+"""A process that looks into the store for long is found and named."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from buffer.views import WARN_S, Views
+
+LOOK = """
+import sys
+from pathlib import Path
+from buffer.store import Store
+store = Store(Path(sys.argv[1]), read_only=True)
+with store.read():
+    print("looking", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.system
+def test_a_view_that_another_process_holds_is_aged_and_named_in_the_log(desk, tasks, caplog):
+    desk.add(tasks(1))
+    views = Views(desk.store)
+    views.look(0.0)
+    assert views.oldest_s(5.0) == 0.0
+    command = [sys.executable, "-c", LOOK, str(desk.folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "looking\n"
+        desk.add(tasks(1, "u"))
+        views.look(10.0)
+        assert views.oldest_s(25.0) == 15.0
+        with caplog.at_level(logging.WARNING):
+            for now in (WARN_S, WARN_S + 10.0, WARN_S + 20.0):
+                views.look(now)
+        assert len(caplog.records) == 1 and f"process {other.pid} " in caplog.text
+        other.stdin.close()
+        other.wait(timeout=30)
+    views.look(WARN_S + 30.0)
+    assert views.oldest_s(WARN_S + 40.0) == 0.0
+
+
+def test_a_view_of_this_process_counts_too(desk):
+    views = Views(desk.store)
+    with desk.store.read():
+        views.look(1.0)
+        assert desk.store.views()[0][0] == os.getpid()
+    views.look(2.0)
+    assert desk.store.views() == [] and views.oldest_s(3.0) == 0.0
