@@ -13,7 +13,7 @@ from r3l.errors import LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import STRAGGLER, Role, SlotResult
 
 REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
-CAUSE_LIMIT = 80  # characters; causes are names to be counted under
+CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * protocol.TASK_LIMIT  # bytes of all results of a group
 Results = dict[tuple[Role, int], tuple[SlotResult, bytes]]  # by role and slot, with its encoding
 
@@ -38,6 +38,12 @@ def check_put(
         )
     if book.full:
         raise StoreError(f"the store is full: {book.full}; nothing was written", cause="full")
+
+
+def check_cause(cause: str) -> None:
+    """Raise LimitExceeded for a cause that cannot be counted under."""
+    if len(cause.encode()) > CAUSE_LIMIT or "\0" in cause:
+        raise LimitExceeded(f"cause {cause!r:.120}: at most {CAUSE_LIMIT} bytes, none of them NUL")
 
 
 def accept(book: Book, entry: Entry, new: Results) -> Entry:
@@ -100,10 +106,7 @@ def _check_result(entry: Entry, result: SlotResult) -> None:
             f"({plan.base} base, {plan.distilled} distilled)",
             field="slot",
         )
-    if len(result.cause) > CAUSE_LIMIT or "\0" in result.cause:
-        raise LimitExceeded(
-            f"cause {result.cause!r:.120}: at most {CAUSE_LIMIT} characters, none of them NUL"
-        )
+    check_cause(result.cause)
     if trajectory is not None and abs(trajectory.reward) > REWARD_LIMIT:
         raise LimitExceeded(f"reward {trajectory.reward}: must be within ±{REWARD_LIMIT:g}")
 

@@ -8,6 +8,7 @@ from buffer import protocol, samplers
 from buffer.acting import check_name
 from buffer.book import Book
 from buffer.entry import DrawEntry, Entry, LedgerEntry
+from buffer.filling import check_cause
 from buffer.protocol import Amount
 from buffer.samplers import Pick
 from r3l.errors import Conflict, LimitExceeded, NotFound, RecordError
@@ -90,6 +91,7 @@ def commit(book: Book, args: protocol.Commit) -> Amount:
 def discard(book: Book, args: protocol.Discard) -> Amount:
     """Drop the groups of an open draw, counted under `cause`; returns how many."""
     check_name(args.cause, "cause")
+    check_cause(args.cause)
     drawn = book.txn.draw(args.draw_id)
     if drawn is None:
         raise NotFound(f"there is no draw {args.draw_id}")

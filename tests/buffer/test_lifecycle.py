@@ -6,7 +6,7 @@ from buffer import stats
 from buffer.protocol import Lease, Wait
 from buffer.tables import read_group
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, NotFound, RecordError, StoreError
-from r3l.records import GroupPlan, SlotResult
+from r3l.records import GroupPlan, SlotResult, Task
 
 
 def test_a_group_is_complete_when_its_last_slot_is_resolved_and_never_before(desk, tasks, done):
@@ -143,6 +143,15 @@ def test_asking_for_a_lease_again_with_the_same_request_gives_the_same_group(des
     desk.reopen()
     assert desk.lease(rid="same").group_id == first.group_id
     assert desk.index.in_flight == 1
+
+
+def test_the_longest_cause_of_the_longest_task_id_can_be_counted(desk, tasks):
+    desk.add([Task("t" * 400, "workshop", 0)])
+    group = desk.lease().group_id
+    with pytest.raises(LimitExceeded, match="80 bytes"):
+        desk.put(group, SlotResult("base", 0, "failed", cause="\N{SNOWMAN}" * 80))
+    desk.put(group, SlotResult("base", 0, "failed", cause="c" * 80))
+    assert desk.entry(group).state == "expired"
 
 
 def test_a_group_without_any_trajectory_is_expired_with_its_cause(desk, tasks):
