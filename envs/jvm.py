@@ -38,13 +38,15 @@ class Jvm:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self.env, self.timeout_s, self.users = env, timeout_s, 0
         self.lost, self.lock = "", threading.Lock()
+        # ScienceWorld's jar writes a file into the folder it runs in.
+        self.scratch = tempfile.TemporaryDirectory(prefix="r3l-jvm-", ignore_cleanup_errors=True)
         port, token, self.process = py4j.launch_gateway(
             classpath=classpath,
             javaopts=[f"-Xmx{heap_mib}m", *OPTIONS],
             die_on_exit=True,
             enable_auth=True,
             return_proc=True,
-            cwd=tempfile.gettempdir(),  # ScienceWorld's jar writes a file where it runs
+            cwd=self.scratch.name,
         )
         parameters = py4j.GatewayParameters(
             port=port, auth_token=token, auto_field=True, read_timeout=timeout_s
@@ -74,7 +76,7 @@ class Jvm:
                 raise AssertionError("unreachable") from error
 
     def close(self) -> None:
-        """End the machine and wait for its process."""
+        """End the machine, wait for its process, remove its folder."""
         self.lost = self.lost or "closed"
         if self.process.poll() is None:
             self.process.kill()
@@ -82,6 +84,7 @@ class Jvm:
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # nothing was left to be written
                 self.process.stdin.close()
+        self.scratch.cleanup()
 
     def _lose(self, error: Exception) -> None:
         try:

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,16 @@ def test_a_wrong_focus_ends_the_attempt_with_nothing(env):
 def test_starting_over_is_not_an_action(env):
     start(env, "find-plant")
     assert env.step("reset task")[0] == "That is not allowed."
+
+
+def test_what_the_jar_writes_stays_out_of_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = registry.make("scienceworld", timeout_s=300, heap_mib=500)  # a machine of its own
+    start(env, "find-plant")
+    scratch = Path(env.jvm.scratch.name)
+    assert list(scratch.iterdir()) and not list(tmp_path.iterdir())
+    env.close()
+    assert not scratch.exists()
 
 
 def test_tasks_are_official_variations():
