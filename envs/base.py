@@ -36,7 +36,8 @@ class TextEnv(Environment, Protocol):
     `snapshot() -> bytes`, `restore(bytes)`: the whole state of the attempt, and back to it;
     `feedback() -> str`: a closing remark on the finished attempt;
     `demonstration() -> list[str]`: actions that succeed from where `reset` left off.
-    Optional in `info`: `admissible`, the actions that are understood now.
+    Optional in `info`: `admissible`, the actions that are understood now; `fault`, the name of
+    trouble that a step met and that ends nothing, which is counted.
 
     Optional on the class:
     `task_source(**options) -> TaskSource`, else tasks are endless seeds;

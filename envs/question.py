@@ -26,10 +26,14 @@ CONTINUE = "Continue."
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an answer is worth, 1.0 for a right one, and a remark that does not give it away."""
+    """What an answer is worth, 1.0 for a right one, and a remark that does not give it away.
+
+    `fault`: what went wrong in judging it, a name to count; "" for nothing.
+    """
 
     reward: float
     remark: str
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,11 +142,12 @@ class Question(ABC):
         )
         left = self.allowed - self.used
         self.ended = judged.reward >= 1.0 or left <= 0
+        info = {"answer": answer, "fault": judged.fault}
         if not self.ended:
             again = f"{judged.remark} Try again, {left} attempt{'s' * (left > 1)} left."
-            return again, 0.0, False, False, {"answer": answer}
+            return again, 0.0, False, False, info
         self.reward = judged.reward
-        return judged.remark, judged.reward, True, False, {"answer": answer}
+        return judged.remark, judged.reward, True, False, info
 
     def close(self) -> None:  # noqa: B027 - few have something to let go of
         """Nothing is held open."""

@@ -40,6 +40,8 @@ SLOW = frozenset({"futoshiki", "knight_swap"})
 LONGEST = 4000
 """Characters of an answer that is scored."""
 TRIES = 500
+NONSENSE = ("zzz", "qqq qqq")
+"""Answers that are right for no question; a scorer may pay for them, and must not."""
 
 _CALM = re.compile(r"[\w\s.,+\-*/^()\[\]='\"|]*")
 _CODE = re.compile(r"__|[A-Za-z_]\s*\.|\.\s*[A-Za-z_]|\d\s*\*\*|\*\*\s*\(?\s*\d{3}|\)\s*\(|\]\s*\(")
@@ -99,10 +101,12 @@ class Reasoning(Question):
     def judge(self, answer: str) -> Judgement:
         """The guarded score of an answer; a reference answer is right by itself."""
         gold = self.question.entry["answer"]
-        score = 1.0 if answer == gold else self.question.score(answer)
-        if score >= 1.0:
+        if answer == gold:
             return Judgement(1.0, "Correct.")
-        return Judgement(score if self.partial else 0.0, "Incorrect.")
+        score, fault = self.question.score(answer)
+        if score >= 1.0:
+            return Judgement(1.0, "Correct.", fault)
+        return Judgement(score if self.partial else 0.0, "Incorrect.", fault)
 
     def solution(self) -> str:
         """The reference answer, where there is a single one."""
@@ -121,23 +125,25 @@ class Posed:
     entry: dict[str, Any]
     dataset: Any
 
-    def score(self, answer: str) -> float:
-        """Between 0 and 1, and 0 unless it is more than what nonsense earns. Scorers that take
-        any text for right count only the reference, which the caller has compared."""
-        earned, nonsense = self._raw(answer), max(self._raw("zzz"), self._raw("qqq qqq"))
-        return earned if earned > nonsense else 0.0
+    def score(self, answer: str) -> tuple[float, str]:
+        """(score, fault): between 0 and 1, and 0 unless it is more than what nonsense earns.
+        Scorers that take any text for right count only the reference, which the caller has
+        compared. The fault names what the scorer raised over the answer, scorer_ValueError say."""
+        earned, fault = self._raw(answer)
+        nonsense = max(self._raw(text)[0] for text in NONSENSE)
+        return (earned if earned > nonsense else 0.0), fault
 
-    def _raw(self, answer: str) -> float:
+    def _raw(self, answer: str) -> tuple[float, str]:
         if not answer or len(answer) > LONGEST:
-            return 0.0
+            return 0.0, ""
         if self.family in EVALUATED and not harmless(answer):
-            return 0.0
+            return 0.0, ""
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # one of them prints
                 score = float(self.dataset.score_answer(answer, self.entry))
-        except Exception:  # what a scorer stumbles over is no right answer
-            return 0.0
-        return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
+        except Exception as error:  # what a scorer stumbles over is no right answer; it is counted
+            return 0.0, f"scorer_{type(error).__name__}"
+        return (min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0), ""
 
 
 def harmless(answer: str) -> bool:

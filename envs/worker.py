@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from envs import registry
 from envs.base import TextEnv
-from r3l.answers import raised, read_reset, read_step
+from r3l.answers import fault_in, raised, read_reset, read_step
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, R3LError, to_wire
 
@@ -130,7 +130,8 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
             observation, _ = read_reset(env.spec.name, env.reset(seed=seed, options=options))
             return [observation, {}]
         case "step":
-            return [*read_step(env.spec.name, env.step(*arguments))[:4], {}]
+            *answer, info = read_step(env.spec.name, env.step(*arguments))
+            return [*answer, {"fault": fault} if (fault := fault_in(info)) else {}]
     value = getattr(env, method)(*arguments)
     if not isinstance(value, str | bytes | list | None):
         raise EnvironmentFailed(

@@ -28,11 +28,14 @@ from r3l.records import GroupPlan, Task
 from r3l.statistics import bootstrap, pass_at_k, wilson
 
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
+COUNTED = ("failed", "faults")
+"""Columns of the report that count causes."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One attempt. `cause` is "" unless it failed, which leaves the figures at 0."""
+    """One attempt. `cause` is "" unless it failed, which leaves the figures at 0; `faults`: the
+    environment's troubles that it outlived."""
 
     task_id: str
     attempt: int
@@ -42,6 +45,7 @@ class Result:
     tokens: int = 0
     finish: str = ""
     cause: str = ""
+    faults: Sequence[str] = ()
 
     @property
     def key(self) -> tuple[str, int]:
@@ -133,7 +137,9 @@ async def play_all(
         t = slot.trajectory
         results.add(
             Result(
-                task.task_id, attempt, family, t.reward, t.num_steps, t.generated_tokens, t.finish
+                *(task.task_id, attempt, family, t.reward, t.num_steps, t.generated_tokens),
+                finish=t.finish,
+                faults=list(t.faults),
             )
         )
 
@@ -179,6 +185,7 @@ def figures(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict
         "tasks": len(tasks),
         "attempts": len(results),
         "failed": dict(Counter(r.cause for r in results if r.cause)),
+        "faults": dict(Counter(fault for r in results for fault in r.faults)),
     }
     for k in sorted({1, *ks}):
         solved = [sum(r.reward >= SUCCESS for r in each) for each in tasks.values()]
@@ -205,11 +212,12 @@ def _figure(mean: float, interval: tuple[float, float]) -> dict[str, float | Non
 def table(found: dict[str, Any]) -> str:
     """The report for people: a line of figures for all tasks, and one for each family."""
     columns = [name for name, value in found["all"].items() if isinstance(value, dict)]
-    columns.remove("failed")
-    rows = [["", "tasks", "failed", *columns]]
+    columns = [name for name in columns if name not in COUNTED]
+    rows = [["", "tasks", *COUNTED, *columns]]
     for name, values in {"all": found["all"], **found["families"]}.items():
         cells = [_cell(values[column]) for column in columns]
-        rows.append([name, str(values["tasks"]), str(sum(values["failed"].values())), *cells])
+        counts = [str(sum(values[column].values())) for column in COUNTED]
+        rows.append([name, str(values["tasks"]), *counts, *cells])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

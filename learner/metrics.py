@@ -5,6 +5,7 @@ Scalars are plain floats; a figure that has no data this step is left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -50,6 +51,8 @@ def group_figures(groups: Sequence[Group]) -> Figures:
     failures = [r.cause for g in groups for r in g.results if r.status == "failed"]
     for cause in set(failures):
         figures[f"group/failed_{cause}"] = float(failures.count(cause))
+    faults = Counter(fault for t in bases + distilled for fault in t.faults)
+    figures |= {f"group/fault_{name}": float(count) for name, count in faults.items()}
     return _finite(figures)
 
 

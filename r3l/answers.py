@@ -38,6 +38,12 @@ def read_step(name: str, answer: object) -> StepAnswer:
     return text, float(reward), bool(terminated), bool(truncated), info
 
 
+def fault_in(info: dict[str, Any]) -> str:
+    """The environment's own trouble that a step's info names and that ends nothing; "" for none."""
+    fault = info.get("fault")
+    return fault if isinstance(fault, str) else ""
+
+
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
     """Call user code, and await it where it answers later.
 

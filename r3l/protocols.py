@@ -116,6 +116,7 @@ class Environment(Protocol):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the policy's whole response text; return (observation, reward, terminated,
         truncated, info). An action that is not understood is answered in the observation
-        and counts as a step; it never raises."""
+        and counts as a step; it never raises.
+        Trouble of the environment's own that ends nothing is named in `info["fault"]`."""
 
     def close(self) -> None: ...

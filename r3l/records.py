@@ -53,6 +53,7 @@ class Trajectory:
     `slot` counts within the role; `parent` is the base slot a distilled one came from, else -1.
     `actions[k]` is the policy's text at step k; `observations[k]` what it read before step k,
     so there is one more observation (the last reaction) than actions.
+    `faults` names the environment's own troubles that the attempt outlived, one name each time.
     """
 
     role: Role
@@ -72,6 +73,7 @@ class Trajectory:
     seed: int = 0
     finish: str = "terminated"
     feedback: str = ""
+    faults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)

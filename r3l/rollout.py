@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from r3l.answers import guarded, read_reset, read_step
+from r3l.answers import StepAnswer, fault_in, guarded, read_reset, read_step
 from r3l.chat import ChatFormat
 from r3l.errors import EngineFailed, ReplayDiverged
 from r3l.protocols import Environment, Policy, Sample, SampleParams
@@ -72,6 +72,7 @@ class Attempt:
     reward: float = 0.0
     finish: str = ""
     feedback: str = ""
+    faults: list[str] = field(default_factory=list)
 
     def given(self, ids: Sequence[int]) -> None:
         """Append read-only tokens to the record and to what is shown."""
@@ -109,6 +110,7 @@ class Attempt:
             seed=self.task.seed,
             finish=self.finish,
             feedback=self.feedback,
+            faults=tuple(self.faults),
         )
 
 
@@ -185,10 +187,12 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
         attempt.sampled(sample)
         attempt.seconds.append(time.monotonic() - began)
         action = chat.text(sample.token_ids)
-        observation, reward, terminated, truncated = await _step(env, action)
+        observation, reward, terminated, truncated, info = await _step(env, action)
         attempt.actions.append(action)
         attempt.observations.append(observation)
         attempt.reward += reward / env.spec.success_threshold
+        if fault := fault_in(info):
+            attempt.faults.append(fault)
         attempt.finish = _finish(attempt, env, sample, terminated, truncated)
         if not attempt.finish:
             attempt.given(chat.close(sample.token_ids))
@@ -254,9 +258,9 @@ async def _reset(env: Environment, task: Task) -> str:
     return read_reset(env.spec.name, answer)[0]
 
 
-async def _step(env: Environment, action: str) -> tuple[str, float, bool, bool]:
+async def _step(env: Environment, action: str) -> StepAnswer:
     answer = await guarded(lambda: env.step(action))
-    return read_step(env.spec.name, answer)[:4]
+    return read_step(env.spec.name, answer)
 
 
 async def _feedback(env: Environment) -> str:

@@ -44,6 +44,8 @@ class Faulty:
                 raise KeyError("no such door")
             case "say \\ud800":
                 return "\ud800", 0.0, False, False, {}
+            case "stumble":
+                return "went on", 0.0, False, False, {"fault": "stumbled"}
             case "array":
                 return [1, 2], 0.0, False, False, {}
         return f"step {len(self.said)}", 0.0, action == "end", False, {"object": object()}

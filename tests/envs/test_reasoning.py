@@ -51,10 +51,19 @@ def test_a_right_answer_is_paid_and_nonsense_is_not():
 def test_scorers_that_pay_for_nonsense_or_raise_are_guarded(family):
     question = posed(family, "{}", SPLIT_SIZE)
     for answer in ("zzz", "", "()", "\x00", "a" * 10_000):
-        assert question.score(answer) == 0.0
+        assert question.score(answer)[0] == 0.0
     env = registry.make(f"reasoning:{family}")
     env.reset(seed=SPLIT_SIZE)
     assert env.step(env.demonstration()[0])[1] == 1.0
+
+
+def test_a_scorer_that_raises_over_an_answer_pays_nothing_and_is_named():
+    env = registry.make("reasoning:prime_factorization")
+    env.reset(seed=SPLIT_SIZE)
+    _, reward, *_, info = env.step("<answer>seven times two</answer>")
+    assert (reward, info["fault"]) == (0.0, "scorer_ValueError")
+    *_, info = env.step("<answer>7 × 2</answer>")
+    assert info["fault"] == ""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +80,7 @@ def test_scorers_that_pay_for_nonsense_or_raise_are_guarded(family):
 )
 def test_what_could_be_a_program_is_not_evaluated(answer):
     assert not harmless(answer)
-    assert posed("puzzle24", "{}", SPLIT_SIZE).score(answer) == 0.0
+    assert posed("puzzle24", "{}", SPLIT_SIZE).score(answer) == (0.0, "")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,14 @@ def test_failed_attempts_are_played_again_and_count_as_lost_until_then(tmp_path)
     assert Results(tmp_path, {}).done == {}
 
 
+def test_troubles_that_attempts_outlived_are_kept_and_counted(tmp_path):
+    results = Results(tmp_path, {})
+    results.add(Result("t", 0, faults=["scorer_ValueError"] * 2))
+    results.close()
+    (kept,) = Results(tmp_path, {}).done.values()
+    assert figures([kept], 1, [])["faults"] == {"scorer_ValueError": 2}
+
+
 def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_path):
     Results(tmp_path, {"seed": 0, "split": "eval"})
     with pytest.raises(UserError, match=r"holds an evaluation with seed 0, this one has 1"):
@@ -106,7 +114,7 @@ def test_figures_are_means_over_tasks_with_intervals_and_by_family():
 
 def test_the_table_has_a_line_for_all_tasks_and_one_for_each_family():
     lines = table(report(some_results(), 2, [2])).splitlines()
-    assert lines[0].split()[:4] == ["tasks", "failed", "success", "pass@2"]
+    assert lines[0].split()[:5] == ["tasks", "failed", "faults", "success", "pass@2"]
     assert [line.split()[0] for line in lines[1:4]] == ["all", "a", "b"]
 
 

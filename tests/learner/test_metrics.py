@@ -65,6 +65,15 @@ def test_failed_slots_are_counted_by_cause(cause: str) -> None:
     assert figures[f"group/failed_{cause}"] == 1.0
 
 
+def test_troubles_that_attempts_outlived_are_counted_by_name() -> None:
+    group = explore_group((0.0,), ())
+    (result,) = group.results
+    assert result.trajectory is not None
+    troubled = replace(result.trajectory, faults=("scorer_ValueError",) * 2)
+    figures = group_figures([replace(group, results=(replace(result, trajectory=troubled),))])
+    assert figures["group/fault_scorer_ValueError"] == 2.0
+
+
 def test_losses_are_shown_by_cause_and_by_role_with_cause() -> None:
     stats = BufferStats(
         drops={"stale": 2}, slot_drops={"base/stale": 3, "distilled/engine": 1}, quorums=4

@@ -295,3 +295,17 @@ def test_rewards_are_recorded_in_units_of_the_success_threshold() -> None:
 
     trajectory = by_slot(explore(learner_of_advice(), make_env=make))["distilled", 0].trajectory
     assert trajectory is not None and trajectory.reward == 2.0
+
+
+def test_trouble_that_an_attempt_outlives_is_named_in_its_record() -> None:
+    class Troubled(Corridor):
+        def step(self, action: str) -> Any:
+            *answer, _ = super().step(action)
+            return *answer, {"fault": "scorer_ValueError" if action == "x" else ""}
+
+    slots = by_slot(explore(learner_of_advice(), make_env=Troubled))
+    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    assert (
+        base is not None and base.faults.count("scorer_ValueError") == base.actions.count("x") > 0
+    )
+    assert retry is not None and retry.faults == ()
