@@ -40,9 +40,10 @@ soak: $(VENV)/.installed
 soak-actors: $(VENV)/.installed
 	R3L_SOAK_MINUTES=10 $(BIN)/python -m pytest -s tests/system/test_actor_soak.py
 
-# The environments' real libraries and every slow proof; ScienceWorld's need Java besides.
+# The environments' real libraries and every slow proof. ScienceWorld's need Java besides, WebShop's
+# site is upstream's where R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.
 test-envs: $(VENV)/.installed
-	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena]"
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs -rs
 
 bench-learner: $(VENV)/.installed

@@ -27,6 +27,7 @@ ENVIRONMENTS = {
     "alfworld": "envs.alfworld:AlfWorld",
     "scienceworld": "envs.scienceworld:ScienceWorld",
     "textworld": "envs.textworld:TextWorld",
+    "webshop": "envs.webshop:WebShop",
     "gsm8k": "envs.math_problems:GSM8K",
     "math": "envs.math_problems:MathProblems",
     "olympiadbench": "envs.math_problems:OlympiadBench",

@@ -6,6 +6,7 @@ import pytest
 
 from envs import registry
 from r3l.errors import UserError
+from tests.envs.shop import checkout
 
 
 def refusal(name, **options):
@@ -25,9 +26,11 @@ def refusal(name, **options):
         ("textworld", "textworld", "textworld"),
         ("alfworld", "textworld", "alfworld"),
         ("scienceworld", "scienceworld", "scienceworld"),
+        ("webshop", "bm25s", "webshop"),
     ],
 )
-def test_a_missing_package(monkeypatch, name, module, extra):
+def test_a_missing_package(monkeypatch, tmp_path, name, module, extra):
+    monkeypatch.setenv("WEBSHOP", str(checkout(tmp_path / "webshop")))
     for loaded in [m for m in sys.modules if m.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)
