@@ -23,9 +23,10 @@ import click
 import numpy as np
 import psutil
 
-from buffer import BufferClient, Lease, acting, learning, protocol
+from buffer import BufferClient, Lease, acting, learning, outcome, protocol
 from buffer.book import Book, Settings
 from buffer.index import Index
+from buffer.outcome import Outcome
 from buffer.store import Store
 from r3l import codec
 from r3l.records import GroupPlan, SlotResult, Task, Trajectory
@@ -112,6 +113,7 @@ def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
     store = Store(folder)
     index, steps = Index.load(store), -(-groups // PER_STEP)
     data = [codec.encode(result) for result in results]
+    outcomes = [outcome.of(result) for result in results]
     with store.write() as txn:
         book = Book(txn, index, SETTINGS, time.time())
         tasks = tuple(Task(f"t{i}", "workshop", i) for i in range(4096))
@@ -121,17 +123,17 @@ def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
         with store.write() as txn:
             book = Book(txn, index, SETTINGS, time.time())
             for step in range(first, min(first + AT_ONCE, steps)):
-                _train(book, step, results, data)
+                _train(book, step, outcomes, data)
             book.finish()
     store.close()
     return steps
 
 
-def _train(book: Book, step: int, results: list[SlotResult], data: list[bytes]) -> None:
+def _train(book: Book, step: int, outcomes: list[Outcome], data: list[bytes]) -> None:
     for number in range(PER_STEP):
         lease = acting.lease(book, protocol.AskLease("bench", step, PLAN, {}), f"{step}.{number}")
         assert isinstance(lease, Lease), lease
-        acting.put(book, protocol.Put(lease.group_id, "bench", None), results, data)
+        acting.put(book, protocol.Put(lease.group_id, "bench", None), outcomes, data)
     draw = learning.draw(book, protocol.AskDraw(PER_STEP, 0, "learner"), f"d{step}")
     assert draw is not None
     learning.commit(book, protocol.Commit(draw.draw_id, step + 1, step + 1))

@@ -13,12 +13,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from buffer import protocol
+from buffer import outcome, protocol
 from buffer.admission import admits, ahead_of_takeover
 from buffer.book import Book
 from buffer.entry import Entry
-from buffer.filling import accept, check_put, give_up_stragglers, quorum, with_fingerprint
-from buffer.protocol import Amount, Ids, Lease, PutAck, Wait
+from buffer.filling import accept, check_put, give_up_stragglers, quorum
+from buffer.outcome import Outcome
+from buffer.protocol import Amount, Ids, Lease, PutAck, Record, Wait
 from buffer.tables import read_result, task_key
 from r3l import codec
 from r3l.errors import LeaseLost, LimitExceeded, RecordError
@@ -83,31 +84,27 @@ def lease(book: Book, args: protocol.AskLease, rid: str) -> Lease | Wait:
 
 
 def put(
-    book: Book, args: protocol.Put, results: Sequence[SlotResult], data: Sequence[bytes]
+    book: Book, args: protocol.Put, outcomes: Sequence[Outcome], data: Sequence[Record]
 ) -> PutAck:
-    """Resolve slots with `data`, the encoded `results`; the last one finishes the group.
+    """Resolve slots with `data`, encoded slot results; the last one finishes the group.
 
     All are accepted or none. Slots that are resolved already are left as they are.
     """
-    if book.txn.evicted(args.group_id):
+    entry = book.find(args.group_id)
+    if entry is None and book.txn.evicted(args.group_id):
         raise LeaseLost(
             f"group {args.group_id} was evicted; nothing more is taken for it",
             group_id=args.group_id,
             state="evicted",
         )
-    entry = book.entry(args.group_id)
-    new = {
-        (result.role, result.slot): (result, encoded)
-        for result, encoded in zip(results, data, strict=True)
-        if (result.role, result.slot) not in entry.resolved
-    }
-    if len({(result.role, result.slot) for result in results}) < len(results):
+    entry = entry or book.entry(args.group_id)
+    told = {(o.role, o.slot): (o, encoded) for o, encoded in zip(outcomes, data, strict=True)}
+    if len(told) < len(outcomes):
         raise RecordError("a slot is resolved twice in one put", field="slot")
+    new = {slot: result for slot, result in told.items() if slot not in entry.resolved}
     if new:
-        nbytes = sum(len(encoded) for _, encoded in new.values())
-        check_put(book, entry, args, [result for result, _ in new.values()], nbytes)
-        entry = with_fingerprint(book, entry, args.fingerprint)
-        entry = accept(book, entry, new)
+        check_put(book, entry, args, new)
+        entry = accept(book, entry, new, args.fingerprint)
         book.count("puts", len(new))
     return PutAck(new=len(new), complete=entry.whole)
 
@@ -117,7 +114,7 @@ def resolve(book: Book, args: protocol.Resolve) -> PutAck:
     status: SlotStatus = "failed" if args.cause else "not_triggered"
     result = SlotResult(args.role, args.slot, status, cause=args.cause)
     put_args = protocol.Put(args.group_id, args.actor, None)
-    return put(book, put_args, (result,), (codec.encode(result),))
+    return put(book, put_args, (outcome.of(result),), (codec.encode(result),))
 
 
 def renew(book: Book, args: protocol.Renew) -> Ids:

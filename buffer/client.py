@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -77,6 +78,7 @@ class BufferClient:
         self.endpoint, self.name, self.timeout_s = endpoint, name, timeout_s
         self._context = zmq.Context()
         self._socket: Any = None
+        self._rids = _request_ids()
         self._keys = load(ClientKeys, keys) if keys else None
         self._lock = threading.Lock()
 
@@ -114,7 +116,7 @@ class BufferClient:
             return verbs.read_answer(call, self._exchange(call))
 
     def _exchange(self, call: Call[Any]) -> list[bytes]:
-        rid, start = uuid.uuid4().hex, time.monotonic()
+        rid, start = next(self._rids), time.monotonic()
         deadline, patience = start + call.hold_s + self.timeout_s, FIRST_TRY_S
         while (now := time.monotonic()) < deadline:
             if self._socket is None:
@@ -152,6 +154,7 @@ class AsyncBufferClient:
         self.endpoint, self.name, self.timeout_s = endpoint, name, timeout_s
         self._context = zmq.Context()
         self._keys = load(ClientKeys, keys) if keys else None
+        self._rids = _request_ids()
         self._waiting: dict[str, _Waiting] = {}
         self._socket: Any = None
 
@@ -186,15 +189,15 @@ class AsyncBufferClient:
         await self.close()
 
     async def _ask(self, call: Call[T]) -> T:
-        waiting = _Waiting(call, uuid.uuid4().hex)
+        waiting = _Waiting(call, next(self._rids))
         deadline, patience = waiting.start + call.hold_s + self.timeout_s, FIRST_TRY_S
         self._waiting[waiting.rid] = waiting
         try:
             while (now := time.monotonic()) < deadline:
                 used = await self._send(waiting)
-                await asyncio.wait([waiting.answer], timeout=min(deadline - now, patience))
-                if waiting.answer.done():
-                    return verbs.read_answer(call, waiting.answer.result())
+                answer = await waiting.within(min(deadline - now, patience))
+                if answer is not None:
+                    return verbs.read_answer(call, answer)
                 if used is self._socket:
                     self._drop_socket()
                     await self._send_others(waiting)
@@ -224,19 +227,22 @@ class AsyncBufferClient:
     async def _send_others(self, late: _Waiting) -> None:
         """On a new socket, repeat what else was asked on the one given up."""
         for waiting in list(self._waiting.values()):
-            if waiting is not late and not waiting.answer.done():
+            if waiting is not late and waiting.answer is None:
                 await self._send(waiting)
 
     def _receive(self) -> None:
         """Hand every answer that has arrived to whom it belongs."""
-        while self._socket is not None and self._socket.get(zmq.EVENTS) & zmq.POLLIN:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK)
+        while self._socket is not None:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
             try:
                 waiting = self._waiting.get(verbs.answer_id(frames))
             except RecordError:
                 continue  # not an answer; its sender's deadline decides
-            if waiting is not None and not waiting.answer.done():
-                waiting.answer.set_result(frames)
+            if waiting is not None:
+                waiting.arrived(frames)
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
@@ -250,7 +256,36 @@ class _Waiting:
 
     def __init__(self, call: Call[Any], rid: str) -> None:
         self.call, self.rid, self.start = call, rid, time.monotonic()
-        self.answer: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
+        self.answer: Sequence[bytes] | None = None
+        self._woken: asyncio.Future[None] | None = None
+
+    def arrived(self, frames: Sequence[bytes]) -> None:
+        """Take the answer; the first one counts."""
+        if self.answer is None:
+            self.answer = frames
+            self._wake()
+
+    async def within(self, seconds: float) -> Sequence[bytes] | None:
+        """The answer, if it arrives in time."""
+        if self.answer is None:
+            loop = asyncio.get_running_loop()
+            self._woken = loop.create_future()
+            alarm = loop.call_later(seconds, self._wake)
+            try:
+                await self._woken
+            finally:
+                alarm.cancel()
+        return self.answer
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+
+def _request_ids() -> Iterator[str]:
+    """Ids that no other client has, nor this one before."""
+    client = uuid.uuid4().hex
+    return (f"{client}-{number}" for number in itertools.count())
 
 
 def _connect(context: Any, endpoint: str, keys: ClientKeys | None) -> Any:

@@ -51,12 +51,13 @@ def dropped(entry: Entry) -> Counter[Drop]:
 def added(before: Entry | None, after: Entry) -> Counter[str]:
     """By how much each figure changes when a group goes from one state to another."""
     change: Counter[str] = Counter()
-    for entry, sign in ((before, -1), (after, +1)):
-        for accounts in (present, lasting) if entry is not None else ():
-            for name, amount in accounts(entry):  # type: ignore[arg-type]
-                change[name] += sign * amount
+    for name, amount in (*present(after), *lasting(after)):
+        change[name] += amount
     if before is None:
         change["made"] += 1
+    else:
+        for name, amount in (*present(before), *lasting(before)):
+            change[name] -= amount
     return change
 
 

@@ -72,9 +72,14 @@ class Entry:
         return self.unfinished and bool(self.actor) and not self.lapsed
 
     @property
+    def slots(self) -> int:
+        """How many slots the plan has."""
+        return self.plan.base + self.plan.distilled
+
+    @property
     def whole(self) -> bool:
         """Every slot of the plan is resolved."""
-        return len(self.resolved) == self.plan.base + self.plan.distilled
+        return len(self.resolved) == self.slots
 
     @property
     def contrast(self) -> float:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from buffer import protocol
+from buffer import outcome, protocol
 from buffer.book import Book
 from buffer.entry import Entry
+from buffer.outcome import Outcome
+from buffer.protocol import Record
+from buffer.tables import Parts
 from r3l import codec
 from r3l.errors import LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import STRAGGLER, Role, SlotResult
@@ -15,15 +19,13 @@ from r3l.records import STRAGGLER, Role, SlotResult
 REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * protocol.TASK_LIMIT  # bytes of all results of a group
-Results = dict[tuple[Role, int], tuple[SlotResult, bytes]]  # by role and slot, with its encoding
+Results = dict[tuple[Role, int], tuple[Outcome, Record]]  # by role and slot, and as encoded
 
 
-def check_put(
-    book: Book, entry: Entry, args: protocol.Put, results: Sequence[SlotResult], nbytes: int
-) -> None:
+def check_put(book: Book, entry: Entry, args: protocol.Put, new: Results) -> None:
     """Raise unless this actor may resolve these slots of the group now."""
-    for result in results:
-        _check_result(entry, result)
+    for told, _ in new.values():
+        _check_outcome(entry, told)
     if not entry.unfinished or entry.actor != args.actor:
         holder = entry.actor if entry.unfinished else f"nobody; the group is {entry.state}"
         raise LeaseLost(
@@ -32,10 +34,9 @@ def check_put(
             group_id=entry.group_id,
             state=entry.state,
         )
-    if entry.nbytes + nbytes > _GROUP_LIMIT:
-        raise LimitExceeded(
-            f"group {entry.group_id}: {entry.nbytes + nbytes} bytes; limit {_GROUP_LIMIT}"
-        )
+    nbytes = entry.nbytes + _size(new)
+    if nbytes > _GROUP_LIMIT:
+        raise LimitExceeded(f"group {entry.group_id}: {nbytes} bytes; limit {_GROUP_LIMIT}")
     if book.full:
         raise StoreError(f"the store is full: {book.full}; nothing was written", cause="full")
 
@@ -46,22 +47,28 @@ def check_cause(cause: str) -> None:
         raise LimitExceeded(f"cause {cause!r:.120}: at most {CAUSE_LIMIT} bytes, none of them NUL")
 
 
-def accept(book: Book, entry: Entry, new: Results) -> Entry:
+def accept(book: Book, entry: Entry, new: Results, stamp: tuple[int, str] | None) -> Entry:
     """Take in results of unresolved slots; the group is finished if they were the last, or if
-    its deadline has passed and they make the quorum."""
-    entry = _resolve(book, entry, [result for result, _ in new.values()])
-    entry = replace(
-        entry,
-        nbytes=entry.nbytes + sum(len(data) for _, data in new.values()),
-        lapsed=False,
-        deadline=book.now + book.settings.lease_s,
-    )
+    its deadline has passed and they make the quorum.
+
+    `stamp`: policy version and hash of the weights that sampled them.
+    """
+    changes = _resolved(book, entry, [told for told, _ in new.values()])
+    changes |= {
+        "nbytes": entry.nbytes + _size(new),
+        "lapsed": False,
+        "deadline": book.now + book.settings.lease_s,
+        "fingerprints": _with_stamp(book, entry, stamp),
+    }
     data = {key: encoded for key, (_, encoded) in new.items()}
-    if entry.whole:
-        return _finish(book, entry, data)
+    if len(changes["resolved"]) == entry.slots:
+        return _finish(book, entry, changes, data)
     for (role, slot), encoded in data.items():
         book.txn.put_part(entry.group_id, role, slot, encoded)
-    entry = book.save(entry) if entry.state == "filling" else book.move(entry, "filling")
+    if entry.state == "filling":
+        entry = book.save(replace(entry, **changes))
+    else:
+        entry = book.move(entry, "filling", **changes)
     return give_up_stragglers(book, entry) if quorum(book, entry) else entry
 
 
@@ -82,24 +89,28 @@ def give_up_stragglers(book: Book, entry: Entry) -> Entry:
     missing = [slot for slot in entry.plan.slots() if slot not in entry.resolved]
     late = [SlotResult(role, slot, "failed", cause=STRAGGLER) for role, slot in missing]
     book.count("quorums")
-    entry = _resolve(book, entry, late)
-    return _finish(book, entry, {(r.role, r.slot): codec.encode(r) for r in late})
+    changes = _resolved(book, entry, [outcome.of(result) for result in late])
+    return _finish(book, entry, changes, {(r.role, r.slot): codec.encode(r) for r in late})
 
 
-def with_fingerprint(book: Book, entry: Entry, stamp: tuple[int, str] | None) -> Entry:
-    """Remember the hash of the weights that sampled; engines that disagree leave evidence."""
+def _with_stamp(book: Book, entry: Entry, stamp: tuple[int, str] | None) -> dict[int, str]:
+    """The hashes of the weights that sampled; engines that disagree leave evidence."""
     if stamp is None:
-        return entry
+        return entry.fingerprints
     version, digest = stamp
     known = entry.fingerprints.get(version, digest)
     if digest not in known.split("|"):
         book.count("fingerprint_conflicts")
         known = f"{known}|{digest}"
-    return replace(entry, fingerprints=entry.fingerprints | {version: known})
+    return entry.fingerprints | {version: known}
 
 
-def _check_result(entry: Entry, result: SlotResult) -> None:
-    plan, trajectory = entry.plan, result.trajectory
+def _size(new: Results) -> int:
+    return sum([len(encoded) for _, encoded in new.values()])
+
+
+def _check_outcome(entry: Entry, result: Outcome) -> None:
+    plan = entry.plan
     if result.slot >= (plan.base if result.role == "base" else plan.distilled):
         raise RecordError(
             f"{result.role} slot {result.slot} is not in the plan of group {entry.group_id} "
@@ -107,32 +118,32 @@ def _check_result(entry: Entry, result: SlotResult) -> None:
             field="slot",
         )
     check_cause(result.cause)
-    if trajectory is not None and abs(trajectory.reward) > REWARD_LIMIT:
-        raise LimitExceeded(f"reward {trajectory.reward}: must be within ±{REWARD_LIMIT:g}")
+    if result.reward is not None and abs(result.reward) > REWARD_LIMIT:
+        raise LimitExceeded(f"reward {result.reward}: must be within ±{REWARD_LIMIT:g}")
 
 
-def _resolve(book: Book, entry: Entry, results: Sequence[SlotResult]) -> Entry:
-    """The group's state with these slots resolved; failures are counted."""
-    attempts = [result.trajectory for result in results if result.trajectory is not None]
+def _resolved(book: Book, entry: Entry, results: Sequence[Outcome]) -> dict[str, Any]:
+    """What changes about a group when these slots are resolved; failures are counted."""
+    done = [result for result in results if result.reward is not None]
     failed = [result for result in results if result.status == "failed"]
     for result in failed:
         book.drop(result.cause, result.role, entry.task_id)
-    oldest = [attempt.oldest_version for attempt in attempts]
-    return replace(
-        entry,
-        resolved=(*entry.resolved, *((result.role, result.slot) for result in results)),
-        failures=(*entry.failures, *(f"{result.role}/{result.cause}" for result in failed)),
-        done=entry.done + len(attempts),
-        done_base=entry.done_base + sum(attempt.role == "base" for attempt in attempts),
-        rewards=(*entry.rewards, *(attempt.reward for attempt in attempts)),
-        oldest=min(oldest + [entry.oldest] * (entry.oldest >= 0), default=-1),
-    )
+    oldest = [result.oldest for result in done] + [entry.oldest] * (entry.oldest >= 0)
+    return {
+        "resolved": entry.resolved + tuple([(result.role, result.slot) for result in results]),
+        "failures": entry.failures + tuple([f"{one.role}/{one.cause}" for one in failed]),
+        "done": entry.done + len(done),
+        "done_base": entry.done_base + sum([result.role == "base" for result in done]),
+        "rewards": entry.rewards + tuple([result.reward for result in done]),
+        "oldest": min(oldest, default=-1),
+    }
 
 
-def _finish(book: Book, entry: Entry, last: dict[tuple[Role, int], bytes]) -> Entry:
+def _finish(book: Book, entry: Entry, changes: dict[str, Any], last: Parts) -> Entry:
     """Every slot is resolved: make the group one record, or drop it if nothing came of it."""
-    if not entry.done:
-        return book.expire(entry, "no_trajectories", last)
-    entry = book.move(entry, "complete")
-    book.txn.seal(entry, last)
+    if not changes["done"]:
+        return book.expire(replace(entry, **changes), "no_trajectories", last)
+    parted = entry.state == "filling"
+    entry = book.move(entry, "complete", **changes)
+    book.txn.seal(entry, last, parted=parted)
     return entry

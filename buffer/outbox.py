@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -45,14 +45,15 @@ class Outbox:
         socket.connect(self._name)
         return socket
 
-    def put(self, client: bytes, rid: str, result: Any, payload: list[bytes] | None = None) -> None:
-        """Add the answer to a request: a result with its payload, or an error. Then ring."""
+    def put(self, client: bytes, rid: str, result: Any, records: Sequence[bytes] = ()) -> None:
+        """Add the answer to a request: a result and the records behind it, or an error. Then
+        ring."""
         if isinstance(result, R3LError):
             self._answers.append(
                 (client, type(result).__name__, protocol.error_frames(rid, result))
             )
             return
-        frames = protocol.answer_frames(rid, result, payload or ())
+        frames = protocol.answer_frames(rid, result, records)
         self._owe(client, _large(frames))
         self._answers.append((client, "", frames))
 

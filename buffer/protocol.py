@@ -1,12 +1,13 @@
 """Messages between client and service: their records and their frames.
 
-    request  [header {v, op, rid, hold_s}] [arguments] [payload]?
-    answer   [header {v, rid, ok: true}]   [result]    [payload] ...
+    request  [header {v, op, rid, hold_s}] [arguments] [records]?
+    answer   [header {v, rid, ok: true}]   [result]    [records] ...
              [header {v, rid, ok: false, error, message, facts}]
 
-Arguments and results are the dataclasses below, encoded like every record. A put carries one
-payload per slot result; an answer with groups carries one per group, its immutable record, and
-in its result the state each is in now.
+Arguments and results are the dataclasses below, encoded like every record. A put carries its slot
+results, an answer with groups their immutable records and, in its result, the state each is in
+now. Records lie back to back in few large frames, since every frame costs as much time as some
+10 kB; `sizes` in the arguments or the result says where each ends.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from r3l.errors import (
 )
 from r3l.records import Group, GroupPlan, GroupState, Purpose, Role, SlotResult, Task
 
-PROTOCOL = 1
+PROTOCOL = 2
 MESSAGE_LIMIT = 4 * codec.RECORD_LIMIT  # bytes; a larger frame ends the connection
 HOLD_LIMIT_S = 3600.0  # seconds an answer may be held back
 GROUPS_LIMIT = 4096  # groups in one answer
 SLOTS_LIMIT = 1024  # slots of a group
 TASK_LIMIT = 1 << 20  # bytes of one task
 NAME_LIMIT = 200  # characters of an actor or consumer
+FRAME_BYTES = 4 << 20  # bytes of records in one frame, unless one alone is larger
 
 
 # ── arguments ───────────────────────────────────────────────────────────────────────────────
@@ -62,11 +64,12 @@ class AskLease:
 
 @dataclass(frozen=True)
 class Put:
-    """Resolve slots of one group; the slot results are the payload."""
+    """Resolve slots of one group; the slot results follow."""
 
     group_id: str
     actor: str
     fingerprint: tuple[int, str] | None
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -255,9 +258,10 @@ class Ids:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups follow as payload, in this order."""
+    """Groups follow, in this order."""
 
     now: tuple[Status, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -269,25 +273,27 @@ class Amount:
 
 @dataclass(frozen=True)
 class DrawHead:
-    """A batch follows as payload; draw 0: none yet."""
+    """A batch follows; draw 0: none yet."""
 
     draw_id: int = 0
     version: int = 0
     probabilities: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     now: tuple[Status, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Draw:
     """A batch of complete groups, drawn by the learner while at `version`.
 
+    `groups` are decoded and checked when they are first looked at, each by itself.
     `probabilities`, `weights`: of each group, as in buffer.samplers.Pick; 1 for samplers that
     leave nothing to chance.
     """
 
     draw_id: int
-    groups: tuple[Group, ...]
+    groups: Sequence[Group]
     version: int
     probabilities: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
@@ -349,6 +355,8 @@ RESULTS: dict[str, type[Any]] = {
 
 # ── frames ──────────────────────────────────────────────────────────────────────────────────
 
+Record = bytes | memoryview  # one encoded
+
 
 @dataclass(frozen=True)
 class Request:
@@ -357,7 +365,7 @@ class Request:
     op: str
     rid: str
     arguments: Any
-    payload: tuple[bytes, ...] = ()
+    records: tuple[Record, ...] = ()
     hold_s: float = 0.0
 
 
@@ -368,27 +376,33 @@ def parse_request(header: dict[str, Any], frames: Sequence[bytes]) -> Request:
         raise UnknownVerb(f"there is no verb {op!r:.40}; there are {', '.join(ARGUMENTS)}")
     if type(hold_s) is not float or not 0.0 <= hold_s <= HOLD_LIMIT_S:
         raise RecordError(f"hold_s is {hold_s!r:.40}; it must be 0 to {HOLD_LIMIT_S} seconds")
-    results = len(frames) - 1
-    if not (1 <= results <= SLOTS_LIMIT if op == "put" else results == 0):
+    if len(frames) != (2 if op == "put" else 1):
         raise RecordError(f"{op} with {len(frames)} frames behind its header")
     arguments = codec.decode(ARGUMENTS[op], frames[0])
-    return Request(op, header["rid"], arguments, tuple(frames[1:]), hold_s)
+    records: list[memoryview] = []
+    if op == "put":
+        if not 1 <= len(arguments.sizes) <= SLOTS_LIMIT:
+            raise RecordError(f"put of {len(arguments.sizes)} results; 1 to {SLOTS_LIMIT} can be")
+        codec.check_size(frames[1])
+        records = apart(frames[1:], arguments.sizes)
+    return Request(op, header["rid"], arguments, tuple(records), hold_s)
 
 
-def request_frames(request: Request) -> list[bytes]:
+def request_frames(
+    op: str, rid: str, arguments: Any, records: bytes | bytearray, hold_s: float
+) -> list[bytes | bytearray]:
     """A request as frames; raises LimitExceeded before anything is sent that would be refused."""
-    header = {"v": PROTOCOL, "op": request.op, "rid": request.rid, "hold_s": request.hold_s}
-    frames = [codec.pack(header), codec.encode(request.arguments)]
-    size = sum(map(len, request.payload))
-    if size > codec.RECORD_LIMIT:
-        raise LimitExceeded(f"{request.op}: {size} bytes; the limit is {codec.RECORD_LIMIT}")
-    return [*frames, *request.payload]
+    header = {"v": PROTOCOL, "op": op, "rid": rid, "hold_s": hold_s}
+    if len(records) > codec.RECORD_LIMIT:
+        raise LimitExceeded(f"{op}: {len(records)} bytes; the limit is {codec.RECORD_LIMIT}")
+    frames: list[bytes | bytearray] = [codec.pack(header), codec.encode(arguments)]
+    return [*frames, records] if records else frames
 
 
-def answer_frames(rid: str, result: Any, payload: Sequence[bytes] = ()) -> list[bytes]:
-    """A result as frames."""
+def answer_frames(rid: str, result: Any, records: Sequence[bytes] = ()) -> list[bytes]:
+    """A result as frames; `records`: those that follow it, already `together`."""
     header = {"v": PROTOCOL, "rid": rid, "ok": True, "kind": type(result).__name__}
-    return [codec.pack(header), codec.encode(result), *payload]
+    return [codec.pack(header), codec.encode_unchecked(result), *records]
 
 
 def error_frames(rid: str, error: R3LError) -> list[bytes]:
@@ -396,10 +410,40 @@ def error_frames(rid: str, error: R3LError) -> list[bytes]:
     return [codec.pack({"v": PROTOCOL, "rid": rid, "ok": False, **to_wire(error)})]
 
 
+def together(records: Sequence[Record]) -> list[bytes]:
+    """Records back to back, in frames of about FRAME_BYTES."""
+    frames: list[bytes] = []
+    waiting: list[Record] = []
+    size = 0
+    for record in records:
+        if waiting and size + len(record) > FRAME_BYTES:
+            frames.append(b"".join(waiting))
+            waiting, size = [], 0
+        waiting.append(record)
+        size += len(record)
+    return [*frames, b"".join(waiting)] if waiting else frames
+
+
+def apart(frames: Sequence[bytes], sizes: Sequence[int]) -> list[memoryview]:
+    """The records in frames, given the size of each; raises RecordError if they do not fit."""
+    records: list[memoryview] = []
+    rest, left = memoryview(b""), iter(frames)
+    for size in sizes:
+        if not len(rest):
+            rest = memoryview(next(left, b""))
+        if not 0 < size <= len(rest):
+            raise RecordError(f"a record of {size} bytes where {len(rest)} are left")
+        records.append(rest[:size])
+        rest = rest[size:]
+    if len(rest) or next(left, None) is not None:
+        raise RecordError(f"more bytes than the {len(sizes)} records announced")
+    return records
+
+
 def check_header(header: dict[str, Any]) -> None:
     """Raise unless the header is of a protocol and form this code knows."""
     version, rid = header.get("v"), header.get("rid")
-    if type(version) is not int or version > PROTOCOL:
+    if version != PROTOCOL or type(version) is not int:
         raise SchemaVersionError(f"protocol {version!r:.40}; this r3l speaks {PROTOCOL}")
     if not isinstance(rid, str) or not 0 < len(rid) <= 64:
         raise RecordError("a request needs an id of 1 to 64 characters", field="rid")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from buffer import protocol
 from buffer.entry import Entry
-from buffer.protocol import Ids
+from buffer.protocol import Ids, Record
 from buffer.retention import Evicted, plan, summary
 from buffer.tables import Txn, not_found, tag_prefix
 from r3l.errors import LimitExceeded, NotFound
@@ -60,24 +60,25 @@ def groups(txn: Txn, args: protocol.AskGroups) -> list[Entry]:
     return list(_entries(txn, args.group_ids))
 
 
-def drawn(txn: Txn, group_ids: Iterable[str]) -> list[bytes]:
+def drawn(txn: Txn, group_ids: Iterable[str]) -> list[Record]:
     """The records of groups that are complete, as they were written."""
     return _limited(txn.sealed(group_id) for group_id in group_ids)
 
 
-def records(txn: Txn, entries: Iterable[Entry]) -> list[bytes]:
+def records(txn: Txn, entries: Iterable[Entry]) -> list[Record]:
     """The record of each group, unfinished ones as far as they are."""
     return _limited(txn.group_bytes(entry) for entry in entries)
 
 
-def _limited(found: Iterable[bytes]) -> list[bytes]:
-    frames, size = [], 0
+def _limited(found: Iterable[Record]) -> list[Record]:
+    records: list[Record] = []
+    size = 0
     for data in found:
-        frames.append(data)
+        records.append(data)
         size += len(data)
         if size > ANSWER_LIMIT:
             raise LimitExceeded(f"an answer of more than {ANSWER_LIMIT} bytes; ask for fewer")
-    return frames
+    return records
 
 
 def _entries(txn: Txn, group_ids: Iterable[str]) -> Iterator[Entry]:

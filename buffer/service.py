@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
 import zmq
 
-from buffer import protocol, reads
+from buffer import outcome, protocol, reads
 from buffer.book import Settings
 from buffer.entry import Status
 from buffer.gate import Gate
@@ -30,7 +31,6 @@ from buffer.store import Store
 from buffer.writer import Batch, Job, Writer
 from r3l import codec
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
-from r3l.records import SlotResult
 
 POLL_MS = 100
 RECEIVE_AT_ONCE = 64
@@ -132,8 +132,8 @@ class Service:
             self._reply(client, "unreadable", protocol.error_frames(rid, unreadable))
 
     def _dispatch(self, client: bytes, request: protocol.Request) -> None:
-        results = tuple(codec.decode(SlotResult, data) for data in request.payload)
-        job = Job(client, request, results, nbytes=sum(map(len, request.payload)))
+        outcomes = tuple([outcome.check(data) for data in request.records])
+        job = Job(client, request, outcomes, nbytes=sum(map(len, request.records)))
         self._waiting[client] += 1
         if request.op in _READS or request.op in _FIGURES:
             self._to_reader.put((job, None))
@@ -173,8 +173,8 @@ class Service:
         with self._outbox.bell() as bell:
             while (item := self._to_reader.get()) is not None:
                 job, batch = item
-                result, payload = self._try_read(job, batch)
-                self._outbox.put(job.client, job.request.rid, result, payload)
+                result, records = self._try_read(job, batch)
+                self._outbox.put(job.client, job.request.rid, result, records)
                 bell.send(b"")
 
     def _try_read(self, job: Job, batch: Batch | None) -> tuple[Any, list[bytes]]:
@@ -189,14 +189,18 @@ class Service:
 
     def _read(self, job: Job, batch: Batch | None) -> tuple[Any, list[bytes]]:
         args = job.request.arguments
+        if batch is not None:
+            with self.store.read(in_place=True) as txn:
+                records = reads.drawn(txn, batch.groups)
+                head = replace(batch.head, sizes=tuple(map(len, records)))
+                return head, protocol.together(records)
         with self.store.read() as txn:
-            if batch is not None:
-                return batch.head, reads.drawn(txn, batch.groups)
             if job.request.op in _FIGURES:
                 return _FIGURES[job.request.op](txn, args), []
             entries = _READS[job.request.op](txn, args)
             now = tuple(Status(entry.state, entry.cause, entry.times) for entry in entries)
-            return Groups(now), reads.records(txn, entries)
+            records = reads.records(txn, entries)
+            return Groups(now, tuple(map(len, records))), protocol.together(records)
 
 
 _FIGURES: dict[str, Any] = {"ledger": reads.ledger, "would_evict": reads.would_evict}

@@ -42,7 +42,7 @@ class Store:
             raise
 
     def _open(self, map_size: int, read_only: bool) -> None:
-        self._env = lmdb.open(
+        self._env: Any = lmdb.open(
             str(self.folder),
             map_size=map_size,
             max_dbs=16,
@@ -91,10 +91,13 @@ class Store:
             raise StoreError(f"store {self.folder}: {error}", cause="disk") from error
 
     @contextmanager
-    def read(self) -> Iterator[Txn]:
-        """One consistent view. Keep it short: an open view keeps old pages from being reused."""
+    def read(self, *, in_place: bool = False) -> Iterator[Txn]:
+        """One consistent view. Keep it short: an open view keeps old pages from being reused.
+
+        `in_place`: keys and values are not copied; they are memoryviews that end with the block.
+        """
         self._refuse_fork()
-        with self._env.begin() as raw:
+        with self._env.begin(buffers=in_place) as raw:
             yield Txn(raw, self._tables)
 
     @property

@@ -37,7 +37,7 @@ TABLES = tuple(
 )
 SCHEMA = 2  # of the tables; their records carry codec.SCHEMA
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
-Parts = dict[tuple[Role, int], bytes]  # encoded results by role and slot
+Parts = dict[tuple[Role, int], bytes | memoryview]  # encoded results by role and slot
 _WHAT: dict[str, Dropped] = {what: what for what in get_args(Dropped)}
 
 
@@ -54,7 +54,7 @@ class Txn:
         value: bytes | None = self._raw.get(key, db=self._tables[table])
         return value
 
-    def put(self, table: str, key: bytes, value: bytes) -> None:
+    def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Write or overwrite."""
         self._raw.put(key, value, db=self._tables[table])
 
@@ -120,7 +120,7 @@ class Txn:
 
     def put_entry(self, entry: Entry) -> None:
         """Write the mutable state of a group."""
-        self.put("state", entry.group_id.encode(), codec.encode(entry))
+        self.put("state", entry.group_id.encode(), codec.encode_unchecked(entry))
 
     def set_live(self, entry: Entry) -> None:
         """List a group among those that can still change, or take it off the list."""
@@ -147,7 +147,7 @@ class Txn:
         """List a new group under its purpose and tag."""
         self.put("tag", tag_prefix(entry.purpose, entry.tag) + entry.group_id.encode(), b"")
 
-    def put_part(self, group_id: str, role: Role, slot: int, data: bytes) -> None:
+    def put_part(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
         """Keep one accepted result of an unfinished group."""
         self.put("part", _part_key(group_id, role, slot), data)
 
@@ -159,10 +159,10 @@ class Txn:
             parts["base" if role == b"base" else "distilled", int(slot)] = data
         return parts
 
-    def seal(self, entry: Entry, last: Parts | None = None) -> None:
+    def seal(self, entry: Entry, last: Parts | None = None, *, parted: bool = True) -> None:
         """Turn the parts of a group, with the `last` ones that were not written as such, into
-        one immutable record and list it under its task."""
-        parts = self.parts(entry.group_id)
+        one immutable record and list it under its task. `parted`: it may have parts."""
+        parts = self.parts(entry.group_id) if parted else {}
         for role, slot in parts:
             self.delete("part", _part_key(entry.group_id, role, slot))
         self.put_record(entry, self._compose(entry, parts | (last or {})))
@@ -194,7 +194,7 @@ class Txn:
                 break
         return newest.decode()
 
-    def sealed(self, group_id: str) -> bytes:
+    def sealed(self, group_id: str) -> bytes | memoryview:
         """The record of a group that is finished; raises NotFound."""
         data = self.get("group", group_id.encode())
         if data is None:
@@ -219,7 +219,7 @@ class Txn:
             times=entry.times,
             fingerprints=entry.fingerprints,
         )
-        return codec.encode_group(head, (parts[key] for key in sorted(parts)))
+        return codec.encode_group(head, [parts[key] for key in sorted(parts)])
 
     # ── tasks, draws, marks ─────────────────────────────────────────────────────────────
 
@@ -243,7 +243,7 @@ class Txn:
 
     def put_draw(self, draw: DrawEntry) -> None:
         """Write a draw and its outcome."""
-        self.put("draw", u64(draw.draw_id), codec.encode(draw))
+        self.put("draw", u64(draw.draw_id), codec.encode_unchecked(draw))
 
     def draw(self, draw_id: int) -> DrawEntry | None:
         """A draw by number."""
@@ -340,7 +340,7 @@ def not_found(txn: Txn, group_id: str) -> NotFound:
     return NotFound(f"there is no group {group_id!r:.80}")
 
 
-def read_group(data: bytes, now: Entry | Status) -> Group:
+def read_group(data: bytes | memoryview, now: Entry | Status) -> Group:
     """The immutable record with the state it is in now."""
     group = codec.decode(Group, data)
     return replace(group, state=now.state, cause=now.cause, times=now.times)
@@ -352,7 +352,7 @@ def _read_task(data: bytes) -> Task:
     return codec.decode(Task, data)
 
 
-def read_result(data: bytes) -> SlotResult:
+def read_result(data: bytes | memoryview) -> SlotResult:
     """One accepted result."""
     return codec.decode(SlotResult, data)
 

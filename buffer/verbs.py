@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from buffer import protocol
 from buffer.protocol import BufferStats, Draw, DrawHead, Groups, Lease, PutAck, Wait
@@ -23,19 +23,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request to be sent and how to read its answer. `hold_s`: it may be held back so long."""
+    """A request to be sent and how to read its answer.
+
+    `records`: encoded, back to back; `hold_s`: seconds the answer may be held back.
+    """
 
     op: str
     arguments: Any
     parse: Callable[[Any, Sequence[bytes]], T]
-    payload: tuple[bytes, ...] = ()
+    records: bytes | bytearray = b""
     hold_s: float = 0.0
 
-    def frames(self, rid: str, waited_s: float) -> list[bytes]:
+    def frames(self, rid: str, waited_s: float) -> list[bytes | bytearray]:
         """The request's frames when it has waited `waited_s` seconds already."""
         hold_s = min(max(0.0, self.hold_s - waited_s), protocol.HOLD_LIMIT_S)
-        request = protocol.Request(self.op, rid, self.arguments, self.payload, hold_s)
-        return protocol.request_frames(request)
+        return protocol.request_frames(self.op, rid, self.arguments, self.records, hold_s)
 
 
 def add_tasks(
@@ -73,8 +75,9 @@ def put(
     the group is another actor's by now.
     """
     several = (results,) if isinstance(results, SlotResult) else results
-    arguments = protocol.Put(group_id, actor, fingerprint)
-    return Call("put", arguments, _result, tuple(codec.encode(result) for result in several))
+    records, sizes = codec.encode_together(several)  # the service checks them
+    arguments = protocol.Put(group_id, actor, fingerprint, sizes)
+    return Call("put", arguments, _result, records)
 
 
 def resolve(group_id: str, actor: str, role: Role, slot: int, *, cause: str = "") -> Call[PutAck]:
@@ -189,32 +192,57 @@ def read_answer(call: Call[T], frames: Sequence[bytes]) -> T:
     return call.parse(codec.decode(kind, frames[1]), frames[2:])
 
 
-def _result(result: Any, payload: Sequence[bytes]) -> Any:
+def _result(result: Any, frames: Sequence[bytes]) -> Any:
     return result
 
 
-def _nothing(result: Any, payload: Sequence[bytes]) -> None:
+def _nothing(result: Any, frames: Sequence[bytes]) -> None:
     return None
 
 
-def _amount(result: Any, payload: Sequence[bytes]) -> int:
+def _amount(result: Any, frames: Sequence[bytes]) -> int:
     return int(result.count)
 
 
-def _ids(result: Any, payload: Sequence[bytes]) -> tuple[str, ...]:
+def _ids(result: Any, frames: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(result.group_ids)
 
 
-def _groups(result: Groups | DrawHead, payload: Sequence[bytes]) -> list[Group]:
-    return [read_group(record, now) for now, record in zip(result.now, payload, strict=True)]
+def _groups(result: Groups, frames: Sequence[bytes]) -> list[Group]:
+    return list(_Arrived(result, frames))
 
 
-def _draw(result: DrawHead, payload: Sequence[bytes]) -> Draw | None:
+class _Arrived(Sequence[Group]):
+    """Groups of an answer, each decoded when it is first looked at."""
+
+    def __init__(self, result: Groups | DrawHead, frames: Sequence[bytes]) -> None:
+        records = protocol.apart(frames, result.sizes)
+        self._encoded = list(zip(result.now, records, strict=True))
+        self._groups: dict[int, Group] = {}
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    @overload
+    def __getitem__(self, at: int) -> Group: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Group]: ...
+    def __getitem__(self, at: int | slice) -> Group | list[Group]:
+        if isinstance(at, slice):
+            return [self[index] for index in range(*at.indices(len(self)))]
+        index = range(len(self))[at]
+        if index not in self._groups:
+            now, record = self._encoded[index]
+            self._groups[index] = read_group(record, now)
+        return self._groups[index]
+
+
+def _draw(result: DrawHead, frames: Sequence[bytes]) -> Draw | None:
     if not result.draw_id:
         return None
     return Draw(
         result.draw_id,
-        tuple(_groups(result, payload)),
+        _Arrived(result, frames),
         result.version,
         result.probabilities,
         result.weights,

@@ -24,12 +24,12 @@ from buffer import acting, learning, retention, stats
 from buffer.book import Book, Settings
 from buffer.entry import Status
 from buffer.index import Index
+from buffer.outcome import Outcome
 from buffer.protocol import BufferStats, DrawHead, Request
 from buffer.room import Room
 from buffer.store import Store
 from buffer.views import Views
 from r3l.errors import BufferError_, R3LError
-from r3l.records import SlotResult
 
 BATCH_JOBS = 256
 BATCH_BYTES = 16 << 20
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """A checked request and the client it came from. `results`: what a put delivers."""
+    """A checked request and the client it came from. `outcomes`: what a put's records tell."""
 
     client: bytes
     request: Request
-    results: tuple[SlotResult, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
     nbytes: int = 0
 
 
@@ -158,7 +158,7 @@ class Writer:
         request = job.request
         args, op = request.arguments, request.op
         if op == "put":
-            return acting.put(book, args, job.results, request.payload)
+            return acting.put(book, args, job.outcomes, request.records)
         if op == "lease":
             self.actors.saw(args.actor, args.metrics)
             return acting.lease(book, args, request.rid)

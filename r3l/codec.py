@@ -8,44 +8,78 @@ and come back read-only. Nothing is ever unpickled.
 
 A field that is missing takes its default (written by an older schema); an unknown field, a
 duplicate key or a value of another type is a RecordError; a newer schema a SchemaVersionError.
+
+Records are read quickly where they are as today's code writes them (r3l.quick), and carefully
+otherwise (r3l.plain).
 """
 
 from __future__ import annotations
 
-import operator
-import types
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
-import msgpack
-import numpy as np
-import numpy.typing as npt
-
+from r3l import plain, quick
 from r3l.errors import RecordError, SchemaVersionError
+from r3l.plain import NESTING_LIMIT, RECORD_LIMIT
 from r3l.records import Group, SlotResult
+
+__all__ = ["NESTING_LIMIT", "RECORD_LIMIT"]
 
 SCHEMA = 1
 HEADER_LIMIT = 64 << 10  # bytes of a message header
-RECORD_LIMIT = 16 << 20  # bytes of one record
-NESTING_LIMIT = 16  # levels of free-form values, such as Task.options
-_RANK_LIMIT = 4  # dimensions of an array
 
 T = TypeVar("T")
 _Bytes = TypeVar("_Bytes", bytes, bytes | memoryview)
-_Write = Callable[[Any, str], Any]
-_Read = Callable[[Any, str], Any]
 
 
 def encode(record: Any) -> bytes:
     """One record as bytes. Raises RecordError for a value that is not of its field's type."""
-    return _check_size(_prefix(type(record).__name__) + _pack(to_plain(record)))
+    return check_size(_prefix(type(record).__name__) + plain.pack(to_plain(record)))
+
+
+def encode_unchecked(record: Any) -> bytes:
+    """`encode` for what is checked when it is read, or made by code that checks: three times
+    as quick, because no value's type is looked at."""
+    try:
+        return check_size(_prefix(type(record).__name__) + quick.write(record))
+    except quick.Unusual:
+        return encode(record)
+
+
+def encode_together(records: Iterable[Any]) -> tuple[bytearray, tuple[int, ...]]:
+    """Records back to back, as `encode_unchecked` writes them, and the size of each."""
+    together, sizes = bytearray(), []
+    for record in records:
+        start = len(together)
+        try:
+            together += _prefix(type(record).__name__)
+            quick.write_into(together, record)
+        except quick.Unusual:
+            together[start:] = encode(record)
+        sizes.append(len(check_size(memoryview(together)[start:])))
+    return together, tuple(sizes)
 
 
 def decode(kind: type[T], data: bytes | memoryview) -> T:
     """The record of class `kind` held by `data`; checks version, kind, types and limits."""
-    outer = _unpack(_check_size(data))
+    try:
+        record: T = quick.reader(kind).read(body(kind, data))
+        return record
+    except quick.Unusual:
+        return _decode_carefully(kind, data)
+
+
+def body(kind: type[Any], data: bytes | memoryview) -> memoryview:
+    """The fields of a record of this schema, still encoded; Unusual for anything else."""
+    prefix = _prefix(kind.__name__)
+    if check_size(data)[: len(prefix)] != prefix:
+        raise quick.Unusual
+    return memoryview(data)[len(prefix) :]
+
+
+def _decode_carefully(kind: type[T], data: bytes | memoryview) -> T:
+    outer = plain.unpack(check_size(data))
     if not isinstance(outer, list) or len(outer) != 3:
         raise RecordError("not a record: a list of schema, kind and fields is expected")
     schema, name, values = outer
@@ -60,27 +94,21 @@ def decode(kind: type[T], data: bytes | memoryview) -> T:
     return from_plain(kind, values)
 
 
-def encode_group(head: Group, results: Iterable[bytes | memoryview]) -> bytes:
-    """`encode(head)` with the already encoded slot results in place, without decoding them."""
-    plain = to_plain(replace(head, results=()))
-    del plain["results"]
-    packer = _packer()
+def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
+    """A group without results, encoded with these ones, which are not decoded for it."""
     parts = [_result_payload(result) for result in results]
-    chunks = [_prefix(Group.__name__), packer.pack_map_header(len(plain) + 1)]
-    for name, value in plain.items():
-        chunks += [packer.pack(name), packer.pack(value)]
-    chunks += [packer.pack("results"), packer.pack_array_header(len(parts)), *parts]
-    return _check_size(b"".join(chunks))
+    prefix = _prefix(Group.__name__)
+    return check_size(b"".join([prefix, quick.write_open(head, "results", len(parts)), *parts]))
 
 
 def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
     """A message header of plain values, at most `limit` bytes."""
-    return _check_size(_pack(dict(mapping)), limit)
+    return check_size(plain.pack(mapping), limit)
 
 
 def unpack(data: bytes | memoryview, limit: int = HEADER_LIMIT) -> dict[str, Any]:
     """The mapping `pack` wrote. Raises RecordError for anything else."""
-    mapping = _unpack(_check_size(data, limit))
+    mapping = plain.unpack(check_size(data, limit))
     if not isinstance(mapping, dict):
         raise RecordError(f"header is a {type(mapping).__name__}; a map is expected")
     return mapping
@@ -88,48 +116,20 @@ def unpack(data: bytes | memoryview, limit: int = HEADER_LIMIT) -> dict[str, Any
 
 def to_plain(record: Any) -> dict[str, Any]:
     """A dataclass as plain msgpack values, checked against its annotations."""
-    plain: dict[str, Any] = _kind_rules(type(record))[0](record, type(record).__name__)
-    return plain
+    kind: Any = type(record)
+    values: dict[str, Any] = plain.rules(kind)[0](record, kind.__name__)
+    return values
 
 
 def from_plain(kind: type[T], values: Any) -> T:
     """A dataclass from plain msgpack values, checked against its annotations."""
-    record: T = _kind_rules(kind)[1](values, kind.__name__)
+    hint: Any = kind
+    record: T = plain.rules(hint)[1](values, kind.__name__)
     return record
 
 
-# ── bytes ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _packer() -> Any:
-    return msgpack.Packer(use_bin_type=True, strict_types=True)
-
-
-def _pack(value: Any) -> bytes:
-    try:
-        packed: bytes = _packer().pack(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RecordError(f"value that is not plain: {error}") from None
-    return packed
-
-
-def _unpack(data: bytes | memoryview) -> Any:
-    try:
-        return msgpack.unpackb(data, object_pairs_hook=_no_duplicates)
-    except RecordError:
-        raise
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RecordError(f"not msgpack: {error!r:.200}") from None
-
-
-def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        raise RecordError("a map holds the same key twice")
-    return mapping
-
-
-def _check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
+def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
+    """`data`, if it is no longer than that."""
     if len(data) > limit:
         raise RecordError(f"{len(data)} bytes; the limit is {limit}", cause="too_large")
     return data
@@ -137,239 +137,11 @@ def _check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
 
 @cache
 def _prefix(name: str) -> bytes:
-    packer = _packer()
-    return bytes(packer.pack_array_header(3) + packer.pack(SCHEMA) + packer.pack(name))
+    return b"\x93" + plain.pack(SCHEMA) + plain.pack(name)
 
 
 def _result_payload(data: bytes | memoryview) -> memoryview:
-    prefix = _prefix(SlotResult.__name__)
-    if bytes(data[: len(prefix)]) != prefix:  # written by an older schema
-        data = encode(decode(SlotResult, data))
-    return memoryview(data)[len(prefix) :]
-
-
-# ── values, by annotation ───────────────────────────────────────────────────────────────────
-
-
-def _kind_rules(kind: Any) -> tuple[_Write, _Read]:
-    return _rules(kind)
-
-
-@cache
-def _rules(hint: Any) -> tuple[_Write, _Read]:
-    """How a value of this annotation is written and read."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint in _SCALARS:
-        return _SCALARS[hint], _SCALARS[hint]
-    if hint is Any:
-        return _any, _any
-    if is_dataclass(hint) and isinstance(hint, type):
-        return _record_rules(hint)
-    if origin is Literal:
-        return _literal_rules(arguments)
-    if origin in (Union, types.UnionType):
-        return _optional_rules(arguments)
-    if origin is tuple:
-        return _tuple_rules(arguments)
-    if origin is dict:
-        return _dict_rules(*arguments)
-    if origin is np.ndarray:
-        return _array_rules(np.dtype(get_args(arguments[1])[0]))
-    if origin is npt.NDArray:  # NumPy 2.5 keeps its alias visible on Python 3.12
-        return _array_rules(np.dtype(arguments[0]))
-    raise TypeError(f"codec has no rule for {hint}")
-
-
-def _bad(value: Any, where: str, expected: str) -> RecordError:
-    shown = repr(value)[:80]
-    return RecordError(f"{where} is {shown}; it must be {expected}", field=where)
-
-
-def _bool(value: Any, where: str) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise _bad(value, where, "true or false")
-    return bool(value)
-
-
-def _int(value: Any, where: str) -> int:
-    if type(value) is int and -(1 << 63) <= value < 1 << 63:
-        return value
-    if isinstance(value, np.integer):
-        return operator.index(value)
-    raise _bad(value, where, "a 64-bit integer")
-
-
-def _float(value: Any, where: str) -> float:
-    if type(value) is float:
-        return value
-    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
-        return float(value)
-    raise _bad(value, where, "a number")
-
-
-def _str(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise _bad(value, where, "text")
-    return str(value)
-
-
-def _bytes(value: Any, where: str) -> bytes:
-    if not isinstance(value, bytes):
-        raise _bad(value, where, "bytes")
-    return value
-
-
-def _any(value: Any, where: str, depth: int = 0) -> Any:
-    if depth > NESTING_LIMIT:
-        raise RecordError(f"{where} nests deeper than {NESTING_LIMIT} levels", field=where)
-    if value is None or type(value) in (bool, int, float, str, bytes):
-        return value
-    if isinstance(value, list | tuple):
-        return [_any(inner, where, depth + 1) for inner in value]
-    if isinstance(value, dict) and all(type(key) is str for key in value):
-        return {key: _any(inner, where, depth + 1) for key, inner in value.items()}
-    raise _bad(value, where, "plain values (numbers, text, lists, maps with text keys)")
-
-
-_SCALARS: dict[Any, _Write] = {bool: _bool, int: _int, float: _float, str: _str, bytes: _bytes}
-_EXACT: dict[Any, type[Any]] = {bool: bool, float: float, str: str, bytes: bytes}
-
-
-def _literal_rules(choices: tuple[Any, ...]) -> tuple[_Write, _Read]:
-    def check(value: Any, where: str) -> Any:
-        if not isinstance(value, str) or value not in choices:
-            raise _bad(value, where, f"one of {', '.join(choices)}")
-        return value if type(value) is str else str(value)
-
-    return check, check
-
-
-def _optional_rules(arguments: tuple[Any, ...]) -> tuple[_Write, _Read]:
-    (inner,) = (a for a in arguments if a is not types.NoneType)
-    write_inner, read_inner = _rules(inner)
-
-    def write(value: Any, where: str) -> Any:
-        return None if value is None else write_inner(value, where)
-
-    def read(value: Any, where: str) -> Any:
-        return None if value is None else read_inner(value, where)
-
-    return write, read
-
-
-def _tuple_rules(arguments: tuple[Any, ...]) -> tuple[_Write, _Read]:
-    if arguments[-1] is Ellipsis:
-        return _list_rules(arguments[0])
-    rules = [_rules(argument) for argument in arguments]
-
-    def walk(value: Any, where: str, side: int) -> list[Any]:
-        if not isinstance(value, list | tuple) or len(value) != len(rules):
-            raise _bad(value, where, f"a list of {len(rules)}")
-        return [rule[side](inner, where) for rule, inner in zip(rules, value, strict=True)]
-
-    return lambda v, w: walk(v, w, 0), lambda v, w: tuple(walk(v, w, 1))
-
-
-def _list_rules(hint: Any) -> tuple[_Write, _Read]:
-    (write_one, read_one), exact = _rules(hint), _EXACT.get(hint)
-
-    def write(value: Any, where: str) -> list[Any]:
-        if not isinstance(value, list | tuple):
-            raise _bad(value, where, "a list")
-        return [one if type(one) is exact else write_one(one, where) for one in value]
-
-    def read(value: Any, where: str) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple):
-            raise _bad(value, where, "a list")
-        return tuple([one if type(one) is exact else read_one(one, where) for one in value])
-
-    return write, read
-
-
-def _dict_rules(key: Any, value: Any) -> tuple[_Write, _Read]:
-    """Maps with text keys are maps; others are lists of pairs (msgpack keys stay text)."""
-    write_key, read_key = _rules(key)
-    write_value, read_value = _rules(value)
-
-    def write(mapping: Any, where: str) -> Any:
-        if not isinstance(mapping, dict):
-            raise _bad(mapping, where, "a map")
-        pairs = [(write_key(k, where), write_value(v, where)) for k, v in mapping.items()]
-        return dict(pairs) if key is str else [list(pair) for pair in pairs]
-
-    def read(plain: Any, where: str) -> dict[Any, Any]:
-        if not isinstance(plain, dict if key is str else list):
-            raise _bad(plain, where, "a map")
-        pairs = list(plain.items()) if isinstance(plain, dict) else plain
-        if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-            raise _bad(plain, where, "a list of pairs")
-        return {read_key(k, where): read_value(v, where) for k, v in pairs}
-
-    return write, read
-
-
-def _array_rules(dtype: np.dtype[Any]) -> tuple[_Write, _Read]:
-    little = dtype.newbyteorder("<")
-    name, width, boolean = little.str, little.itemsize, dtype == np.bool_
-
-    def write(array: Any, where: str) -> Any:
-        if not isinstance(array, np.ndarray) or array.dtype != dtype:
-            raise _bad(array, where, f"a {dtype} array")
-        return [name, list(array.shape), array.astype(little, copy=False).tobytes()]
-
-    def read(plain: Any, where: str) -> Any:
-        if not isinstance(plain, list) or len(plain) != 3 or plain[0] != name:
-            raise _bad(plain, where, f"a {dtype} array")
-        _, shape, raw = plain
-        if type(shape) is not list or len(shape) > _RANK_LIMIT or type(raw) is not bytes:
-            raise _bad(shape, f"{where} shape", f"at most {_RANK_LIMIT} counts")
-        size = width
-        for extent in shape:
-            if type(extent) is not int or not 0 <= extent <= RECORD_LIMIT:
-                raise _bad(shape, f"{where} shape", f"at most {_RANK_LIMIT} counts")
-            size *= extent
-        if size != len(raw):
-            raise RecordError(f"{where} has {len(raw)} bytes for shape {shape}", field=where)
-        if boolean and raw.translate(None, b"\x00\x01"):
-            raise RecordError(f"{where} has booleans other than 0 and 1", field=where)
-        flat = np.frombuffer(raw, little)
-        return flat if len(shape) == 1 else flat.reshape(shape)
-
-    return write, read
-
-
-def _record_rules(kind: type[Any]) -> tuple[_Write, _Read]:
-    hints = get_type_hints(kind)
-    # (place, type of which every value is right, write, read) by field
-    rules = {
-        f.name: (f"{kind.__name__}.{f.name}", _EXACT.get(hints[f.name]), *_rules(hints[f.name]))
-        for f in fields(kind)
-    }
-    required = {
-        f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
-    }
-
-    def write(record: Any, where: str) -> dict[str, Any]:
-        if type(record) is not kind:
-            raise _bad(record, where, f"a {kind.__name__}")
-        plain = {}
-        for name, (place, exact, rule, _) in rules.items():
-            value = getattr(record, name)
-            plain[name] = value if type(value) is exact else rule(value, place)
-        return plain
-
-    def read(plain: Any, where: str) -> Any:
-        if type(plain) is not dict:
-            raise _bad(plain, where, f"the fields of a {kind.__name__}")
-        values = {}
-        for name, value in plain.items():
-            if name not in rules:
-                raise RecordError(f"{kind.__name__} has no field {name!r:.80}", field=where)
-            place, exact, _, rule = rules[name]
-            values[name] = value if type(value) is exact else rule(value, place)
-        if len(values) < len(rules) and not required <= values.keys():
-            missing = sorted(required - values.keys())
-            raise RecordError(f"{kind.__name__} lacks {', '.join(missing)}", field=where)
-        return kind(**values)
-
-    return write, read
+    try:
+        return body(SlotResult, data)
+    except quick.Unusual:  # written by an older schema
+        return body(SlotResult, encode(decode(SlotResult, data)))

@@ -7,7 +7,7 @@ Records are frozen; arrays are little-endian and are checked when a record is ma
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -27,6 +27,8 @@ Purpose = Literal["train", "eval"]
 AuxKind = Literal["reflect", "retry"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
 _INT32, _FLOAT32, _BOOL = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.bool_)
+Spans = Sequence[Sequence[int]]  # (start, end) of each step
+_ArrayRule = tuple[str, "np.dtype[Any]", tuple[int, ...]]  # name, element type, shape
 STRAGGLER = "straggler"  # cause of a slot that its group did not wait for
 
 
@@ -77,41 +79,11 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)
-        _array(self, "token_ids", _INT32, (length,))
-        _array(self, "response_mask", _BOOL, (length,))
-        _array(self, "logprobs", _FLOAT32, (length,))
-        _array(self, "step_spans", _INT32, (steps, 2))
-        _array(self, "step_versions", _INT32, (steps,))
-        _array(self, "step_seconds", _FLOAT32, (steps,))
+        for name, dtype, shape in attempt_arrays(length, steps):
+            _array(self, name, dtype, shape)
         if self.role not in ("base", "distilled"):
             raise RecordError(f"role is {self.role!r}; it must be base or distilled", field="role")
-        if steps < 1 or len(self.actions) != steps or len(self.observations) != steps + 1:
-            raise RecordError(
-                f"{steps} step spans, {len(self.actions)} actions and {len(self.observations)} "
-                "observations; K spans need K actions and K + 1 observations, K >= 1",
-                field="step_spans",
-            )
-        self._check_spans(length)
-        if not math.isfinite(self.reward):
-            raise RecordError(f"reward is {self.reward}; it must be finite", field="reward")
-        if not -1 <= self.pivot < steps:
-            raise RecordError(f"pivot {self.pivot} of {steps} steps", field="pivot")
-
-    def _check_spans(self, length: int) -> None:
-        """Spans are in order and the mask is True inside them and nowhere else."""
-        mask, before, inside, covered = self.response_mask, 0, 0, 0
-        for start, end in self.step_spans.tolist():
-            if not before <= start <= end <= length:
-                raise RecordError(
-                    f"step_spans: {start} to {end} overlaps another or reaches past the "
-                    f"sequence of {length} tokens",
-                    field="step_spans",
-                )
-            inside += int(np.count_nonzero(mask[start:end]))
-            covered += end - start
-            before = end
-        if not inside == covered == np.count_nonzero(mask):
-            raise RecordError("response_mask and step_spans disagree", field="response_mask")
+        check_attempt(self, self.step_spans.tolist(), self.response_mask.tobytes())
 
     @property
     def num_steps(self) -> int:
@@ -188,16 +160,7 @@ class SlotResult:
     aux: tuple[AuxSample, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.status == "done") != (self.trajectory is not None):
-            raise RecordError("a slot has a trajectory exactly when it is done", field="status")
-        if (self.status == "failed") != bool(self.cause):
-            raise RecordError("a slot has a cause exactly when it failed", field="cause")
-        if self.slot < 0:
-            raise RecordError(f"slot {self.slot} is negative", field="slot")
-        if self.trajectory is not None:
-            inner = (self.trajectory.role, self.trajectory.slot)
-            if inner != (self.role, self.slot):
-                raise RecordError(f"slot {(self.role, self.slot)} holds {inner}", field="slot")
+        check_slot(self, self.trajectory)
 
 
 @dataclass(frozen=True)
@@ -269,6 +232,73 @@ class Group:
         """Every token sampled for the group: attempts and reflections."""
         attempts = sum(t.generated_tokens for t in self.trajectories)
         return attempts + sum(r.reflection.tokens for r in self.results if r.reflection)
+
+
+def attempt_arrays(length: int, steps: int) -> tuple[_ArrayRule, ...]:
+    """The arrays of a trajectory of `length` tokens and `steps` steps."""
+    per_token, per_step = (length,), (steps,)
+    return (
+        ("token_ids", _INT32, per_token),
+        ("response_mask", _BOOL, per_token),
+        ("logprobs", _FLOAT32, per_token),
+        ("step_spans", _INT32, (steps, 2)),
+        ("step_versions", _INT32, per_step),
+        ("step_seconds", _FLOAT32, per_step),
+    )
+
+
+def check_attempt(attempt: Any, spans: Spans, mask: bytes) -> None:
+    """Raise unless the fields of a Trajectory agree with each other.
+
+    `attempt`: a Trajectory, or whatever has its other fields; `mask`: a byte, 0 or 1, per token.
+    """
+    steps = len(spans)
+    if steps < 1 or len(attempt.actions) != steps or len(attempt.observations) != steps + 1:
+        raise RecordError(
+            f"{steps} step spans, {len(attempt.actions)} actions and "
+            f"{len(attempt.observations)} observations; K spans need K actions and K + 1 "
+            "observations, K >= 1",
+            field="step_spans",
+        )
+    _check_spans(spans, mask)
+    if not math.isfinite(attempt.reward):
+        raise RecordError(f"reward is {attempt.reward}; it must be finite", field="reward")
+    if not -1 <= attempt.pivot < steps:
+        raise RecordError(f"pivot {attempt.pivot} of {steps} steps", field="pivot")
+
+
+def _check_spans(spans: Spans, mask: bytes) -> None:
+    """Spans are in order and the mask is 1 inside them and nowhere else."""
+    length, before, inside, covered = len(mask), 0, 0, 0
+    for start, end in spans:
+        if not before <= start <= end <= length:
+            raise RecordError(
+                f"step_spans: {start} to {end} overlaps another or reaches past the "
+                f"sequence of {length} tokens",
+                field="step_spans",
+            )
+        inside += mask.count(1, start, end)
+        covered += end - start
+        before = end
+    if not inside == covered == length - mask.count(0):
+        raise RecordError("response_mask and step_spans disagree", field="response_mask")
+
+
+def check_slot(result: Any, attempt: Any) -> None:
+    """Raise unless the fields of a SlotResult agree with each other and with its trajectory.
+
+    `result`, `attempt`: a SlotResult and its Trajectory, or whatever has their other fields.
+    """
+    if (result.status == "done") != (attempt is not None):
+        raise RecordError("a slot has a trajectory exactly when it is done", field="status")
+    if (result.status == "failed") != bool(result.cause):
+        raise RecordError("a slot has a cause exactly when it failed", field="cause")
+    if result.slot < 0:
+        raise RecordError(f"slot {result.slot} is negative", field="slot")
+    if attempt is not None and (attempt.role, attempt.slot) != (result.role, result.slot):
+        raise RecordError(
+            f"slot {(result.role, result.slot)} holds {(attempt.role, attempt.slot)}", field="slot"
+        )
 
 
 def _array(record: Any, name: str, dtype: Any, shape: tuple[int, ...]) -> None:

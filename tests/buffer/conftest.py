@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from buffer import acting, learning, protocol
+from buffer import acting, learning, outcome, protocol
 from buffer.book import Book, Settings
 from buffer.index import Index
 from buffer.store import Store
@@ -96,7 +96,7 @@ class Desk:
         several = [results] if isinstance(results, SlotResult) else results
         args = protocol.Put(group_id, actor, fingerprint)
         data = [codec.encode(result) for result in several]
-        return self.do(acting.put, args, several, data, **more)
+        return self.do(acting.put, args, [outcome.check(one) for one in data], data, **more)
 
     def resolve(self, group_id, role, slot, cause="", actor="a"):
         return self.do(acting.resolve, protocol.Resolve(group_id, actor, role, slot, cause))

@@ -183,8 +183,8 @@ plain = st.recursive(
 )
 headers = st.fixed_dictionaries(
     {},
-    optional={"v": plain | st.just(1), "op": plain | names, "rid": plain | st.just("r"),
-              "hold_s": plain | st.just(0.0), "more": plain},
+    optional={"v": plain | st.just(protocol.PROTOCOL), "op": plain | names,
+              "rid": plain | st.just("r"), "hold_s": plain | st.just(0.0), "more": plain},
 )  # fmt: skip
 bodies = st.one_of(
     st.binary(max_size=100),

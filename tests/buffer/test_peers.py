@@ -2,6 +2,7 @@
 
 import socket
 import time
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -105,10 +106,11 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_both_figures(se
         group = client.lease("a", 0, GroupPlan(1)).group_id
         call = verbs.put(group, "a", done())
         good = np.arange(8, dtype="<i4").tobytes()
-        bad = call.payload[0].replace(b"\xc4\x20" + good, b"\xc4\x1c" + good[:28])
-        assert bad != call.payload[0]
+        bad = call.records.replace(b"\xc4\x20" + good, b"\xc4\x1c" + good[:28])
+        assert bad != call.records
+        arguments = replace(call.arguments, sizes=(len(bad),))
         with pytest.raises(RecordError, match=r"token_ids has 28 bytes for shape \[8\]"):
-            client._ask(verbs.Call("put", call.arguments, call.parse, (bad,)))
+            client._ask(verbs.Call("put", arguments, call.parse, bad))
         assert set(client.stats().refused) == {"RecordError"}
 
 

@@ -53,7 +53,7 @@ def raw(served):
 
 
 def _header(op="stats", rid="r", **more):
-    return msgpack.packb({"v": 1, "op": op, "rid": rid, "hold_s": 0.0} | more)
+    return msgpack.packb({"v": protocol.PROTOCOL, "op": op, "rid": rid, "hold_s": 0.0} | more)
 
 
 def test_a_run_of_two_steps_from_tasks_to_ledger(client, tasks, done):

@@ -1,0 +1,185 @@
+"""The quick way to read and write records agrees with the careful one, or leaves it the work."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from buffer import outcome
+from buffer.entry import DrawEntry, Entry
+from r3l import codec, quick
+from r3l.errors import RecordError
+from r3l.records import (
+    AuxSample,
+    Group,
+    GroupPlan,
+    ReflectionRecord,
+    SlotResult,
+    Task,
+    Trajectory,
+)
+
+
+def _attempt(steps=2, tokens=9, **more):
+    spans = np.array([[3 * k, 3 * k + 2] for k in range(steps)], dtype=np.int32)
+    mask = np.zeros(max(tokens, 3 * steps), dtype=np.bool_)
+    for start, end in spans:
+        mask[start:end] = True
+    return Trajectory(
+        **{
+            "role": "base",
+            "slot": 0,
+            "token_ids": np.arange(len(mask), dtype=np.int32),
+            "response_mask": mask,
+            "logprobs": np.full(len(mask), -0.5, dtype=np.float32),
+            "step_spans": spans,
+            "step_versions": np.arange(5, 5 + steps, dtype=np.int32),
+            "step_seconds": np.zeros(steps, dtype=np.float32),
+            "reward": 0.5,
+            "system": "s",
+            "observations": ("o",) * (steps + 1),
+            "actions": ("a",) * steps,
+        }
+        | more
+    )
+
+
+def _result(**more):
+    aux = AuxSample("retry", np.arange(3, dtype=np.int32), np.array([False, True, True]))
+    thought = ReflectionRecord("{}", outcome="failure", pivot=1, tokens=3, version=2, seconds=0.5)
+    return SlotResult("base", 0, "done", "", _attempt(**more), thought, (aux,))
+
+
+RECORDS = [
+    _result(),
+    SlotResult("distilled", 3, "failed", cause="engine"),
+    Group("g1", Task("t", "e", 1, {"a": [1, {"b": None}]}), GroupPlan(2), "complete",
+          (_result(), SlotResult("base", 1, "not_triggered")), times={"leased": 1.5},
+          fingerprints={3: "x", -1: ""}),
+    Entry("g1", "t", 3, GroupPlan(2, 1), "filling", resolved=(("base", 0), ("distilled", 0)),
+          rewards=(0.5, -1.0), times={"leased": 2.0}, fingerprints={7: "abc"}, steps=(3, 4)),
+    DrawEntry(1, "r", "learner", 3, ("g1", "g2"), "fifo", 1.5, (1.0, 1.0), (0.5, 2.0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
+def test_both_ways_write_the_same_bytes_and_read_the_same_record(record):
+    data = codec.encode(record)
+    assert codec.encode_unchecked(record) == data
+    assert codec.encode_together([record, record]) == (data + data, (len(data), len(data)))
+    quickly = quick.reader(type(record)).read(codec.body(type(record), data))
+    assert (
+        codec.encode(quickly) == data == codec.encode(codec._decode_carefully(type(record), data))
+    )
+    assert codec.encode(codec.decode(type(record), memoryview(data))) == data
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 255)), min_size=1, max_size=6))
+def test_what_is_damaged_is_read_alike_quickly_and_carefully(damage):
+    damaged = bytearray(codec.encode(_result()))
+    for at, byte in damage:
+        damaged[at % len(damaged)] = byte
+    _agree(bytes(damaged))
+
+
+def _agree(data):
+    """Both readers and the service's check take the bytes for the same, or none does."""
+    try:
+        carefully = codec._decode_carefully(SlotResult, data)
+    except RecordError:
+        for read in (lambda: codec.decode(SlotResult, data), lambda: outcome.check(data)):
+            with pytest.raises(RecordError):
+                read()
+        with suppress(quick.Unusual), pytest.raises(RecordError):
+            quick.reader(SlotResult).read(codec.body(SlotResult, data))
+    else:
+        assert codec.encode(codec.decode(SlotResult, data)) == codec.encode(carefully)
+        assert outcome.check(data) == outcome.of(carefully)
+
+
+def _changed(**changes):
+    schema, kind, fields = msgpack.unpackb(codec.encode(_result()))
+    fields["trajectory"] |= {k: v for k, v in changes.items() if k in fields["trajectory"]}
+    fields |= {k: v for k, v in changes.items() if k not in fields["trajectory"]}
+    return msgpack.packb([schema, kind, fields])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"token_ids": ["<i4", [9], b"\0" * 32]},
+        {"token_ids": ["<i4", [8], b"\0" * 32]},
+        {"token_ids": ["<i4", [3, 3], b"\0" * 36]},
+        {"token_ids": ["<f4", [9], b"\0" * 36]},
+        {"response_mask": ["|b1", [9], b"\2" * 9]},
+        {"response_mask": ["|b1", [9], b"\1" * 9]},
+        {"response_mask": ["|b1", [9], b"\1\1\0\1\2\0\0\0\0"]},
+        {"step_spans": ["<i4", [2, 2], np.array([0, 2, 1, 5], "<i4").tobytes()]},
+        {"step_spans": ["<i4", [4], b"\0" * 16]},
+        {"step_spans": ["<i4", [2, 2], np.array([0, 2, 3, 99], "<i4").tobytes()]},
+        {"step_versions": ["<i4", [1], b"\0" * 4]},
+        {"step_seconds": ["<f4", [2, 1], b"\0" * 8]},
+        {"actions": ["a"]},
+        {"observations": ["a", "b", 3]},
+        {"reward": float("nan")},
+        {"reward": True},
+        {"pivot": 2},
+        {"pivot": -2},
+        {"seed": 2**63},
+        {"system": b"s"},
+        {"finish": None},
+        {"role": "critic"},
+        {"slot": 1},
+        {"status": "failed"},
+        {"cause": "x"},
+        {"trajectory": None},
+        {"reflection": {"text": 3}},
+        {"aux": [{"kind": "retry", "token_ids": ["<i4", [1], b"abcd"],
+                  "response_mask": ["|b1", [2], b"\1\1"]}]},
+        {"colour": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_everything_a_slot_result_may_not_be_is_refused_by_both_and_by_the_service(changes):
+    data = _changed(**changes)
+    with pytest.raises(RecordError):
+        codec._decode_carefully(SlotResult, data)
+    _agree(data)
+
+
+def test_what_an_older_writer_left_out_and_an_integral_reward_are_taken():
+    schema, kind, fields = msgpack.unpackb(codec.encode(_result()))
+    del fields["aux"], fields["trajectory"]["feedback"]
+    for data in (msgpack.packb([schema, kind, fields]), _changed(reward=2)):
+        _agree(data)
+        assert outcome.check(data).reward in (0.5, 2.0)
+
+
+def test_a_field_twice_is_refused_wherever_it_is():
+    data = codec.encode(_result())
+    for name in ("cause", "finish", "text"):
+        key = bytes([0xA0 | len(name)]) + name.encode()
+        at, head = data.index(key), b"\xde\x00\x12" if name == "finish" else None
+        twice = data[:at] + key + b"\xa0" + data[at:]
+        if name == "cause":
+            twice = twice.replace(b"\x87", b"\x88", 1)
+        elif name == "text":
+            twice = twice.replace(b"\x87\xa4text", b"\x88\xa4text", 1)
+            twice = twice.replace(b"\x87" + key + b"\xa0" + key, b"\x88" + key + b"\xa0" + key, 1)
+        else:
+            twice = twice.replace(b"\xde\x00\x11", head, 1)
+        with pytest.raises(RecordError, match="twice"):
+            codec.decode(SlotResult, twice)
+        with pytest.raises(RecordError, match="twice"):
+            outcome.check(twice)
+
+
+def test_values_that_msgspec_cannot_write_are_left_to_the_careful_writer():
+    attempt = replace(_attempt(), reward=np.float32(0.5), seed=np.int64(3))
+    assert codec.encode_unchecked(attempt) == codec.encode(attempt)
+    with pytest.raises(RecordError, match=r"Task\.seed"):
+        codec.encode_unchecked(Task("t", "e", object()))
