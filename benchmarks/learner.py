@@ -4,6 +4,7 @@
               baseline   padded separate sequences, logits and log-softmax at every position
               rows       padded separate sequences, the head where a token is trained
               tree       shared prefixes once, the head where a token is trained
+              flex       the same with FlexAttention (GPU, `--ways baseline,rows,tree,flex`)
 
 One engine, one set of weights, one optimizer and one token budget for all; ways and workloads
 alternate within a round, and what is printed are medians over rounds and their ratios. The model
@@ -52,6 +53,7 @@ SIZES: dict[str, dict[str, int]] = {
            "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2},
 }  # fmt: skip
 WAYS = ("baseline", "rows", "tree")
+PACKS: dict[str, attention.Pack] = {"tree": "tree", "flex": "flex"}
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {
     "wall": time.perf_counter,
@@ -158,8 +160,9 @@ def random_model(folder: Path, shape: dict[str, int], config: RunConfig) -> Trai
 def fed_as(way: str, trainer: Trainer) -> Iterator[None]:
     """Make the trainer's engine compute its micro-batches this way."""
     module = trainer.module
-    module.pack = "tree" if way == "tree" else "rows"
-    module.lm.set_attn_implementation(attention.TREE if way == "tree" else "sdpa")
+    module.pack = PACKS.get(way, "rows")
+    module.lm.set_attn_implementation("sdpa")
+    attention.install(module.lm, module.pack)
     if way == "baseline":
         setattr(module, "forward", partial(full_logits, module))  # noqa: B010 - over the class's
     try:
@@ -193,7 +196,7 @@ def measure(
             trainer.step(smallest.batch)
     peak = 0.0
     for number in range(rounds):
-        peak = max(peak, matmul_rate(clock))
+        peak = max(peak, matmul_rate(clock, trainer.device, trainer.dtype))
         for work in works:
             for way in ways:
                 with fed_as(way, trainer):
@@ -203,9 +206,10 @@ def measure(
     return peak
 
 
-def matmul_rate(clock: Clock, size: int = 1536, tries: int = 3) -> float:
-    """FLOP/s of the best of a few square float32 matrix products."""
-    a, b = torch.randn(2, size, size)
+def matmul_rate(clock: Clock, device: torch.device, dtype: torch.dtype, tries: int = 5) -> float:
+    """FLOP/s of the best of a few square matrix products in the training format."""
+    size = 8192 if device.type == "cuda" else 1536
+    a, b = torch.randn(2, size, size, device=device, dtype=dtype)
     best = min(seconds(lambda: a @ b, clock) for _ in range(tries))
     return 2.0 * size**3 / best
 
@@ -214,7 +218,7 @@ def report(works: Sequence[Work], trainer: Trainer, peak: float) -> None:
     """Print a line per work and way. The share of the peak counts the matrix products a way
     makes, padding and unneeded logits included and recomputation not: how well it uses the
     machine, where tokens/s of the rows say what for."""
-    click.echo(f"matmul peak {peak / 1e9:.1f} GFLOP/s (float32)")
+    click.echo(f"matmul peak {peak / 1e9:.1f} GFLOP/s ({trainer.dtype})")
     for work in works:
         rows = work.batch.rows
         plan = micro_batches(rows, trainer.config.tokens_per_micro_batch, 1, shared=True)[0]
@@ -242,7 +246,7 @@ def flops(work: Work, way: str, trainer: Trainer) -> float:
     body = sum(p.numel() for p in lm.parameters() if p.ndim == 2) - head  # tied: counted once
     heads = lm.config.num_attention_heads * lm.config.num_hidden_layers
     width = heads * lm.config.hidden_size // lm.config.num_attention_heads
-    budget, shared = trainer.config.tokens_per_micro_batch, way == "tree"
+    budget, shared = trainer.config.tokens_per_micro_batch, way in PACKS
     total = 0.0
     for rows in micro_batches(work.batch.rows, budget, 1, shared=shared)[0]:
         micro = collate(rows, torch.device("cpu"))
@@ -322,6 +326,8 @@ def seconds(work: Callable[[], object], clock: Clock) -> float:
     """How long one call takes by a clock."""
     began = clock()
     work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return clock() - began
 
 

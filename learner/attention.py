@@ -4,13 +4,15 @@ Two ways to the same result, through the public attention interfaces of transfor
 
 - `tree`: queries, keys and values are laid out as rows again, the model's own causal attention
   runs on them, and each node takes its result from one of its rows. Any device; no mask exists.
-- `flex`: FlexAttention on the nodes, with a block mask that skips what no node of a block sees.
-  GPUs only, and only asked for by name: its mask is tested, its training has not been run.
+- `flex`: FlexAttention on the nodes, compiled, with a block mask that skips what no node of a block
+  sees. PyTorch trains through it on GPUs only. Its losses and gradients are tested in eager mode
+  on a CPU; the compiled kernels have not been run, nor has its speed been measured.
 
-Laying out rows costs something. Measured on one CPU core (8 million parameters, 8 rows of 256
-tokens, `python -m benchmarks.learner --crossover`), a step as a tree takes 9 % more than as rows
-where nothing is shared, 10 % less where 9 % of the tokens are, 30 % less where 44 % are: it pays
-from about 5 % on. Attempts at one task share at least their prompt, so auto is tree.
+auto is flex on a GPU and tree elsewhere. Laying out rows costs something. Measured on one CPU core
+(8 million parameters, 8 rows of 256 tokens, `python -m benchmarks.learner --crossover`), a step as
+a tree takes 9 % more than as rows where nothing is shared, 10 % less where 9 % of the tokens are,
+30 % less where 44 % are: it pays from about 5 % on. Attempts at one task share at least their
+prompt, so auto is never rows where the model leaves a choice.
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.batch.Nodes.
 """
@@ -31,30 +33,36 @@ from r3l.errors import UserError
 log = logging.getLogger(__name__)
 
 Pack = Literal["rows", "tree", "flex"]
-TREE = "r3l_tree"
+TREE, FLEX = "r3l_tree", "flex_attention"
+LEAST_FLEX_HEAD = 16
+"""FlexAttention's kernels take no smaller heads."""
 
 
 def resolve(pack: str, lm: Any) -> Pack:
-    """The packing for `learner.pack` and this model; auto is tree where the model allows it.
+    """The packing for `learner.pack`, this model and this machine.
 
-    Raises UserError where the model, or for flex the machine, does not.
+    auto is flex on a GPU, tree elsewhere, and rows where the model allows neither. Raises
+    UserError where what was asked for cannot be had.
     """
-    obstacle = _obstacle(lm)
-    if pack == "auto" and obstacle:
-        log.info("rows are padded, not packed as trees: the model %s", obstacle)
-    if pack == "rows" or (pack == "auto" and obstacle):
+    obstacle, against_flex = _obstacle(lm), _obstacle_to_flex(lm)
+    if pack == "auto":
+        if obstacle:
+            log.info("rows are padded, not packed as trees: the model %s", obstacle)
+            return "rows"
+        return "tree" if against_flex else "flex"
+    if pack == "rows":
         return "rows"
     if obstacle:
         raise UserError(f"learner.pack={pack}: the model {obstacle}; set learner.pack=rows")
-    if pack == "flex" and not torch.cuda.is_available():
-        raise UserError("learner.pack=flex: FlexAttention trains on a GPU only; set tree")
+    if pack == "flex" and against_flex:
+        raise UserError(f"learner.pack=flex: {against_flex}; set learner.pack=tree")
     return "flex" if pack == "flex" else "tree"
 
 
 def install(lm: Any, pack: Pack) -> None:
     """Make the model attend as `pack` needs it."""
     if pack != "rows":
-        lm.set_attn_implementation(TREE if pack == "tree" else "flex_attention")
+        lm.set_attn_implementation(TREE if pack == "tree" else FLEX)
 
 
 def arguments(nodes: Nodes, pack: Pack) -> dict[str, Any]:
@@ -110,6 +118,19 @@ def _obstacle(lm: Any) -> str:
         kinds = {"sliding_attention"}
     if kinds - {"full_attention"}:
         return f"has layers of {', '.join(sorted(kinds - {'full_attention'}))}"
+    return ""
+
+
+def _obstacle_to_flex(lm: Any) -> str:
+    """Why FlexAttention cannot train this model on this machine; empty when it can."""
+    config = lm.config.get_text_config()
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if not torch.cuda.is_available():
+        return "FlexAttention trains on a GPU only"
+    if not getattr(lm, "_supports_flex_attn", False):
+        return "the model does not take FlexAttention"
+    if head < LEAST_FLEX_HEAD:
+        return f"the model's heads have {head} dimensions, FlexAttention needs {LEAST_FLEX_HEAD}"
     return ""
 
 

@@ -26,6 +26,7 @@ class Row:
     """One sequence to learn from: arrays [L], L cut behind its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
+    `weight`: importance weight of the row's group, a factor of all it adds to the loss.
     """
 
     token_ids: Int32
@@ -34,6 +35,7 @@ class Row:
     advantage: float = 0.0
     distilled: bool = False
     aux: bool = False
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,32 @@ class MicroBatch:
     mask_BT: Tensor
     old_logprobs_BT: Tensor
     advantages_B: Tensor
+    weights_B: Tensor
     distilled_B: Tensor
     aux_B: Tensor
     input_tokens: int
 
 
-def rows_of(groups: Sequence[Group], algorithm: Algorithm) -> StepRows:
+def rows_of(
+    groups: Sequence[Group], algorithm: Algorithm, weights: Sequence[float] = ()
+) -> StepRows:
     """The rows of one step. A row whose gradient is zero by construction is left out, but
-    counts in the denominator."""
+    counts in the denominator.
+
+    `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. With the
+    terms of r3l.loss the loss of the step is
+
+        Σ_g w_g [ Σ_{i in g, kept} (1/|τ_i|) Σ_t term_it / kept
+                  + λ · Σ_{j in g, auxiliary} Σ_t −log π(y_jt) / auxiliary tokens ]
+
+    (normalize="token": without 1/|τ_i|, over the kept trajectories' masked-in tokens). The
+    denominators count without weights: with w_g = (n P_g)^-1 the expectation over draws is then
+    the mean over all n candidates.
+    """
     rows: list[Row] = []
     kept = tokens = 0
-    for group in groups:
+    weights = weights or [1.0] * len(groups)
+    for group, weight in zip(groups, weights, strict=True):
         trajectories = group.trajectories
         if not trajectories:
             continue
@@ -99,10 +116,16 @@ def rows_of(groups: Sequence[Group], algorithm: Algorithm) -> StepRows:
             if advantage == 0.0 and not algorithm.needs_reference:
                 continue
             distilled = one.role == "distilled"
-            rows += _row(one.token_ids, mask, one.logprobs, float(advantage), distilled)
-    samples = [s for g in groups for r in g.results for s in r.aux] if algorithm.sft_weight else []
-    rows += [row for sample in samples for row in _aux_row(sample)]
-    sft_tokens = sum(int(s.response_mask.sum()) for s in samples)
+            rows += _row(one.token_ids, mask, one.logprobs, float(advantage), distilled, weight)
+    samples = [
+        (sample, weight)
+        for group, weight in zip(groups, weights, strict=True)
+        for result in group.results
+        for sample in result.aux
+        if algorithm.sft_weight
+    ]
+    rows += [row for sample, weight in samples for row in _aux_row(sample, weight)]
+    sft_tokens = sum(int(sample.response_mask.sum()) for sample, _ in samples)
     policy = kept if algorithm.normalize == "trajectory" else tokens
     return StepRows(tuple(rows), float(max(policy, 1)), float(max(sft_tokens, 1)))
 
@@ -191,22 +214,25 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         mask_BT=tensor(mask),
         old_logprobs_BT=tensor(old),
         advantages_B=tensor([row.advantage for row in rows], torch.float32),
+        weights_B=tensor([row.weight for row in rows], torch.float32),
         distilled_B=tensor([row.distilled for row in rows], torch.bool),
         aux_B=tensor([row.aux for row in rows], torch.bool),
         input_tokens=input_tokens,
     )
 
 
-def _row(ids: Int32, mask: Bool, logprobs: Float32, advantage: float, distilled: bool) -> list[Row]:
+def _row(
+    ids: Int32, mask: Bool, logprobs: Float32, advantage: float, distilled: bool, weight: float
+) -> list[Row]:
     end = _end(mask)
-    row = Row(ids[:end], mask[:end], logprobs[:end], advantage, distilled)
+    row = Row(ids[:end], mask[:end], logprobs[:end], advantage, distilled, weight=weight)
     return [row] if end else []
 
 
-def _aux_row(sample: AuxSample) -> list[Row]:
+def _aux_row(sample: AuxSample, weight: float) -> list[Row]:
     end = _end(sample.response_mask)
     zeros = np.zeros(end, dtype=np.float32)
-    row = Row(sample.token_ids[:end], sample.response_mask[:end], zeros, aux=True)
+    row = Row(sample.token_ids[:end], sample.response_mask[:end], zeros, aux=True, weight=weight)
     return [row] if end else []
 
 

@@ -151,9 +151,9 @@ def _load_rank_state(trainer: Trainer, saved: Mapping[str, Any], updates: int) -
     # Hyperparameters are those of this run's settings; only what was accumulated is put back.
     inner = _inner(trainer)
     for tensor, state in zip(_trained(trainer), saved["optimizer"], strict=True):
-        if state:  # a scalar tensor counts steps and stays on the host
+        if state:
             inner.state[tensor] = {
-                k: v.to(tensor.device) if isinstance(v, torch.Tensor) and v.dim() else v
+                k: v.to(_home(v, tensor, inner)) if isinstance(v, torch.Tensor) else v
                 for k, v in state.items()
             }
     for ours, theirs in zip(_masters(trainer), saved["masters"], strict=True):
@@ -167,6 +167,13 @@ def _load_rank_state(trainer: Trainer, saved: Mapping[str, Any], updates: int) -
     torch.set_rng_state(saved["rng"]["cpu"])
     if "cuda" in saved["rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state(saved["rng"]["cuda"])
+
+
+def _home(value: torch.Tensor, tensor: torch.Tensor, inner: Any) -> torch.device:
+    """Where the torch optimizer looks for a piece of its state of `tensor`: scalars, which count
+    steps, on the host unless it is fused."""
+    on_host = not value.dim() and not inner.param_groups[0].get("fused")
+    return torch.device("cpu") if on_host else tensor.device
 
 
 def _inner(trainer: Trainer) -> Any:

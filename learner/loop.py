@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,12 @@ class Training:
         """
         conductor = self.conductor
         draw, waited = conductor.draw(version) if conductor is not None else (None, 0.0)
-        groups = share_groups(self.trainer, list(draw.groups) if draw is not None else [])
+        drawn = (draw.groups, draw.weights) if draw is not None else ((), ())
+        groups, weights = share_groups(self.trainer, *drawn)
         if not groups:
             return False, []
         check_tokens(groups, self.trainer.vocabulary)
-        figures, applied = self._train_on(groups)
+        figures, applied = self._train_on(groups, weights)
         if conductor is not None and draw is not None:
             figures |= group_figures(groups) | staleness_figures(groups, version)
             figures["learner/wait_s"] = waited
@@ -109,9 +111,11 @@ class Training:
             self._help_publishing()
         return applied, [group.group_id for group in groups]
 
-    def _train_on(self, groups: list[Group]) -> tuple[dict[str, float], bool]:
+    def _train_on(
+        self, groups: Sequence[Group], weights: Sequence[float]
+    ) -> tuple[dict[str, float], bool]:
         began, budget = time.monotonic(), self.trainer.budget
-        batch = rows_of(groups, self.algorithm)
+        batch = rows_of(groups, self.algorithm, weights)
         packed = time.monotonic() - began
         figures = self.trainer.step(batch)
         if self.trainer.budget != budget and self.trainer.rank == 0:

@@ -30,7 +30,7 @@ OWNED = {
     "autotuning": "--learner of r3l-launch",
 }
 """DeepSpeed keys the learner sets itself, and by which settings."""
-FREE = {"optimizer.params.torch_adam", "optimizer.params.eps"}
+FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.params.eps"}
 """Keys below owned ones that change no result of ours."""
 
 
@@ -44,7 +44,11 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
     clashes = _clashes(ours, theirs)
     if clashes:
         raise UserError(f"learner.deepspeed: set by the learner itself: {'; '.join(clashes)}")
-    return _merge(ours, theirs)
+    merged = _merge(ours, theirs)
+    params = merged["optimizer"]["params"]
+    if not params["torch_adam"]:
+        params.pop("fused", None)  # a word of PyTorch's AdamW that DeepSpeed's does not know
+    return merged
 
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
@@ -106,6 +110,8 @@ def _ours(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
                 "betas": list(config.betas),
                 "weight_decay": config.weight_decay,
                 "torch_adam": True,
+                # One pass over memory: on a CPU a third of the time of the loop over tensors.
+                "fused": True,
             },
         },
         "bf16": {"enabled": bf16},

@@ -207,7 +207,9 @@ class Trainer:
         logprobs_BT, entropy_BT = self.engine(micro.nodes, micro.mask_BT)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
         aux_BT = micro.mask_BT & micro.aux_B[:, None]
-        loss_sft = sft(logprobs_BT, aux_BT, denominator=batch.sft_denominator)
+        loss_sft = sft(
+            logprobs_BT, aux_BT, denominator=batch.sft_denominator, weights_B=micro.weights_B
+        )
         loss, parts = loss_sft, {"loss_sft": loss_sft.item()}
         if self.algorithm is not None:
             loss_policy, named = self.algorithm.loss(
@@ -218,6 +220,7 @@ class Trainer:
                 self._reference_logprobs(micro),
                 micro.distilled_B,
                 batch.policy_denominator,
+                micro.weights_B,
             )
             loss = loss_policy + self.algorithm.sft_weight * loss_sft
             parts |= {"loss_policy": loss_policy.item(), **named}

@@ -6,14 +6,18 @@ sampled it, `ref_` under the reference; `mask_BT` bool, True on the tokens that 
 |τ_i| = Σ_t mask_it. Values where the mask is False are never read (they may be NaN) and receive
 a gradient of exactly 0. Half-precision log-probabilities are lifted to float32.
 
-Every loss is a sum over its rows divided by a denominator (`_reduce`):
+Every loss is a weighted sum over its rows divided by a denominator (`_reduce`):
 
-    normalize="trajectory":  Σ_i (1/|τ_i|) Σ_t term_it / denominator     natural: B
-    normalize="token":       Σ_i Σ_t term_it / denominator               natural: Σ_i |τ_i|
+    normalize="trajectory":  Σ_i w_i (1/|τ_i|) Σ_t term_it / denominator     natural: B
+    normalize="token":       Σ_i w_i Σ_t term_it / denominator               natural: Σ_i |τ_i|
 
 so cutting a batch into micro-batches or ranks, each given the whole batch's denominator, and
 adding the results gives the loss of the whole batch. A row must not be cut. A row with an empty
 mask adds 0 and counts in the natural B.
+
+w_i = `weights_B[i]`, 1 where none are given: the importance weight of the row's group, which a
+sampler with preferences drew more or less often than another (buffer.samplers.Pick). The
+denominator leaves it out, so that the expectation over draws is that of drawing without preference.
 
 Raises ValueError for shapes that do not fit, a mask that is not bool and a bad option.
 """
@@ -38,6 +42,7 @@ def policy_gradient(
     *,
     normalize: Normalize = "trajectory",
     denominator: float | None = None,
+    weights_B: Tensor | None = None,
 ) -> Tensor:
     """term = −Â_i · log π(y_it): R³L's objective (ALGORITHM §5); scalar.
 
@@ -45,7 +50,7 @@ def policy_gradient(
     """
     logprobs_BT = _selected(logprobs_BT, mask_BT)
     terms_BT = -_column(advantages_B, logprobs_BT) * logprobs_BT
-    return _reduce(terms_BT, mask_BT, normalize, denominator)
+    return _reduce(terms_BT, mask_BT, normalize, denominator, weights_B)
 
 
 def opmd(
@@ -56,12 +61,18 @@ def opmd(
     tau: float = 1.0,
     normalize: Normalize = "trajectory",
     denominator: float | None = None,
+    weights_B: Tensor | None = None,
 ) -> Tensor:
     """term = −Â_i · log π(y_it) / (1 + τ) (OPMD, ALGORITHM §7); scalar."""
     if not tau > -1:
         raise ValueError(f"tau is {tau}; 1 + tau must be positive")
     loss = policy_gradient(
-        logprobs_BT, mask_BT, advantages_B, normalize=normalize, denominator=denominator
+        logprobs_BT,
+        mask_BT,
+        advantages_B,
+        normalize=normalize,
+        denominator=denominator,
+        weights_B=weights_B,
     )
     return loss / (1.0 + tau)
 
@@ -76,6 +87,7 @@ def ppo_clip(
     clip_high: float = 0.2,
     normalize: Normalize = "trajectory",
     denominator: float | None = None,
+    weights_B: Tensor | None = None,
 ) -> Tensor:
     """term = −min(r·Â, clip(r, 1 − clip_low, 1 + clip_high)·Â), r_it = π/π_old per token; scalar.
 
@@ -83,7 +95,7 @@ def ppo_clip(
     """
     ratio_BT = _token_ratio(logprobs_BT, old_logprobs_BT, mask_BT)
     terms_BT = _clipped(ratio_BT, _column(advantages_B, ratio_BT), clip_low, clip_high)
-    return _reduce(terms_BT, mask_BT, normalize, denominator)
+    return _reduce(terms_BT, mask_BT, normalize, denominator, weights_B)
 
 
 def gspo(
@@ -96,6 +108,7 @@ def gspo(
     clip_high: float = 4e-4,
     normalize: Normalize = "trajectory",
     denominator: float | None = None,
+    weights_B: Tensor | None = None,
 ) -> Tensor:
     """As `ppo_clip` with one ratio per sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old) (GSPO).
 
@@ -103,7 +116,7 @@ def gspo(
     """
     ratio_BT = _sequence_ratio(logprobs_BT, old_logprobs_BT, mask_BT)
     terms_BT = _clipped(ratio_BT, _column(advantages_B, ratio_BT), clip_low, clip_high)
-    return _reduce(terms_BT, mask_BT, normalize, denominator)
+    return _reduce(terms_BT, mask_BT, normalize, denominator, weights_B)
 
 
 def shaped(
@@ -114,6 +127,7 @@ def shaped(
     gamma: float = 0.1,
     normalize: Normalize = "trajectory",
     denominator: float | None = None,
+    weights_B: Tensor | None = None,
 ) -> Tensor:
     """term = −Â_i · π/(π + γ), for refinements the policy did not sample unaided
     (Critique-GRPO, ALGORITHM §7); scalar."""
@@ -121,7 +135,7 @@ def shaped(
         raise ValueError(f"gamma is {gamma}; it must be positive")
     probs_BT = _selected(logprobs_BT, mask_BT).exp()
     terms_BT = -_column(advantages_B, probs_BT) * probs_BT / (probs_BT + gamma)
-    return _reduce(terms_BT, mask_BT, normalize, denominator)
+    return _reduce(terms_BT, mask_BT, normalize, denominator, weights_B)
 
 
 def sft(
@@ -130,10 +144,11 @@ def sft(
     *,
     normalize: Normalize = "token",
     denominator: float | None = None,
+    weights_B: Tensor | None = None,
 ) -> Tensor:
     """term = −log π(y_it): L_SFT, the mean token negative log-likelihood of the auxiliary
     samples in nats (ALGORITHM §5); scalar."""
-    return _reduce(-_selected(logprobs_BT, mask_BT), mask_BT, normalize, denominator)
+    return _reduce(-_selected(logprobs_BT, mask_BT), mask_BT, normalize, denominator, weights_B)
 
 
 def k3_kl(
@@ -143,11 +158,12 @@ def k3_kl(
     *,
     normalize: Normalize = "trajectory",
     denominator: float | None = None,
+    weights_B: Tensor | None = None,
 ) -> Tensor:
     """term = π_ref/π − log(π_ref/π) − 1 ≥ 0, the k3 estimate of KL(π ‖ π_ref) in nats; scalar."""
     log_ratio_BT = _log_ratio(ref_logprobs_BT, logprobs_BT, mask_BT)
     terms_BT = log_ratio_BT.exp() - log_ratio_BT - 1.0
-    return _reduce(terms_BT, mask_BT, normalize, denominator)
+    return _reduce(terms_BT, mask_BT, normalize, denominator, weights_B)
 
 
 def clip_fraction(
@@ -173,9 +189,15 @@ def clip_fraction(
 
 
 def _reduce(
-    terms_BT: Tensor, mask_BT: Tensor, normalize: Normalize, denominator: float | None
+    terms_BT: Tensor,
+    mask_BT: Tensor,
+    normalize: Normalize,
+    denominator: float | None,
+    weights_B: Tensor | None = None,
 ) -> Tensor:
     terms_BT = terms_BT.masked_fill(~mask_BT, 0.0)
+    if weights_B is not None:
+        terms_BT = terms_BT * _column(weights_B, terms_BT, "weights")
     if normalize == "trajectory":
         total = (terms_BT.sum(dim=1) / _lengths(mask_BT)).sum()
         natural = float(len(mask_BT))
@@ -231,8 +253,8 @@ def _selected(logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return logprobs_BT.masked_fill(~mask_BT, 0.0)
 
 
-def _column(advantages_B: Tensor, like_BT: Tensor) -> Tensor:
-    if advantages_B.shape != like_BT.shape[:1]:
-        shapes = f"{tuple(advantages_B.shape)} for {len(like_BT)} rows"
-        raise ValueError(f"advantages have shape {shapes}; they must be [B]")
-    return advantages_B.to(like_BT.dtype)[:, None]
+def _column(values_B: Tensor, like_BT: Tensor, called: str = "advantages") -> Tensor:
+    if values_B.shape != like_BT.shape[:1]:
+        shapes = f"{tuple(values_B.shape)} for {len(like_BT)} rows"
+        raise ValueError(f"{called} have shape {shapes}; they must be [B]")
+    return values_B.to(like_BT.dtype)[:, None]

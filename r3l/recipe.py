@@ -60,7 +60,8 @@ class Exploration:
 class TokenBatch:
     """What a token loss reads; the axes and the denominator are those of r3l.loss.
 
-    `ref_logprobs_BT` is None where the algorithm needs no reference model.
+    `ref_logprobs_BT` is None where the algorithm needs no reference model; `weights_B` None
+    stands for ones.
     """
 
     logprobs_BT: Tensor
@@ -70,6 +71,7 @@ class TokenBatch:
     is_distilled_B: Tensor
     ref_logprobs_BT: Tensor | None
     denominator: float
+    weights_B: Tensor | None = None
 
 
 TokenLoss = Callable[[TokenBatch], "tuple[Tensor, dict[str, float]]"]
@@ -93,6 +95,7 @@ def score_loss(
         batch.advantages_B,
         normalize=normalize,
         denominator=batch.denominator,
+        weights_B=batch.weights_B,
         **options,
     )
     return value, {}
@@ -117,6 +120,7 @@ def ratio_loss(
         clip_high=clip_high,
         normalize=normalize,
         denominator=batch.denominator,
+        weights_B=batch.weights_B,
     )
     fraction = loss.clip_fraction(
         *args,
@@ -202,6 +206,7 @@ class Algorithm:
         ref_logprobs_BT: Tensor | None,
         is_distilled_B: Tensor,
         denominator: float,
+        weights_B: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, float]]:
         """(scalar loss, its parts) over kept trajectories; axes as in r3l.loss.
 
@@ -209,6 +214,7 @@ class Algorithm:
         is "trajectory", their masked-in tokens where it is "token". Losses and parts of
         micro-batches then add up to those of the batch. Parts: `policy`, and where they apply
         `kl_reference` (nats, before its coefficient) and `clip_fraction`.
+        `weights_B`: importance weight of each row's group, as in r3l.loss.
         The loss on auxiliary samples is r3l.loss.sft times `sft_weight`, added by the caller.
         Raises ValueError where a reference is needed and missing.
         """
@@ -222,6 +228,7 @@ class Algorithm:
             is_distilled_B,
             ref_logprobs_BT,
             denominator,
+            weights_B,
         )
         loss, parts = self.token_loss(batch)
         parts = {"policy": float(loss.detach()), **parts}
@@ -234,6 +241,7 @@ class Algorithm:
                 mask_BT,
                 normalize=self.normalize,
                 denominator=denominator,
+                weights_B=weights_B,
             )
             loss = loss + self.kl_coef * kl
             parts["kl_reference"] = float(kl.detach())

@@ -52,6 +52,13 @@ def test_every_conflict_is_named_with_the_setting_to_use(theirs: dict, named: li
     assert all(name in str(caught.value) for name in named) and "\n" not in str(caught.value)
 
 
+def test_deepspeeds_own_adam_is_a_choice_and_is_given_no_word_it_does_not_know() -> None:
+    assert merged({})["optimizer"]["params"]["fused"] is True
+    chosen = merged({"optimizer": {"params": {"torch_adam": False}}}, offload="optimizer",
+                    zero_stage=2)["optimizer"]["params"]  # fmt: skip
+    assert chosen["torch_adam"] is False and "fused" not in chosen
+
+
 def test_a_file_is_read_and_a_bad_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"wall_clock_breakdown": True}))

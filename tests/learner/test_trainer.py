@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from launch.plan import free_port
 from learner import model
 from learner.batch import Row, collate, rows_of
 from learner.model import PolicyModule
+from learner.trainer import Trainer
 from r3l import algorithms
-from r3l.config import AlgorithmConfig
+from r3l.config import AlgorithmConfig, load
 from tests.learner.groups import explore_group
 
 ROOT = Path(__file__).parent.parent.parent
@@ -180,3 +182,20 @@ def test_the_rows_of_a_step_are_the_same_however_groups_are_ordered() -> None:
     one, other = rows_of(groups, algorithm), rows_of(groups[::-1], algorithm)
     assert sorted(r.advantage for r in one.rows) == sorted(r.advantage for r in other.rows)
     assert one.policy_denominator == other.policy_denominator
+
+
+def test_a_group_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all(
+    model_folder: Path,
+) -> None:
+    config = load(None, ["algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-12"])
+    # What takes all kinds of terms: a KL to the reference, and auxiliary samples.
+    algorithm = replace(algorithms.get(config.algorithm), sft_weight=0.5)
+    groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+    weighted = rows_of(groups, algorithm, [2.0, 0.0, 1.0])
+    first, last = (rows_of([group], algorithm).rows for group in (groups[0], groups[2]))
+    repeated = replace(weighted, rows=(*first, *first, *last))
+    trainer = Trainer(model_folder, config.learner, algorithm)
+    got, want = trainer.step(weighted), trainer.step(repeated)
+    assert got["loss_policy"] != 0.0 and got["loss_sft"] > 0.0
+    for key in ("loss", "loss_policy", "loss_sft", "grad_norm"):
+        assert got[key] == pytest.approx(want[key], rel=1e-5), key

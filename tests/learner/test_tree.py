@@ -1,7 +1,9 @@
 """Shared prefixes: the forest is the rows, cut where they share least, and teaches the same."""
 
 import itertools
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from learner import attention, tree
 from learner.batch import Row, collate, micro_batches
@@ -144,13 +147,12 @@ def gradients(lm):
 
 
 PLAIN, PACKED, PADDED = qwen2(), PolicyModule(qwen2(), "tree"), PolicyModule(qwen2(), "rows")
+FLEXED = PolicyModule(qwen2(), "flex")
 
 
-@pytest.mark.parametrize("name", ["r3l", "grpo", "gspo", "dapo", "critique_grpo"])
-@settings(deadline=None, max_examples=15)
-@given(rows=groups(), budget=st.integers(4, 80), ranks=st.integers(1, 3))
-def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget, ranks):
-    algorithm = algorithms.get(AlgorithmConfig(name=name))
+def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
+    """Whether losses and gradients of the modules, summed over micro-batches and ranks, are those
+    of the rows one after the other."""
     PLAIN.zero_grad()
     total = torch.zeros(())
     for row in rows:
@@ -161,10 +163,10 @@ def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget
             algorithm, [row], logprobs, one.mask_BT, one.old_logprobs_BT, reference
         )
     total.backward()
-    for module in (PACKED, PADDED):
+    for module in modules:
         module.zero_grad()
         loss = 0.0
-        plan = micro_batches(rows, budget, ranks, shared=module.pack == "tree")
+        plan = micro_batches(rows, budget, ranks, shared=module.pack != "rows")
         for part in itertools.chain(*plan):
             micro = collate(part, CPU)
             part = part or [rows[0]]
@@ -183,6 +185,35 @@ def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget
             assert difference <= 1e-5 * max(scale, 1.0), (module.pack, parameter)
 
 
+@pytest.mark.parametrize("name", ["r3l", "grpo", "gspo", "dapo", "critique_grpo"])
+@settings(deadline=None, max_examples=15)
+@given(rows=groups(), budget=st.integers(4, 80), ranks=st.integers(1, 3))
+def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget, ranks):
+    algorithm = algorithms.get(AlgorithmConfig(name=name))
+    teaches_as_separate_sequences((PACKED, PADDED), algorithm, rows, budget, ranks)
+
+
+@contextmanager
+def flex_in_eager_mode():
+    """FlexAttention's forward and backward in plain PyTorch. Its compiled kernels train on GPUs
+    only; what a CPU is refused is lifted here, the rest of the way is that of a GPU."""
+    flex = torch.nn.attention.flex_attention
+    with (
+        mock.patch.object(flex, "_validate_device", lambda *tensors: None),
+        mock.patch.object(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+        mock.patch.object(WrappedFlexAttention, "__call__", lambda self: flex.flex_attention),
+    ):
+        yield
+
+
+@settings(deadline=None, max_examples=4)
+@given(rows=groups())
+def test_flex_attention_teaches_what_separate_sequences_do(rows):
+    with flex_in_eager_mode():
+        algorithm = algorithms.get(AlgorithmConfig(name="r3l"))
+        teaches_as_separate_sequences([FLEXED], algorithm, rows, budget=40, ranks=1)
+
+
 @given(families())
 @settings(deadline=None, max_examples=20)
 def test_the_entropy_of_a_node_is_that_of_the_policy_at_its_parent(rows):
@@ -197,13 +228,14 @@ def test_the_entropy_of_a_node_is_that_of_the_policy_at_its_parent(rows):
 
 
 @given(families())
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_flex_attention_under_its_block_mask_is_the_tree_attention(rows):
     nodes = collate([Row(r, r < 0, np.zeros(len(r), np.float32)) for r in rows], CPU).nodes
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 1, 2, len(nodes.ends_N), 16)
     block_mask = attention.block_mask(nodes.ends_N)
-    flex = flex_attention(query, key, value, block_mask=block_mask).transpose(1, 2)
+    with flex_in_eager_mode():
+        flex = flex_attention(query, key, value, block_mask=block_mask).transpose(1, 2)
     module = torch.nn.Module()
     ours, _ = attention.tree_attention(
         module, query, key, value, None, paths_BT=nodes.paths_BT, homes_N=nodes.homes_N
@@ -247,10 +279,18 @@ def test_a_model_with_windowed_layers_keeps_its_rows_apart(make):
         attention.resolve("tree", lm)
 
 
-def test_flex_attention_is_refused_where_it_cannot_train(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match=r"learner\.pack=flex.*GPU"):
+def test_flex_attention_is_the_default_on_a_gpu_and_refused_where_it_cannot_train(monkeypatch):
+    lm = qwen2(head_dim=16)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert attention.resolve("auto", lm) == attention.resolve("flex", lm) == "flex"
+    assert attention.resolve("tree", lm) == "tree"
+    assert attention.resolve("auto", qwen2()) == "tree"
+    with pytest.raises(UserError, match=r"heads have 8 dimensions.*set learner\.pack=tree"):
         attention.resolve("flex", qwen2())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert attention.resolve("auto", lm) == "tree"
+    with pytest.raises(UserError, match=r"learner\.pack=flex.*GPU"):
+        attention.resolve("flex", lm)
 
 
 def test_checkpointed_layers_and_a_saved_model_know_nothing_of_the_packing(tmp_path: Path):

@@ -224,6 +224,15 @@ def test_losses_and_parts_of_micro_batches_add_up(batch, name):
         assert sum(half[key] for _, half in halves) == pytest.approx(value, rel=1e-12)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_of_weight_two_is_that_row_twice(batch, name):
+    weights = torch.tensor([1, 2, 0, 2])
+    got, _ = get(name).loss(**batch, denominator=7.0, weights_B=weights.double())
+    twice = {key: value.repeat_interleave(weights, 0) for key, value in batch.items()}
+    want, _ = get(name).loss(**twice, denominator=7.0)
+    assert got.item() == pytest.approx(want.item(), rel=1e-12)
+
+
 def test_a_missing_reference_is_named(batch):
     with pytest.raises(ValueError, match="grpo needs the reference"):
         get("grpo").loss(**batch | {"ref_logprobs_BT": None}, denominator=4.0)

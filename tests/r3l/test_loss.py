@@ -284,6 +284,23 @@ def test_a_batch_with_nothing_to_train_has_loss_zero(name, normalize):
     assert value.item() == 0.0 and (lp.grad == 0).all()
 
 
+@pytest.mark.parametrize("normalize", NORMALIZE)
+@pytest.mark.parametrize("name", LOSSES)
+@settings(max_examples=25, deadline=None)
+@given(batch=batches(), data=st.data())
+def test_a_row_of_weight_k_is_k_rows_and_weights_of_one_change_no_bit(name, normalize, batch, data):
+    fast, rows = LOSSES[name][0], len(batch["mask"])
+    counts = torch.tensor(
+        data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows)), dtype=torch.int64
+    )
+    repeated = {key: value.repeat_interleave(counts, 0) for key, value in batch.items()}
+    got = fast(batch, normalize=normalize, denominator=7.0, weights_B=counts.double())
+    want = fast(repeated, normalize=normalize, denominator=7.0)
+    assert got.item() == pytest.approx(want.item(), rel=1e-10, abs=1e-10)
+    ones = torch.ones(rows, dtype=torch.float64)
+    assert fast(batch, normalize=normalize, weights_B=ones).equal(fast(batch, normalize=normalize))
+
+
 def test_bad_arguments_are_named():
     b = batch_of_two()
     lp, mask, adv = b["lp"], b["mask"], b["adv"]
@@ -293,6 +310,8 @@ def test_bad_arguments_are_named():
         loss.sft(lp, mask[:, :2])
     with pytest.raises(ValueError, match=r"advantages have shape \(1,\) for 2 rows"):
         loss.policy_gradient(lp, mask, adv[:1])
+    with pytest.raises(ValueError, match=r"weights have shape \(3,\) for 2 rows"):
+        loss.sft(lp, mask, weights_B=torch.ones(3))
     with pytest.raises(ValueError, match="normalize is 'batch'"):
         loss.sft(lp, mask, normalize="batch")  # type: ignore[arg-type]
     for denominator in (0.0, -1.0, math.nan):
