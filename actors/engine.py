@@ -1,7 +1,7 @@
 """The policy behind vLLM's AsyncLLM: token ids in, sampled token ids and log-probabilities out.
 
 Requests of many groups run in one continuous batch. A weight update pauses the scheduler with
-its requests kept, loads, empties the prefix cache, and lets them go on.
+its requests kept, loads, and lets them go on: see `VLLMPolicy.load`.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class VLLMPolicy:
         self.fingerprints: dict[int, str] = {}
         self.figures = EngineFigures()
         self._request_ids = itertools.count()
+        self._loads = 0
 
     @classmethod
     def start(cls, model: Path, config: ActorConfig, *, seed: int = 0) -> VLLMPolicy:
@@ -140,8 +141,7 @@ class VLLMPolicy:
     async def _generate(self, token_ids: Sequence[int], params: SampleParams, budget: int) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-        request = f"r{next(self._request_ids)}"
-        prompt = {"prompt_token_ids": list(token_ids)}
+        prompt, request = self.prompt(token_ids), f"r{next(self._request_ids)}"
         try:
             async for output in self.engine.generate(prompt, self._params(params, budget), request):
                 final = output
@@ -153,6 +153,13 @@ class VLLMPolicy:
                 cause="engine_request",
             ) from error
         return final
+
+    def prompt(self, token_ids: Sequence[int]) -> Any:
+        """Tokens as the engine takes them. Their prefix is found in the cache only by prompts
+        of the same salt, made while the engine holds the same weights."""
+        from vllm.inputs.engine import tokens_input
+
+        return tokens_input(list(token_ids), cache_salt=f"weights-{self._loads}")
 
     @asynccontextmanager
     async def _answering(self, what: str) -> AsyncIterator[None]:
@@ -188,6 +195,14 @@ class VLLMPolicy:
     async def load(self, path: str, manifest: Manifest) -> float:
         """Load a staged weight set; running requests wait meanwhile. Returns the pause, s.
 
+        Running requests keep their keys and values, and go on from them with the new weights
+        (in-flight updates, PipelineRL, arXiv:2509.19128): computing these again would stop
+        all of them for as long as all their prefills. This is sound because what such a request
+        samples from is what it records: each token's log-probability is the one it was
+        drawn with, and the response's version is the oldest of its weights. Requests that start
+        once the engine is paused run on the new weights alone; their salt keeps them from
+        whatever older weights left in the prefix cache, which is evicted as it is needed.
+
         Raises EngineDead when it fails: what the engine then holds is unknown.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
@@ -196,8 +211,9 @@ class VLLMPolicy:
         began = time.monotonic()
         async with self._answering(f"the load of weights {manifest.version}"):
             try:
-                # Running requests are kept; what is cached of any prompt is forgotten.
-                await self.engine.pause_generation(mode="keep", clear_cache=True)
+                await self.engine.pause_generation(mode="keep", clear_cache=False)
+                # Not earlier: what still ran then would be cached as the new weights' work.
+                self.version, self._loads = manifest.version, self._loads + 1
                 await self.engine.start_weight_update()
                 await self.engine.update_weights(WeightTransferUpdateRequest(update_info=info))
                 await self.engine.finish_weight_update(weight_version=str(manifest.version))
@@ -207,8 +223,7 @@ class VLLMPolicy:
                 raise EngineDead(
                     f"the engine failed to load weights {manifest.version}: {error!r:.500}"
                 ) from error
-        self.version = manifest.version
-        self.fingerprints[self.version] = fingerprint
+        self.fingerprints[manifest.version] = fingerprint
         for old in sorted(self.fingerprints)[:-REMEMBERED]:
             del self.fingerprints[old]
         pause = time.monotonic() - began

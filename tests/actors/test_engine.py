@@ -63,20 +63,17 @@ class Served:
         self.subscriber.loaded = (manifest.origin, manifest.version)
 
     def logits(self) -> dict[int, float]:
-        """Log-probabilities of every token after a prompt, straight from the engine."""
+        """Log-probabilities of the likeliest tokens after a prompt, straight from the engine."""
+        return self.run(self.ask_logits())
 
-        async def ask() -> dict[int, float]:
-            from vllm import SamplingParams
+    async def ask_logits(self) -> dict[int, float]:
+        from vllm import SamplingParams
 
-            params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=20, detokenize=False)
-            name = f"logits-{time.monotonic()}"
-            async for output in self.policy.engine.generate(
-                {"prompt_token_ids": PROMPT}, params, name
-            ):
-                final = output
-            return {token: p.logprob for token, p in final.outputs[0].logprobs[0].items()}
-
-        return self.run(ask())
+        params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=20, detokenize=False)
+        prompt, name = self.policy.prompt(PROMPT), f"logits-{time.monotonic()}"
+        async for output in self.policy.engine.generate(prompt, params, name):
+            final = output
+        return {token: p.logprob for token, p in final.outputs[0].logprobs[0].items()}
 
     def fingerprint(self) -> str:
         return self.run(self.policy.hash_weights())
@@ -171,6 +168,29 @@ def test_an_update_in_the_middle_of_an_attempt_loses_nothing_and_is_recorded(
     assert [end - start for start, end in attempt.spans] == [100] * 4
     record = attempt.trajectory("base", 0)
     assert record.oldest_version == before and (record.logprobs[record.response_mask] < 0).all()
+
+
+def test_what_still_runs_on_old_keys_and_values_leaves_them_to_nobody_else(
+    served: Served, saved: Tensors
+) -> None:
+    new, old = ([(n, torch.randn_like(t) * 0.02) for n, t in saved] for _ in range(2))
+    served.update(new)
+    alone = served.logits()
+    served.update(old)
+    assert served.logits() != pytest.approx(alone, abs=1e-4)
+
+    async def scenario() -> dict[int, float]:
+        policy = served.policy
+        running = asyncio.create_task(policy.sample(PROMPT, SampleParams(800, seed=1)))
+        await asyncio.sleep(0.1)
+        await served.take(new)
+        beside = await served.ask_logits()
+        assert not running.done(), "nothing ran beside the question"
+        sample = await running
+        assert sample.version == served.version - 1 and len(sample.logprobs) == 800
+        return beside
+
+    assert served.run(scenario()) == pytest.approx(alone, abs=1e-4)
 
 
 def test_a_retry_finds_its_prefix_cached_unless_the_weights_changed(
