@@ -66,7 +66,7 @@ class StagedWeights:
             patch = Patch.from_wire(frame)
             delta.apply(patch, held, version=version)
             version = patch.version
-        if version != manifest.version or not frames or patch.crc != manifest.chunk_crcs[index]:
+        if version != manifest.version or not frames or patch.checksum != manifest.checksums[index]:
             raise WeightsError(
                 f"weights {manifest.version}: the patches of chunk {index} lead elsewhere",
                 cause="patch_damaged",

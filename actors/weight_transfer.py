@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import logging
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -137,9 +138,11 @@ def _odd_numbers(count: int) -> torch.Tensor:
 
 def register() -> None:
     """Entry point: make the backend known to this process; may be called more than once."""
-    if multiprocessing.parent_process() is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         # An actor that is killed outright takes its engine along, and so frees the GPU (Linux).
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent.pid:  # it was killed before it could be asked for
+            os.kill(os.getpid(), signal.SIGKILL)
     # The reload warns of every layer without tensors of its own, at each update.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
     if BACKEND not in WeightTransferEngineFactory._registry:

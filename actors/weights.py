@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 CREDIT = 4
 """Chunks asked for and not yet received."""
+TAKERS = 2
+"""Chunks checked and staged at the same time."""
 SUPERSEDED = "superseded"
 
 
@@ -41,6 +43,12 @@ class TransferFigures:
     fetch_s: float = 0.0
     pause_s: float = 0.0
     failures: dict[str, int] = field(default_factory=dict)
+
+    def received(self, frames: Sequence[memoryview], *, whole: bool) -> None:
+        """Count a chunk's bytes, or its patches'."""
+        size = sum(len(frame) for frame in frames)
+        self.full_bytes += size if whole else 0
+        self.patch_bytes += 0 if whole else size
 
     def count(self, cause: str) -> None:
         """Count a failed update under its cause."""
@@ -89,6 +97,7 @@ class WeightSubscriber:
         staged = self._stage(manifest)
         wanted = iter(staged.missing(manifest))
         asked: dict[int, int] = {}
+        taking: set[asyncio.Task[None]] = set()
         try:
             for index in itertools.islice(wanted, CREDIT):
                 await self._ask(staged, manifest, index, asked)
@@ -96,12 +105,18 @@ class WeightSubscriber:
                 header, payload = await self._receive()
                 index = asked.pop(header.get("rid", UNKNOWN), UNKNOWN)
                 self._check_chunk(header, manifest, index)
-                await asyncio.to_thread(self._take, staged, manifest, index, header, payload)
+                self.figures.received(payload, whole=bool(header.get("full")))
                 if (following := next(wanted, None)) is not None:
                     await self._ask(staged, manifest, following, asked)
+                await _until_fewer(taking, TAKERS)
+                take = asyncio.to_thread(self._take, staged, manifest, index, header, payload)
+                taking.add(asyncio.create_task(take))
+            await _until_fewer(taking, 1)
         except BaseException:
             self.disconnect()  # whatever is still under way must not answer the next request
             raise
+        finally:  # threads go on whatever happens here
+            await asyncio.gather(*taking, return_exceptions=True)
         return staged
 
     def disconnect(self) -> None:
@@ -138,15 +153,12 @@ class WeightSubscriber:
         header: dict[str, Any],
         payload: Sequence[memoryview],
     ) -> None:
-        received = sum(len(frame) for frame in payload)
-        if header.get("full"):
-            self.figures.full_bytes += received
-            if len(payload) != 1:
-                raise WeightsError("weights: a chunk without its bytes", cause="malformed")
+        if not header.get("full"):
+            staged.patch(index, manifest, payload)
+        elif len(payload) == 1:
             staged.replace(index, manifest, payload[0])
         else:
-            self.figures.patch_bytes += received
-            staged.patch(index, manifest, payload)
+            raise WeightsError("weights: a chunk without its bytes", cause="malformed")
 
     def _check_chunk(self, header: dict[str, Any], manifest: Manifest, index: int) -> None:
         if header.get("gone"):
@@ -201,6 +213,15 @@ class WeightSubscriber:
         if "error" in header:
             raise WeightsError(f"weights: refused, {from_wire(header)}", cause="refused")
         return header, [frame.buffer for frame in frames[1:]]
+
+
+async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
+    """Wait until fewer than `limit` of the tasks are left; raises what one of them raised."""
+    while len(tasks) >= limit:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        tasks -= done
+        for task in done:
+            task.result()
 
 
 class Loads(Protocol):

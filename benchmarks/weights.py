@@ -3,8 +3,11 @@
     publisher process ── loopback ──► subscriber and a vLLM engine in this process
 
 All figures of one run, so that their ratios mean something on a busy machine: the same bytes over
-plain ZeroMQ, a load through vLLM, whole updates, patched updates at three learning rates, many
+plain ZeroMQ, a load through vLLM, whole updates, updates at three learning rates, many
 subscribers at once, and the pause that a running request sees. Seconds are medians.
+
+Simulated subscribers do what the wire asks of one: request chunk by chunk, receive, check each
+checksum. What every host does in its own memory, staging and loading, is not theirs.
 """
 
 from __future__ import annotations
@@ -22,14 +25,24 @@ from statistics import median
 from typing import Any
 
 import click
+import numpy as np
 import psutil
 import torch
 import zmq
 import zmq.asyncio
 
-from r3l.weights import CHUNK_BYTES
+from actors.staging import StagedWeights
+from actors.weights import WeightSubscriber
+from learner.publisher import WORTH, WORTH_LOCALLY, WeightPublisher
+from r3l.weights import CHUNK_BYTES, Manifest, check
 
-RATES = (1e-6, 1e-5, 1e-4)
+UPDATES: dict[str, dict[str, Any]] = {
+    "dense": {"rate": 1e-6, "anchor": True},
+    "lr 1e-6": {"rate": 1e-6},
+    "lr 1e-5": {"rate": 1e-5},
+    "lr 1e-4": {"rate": 1e-4},
+    "lr 1e-5, as over a network": {"rate": 1e-5, "worth": WORTH},
+}
 SUBSCRIBERS = 16
 Figures = dict[str, float]
 
@@ -61,14 +74,12 @@ class Learner:
     def __init__(self, folder: Path) -> None:
         from safetensors.torch import load_file
 
-        from learner.publisher import WeightPublisher
-
         state = sorted(load_file(folder / "model.safetensors").items())
         self.master = [(name, torch.nn.Parameter(t.float())) for name, t in state]
         self.publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1 << 30)
         self.version = 0
 
-    def publish(self, rate: float, anchor: bool) -> Figures:
+    def publish(self, rate: float, anchor: bool, worth: float) -> Figures:
         """One optimizer step at `rate`, after two that only fill its moments, then publish."""
         parameters = [p for _, p in self.master]
         optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
@@ -82,6 +93,7 @@ class Learner:
             parameter.grad = None
         self.version += 1
         self.publisher.anchor_every = 1 if anchor else 1 << 30
+        self.publisher.worth = worth
         return self.publisher.publish(self.version, weights)
 
     def serve(self) -> None:
@@ -97,7 +109,7 @@ class Learner:
                 for at in range(0, order["raw"], CHUNK_BYTES):
                     raw.send(memoryview(chunk)[: order["raw"] - at], copy=False)
             else:
-                figures = self.publish(order["rate"], order["anchor"])
+                figures = self.publish(**order)
             print(json.dumps(figures), flush=True)
 
 
@@ -176,7 +188,7 @@ async def pause(policy: Any, change: Any) -> tuple[float, float, float]:
 
     async def watch(number: int) -> int:
         tokens, last = 0, time.monotonic()
-        prompt = {"prompt_token_ids": [5 + number] * 20}
+        prompt = policy.prompt([5 + number] * 20)
         async for output in policy.engine.generate(prompt, params, f"p{time.monotonic()}{number}"):
             now = time.monotonic()
             gaps.append((now, now - last))
@@ -200,8 +212,6 @@ async def pause(policy: Any, change: Any) -> tuple[float, float, float]:
 async def crowd(publisher: Publisher, stopped: bool) -> tuple[float, float]:
     """(seconds until SUBSCRIBERS new subscribers have everything, the publisher's largest
     resident memory in MB); `stopped`: beside one that was stopped in the middle."""
-    from actors.weights import WeightSubscriber
-
     frozen = None
     if stopped:
         command = [sys.executable, "-m", "benchmarks.weights", "--fetch", publisher.endpoint]
@@ -218,7 +228,7 @@ async def crowd(publisher: Publisher, stopped: bool) -> tuple[float, float]:
             await asyncio.sleep(0.02)
 
     async def join() -> None:
-        subscriber = WeightSubscriber(publisher.endpoint, timeout_s=120)
+        subscriber = Simulated(publisher.endpoint, timeout_s=120)
         manifest = await subscriber.latest()
         assert manifest is not None
         await subscriber.fetch(manifest)
@@ -232,6 +242,21 @@ async def crowd(publisher: Publisher, stopped: bool) -> tuple[float, float]:
         frozen.kill()
         frozen.wait()
     return took, peak
+
+
+class Checked(StagedWeights):
+    """Chunks that are checked and then forgotten."""
+
+    def replace(self, index: int, manifest: Manifest, data: memoryview) -> None:
+        check(np.frombuffer(data, dtype=np.uint8), manifest, index)
+
+
+class Simulated(WeightSubscriber):
+    """A subscriber without the memory to keep what it receives."""
+
+    def _stage(self, manifest: Manifest) -> StagedWeights:
+        self.staged = Checked(manifest.layout, manifest.origin)
+        return self.staged
 
 
 class NoEngine:
@@ -256,29 +281,28 @@ def start_engine(folder: Path) -> Any:
 
 async def measure(folder: Path, repeat: int, policy: Any) -> None:
     """Everything, printed as it comes."""
-    from actors.weights import WeightSubscriber
-
     publisher = Publisher(folder)
     subscriber = WeightSubscriber(publisher.endpoint, timeout_s=120)
 
-    async def change(rate: float = 0.0, *, anchor: bool = False) -> Figures:
-        return await update(publisher, policy, subscriber, rate=rate, anchor=anchor)
+    async def change(
+        rate: float = 0.0, *, anchor: bool = False, worth: float = WORTH_LOCALLY
+    ) -> Figures:
+        return await update(publisher, policy, subscriber, rate=rate, anchor=anchor, worth=worth)
 
     size = int((await change(anchor=True))["full_bytes"])
     print(f"{size / 1e6:.0f} MB, {size / 2e6:.0f} M parameters in bf16, {repeat} runs each\n")
     raw: list[float] = []
-    runs: dict[str | float, list[Figures]] = {name: [] for name in ("dense", *RATES)}
+    runs: dict[str, list[Figures]] = {name: [] for name in UPDATES}
     for _ in range(repeat):
         raw.append(await raw_transfer(publisher, size))
-        runs["dense"].append(await change(RATES[0], anchor=True))
-        for rate in RATES:
-            runs[rate].append(await change(rate))
+        for name, order in UPDATES.items():
+            runs[name].append(await change(**order))
     dense = medians(runs["dense"])
     bound = median(raw) + dense["load_s"]
-    print("update     changed  bytes   publish  fetch   load    in all  of dense")
+    print(f"{'update':<26}  sent    bytes   publish  fetch   load    in all  of dense")
     for name, figures in ((name, medians(runs[name])) for name in runs):
         print(
-            f"{name if name == 'dense' else f'lr {name:g}':<10} "
+            f"{name:<26} "
             f"{figures['patch_density']:6.1%}  {figures['received'] / size:6.2%} "
             f"{figures['publish_s']:7.3f} {figures['fetch_s']:7.3f} {figures['load_s']:7.3f} "
             f"{figures['total_s']:8.3f} {figures['total_s'] / dense['total_s']:8.2f}"
@@ -288,7 +312,7 @@ async def measure(folder: Path, repeat: int, policy: Any) -> None:
         f"({median(raw):.3f} s) plus one load ({dense['load_s']:.3f} s)"
     )
     if not isinstance(policy, NoEngine):
-        seen, usual, load = await pause(policy, lambda: change(RATES[0]))
+        seen, usual, load = await pause(policy, lambda: change(1e-6))
         print(
             f"a running request waits {seen:.3f} s (usually at most {usual:.3f} s) during a load "
             f"of {load:.3f} s; none lost, none restarted"
@@ -314,8 +338,6 @@ async def measure_crowd(publisher: Publisher, raw: float) -> None:
 
 async def fetch_and_say(endpoint: str) -> None:
     """A subscriber that says when its first chunk is there."""
-    from actors.weights import WeightSubscriber
-
     subscriber = WeightSubscriber(endpoint)
     manifest = await subscriber.latest()
     assert manifest is not None

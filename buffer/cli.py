@@ -13,7 +13,7 @@ import click
 
 from buffer import evicting, guard, samplers, tools
 from buffer.book import Settings
-from buffer.keys import ServiceKeys, generate, load
+from buffer.keys import ServiceKeys, generate, is_local, load
 from buffer.service import Service
 from buffer.store import Store
 from r3l.errors import R3LError, UserError
@@ -135,9 +135,7 @@ def _allow_files(connections: int) -> None:
 
 def _check_bind(bind: str, *, encrypted: bool) -> None:
     """Without keys only this machine may connect: nobody else writes training data."""
-    host = bind.removeprefix("tcp://").rpartition(":")[0]
-    local = host in ("localhost", "[::1]") or host.startswith("127.")
-    if bind.startswith("tcp://") and not local and not encrypted:
+    if bind.startswith("tcp://") and not is_local(bind) and not encrypted:
         raise UserError(
             f"bind {bind}: without --keys only loopback addresses (127.0.0.1) are served; "
             "r3l-buffer keygen makes keys"

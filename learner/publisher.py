@@ -12,11 +12,13 @@ is gone, and comes back for the next with what it already has.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,9 @@ import zmq
 from torch import Tensor
 
 from buffer.gate import Gate
-from buffer.keys import ServiceKeys, load
+from buffer.keys import ServiceKeys, is_local, load
+from r3l.checksum import Bytes
 from r3l.codec import pack, unpack
-from r3l.delta import Bytes
 from r3l.errors import R3LError, RecordError, UserError, to_wire
 from r3l.weights import MANIFEST_LIMIT, Chunk, Layout, Manifest, whole
 
@@ -36,6 +38,10 @@ log = logging.getLogger(__name__)
 POLL_MS = 200
 CONNECTIONS = 4096
 HIGH_WATER = 16  # answers waiting for one subscriber; a well-behaved one asks for fewer
+THREADS = min(4, os.cpu_count() or 1)  # compare and compress chunks
+WORTH, WORTH_LOCALLY = 0.5, 0.05
+"""Share of changed elements from which a chunk is sent whole: a patch would save little of it; on
+loopback, where bytes are cheap, making the patch would take longer than sending the chunk."""
 
 
 class WeightPublisher:
@@ -43,16 +49,26 @@ class WeightPublisher:
 
     `endpoint` is where it listens (a port of 0 in `bind` takes a free one). `anchor_every`:
     versions between two that everyone fetches whole. `keys`: a service's key file; without it
-    only loopback is served. Raises UserError for a port in use or an address that is not local.
+    only loopback is served. `worth`: share of changed elements from which a chunk is sent whole;
+    None: what suits the address. Raises UserError for a port in use or an address that is not
+    local.
     """
 
-    def __init__(self, bind: str, *, anchor_every: int = 50, keys: Path | None = None) -> None:
-        if keys is None and not _is_local(bind):
+    def __init__(
+        self,
+        bind: str,
+        *,
+        anchor_every: int = 50,
+        keys: Path | None = None,
+        worth: float | None = None,
+    ) -> None:
+        if keys is None and not is_local(bind):
             raise UserError(
                 f"weights {bind}: only loopback addresses are served without keys; make some "
                 "with r3l-buffer keygen"
             )
         self.anchor_every = anchor_every
+        self.worth = worth or (WORTH_LOCALLY if is_local(bind) else WORTH)
         self.origin = uuid.uuid4().hex
         self.sent: Counter[str] = Counter()
         """Bytes sent, whole chunks (`full_bytes`) and patches (`patch_bytes`); requests refused
@@ -84,23 +100,25 @@ class WeightPublisher:
         """Offer tensors (checkpoint names) as the newest version, in `dtype` if one is given.
 
         Copies one tensor at a time. Returns figures for `weights/`: bytes of the whole set and
-        of the patches to it, the share of elements that changed, seconds.
+        of the patches to it, the share of elements sent, seconds.
         """
         began = time.monotonic()
         layout = Layout.of((name, _name(dtype or t.dtype), tuple(t.shape)) for name, t in weights)
         before = self._manifest
-        same_layout = before is not None and before.layout == layout
-        anchor = not same_layout or version % self.anchor_every == 0
-        if not same_layout:
+        if before is None or before.layout != layout:
             self._manifest, self._chunks = None, []
-        for index, data in enumerate(layout.cut(_bytes(t, dtype) for _, t in weights)):
-            if same_layout:
-                renewed = self._chunks[index].renewed(data, version, layout.width, anchor=anchor)
-                self._chunks[index] = renewed
-            else:
-                self._chunks.append(whole(data, version))
-        crcs = tuple(chunk.crc for chunk in self._chunks)
-        self._manifest = Manifest(self.origin, version, layout, crcs)
+        worth = self.worth if version % self.anchor_every else 0.0
+
+        def renewed(index: int, data: Bytes) -> Chunk:
+            if self._manifest is None:
+                return whole(data, version)
+            return self._chunks[index].renewed(data, version, layout.width, worth)
+
+        chunks = layout.cut(_bytes(t, dtype) for _, t in weights)
+        for index, chunk in enumerate(_in_threads(renewed, chunks)):
+            self._chunks[index : index + 1] = [chunk]  # takes its place, or the next one
+        checksums = tuple(chunk.checksum for chunk in self._chunks)
+        self._manifest = Manifest(self.origin, version, layout, checksums)
         return _figures(self._chunks, layout) | {"publish_s": time.monotonic() - began}
 
     def close(self) -> None:
@@ -180,8 +198,18 @@ def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
     return router
 
 
-def _is_local(bind: str) -> bool:
-    return bind.startswith(("tcp://127.", "tcp://localhost", "tcp://[::1]", "ipc://"))
+def _in_threads(
+    function: Callable[[int, Bytes], Chunk], chunks: Iterable[Bytes]
+) -> Iterator[Chunk]:
+    """`function` of each chunk's index and bytes, in order, a few at the same time."""
+    ahead: deque[Future[Chunk]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for index, data in enumerate(chunks):
+            ahead.append(pool.submit(function, index, data))
+            if len(ahead) > THREADS:
+                yield ahead.popleft().result()
+        for last in ahead:
+            yield last.result()
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -13,7 +13,6 @@ with the checksum of what must come out.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,16 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from r3l.checksum import Bytes, checksum
 from r3l.codec import pack, unpack
 from r3l.errors import RecordError, WeightsError
 
-Bytes = npt.NDArray[np.uint8]
-
 LEVEL = 1  # zstd; higher levels gain under 2 % on such data and take several times longer
 FAR = 255
-WORTH = 0.5
-"""Share of changed elements from which a patch is not tried: it would save little and take
-longer to make than the bytes to send."""
+BLOCK = 1 << 18  # elements compared at a time, so that they stay in the processor's cache
+_NOWHERE = np.zeros(0, dtype=np.int64)
 _UNSIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _SIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<i2"), 4: np.dtype("<i4")}
 
@@ -39,8 +36,8 @@ _SIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<i2"), 4: np.dtype("<i4")}
 class Patch:
     """Turns the bytes of version `base` into those of `version`.
 
-    `changed`: elements of `width` bytes that differ; `far`: gaps kept in four bytes; `crc`:
-    CRC-32 of the whole result; `body`: the compressed streams.
+    `changed`: elements of `width` bytes that differ; `far`: gaps kept in four bytes;
+    `checksum`: of the whole result; `body`: the compressed streams.
     """
 
     base: int
@@ -48,7 +45,7 @@ class Patch:
     width: int
     changed: int
     far: int
-    crc: int
+    checksum: int
     body: bytes
 
     def to_wire(self) -> bytes:
@@ -68,26 +65,52 @@ class Patch:
             raise _damaged(f"malformed ({error})") from None
 
 
-def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
+def encode(
+    old: Bytes, new: Bytes, *, base: int, version: int, width: int, worth: float = 1.0
+) -> Patch | None:
     """The patch from `old` to `new` (uint8 [n], n a multiple of `width`).
 
-    None where it would not be smaller than the bytes themselves.
+    None where more than a share `worth` of the elements changed, or where it would not be
+    smaller than the bytes themselves.
     """
     before, after = old.view(_UNSIGNED[width]), new.view(_UNSIGNED[width])
-    differs = before != after
-    changed = int(np.count_nonzero(differs))
-    if changed > WORTH * len(after):
+    changes = _changes(before, after, int(worth * len(after)))
+    if changes is None:
         return None
-    where = np.flatnonzero(differs)
+    where, differences = changes
     gaps = np.diff(where, prepend=-1) - 1
-    near = np.minimum(gaps, FAR).astype(np.uint8)
     far = gaps[gaps >= FAR].astype("<u4")
-    planes = _zigzag(after[where] - before[where], width).view(np.uint8).reshape(-1, width).T
-    streams = near.tobytes() + far.tobytes() + planes.tobytes()
-    body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(streams)
+    coded = _zigzag(differences, width)
+    planes = [(coded >> 8 * plane).astype(np.uint8) for plane in range(width)]
+    streams = (np.minimum(gaps, FAR).astype(np.uint8), far, *planes)
+    together = b"".join(stream.tobytes() for stream in streams)
+    body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(together)
     if len(body) >= len(new):
         return None
-    return Patch(base, version, width, changed, len(far), zlib.crc32(new.data), body)
+    return Patch(base, version, width, len(where), len(far), checksum(new), body)
+
+
+def _changes(
+    before: npt.NDArray[Any], after: npt.NDArray[Any], limit: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]] | None:
+    """(positions, new minus old there); None as soon as more than `limit` are found."""
+    found, where, differences = 0, [_NOWHERE], [after[:0]]
+    differs = np.zeros(BLOCK, dtype=np.bool_)
+    for start in range(0, len(after), BLOCK):
+        old, new = before[start : start + BLOCK], after[start : start + BLOCK]
+        np.not_equal(old, new, out=differs[: len(new)])
+        differs[len(new) :] = False
+        # Few are set: most are passed by eight at a time.
+        eights = differs.view(np.uint64)
+        some = np.flatnonzero(eights != 0)
+        at = np.flatnonzero(eights[some].view(np.bool_))
+        positions = (some[at >> 3] << 3) + (at & 7)
+        found += len(positions)
+        if found > limit:
+            return None
+        where.append(positions + start)
+        differences.append(new[positions] - old[positions])
+    return np.concatenate(where), np.concatenate(differences)
 
 
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
@@ -106,7 +129,7 @@ def apply(patch: Patch, held: Bytes, *, version: int) -> None:
     elements = held.view(_UNSIGNED[patch.width])
     where, values = _read(patch, len(elements))
     elements[where] += values
-    if zlib.crc32(held.data) != patch.crc:
+    if checksum(held) != patch.checksum:
         raise _damaged("its result has another checksum")
 
 
@@ -131,7 +154,9 @@ def _read(patch: Patch, elements: int) -> tuple[npt.NDArray[np.int64], npt.NDArr
     if changed and where[-1] >= elements:
         raise _damaged("it reaches past the end")
     planes = np.frombuffer(streams, np.uint8, offset=changed + 4 * far_count)
-    coded = np.ascontiguousarray(planes.reshape(width, changed).T).view(_UNSIGNED[width])[:, 0]
+    coded = np.zeros(changed, dtype=_UNSIGNED[width])
+    for plane, part in enumerate(planes.reshape(width, changed)):
+        coded |= part.astype(_UNSIGNED[width]) << 8 * plane
     return where, _unzigzag(coded, width)
 
 

@@ -9,7 +9,6 @@ Tensors appear here as raw bytes; torch stays outside.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from r3l import delta
-from r3l.delta import Bytes, Patch
+from r3l.checksum import Bytes, checksum
+from r3l.delta import Patch
 from r3l.errors import WeightsError
 
 ALIGNMENT = 64
@@ -92,18 +92,19 @@ class Layout:
                     continue
                 count = min(entry.nbytes - done, CHUNK_BYTES - at)
                 chunk[at : at + count] = source[done : done + count]
+                chunk[at + count : -(-(at + count) // ALIGNMENT) * ALIGNMENT] = 0
                 done += count
         if self.total_bytes:
             yield chunk
 
     def _new_chunk(self, index: int) -> Bytes:
         span = self.span(index)
-        return np.zeros(max(span.stop - span.start, 0), dtype=np.uint8)
+        return np.empty(max(span.stop - span.start, 0), dtype=np.uint8)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a publisher offers: its name, the policy version, the layout, CRC-32 of each chunk.
+    """What a publisher offers: its name, the policy version, the layout, each chunk's checksum.
 
     `origin` is another for every publisher that was ever started: a version number means
     something only together with it.
@@ -112,7 +113,7 @@ class Manifest:
     origin: str
     version: int
     layout: Layout
-    chunk_crcs: tuple[int, ...]
+    checksums: tuple[int, ...]
 
     def to_wire(self) -> dict[str, Any]:
         """Plain values for a message header."""
@@ -122,7 +123,7 @@ class Manifest:
             "version": self.version,
             "tensors": tensors,
             "total_bytes": self.layout.total_bytes,
-            "chunk_crcs": list(self.chunk_crcs),
+            "checksums": list(self.checksums),
         }
 
     @classmethod
@@ -139,13 +140,13 @@ class Manifest:
                 for t in values["tensors"]
             )
             layout = Layout(tensors, int(values["total_bytes"]))
-            crcs = tuple(int(crc) for crc in values["chunk_crcs"])
+            checksums = tuple(int(value) for value in values["checksums"])
             fits = all(0 <= t.offset <= layout.total_bytes - t.nbytes for t in tensors)
             fits = fits and all(extent >= 0 for t in tensors for extent in t.shape)
-            manifest = cls(str(values["origin"]), int(values["version"]), layout, crcs)
+            manifest = cls(str(values["origin"]), int(values["version"]), layout, checksums)
         except (KeyError, TypeError, ValueError) as error:
             raise WeightsError(f"malformed weight manifest: {error!r}") from None
-        if not fits or len(crcs) != layout.num_chunks:
+        if not fits or len(checksums) != layout.num_chunks:
             raise WeightsError("weight manifest: a tensor or chunk lies outside the set")
         return manifest
 
@@ -157,7 +158,7 @@ class Chunk:
 
     version: int
     data: Bytes
-    crc: int
+    checksum: int
     patches: tuple[Patch, ...] = ()
 
     def since(self, version: int) -> tuple[Patch, ...] | None:
@@ -167,31 +168,34 @@ class Chunk:
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
-    def renewed(self, data: Bytes, version: int, width: int, *, anchor: bool = False) -> Chunk:
+    def renewed(self, data: Bytes, version: int, width: int, worth: float) -> Chunk:
         """This chunk with `data` as its next version.
 
-        `anchor`: keep no patches, so that everyone fetches it whole. Patches that together
-        would outweigh what they save are forgotten, oldest first.
+        Without a patch, so that everyone fetches it whole, where more than a share `worth` of its
+        elements changed. Patches that together would outweigh what they save are forgotten,
+        oldest first.
         """
         patch = None
-        if not anchor and len(data) == len(self.data):
-            patch = delta.encode(self.data, data, base=self.version, version=version, width=width)
+        if worth and len(data) == len(self.data):
+            patch = delta.encode(
+                self.data, data, base=self.version, version=version, width=width, worth=worth
+            )
         if patch is None:
             return whole(data, version)
         kept = [*self.patches, patch]
         while len(kept) > 1 and sum(len(p.body) for p in kept) > HISTORY * len(data):
             kept.pop(0)
-        return Chunk(version, data, patch.crc, tuple(kept))
+        return Chunk(version, data, patch.checksum, tuple(kept))
 
 
 def whole(data: Bytes, version: int) -> Chunk:
     """A chunk without a history."""
-    return Chunk(version, data, zlib.crc32(data.data))
+    return Chunk(version, data, checksum(data))
 
 
 def check(data: Bytes, manifest: Manifest, index: int) -> None:
     """Raise WeightsError unless `data` is what the manifest says about chunk `index`."""
-    if zlib.crc32(data.data) != manifest.chunk_crcs[index]:
+    if checksum(data) != manifest.checksums[index]:
         raise WeightsError(
             f"weights {manifest.version}: chunk {index} is damaged", cause="checksum", index=index
         )
