@@ -2,12 +2,13 @@
 
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from buffer import BufferClient, Lease
-from r3l.records import GroupPlan
+from r3l.records import GroupPlan, SlotResult
 from tests.learner.groups import explore_group
 
 REWARDS = [
@@ -31,10 +32,17 @@ def recorded_group(group_id: str, version: int, vocab: int = 200):
 
 
 class Recording:
-    """An actor that plays recorded groups at the newest version it has seen, in a thread."""
+    """An actor that plays recorded groups at the newest version it has seen, in a thread.
 
-    def __init__(self, endpoint: str, vocab: int = 200) -> None:
-        self.endpoint, self.vocab = endpoint, vocab
+    `results`: what it puts for (group id, version), by default `recorded_group`.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
+    ) -> None:
+        self.endpoint, self.results = endpoint, results
         self.version = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
@@ -55,5 +63,5 @@ class Recording:
                 if not isinstance(lease, Lease):
                     time.sleep(0.02)
                     continue
-                for result in recorded_group(lease.group_id, self.version, self.vocab):
+                for result in self.results(lease.group_id, self.version):
                     client.put(lease.group_id, "recording", result)

@@ -1,0 +1,90 @@
+"""Batches that cannot be learned from, met by a real learner process beside a real buffer."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from buffer import BufferClient
+from r3l.records import SlotResult
+from tests.learner.model import tiny_policy
+from tests.learner.recorded import Recording, recorded_group
+from tests.learner.test_resume import Learning, buffer_options, prepare, steps_of
+
+pytestmark = pytest.mark.system
+
+POISON = 250
+"""A token no recorded group holds (they end at 200); its embedding is no number."""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model whose loss is no number on sequences that hold POISON, and as ever on others."""
+    from transformers import AutoModelForCausalLM
+
+    folder = tiny_policy(tmp_path / "policy")
+    lm = AutoModelForCausalLM.from_pretrained(folder)
+    lm.config.tie_word_embeddings = False
+    lm.lm_head.weight = torch.nn.Parameter(lm.get_input_embeddings().weight.detach().clone())
+    with torch.no_grad():
+        lm.get_input_embeddings().weight[POISON] = torch.nan
+    lm.save_pretrained(folder)
+    return folder
+
+
+def poisoned(group_id: str, version: int) -> Iterator[SlotResult]:
+    """Recorded groups, of which the fifth and all from the thirteenth on hold POISON."""
+    number = int(group_id[1:])
+    for result in recorded_group(group_id, version):
+        if result.trajectory is not None and (number == 5 or number >= 13):
+            token_ids = result.trajectory.token_ids.copy()
+            token_ids[1] = POISON
+            result = replace(result, trajectory=replace(result.trajectory, token_ids=token_ids))
+        yield result
+
+
+def foreign(group_id: str, version: int) -> Iterator[SlotResult]:
+    """Recorded groups of a much larger vocabulary."""
+    yield from recorded_group(group_id, version, vocab=100_000)
+
+
+def test_a_step_that_is_no_number_is_skipped_and_three_in_a_row_end_the_run_with_their_groups(
+    serve, tmp_path: Path, model: Path
+) -> None:
+    run = tmp_path / "run"
+    prepare(run, model)
+    served = serve(tmp_path / "store", *buffer_options())
+    with Recording(served.endpoint, poisoned):
+        learner = Learning(run, served.endpoint)
+        assert learner.wait() == 3, learner.log()
+    lines = [json.loads(line) for line in (run / "skipped.jsonl").read_text().splitlines()]
+    reached = steps_of(run)[-1]["step"]
+    assert [line["version"] for line in lines] == [1, reached, reached, reached]
+    assert reached == 3 and [line["loss"] for line in lines] == ["nan"] * 4
+    [said] = [line for line in learner.log().splitlines() if line.startswith("r3l-learner: ")]
+    assert "3 steps in a row" in said and "skipped.jsonl" in said
+    assert all(" ".join(line["groups"]) in said for line in lines[1:])
+    assert (run / "checkpoints" / "step-000003").is_dir()
+    with BufferClient(served.endpoint) as client:
+        assert client.stats().drops == {"not_finite": 12}
+        for line in lines:
+            assert {group.state for group in client.get(line["groups"])} == {"expired"}
+
+
+def test_groups_of_another_vocabulary_end_the_learner_before_it_learns_from_them(
+    serve, tmp_path: Path, model: Path
+) -> None:
+    run = tmp_path / "run"
+    prepare(run, model)
+    served = serve(tmp_path / "store", *buffer_options())
+    with Recording(served.endpoint, foreign):
+        learner = Learning(run, served.endpoint)
+        assert learner.wait() == 2, learner.log()
+    [said] = [line for line in learner.log().splitlines() if line.startswith("r3l-learner: ")]
+    assert "vocabulary ends at" in said and "group g" in said
+    assert steps_of(run) == [] and not (run / "model").exists()
+    with BufferClient(served.endpoint) as client:
+        assert client.stats().trained == 0 and client.release_draws("learner") == 3
