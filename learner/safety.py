@@ -2,8 +2,13 @@
 
     token sums of each micro-batch ─► figures of the step, per role ─► rules ─► warn, lower, stop
 
-The R³L loss does not see this gap (it has no importance weights), so it is watched beside it.
+The R³L loss does not see this gap (it does not correct for it), so it is watched beside it.
 Log-probabilities and entropies are those of the loss's own forward pass.
+
+Figures of `distilled` rows, and those of `all`, hold another gap besides: a retry was sampled with
+guidance that its row leaves out. One token that the guidance made unlikely and the policy alone
+does not is enough for a k3 of whole nats a token, and an effective sample of a few, in a step that
+is in order. How far the policy has moved is what `base` says; rules do well to look there.
 """
 
 from __future__ import annotations

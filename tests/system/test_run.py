@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.system.generate import PROMPT
+
 pytestmark = pytest.mark.system
 
 SMALL = (
@@ -88,6 +90,31 @@ def test_a_run_folder_holds_config_logs_figures_checkpoint_and_a_model_that_load
     assert (run / "config.yaml").exists() and (run / "checkpoints" / "step-000003").is_dir()
     AutoModelForCausalLM.from_pretrained(run / "model")
     assert AutoTokenizer.from_pretrained(run / "model").chat_template
+
+
+def test_vllm_and_transformers_load_the_best_and_the_last_model_and_agree(
+    finished_run: tuple[Path, str],
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folders = [str(finished_run[0] / name) for name in ("best", "model")]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.system.generate", *folders],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent.parent,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    generated = [json.loads(x) for x in done.stdout.splitlines() if x.startswith('{"tokens"')]
+    for folder, said in zip(folders, generated, strict=True):
+        lm = AutoModelForCausalLM.from_pretrained(folder)
+        tokens = torch.tensor(said["tokens"])
+        with torch.no_grad():
+            logits = lm(torch.cat([torch.tensor(PROMPT), tokens])[None]).logits[0]
+        logprobs = logits.log_softmax(-1)[len(PROMPT) - 1 : -1].gather(1, tokens[:, None])[:, 0]
+        assert logprobs.tolist() == pytest.approx(said["logprobs"], abs=1e-3)
+        assert len(tokens) == 16 and said["text"]
 
 
 def test_tensorboard_has_what_people_watch(finished_run: tuple[Path, str]) -> None:

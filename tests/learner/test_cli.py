@@ -1,0 +1,67 @@
+"""`r3l-learner train` refuses what it cannot do: one line, exit code 2, nothing changed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from learner.cli import main
+from r3l.config import dump, load
+from tests.learner.model import tiny_policy
+
+NOWHERE = ["--buffer", "tcp://127.0.0.1:1", "--weights", "tcp://127.0.0.1:0"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+def refused(run: Path, model: Path, *settings: str, resume: bool = False) -> str:
+    """What the learner says, having ended with 2 and changed nothing in the run folder."""
+    run.mkdir(exist_ok=True)
+    config = run / "config.yaml"
+    config.write_text(dump(load(None, [f"model={model}", *settings])))
+    before = sorted(run.rglob("*"))
+    command = ["train", "--config", str(config), "--run", str(run), *NOWHERE]
+    done = CliRunner().invoke(main, command + ["--resume"] * resume)
+    assert done.exit_code == 2, done.output
+    [line] = [x for x in done.output.splitlines() if x.startswith("r3l-learner: ")]
+    assert sorted(run.rglob("*")) == before
+    return line
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (["learner.deepspeed.gradient_clipping=0.5"], "(use learner settings grad_clip)"),
+        (["learner.deepspeed=/no/such.json"], "/no/such.json: cannot be read"),
+        (["learner.offload=all", "learner.zero_stage=2"], "needs learner.zero_stage of 3"),
+        (["learner.pack=flex"], "FlexAttention trains on a GPU only; set learner.pack=tree"),
+        (["learner.pack=tree", "learner.attention=sdpa"], "set learner.pack=rows"),
+    ],
+)
+def test_settings_that_cannot_be_had_are_refused(
+    tmp_path: Path, model: Path, settings: list[str], named: str
+) -> None:
+    assert named in refused(tmp_path / "run", model, *settings)
+
+
+def test_a_model_folder_that_is_none_is_refused(tmp_path: Path, model: Path) -> None:
+    assert "no config.json" in refused(tmp_path / "run", tmp_path / "nothing")
+    copy = tmp_path / "copy"
+    shutil.copytree(model, copy)
+    (copy / "model.safetensors").unlink()
+    assert "cannot be loaded as a language model" in refused(tmp_path / "run", copy)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, model: Path) -> None:
+    run = tmp_path / "run"
+    folder = run / "checkpoints" / "step-000003"
+    folder.mkdir(parents=True)
+    values = {"schema": 2, "version": 3, "origin": "of another", "files": {}}
+    (folder / "state.json").write_text(json.dumps(values))
+    line = refused(run, model, resume=True)
+    assert "step-000003" in line and "another model" in line
