@@ -15,6 +15,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import click
 
@@ -37,9 +38,9 @@ PIECES = [
 @click.argument("part", type=click.Choice(["notations", "mutations"]))
 @click.argument("files", nargs=-1, required=True)
 @click.option("--every", default=1, show_default=True, help="use every n-th problem")
-@click.option("--count", default=10_000, show_default=True, help="mutations")
+@click.option("--count", default=10_000, show_default=True, help="mutations, of all files together")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--workers", default=2, show_default=True)
+@click.option("--workers", default=2, show_default=True, help="answers judged at a time")
 def main(
     part: str, files: tuple[str, ...], every: int, count: int, seed: int, workers: int
 ) -> None:
@@ -52,24 +53,31 @@ def main(
         if part == "notations":
             pairs = [(g, v) for g in golds for v in notations(g)]
         else:
-            pairs = [(g, mutated(g, rng)) for g in rng.choices(golds, k=count)]
-        _judge(verifier, file, pairs, show_wrong=part == "notations")
+            pairs = [(g, mutated(g, rng)) for g in rng.choices(golds, k=count // len(files))]
+        _judge(verifier, file, pairs, workers=workers, show_wrong=part == "notations")
     verifier.close()
 
 
 def _judge(
-    verifier: Verifier, file: str, pairs: list[tuple[str, str]], *, show_wrong: bool
+    verifier: Verifier,
+    file: str,
+    pairs: list[tuple[str, str]],
+    *,
+    workers: int,
+    show_wrong: bool,
 ) -> None:
-    verdicts, took, wrong = Counter[str](), [], []
     before = Counter(verifier.counts)
-    for gold, answer in pairs:
+
+    def check(pair: tuple[str, str]) -> tuple[str, float]:
         began = time.perf_counter()
-        verdict = verifier.check(gold, answer)
-        took.append((time.perf_counter() - began) * 1e3)
-        verdicts[verdict] += 1
-        if verdict != "correct":
-            wrong.append((gold, answer, verdict))
-    took.sort()
+        verdict = verifier.check(*pair)
+        return verdict, (time.perf_counter() - began) * 1e3
+
+    with ThreadPoolExecutor(workers) as threads:
+        checked = list(threads.map(check, pairs))
+    verdicts = Counter(verdict for verdict, _ in checked)
+    took = sorted(milliseconds for _, milliseconds in checked)
+    wrong = [(*p, v) for p, (v, _) in zip(pairs, checked, strict=True) if v != "correct"]
     lost = {name: verifier.counts[name] - before[name] for name in ("timeout", "crash")}
     click.echo(f"{file}: {len(pairs)} answers, {dict(verdicts)}, {lost}")
     click.echo(

@@ -237,6 +237,21 @@ def test_sampling_repeats_under_a_seed(served: Served) -> None:
     assert ask(1) == ask(1) != ask(2)
 
 
+def test_a_response_ends_after_a_stop_text_which_stays_part_of_it(served: Served) -> None:
+    def ask(*stop: str) -> Any:
+        return served.run(served.policy.sample(PROMPT, SampleParams(40, seed=4, stop=stop)))
+
+    decode = served.policy.chat.tokenizer.decode
+    free = ask()
+    assert len(free.token_ids) > 10
+    stop = decode(free.token_ids[4:7])
+    cut = ask("never said", stop)
+    assert decode(cut.token_ids).endswith(stop) and cut.finish_reason == "stop"
+    count = len(cut.token_ids)
+    assert count < len(free.token_ids) == len(free.logprobs) and count == len(cut.logprobs)
+    assert cut.token_ids == free.token_ids[:count]
+
+
 def test_settings_the_actor_owns_or_vllm_does_not_know_are_refused(tmp_path: Path) -> None:
     for engine, message in (
         ({"model": "x"}, r"actor\.engine\.model: set by the actor itself; set model instead"),
