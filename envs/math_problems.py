@@ -18,11 +18,8 @@ from r3l.errors import UserError
 from r3l.protocols import EnvSpec
 from r3l.records import Task
 
-REMARKS = {
-    "correct": "Correct.",
-    "wrong": "Incorrect.",
-    "unreadable": "Incorrect: the final answer cannot be read as mathematics.",
-}
+UNREADABLE = "Incorrect: the final answer cannot be read as mathematics."
+REMARKS = {"correct": "Correct.", "wrong": "Incorrect."}
 
 
 class MathProblems(Question):
@@ -94,7 +91,8 @@ class MathProblems(Question):
         """Compare with the reference. Raises EnvironmentFailed when that cannot be read."""
         assert self.verifier is not None, "closed"
         verdict = self.verifier.check(self.problem.answer, answer)
-        return Judgement(float(verdict == "correct"), REMARKS[verdict])
+        fault = f"verifier_{verdict}" if verdict in ("timeout", "crash") else ""
+        return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
 
     def close(self) -> None:
         """Let go of the verifier."""

@@ -27,7 +27,7 @@ from typing import Literal
 
 from r3l.errors import EnvironmentFailed
 
-Verdict = Literal["correct", "wrong", "unreadable"]
+Verdict = Literal["correct", "wrong", "unreadable", "timeout", "crash"]
 
 WORKER = Path(__file__).with_name("verifier_worker.py")
 START_S = 120.0
@@ -39,8 +39,7 @@ LINGER_S = 3.0
 
 class Verifier:
     """A pool of `workers` processes; safe to call from many threads. `cpu_s`: limit of one
-    comparison, seconds of processor time. `counts`: verdicts so far, and how often a comparison
-    took too long (`timeout`) or ended its worker (`crash`)."""
+    comparison, seconds of processor time. `counts`: verdicts so far."""
 
     def __init__(self, workers: int = 2, cpu_s: float = 3.0) -> None:
         self.cpu_s = cpu_s
@@ -54,8 +53,8 @@ class Verifier:
             self._free.put(worker)
 
     def check(self, gold: str, answer: str) -> Verdict:
-        """Whether `answer` says what `gold` says; `unreadable` where no mathematics is found in
-        it, or none that can be compared within `cpu_s`.
+        """Whether `answer` says what `gold` says: `unreadable` where no mathematics is found in
+        it, `timeout` where it cannot be compared within `cpu_s`, `crash` where that ends workers.
 
         Waits for a free worker, which has a deadline. Raises EnvironmentFailed when it is the
         reference answer that cannot be read, or when workers cannot be started.
@@ -67,10 +66,9 @@ class Verifier:
                 self._count(verdict)
                 verdict = worker.ask(gold, answer, self.cpu_s)
             if verdict in ("timeout", "crash"):
-                self._count(verdict)
                 # The policy's fault, unless the reference does the same on its own.
                 sound = gold in self._sound or worker.ask(gold, gold, self.cpu_s) == "correct"
-                verdict = "unreadable" if sound else "bad_gold"
+                verdict = verdict if sound else "bad_gold"
         finally:
             self._free.put(worker)
         if verdict == "bad_gold":

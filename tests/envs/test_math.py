@@ -168,10 +168,19 @@ def test_a_wrong_answer_is_wrong(verifier, gold, answer, verdict):
 def test_an_answer_that_never_ends_costs_its_worker_and_nothing_else(verifier, monkeypatch):
     assert verifier.check("2", "2") == "correct"
     monkeypatch.setattr(verifier, "cpu_s", 0.5)
-    assert verifier.check("2", "9^{9^{9^{9}}}") == "unreadable"
+    assert verifier.check("2", "9^{9^{9^{9}}}") == "timeout"
     assert verifier.counts["timeout"] == 1
     monkeypatch.undo()
     assert verifier.check("2", "1 + 1") == "correct"
+
+
+def test_a_comparison_that_takes_too_long_earns_nothing_and_is_named(monkeypatch, file):
+    env = registry.make("math", train=file({"prompt": "What is 1 + 1?", "answer": "2"}))
+    env.reset(seed=0)
+    monkeypatch.setattr(env.verifier, "check", lambda gold, answer: "timeout")
+    text, reward, *_, info = env.step(r"\boxed{9^{9^{9}}}")
+    assert (reward, info["fault"]) == (0.0, "verifier_timeout") and "cannot be read" in text
+    env.close()
 
 
 def test_a_worker_that_is_killed_is_replaced(verifier):
