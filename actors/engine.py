@@ -20,6 +20,7 @@ from typing import Any
 from r3l.chat import ChatFormat
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, UserError
+from r3l.memory import STEADY_MEMORY
 from r3l.protocols import Sample, SampleParams, SeenPrefix
 from r3l.weights import Manifest
 
@@ -28,12 +29,12 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # The worker inside the engine process: as a process of its own it waits for work by spinning.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
+    **STEADY_MEMORY,
 }
 
 
@@ -302,13 +303,14 @@ def _arguments(model: Path, config: ActorConfig, context_length: int, seed: int)
 def _cpu_arguments(context_length: int) -> dict[str, Any]:
     """No prefill cut in two: vLLM 0.32 rewinds the random stream of a seeded request whose
     prefill is cut, which CPU generators cannot do. Small cache blocks, so that short prompts
-    share their prefix too."""
+    share their prefix too. A cache of a GiB: vLLM would take half the machine's memory."""
     return {
         "enforce_eager": True,
         "distributed_executor_backend": "uni",
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(8192, context_length),
         "block_size": 32,
+        "kv_cache_memory_bytes": 1 << 30,
     }
 
 

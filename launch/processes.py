@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from r3l.memory import STEADY_MEMORY
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -93,7 +95,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"} | (env or {}),
+                env={**STEADY_MEMORY, **os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )

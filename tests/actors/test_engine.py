@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 import torch
 
@@ -103,6 +104,12 @@ def saved() -> Tensors:
 def stepped(weights: Tensors, share: float = 0.01) -> Tensors:
     torch.manual_seed(0)
     return [(n, torch.where(torch.rand(t.shape) < share, t * 1.5, t)) for n, t in weights]
+
+
+def test_its_cache_has_the_size_that_was_asked_for(served: Served) -> None:
+    worker = psutil.Process().children(recursive=True)
+    largest = max(process.memory_info().rss - process.memory_info().shared for process in worker)
+    assert largest < 900 << 20  # without the argument vLLM takes a GiB, or half the machine
 
 
 def test_after_whole_and_after_patched_updates_it_computes_what_a_fresh_engine_does(
