@@ -8,7 +8,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
 .PHONY: demo test unit system check format clean
-.PHONY: soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-buffer-load bench-buffer-scale bench-math
+.PHONY: soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-buffer-load bench-buffer-peers bench-buffer-scale bench-math
 
 demo: $(VENV)/.installed
 	$(BIN)/r3l-launch
@@ -61,6 +61,10 @@ bench-buffer: $(VENV)/.installed
 
 bench-buffer-load: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.buffer_load
+
+# What stopped, silent and hostile peers cost a good one.
+bench-buffer-peers: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.buffer_peers
 
 # Minutes and a few GB of disk: a store of 1000 groups beside one of 200,000.
 bench-buffer-scale: $(VENV)/.installed
