@@ -10,10 +10,9 @@ from envs import registry
 from envs.testing import check_task
 from r3l.errors import UserError
 
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "alfworld"
+DATA = Path(os.environ.get("ALFWORLD_DATA", SHARED))  # importing alfworld sets it
 pytest.importorskip("alfworld", reason="pip install 'r3l[alfworld]'")
-DATA = Path(
-    os.environ.get("ALFWORLD_DATA", Path(__file__).parents[3] / "shared" / "data" / "alfworld")
-)
 if not DATA.is_dir():
     pytest.skip(f"no ALFWorld data in {DATA}", allow_module_level=True)
 FULL = bool(os.environ.get("R3L_FULL"))
