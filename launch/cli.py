@@ -26,6 +26,7 @@ from r3l.errors import UserError
 @click.option("--resume", is_flag=True, help="go on with an existing run")
 @click.option("--buffer", "buffer_bind", default="tcp://127.0.0.1:*", show_default=True)
 @click.option("--weights", "weights_bind", default="tcp://127.0.0.1:*", show_default=True)
+@click.option("--keys", type=Path, help="folder of r3l-buffer keygen: encrypts, admits its clients")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment, and end")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(
@@ -41,6 +42,7 @@ def main(
     resume: bool,
     buffer_bind: str,
     weights_bind: str,
+    keys: Path | None,
     show_prompts: bool,
     overrides: tuple[str, ...],
 ) -> None:
@@ -73,6 +75,7 @@ def main(
             weights_bind=weights_bind,
             resume=resume,
             hostfile=hostfile,
+            keys=keys,
         )
         write_run_folder(plan)
     except UserError as error:

@@ -9,6 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from buffer.keys import ClientKeys, ServiceKeys, is_local, load
 from envs.builtin import builtin_policy
 from envs.registry import make, tasks
 from launch.hosts import Hosts, read_hosts
@@ -24,7 +25,11 @@ DEMO = Path(__file__).parent / "presets" / "demo.yaml"
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: its configuration, folder, processes and endpoints."""
+    """One run: its configuration, folder, processes and endpoints.
+
+    The endpoints are where the services listen; `keys` is the folder that holds their keys and
+    those of their clients, None for a run that nobody joins from elsewhere.
+    """
 
     config: RunConfig
     run: Path
@@ -35,6 +40,7 @@ class Plan:
     weights_endpoint: str
     resume: bool
     hosts: Hosts | None = None
+    keys: Path | None = None
 
 
 def make_plan(
@@ -47,6 +53,7 @@ def make_plan(
     weights_bind: str,
     resume: bool,
     hostfile: Path | None = None,
+    keys: Path | None = None,
 ) -> Plan:
     """Check everything that can be checked without starting. Raises UserError."""
     ranks, device = parse_learner(learner, here=hostfile is None)
@@ -63,6 +70,7 @@ def make_plan(
             f"{config.learner.groups_per_step}; every rank needs a group: raise groups_per_step"
         )
     config = check_learner(config, device)
+    keys = check_keys(keys, {"--buffer": buffer_bind, "--weights": weights_bind})
     if resume:
         check_checkpoint(config, run, ranks, device)
     return Plan(
@@ -75,7 +83,24 @@ def make_plan(
         weights_endpoint=_endpoint("--weights", weights_bind),
         resume=resume,
         hosts=hosts,
+        keys=keys,
     )
+
+
+def check_keys(folder: Path | None, binds: dict[str, str]) -> Path | None:
+    """The folder of the run's keys, made sure to hold them. Raises UserError; also for an address
+    that others can reach where there are none. `binds`: addresses by their options."""
+    if folder is not None:
+        load(ServiceKeys, folder / "service.json")
+        load(ClientKeys, folder / "client.json")
+        return folder.resolve()
+    for option, bind in binds.items():
+        if not is_local(bind):
+            raise UserError(
+                f"{option} {bind}: only loopback addresses are served without --keys; "
+                "r3l-buffer keygen makes some"
+            )
+    return None
 
 
 def check_learner(config: RunConfig, device: str) -> RunConfig:
@@ -176,6 +201,11 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def reached(endpoint: str) -> str:
+    """Where processes of this machine reach what listens at `endpoint`."""
+    return endpoint.replace("//0.0.0.0:", "//127.0.0.1:")
 
 
 def _endpoint(option: str, bind: str) -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from launch.plan import Plan, actor_gpu, count_gpus, free_port
+from launch.plan import Plan, actor_gpu, count_gpus, free_port, reached
 from launch.processes import Child, Children
 from launch.progress import ProgressReader, eval_line, step_line
 from launch.restarts import FINAL, Restarts
@@ -152,13 +152,15 @@ class Run:
             "--beta", str(sampler.beta), "--decay", str(sampler.decay),
             "--seed", str(config.seed),
             *_retention(config.buffer),
+            *self._keys("service.json"),
         ]  # fmt: skip
 
     def _learner_command(self) -> list[str]:
         plan = self.plan
         arguments = [
-            "train", "--config", str(plan.run / "config.yaml"), "--buffer", plan.buffer_endpoint,
-            "--weights", plan.weights_endpoint, "--run", str(plan.run),
+            "train", "--config", str(plan.run / "config.yaml"), "--run", str(plan.run),
+            "--buffer", reached(plan.buffer_endpoint), "--weights", plan.weights_endpoint,
+            *self._keys(""),
         ]  # fmt: skip
         if plan.learner_ranks == 1:
             return [*_python("learner.cli"), *arguments]
@@ -175,9 +177,14 @@ class Run:
         plan = self.plan
         return [
             *_python("actors.cli"), "--config", str(plan.run / "config.yaml"),
-            "--buffer", plan.buffer_endpoint, "--weights", plan.weights_endpoint,
-            "--name", f"actor-{index}",
+            "--buffer", reached(plan.buffer_endpoint),
+            "--weights", reached(plan.weights_endpoint),
+            "--name", f"actor-{index}", *self._keys("client.json"),
         ]  # fmt: skip
+
+    def _keys(self, file: str) -> list[str]:
+        """The option that names a file of the run's keys, or their folder; none without keys."""
+        return [] if self.plan.keys is None else ["--keys", str(self.plan.keys / file)]
 
     def _learner_env(self) -> dict[str, str]:
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.plan.learner_device == "cpu" else {}

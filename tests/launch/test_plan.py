@@ -55,6 +55,16 @@ def test_an_unknown_model_is_named_with_what_to_give_instead(run: str) -> None:
     assert "/no/such/model" in line and "builtin" in line and not Path(run).exists()
 
 
+def test_keys_that_are_not_there_and_open_addresses_without_keys_are_refused(
+    run: str, tmp_path: Path
+) -> None:
+    line = refused("--run", run, "--keys", str(tmp_path / "none"))
+    assert "service.json: cannot be read" in line and not Path(run).exists()
+    for option in ("--buffer", "--weights"):
+        line = refused("--run", run, option, "tcp://0.0.0.0:*")
+        assert option in line and "without --keys" in line and not Path(run).exists()
+
+
 def test_gpus_that_are_not_there_are_refused(run: str) -> None:
     if plan.count_gpus() >= 64:
         pytest.skip("this machine has 64 GPUs")
