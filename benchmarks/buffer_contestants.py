@@ -26,11 +26,12 @@ import psutil
 import zmq
 
 from benchmarks.buffer_service import Service, attempt
-from buffer import AsyncBufferClient, BufferClient, Lease
+from buffer import AsyncBufferClient, Draw, Lease, Wait
 from r3l import codec
 from r3l.records import GroupPlan, SlotResult, Task
 
-SLOTS, TOKENS, BATCH, IN_FLIGHT, A_COMMIT = 8, 1024, 12, 16, 32
+SLOTS, TOKENS, BATCH, A_COMMIT = 8, 1024, 12, 32
+IN_FLIGHT, LEASES = 16, 96  # requests under way at a time
 COLUMNS = SLOTS * TOKENS * (4 + 4 + 1)  # bytes of ids, log-probabilities and mask of a group
 
 
@@ -89,19 +90,21 @@ def _blob() -> bytes:
 
 
 def r3l_service(run: Run) -> dict[str, Figures]:
-    """Leased groups put whole by 16 coroutines of one client, drawn by a blocking client."""
+    """Leased groups put whole by 16 coroutines of one client, drawn by 16; then all are read."""
     figures: dict[str, Figures] = {}
     options = ("--groups-per-step", run.groups, "--max-staleness", 1)
     with Service(run.folder / "store", *options) as service:
         service.client.add_tasks([Task(f"t{i}", "bench", i) for i in range(100)])
         results, pid = _results(), service.process.pid
 
-        async def put_all() -> None:
+        async def put_and_draw() -> None:
             async with AsyncBufferClient(service.endpoint, timeout_s=60) as client:
                 plan = GroupPlan(SLOTS)
-                leases = await asyncio.gather(
-                    *(client.lease("a", 0, plan) for _ in range(run.groups))
-                )
+                leases: list[Lease | Wait] = []
+                for _ in range(0, run.groups, LEASES):
+                    leases += await asyncio.gather(
+                        *(client.lease("a", 0, plan) for _ in range(LEASES))
+                    )
                 ids = iter([lease.group_id for lease in leases if isinstance(lease, Lease)])
 
                 async def put_some() -> None:
@@ -110,15 +113,20 @@ def r3l_service(run: Run) -> dict[str, Figures]:
 
                 with run.clock("put", figures, len(_blob()), pid):
                     await asyncio.gather(*(put_some() for _ in range(IN_FLIGHT)))
+                batches, drawn = iter(range(run.groups // BATCH)), list[Draw]()
 
-        asyncio.run(put_all())
-        with (
-            BufferClient(service.endpoint, timeout_s=60) as client,
-            run.clock("draw", figures, len(_blob()), pid),
-        ):
-            for _ in range(run.groups // BATCH):
-                draw = client.draw(BATCH, 0)
-                assert draw is not None and len(draw.groups) == BATCH
+                async def draw_some() -> None:
+                    for _ in batches:
+                        draw = await client.draw(BATCH, 0)
+                        assert draw is not None and len(draw.groups) == BATCH
+                        drawn.append(draw)
+
+                with run.clock("draw", figures, len(_blob()), pid):
+                    await asyncio.gather(*(draw_some() for _ in range(IN_FLIGHT)))
+                with run.clock("read drawn", figures, len(_blob()), pid):
+                    assert all(len(group.results) == SLOTS for d in drawn for group in d.groups)
+
+        asyncio.run(put_and_draw())
     return figures
 
 
@@ -154,7 +162,7 @@ def raw_lmdb(run: Run) -> dict[str, Figures]:
 
 
 def raw_zeromq(run: Run) -> dict[str, Figures]:
-    """Batches of 12 groups as 12 frames, over loopback TCP, one request each; no store."""
+    """Batches of 12 groups as 12 frames, over loopback TCP, 16 requests under way; no store."""
     figures: dict[str, Figures] = {}
     blob, context = _blob(), zmq.Context()
     router = context.socket(zmq.ROUTER)
@@ -170,9 +178,11 @@ def raw_zeromq(run: Run) -> dict[str, Figures]:
     dealer = context.socket(zmq.DEALER)
     dealer.connect(f"tcp://127.0.0.1:{port}")
     with run.clock("draw", figures, len(blob)):
-        for _ in range(run.groups // BATCH):
-            dealer.send(b"")
-            assert len(dealer.recv_multipart()) == BATCH
+        for number in range(run.groups // BATCH + IN_FLIGHT):
+            if number >= IN_FLIGHT:
+                assert len(dealer.recv_multipart()) == BATCH
+            if number < run.groups // BATCH:
+                dealer.send(b"")
     thread.join()
     context.destroy(linger=0)
     return figures
@@ -209,9 +219,11 @@ def redis_everysec(run: Run) -> dict[str, Figures]:
                         pipe.hset("groups", str(number), blob)
                     pipe.execute()
         with run.clock("draw", figures, len(blob), server.pid):
-            for start in range(0, run.groups, BATCH):
-                fields = [str(n) for n in range(start, min(start + BATCH, run.groups))]
-                assert all(client.hmget("groups", fields))
+            for start in range(0, run.groups, BATCH * IN_FLIGHT):
+                with client.pipeline(transaction=False) as pipe:
+                    for first in range(start, min(start + BATCH * IN_FLIGHT, run.groups), BATCH):
+                        pipe.hmget("groups", [str(n) for n in range(first, first + BATCH)])
+                    assert all(all(batch) for batch in pipe.execute())
         client.close()
     finally:
         server.terminate()
@@ -249,7 +261,7 @@ Storage = Callable[[Path, int], tuple[Put, Get]]  # folder, groups
 
 
 def behind_service(run: Run, storage: Storage) -> dict[str, Figures]:
-    """The storage in a process of its own, asked over loopback TCP, 16 puts in flight."""
+    """The storage in a process of its own, asked over loopback TCP, as many requests under way."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     server = spawn.Process(target=_serve, args=(storage, run.folder, run.groups, theirs))
@@ -265,11 +277,13 @@ def behind_service(run: Run, storage: Storage) -> dict[str, Figures]:
             if number >= IN_FLIGHT:
                 dealer.recv_multipart()
             if number < run.groups:
-                dealer.send_multipart([b"put", b"".join(map(codec.encode, results))])
+                dealer.send_multipart([b"put", bytes(codec.encode_together(results)[0])])
     with run.clock("draw", figures, size, server.pid):
-        for start in range(0, run.groups, BATCH):
-            dealer.send_multipart([b"get", *(b"%d" % n for n in range(start, start + BATCH))])
-            assert len(dealer.recv_multipart()) == BATCH
+        for number in range(run.groups // BATCH + IN_FLIGHT):
+            if number >= IN_FLIGHT:
+                assert len(dealer.recv_multipart()) == BATCH
+            if (start := number * BATCH) < run.groups:
+                dealer.send_multipart([b"get", *(b"%d" % n for n in range(start, start + BATCH))])
     dealer.send_multipart([b"end"])
     server.join()
     context.destroy(linger=0)

@@ -7,7 +7,6 @@ leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -77,8 +76,8 @@ def lease(book: Book, args: protocol.AskLease, rid: str) -> Lease | Wait:
     if isinstance(taken, Wait):
         return taken
     book.count("leases")
-    taken = replace(
-        taken, actor=args.actor, rid=rid, lapsed=False, deadline=book.now + book.settings.lease_s
+    taken = taken.but(
+        actor=args.actor, rid=rid, lapsed=False, deadline=book.now + book.settings.lease_s
     )
     return _lease(book, book.save(taken))
 
@@ -126,7 +125,7 @@ def renew(book: Book, args: protocol.Renew) -> Ids:
         if entry is None or not entry.unfinished or entry.actor != args.actor:
             lost.append(group_id)
             continue
-        book.save(replace(entry, lapsed=False, deadline=book.now + book.settings.lease_s))
+        book.save(entry.but(lapsed=False, deadline=book.now + book.settings.lease_s))
     return Ids(tuple(lost))
 
 
@@ -136,7 +135,7 @@ def release(book: Book, args: protocol.Release) -> Ids:
     for group_id in dict.fromkeys(args.group_ids):
         entry = book.index.live.get(group_id)
         if entry is not None and entry.unfinished and entry.actor == args.actor:
-            book.save(replace(entry, actor="", rid="", deadline=book.now, lapsed=False))
+            book.save(entry.but(actor="", rid="", deadline=book.now, lapsed=False))
             given.append(group_id)
     return Ids(tuple(given))
 
@@ -148,7 +147,7 @@ def notice_lapsed(book: Book) -> None:
     for entry in [*index.unfinished("eval"), *index.unfinished("train")]:
         if entry.deadline < now and entry.held:
             book.count("leases_expired")
-            book.save(replace(entry, lapsed=True))
+            book.save(entry.but(lapsed=True))
     for entry in index.unfinished("train") if settings.straggler_s else ():
         if quorum(book, entry):
             give_up_stragglers(book, entry)

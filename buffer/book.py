@@ -88,7 +88,7 @@ class Book:
     def move(self, entry: Entry, state: Any, **changes: Any) -> Entry:
         """Write that a group entered `state` now."""
         times = entry.times | {state: self.now}
-        return self.save(replace(entry, state=state, times=times, **changes))
+        return self.save(entry.but(state=state, times=times, **changes))
 
     def expire(self, entry: Entry, cause: str, last: Parts | None = None) -> Entry:
         """Drop a group and its attempts, counted under `cause`; what it holds stays readable.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from buffer.service import Service
 from buffer.store import Store
 from r3l.errors import R3LError, UserError
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+KEPT_BYTES = 32 << 20
 SPARE_FILES = 1000  # open files beside connections, and room for those being turned away
 
 
@@ -75,6 +79,7 @@ def serve(
     if min_base < 1 or straggler_s < 0 or connections < 1:
         raise UserError("min-base and connections must be at least 1, straggler-s at least 0")
     _allow_files(connections)
+    _keep_freed_memory()
     sampling = samplers.Sampling(sampler, reuse, cooldown, alpha, beta, decay)
     samplers.make(sampling)
     service_keys = load(ServiceKeys, keys) if keys else None
@@ -131,6 +136,17 @@ def _allow_files(connections: int) -> None:
             "(ulimit -n); ask for fewer"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, needed), most))
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep what large messages took, up to 32 MiB, for the next ones.
+
+    Given back to the kernel it is faulted in again page by page, which costs more than copying.
+    """
+    with suppress(OSError, AttributeError):  # another C library has its own ways
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def _check_bind(bind: str, *, encrypted: bool) -> None:

@@ -6,8 +6,9 @@ keeps in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Literal
 
 from r3l.records import GroupPlan, GroupState, Purpose, Role
 
@@ -61,6 +62,10 @@ class Entry:
             object.__setattr__(self, "steps", (self.step,))
             object.__setattr__(self, "step", -1)
 
+    def but(self, **changes: Any) -> Entry:
+        """Itself with other values of these fields; quicker than dataclasses.replace."""
+        return Entry(**(dict(zip(_NAMES, _values(self), strict=True)) | changes))
+
     @property
     def unfinished(self) -> bool:
         """Waiting for slots to be resolved."""
@@ -92,6 +97,10 @@ class Entry:
         return self.state in ("trained", "expired") or (
             self.purpose == "eval" and self.state == "complete"
         )
+
+
+_NAMES = [field.name for field in fields(Entry)]
+_values = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from buffer import outcome, protocol
@@ -66,7 +65,7 @@ def accept(book: Book, entry: Entry, new: Results, stamp: tuple[int, str] | None
     for (role, slot), encoded in data.items():
         book.txn.put_part(entry.group_id, role, slot, encoded)
     if entry.state == "filling":
-        entry = book.save(replace(entry, **changes))
+        entry = book.save(entry.but(**changes))
     else:
         entry = book.move(entry, "filling", **changes)
     return give_up_stragglers(book, entry) if quorum(book, entry) else entry
@@ -117,7 +116,8 @@ def _check_outcome(entry: Entry, result: Outcome) -> None:
             f"({plan.base} base, {plan.distilled} distilled)",
             field="slot",
         )
-    check_cause(result.cause)
+    if result.cause:
+        check_cause(result.cause)
     if result.reward is not None and abs(result.reward) > REWARD_LIMIT:
         raise LimitExceeded(f"reward {result.reward}: must be within ±{REWARD_LIMIT:g}")
 
@@ -142,7 +142,7 @@ def _resolved(book: Book, entry: Entry, results: Sequence[Outcome]) -> dict[str,
 def _finish(book: Book, entry: Entry, changes: dict[str, Any], last: Parts) -> Entry:
     """Every slot is resolved: make the group one record, or drop it if nothing came of it."""
     if not changes["done"]:
-        return book.expire(replace(entry, **changes), "no_trajectories", last)
+        return book.expire(entry.but(**changes), "no_trajectories", last)
     parted = entry.state == "filling"
     entry = book.move(entry, "complete", **changes)
     book.txn.seal(entry, last, parted=parted)

@@ -97,7 +97,12 @@ class Index:
 
     def drawable(self) -> list[Entry]:
         """Complete training groups, in the order they were leased."""
-        return sorted(self._complete.values(), key=lambda e: e.group_id)
+        return [self._complete[group_id] for group_id in sorted(self._complete)]
+
+    def drawable_before(self, version: int) -> list[Entry]:
+        """Those of them that an older policy version than this had a part in."""
+        found = [entry for entry in self._complete.values() if entry.oldest < version]
+        return sorted(found, key=lambda e: e.group_id)
 
     def replayable(self) -> list[Entry]:
         """Groups that were trained on, but not `reuse` times yet."""

@@ -170,9 +170,8 @@ def _as_before(book: Book, args: protocol.AskDraw, candidates: list[Entry]) -> l
 def _drop_stale(book: Book, version: int) -> None:
     """Nothing older than η is a candidate; what was never trained on is counted as lost."""
     oldest_useful = version - book.max_staleness
-    for entry in book.index.drawable():
-        if entry.oldest < oldest_useful:
-            book.expire(entry, "stale")
+    for entry in book.index.drawable_before(oldest_useful):
+        book.expire(entry, "stale")
     for entry in book.index.replayable():
         if entry.oldest < oldest_useful:
             book.index.forget_replay(entry)
@@ -193,7 +192,7 @@ def _undraw(book: Book, drawn: DrawEntry) -> int:
         entry = book.entry(group_id)
         if entry.state == "drawn" and entry.draw_id == drawn.draw_id:
             before: GroupState = "trained" if entry.steps else "complete"
-            book.save(replace(entry, state=before, draw_id=0))
+            book.save(entry.but(state=before, draw_id=0))
             returned += 1
     return returned
 
@@ -212,5 +211,5 @@ def _untrain(book: Book, drawn: DrawEntry) -> int:
         if state == "trained" and not steps:
             state = "complete"
         draw_id = 0 if entry.draw_id == drawn.draw_id else entry.draw_id
-        book.save(replace(entry, state=state, steps=steps, draw_id=draw_id))
+        book.save(entry.but(state=state, steps=steps, draw_id=draw_id))
     return given

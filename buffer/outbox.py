@@ -54,7 +54,8 @@ class Outbox:
             )
             return
         frames = protocol.answer_frames(rid, result, records)
-        self._owe(client, _large(frames))
+        if size := _large(frames):
+            self._owe(client, size)
         self._answers.append((client, "", frames))
 
     def take(self) -> list[Answer]:

@@ -209,7 +209,7 @@ def write_open(record: Any, last: str, count: int) -> bytes:
 
 
 def _of_numpy(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray:
         return _CODES[value.dtype], value.shape, value.tobytes()
     if isinstance(value, np.generic):
         return value.item()
