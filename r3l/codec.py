@@ -96,9 +96,13 @@ def _decode_carefully(kind: type[T], data: bytes | memoryview) -> T:
 
 def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
     """A group without results, encoded with these ones, which are not decoded for it."""
-    parts = [_result_payload(result) for result in results]
-    prefix = _prefix(Group.__name__)
-    return check_size(b"".join([prefix, quick.write_open(head, "results", len(parts)), *parts]))
+    prefix = _prefix(SlotResult.__name__)
+    bodies = [
+        result[len(prefix) :] if result[: len(prefix)] == prefix else _rewritten(result)
+        for result in results
+    ]
+    start = _prefix(Group.__name__) + quick.write_open(head, "results", len(bodies))
+    return check_size(b"".join([start, *bodies]))
 
 
 def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
@@ -140,8 +144,6 @@ def _prefix(name: str) -> bytes:
     return b"\x93" + plain.pack(SCHEMA) + plain.pack(name)
 
 
-def _result_payload(data: bytes | memoryview) -> memoryview:
-    try:
-        return body(SlotResult, data)
-    except quick.Unusual:  # written by an older schema
-        return body(SlotResult, encode(decode(SlotResult, data)))
+def _rewritten(result: bytes | memoryview) -> memoryview:
+    """The body of a slot result that an older schema wrote."""
+    return body(SlotResult, encode(decode(SlotResult, result)))
