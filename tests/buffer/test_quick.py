@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer import outcome
-from buffer.entry import DrawEntry, Entry
+from buffer import outcome, protocol, verbs
+from buffer.entry import DrawEntry, Entry, Status
 from r3l import codec, quick
 from r3l.errors import RecordError
 from r3l.records import (
@@ -176,6 +176,35 @@ def test_a_field_twice_is_refused_wherever_it_is():
             codec.decode(SlotResult, twice)
         with pytest.raises(RecordError, match="twice"):
             outcome.check(twice)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=30), st.integers(1, 100))
+def test_records_in_frames_come_apart_as_they_were(records, frame_bytes):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "FRAME_BYTES", frame_bytes)
+        frames, sizes = protocol.together(records), [len(record) for record in records]
+    assert all(len(frame) <= max(frame_bytes, *sizes) for frame in frames)
+    assert protocol.apart(frames, sizes) == records
+    for wrong in ([*sizes, 1], sizes[:-1], [size + 1 for size in sizes], [0, *sizes]):
+        if wrong != sizes:
+            with pytest.raises(RecordError):
+                protocol.apart(frames, wrong)
+
+
+def test_drawn_groups_are_decoded_when_looked_at_and_a_damaged_one_is_named_then():
+    group = RECORDS[2]
+    good, now = codec.encode(group), Status("drawn", "", {"leased": 1.0})
+    records = [good, good[:-1] + b"\xc1", good]
+    head = protocol.DrawHead(1, 0, now=(now,) * 3, sizes=tuple(map(len, records)))
+    drawn = verbs._draw(head, protocol.together(records))
+    assert len(drawn.groups) == 3 and drawn.groups[0].state == "drawn"
+    assert drawn.groups[0] is drawn.groups[0] and drawn.groups[-1].task == group.task
+    assert [g.group_id for g in drawn.groups[::2]] == ["g1", "g1"]
+    for look in (lambda: drawn.groups[1], lambda: list(drawn.groups)):
+        with pytest.raises(RecordError):
+            look()
+    with pytest.raises(IndexError):
+        drawn.groups[3]
 
 
 def test_values_that_msgspec_cannot_write_are_left_to_the_careful_writer():
