@@ -20,6 +20,8 @@ from buffer.tables import SCHEMA, TABLES, Txn
 from r3l.errors import SchemaVersionError, StoreError, UserError
 
 PAGE = 4096  # bytes of LMDB's pages
+OURS = {"owner.lock", "lock.mdb"}  # files of a store that has no data yet
+_NO_ROOM = (lmdb.MapFullError, lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
 
 
 class Store:
@@ -30,6 +32,8 @@ class Store:
         self._pid = os.getpid()
         if read_only and not (folder / "data.mdb").exists():
             raise UserError(f"store {folder}: no store there (data.mdb is missing)")
+        if not read_only:
+            _refuse_other_files(folder)
         self._lock = None if read_only else guard.own(folder)
         try:
             self._open(int(map_gib * (1 << 30)), read_only)
@@ -52,6 +56,7 @@ class Store:
             readonly=read_only,
             subdir=True,
         )
+        self._refuse_foreign()
         if read_only:
             self._tables = self._existing_tables()
         else:
@@ -68,6 +73,15 @@ class Store:
             with self.write() as txn:
                 txn.upgrade()
             _sync(self.folder, self.folder.parent)
+
+    def _refuse_foreign(self) -> None:
+        with self._env.begin() as raw:
+            found = [key.decode("utf-8", "replace") for key, _ in raw.cursor()]
+        if found and "sys" not in found:
+            raise UserError(
+                f"store {self.folder}: is another program's LMDB (it holds {found[0]!r:.40}); "
+                "choose an empty folder"
+            )
 
     def _existing_tables(self) -> dict[str, Any]:
         """Tables of a store opened for reading; an older schema has fewer."""
@@ -88,7 +102,8 @@ class Store:
             with self._env.begin(write=True) as raw:
                 yield Txn(raw, self._tables)
         except lmdb.Error as error:
-            raise StoreError(f"store {self.folder}: {error}", cause="disk") from error
+            cause = "disk" if type(error) in _NO_ROOM else "lmdb"
+            raise StoreError(f"store {self.folder}: {error}", cause=cause) from error
 
     @contextmanager
     def read(self, *, in_place: bool = False) -> Iterator[Txn]:
@@ -164,6 +179,15 @@ class Store:
     def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
             raise StoreError("the store was opened by the parent process; open it again here")
+
+
+def _refuse_other_files(folder: Path) -> None:
+    """A store is made in a folder of its own."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if "data.mdb" not in names and names - OURS:
+        raise UserError(
+            f"store {folder}: no store, but {min(names - OURS)!r} is there; choose an empty folder"
+        )
 
 
 def _sync(*places: Path) -> None:

@@ -49,7 +49,7 @@ class Txn:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The value under `key`, copied out of the map."""
-        if table not in self._tables:
+        if table not in self._tables or not key:
             return None
         value: bytes | None = self._raw.get(key, db=self._tables[table])
         return value

@@ -43,6 +43,91 @@ def test_abandoned_groups_never_stand_in_the_way_of_their_own_takeover():
     assert admits(learner=3, ahead=ahead, per_step=4, max_staleness=0, actor=3)
 
 
+class Schedule:
+    """The rules alone: groups are [state, oldest version, holder], in the order they were made."""
+
+    def __init__(self, chance):
+        self.chance = chance
+        self.eta, self.per_step = chance.randint(0, 4), chance.randint(1, 6)
+        self.version = self.published = 0
+        self.actors = dict.fromkeys(range(chance.randint(1, 5)), 0)
+        self.groups = []
+
+    def of(self, state):
+        return [group for group in self.groups if group[0] == state]
+
+    def granted(self, version):
+        unheld = len(self.of("unheld"))
+        ahead = ahead_of_takeover(len(self.groups), unheld)
+        return admits(
+            learner=self.version,
+            ahead=ahead,
+            per_step=self.per_step,
+            max_staleness=self.eta,
+            actor=version,
+        )
+
+    def act(self, actor):
+        chance, mine = self.chance, [g for g in self.of("held") if g[2] == actor]
+        if chance.random() < 0.4:
+            self.actors[actor] = self.published
+        if mine and chance.random() < 0.7:
+            group = chance.choice(mine)
+            group[0] = "complete"
+            if chance.random() < 0.1:  # nothing came of it
+                self.groups.remove(group)
+        elif mine and chance.random() < 0.1:  # it dies, and its leases run out
+            for group in mine:
+                group[0] = "unheld"
+        elif self.granted(self.actors[actor]):
+            version = self.actors[actor]
+            if unheld := self.of("unheld"):
+                unheld[0][:] = ["held", min(unheld[0][1], version), actor]
+            else:
+                self.groups.append(["held", version, actor])
+
+    def learn(self):
+        if drawn := self.of("drawn"):
+            if self.chance.random() < 0.1:  # it dies and comes back
+                for group in drawn:
+                    group[0] = "complete"
+                return
+            self.version += 1
+            self.groups = [group for group in self.groups if group[0] != "drawn"]
+        else:
+            stale = [g for g in self.of("complete") if self.version - g[1] > self.eta]
+            self.groups = [group for group in self.groups if group not in stale]
+            if len(batch := self.of("complete")[: self.per_step]) == self.per_step:
+                for group in batch:
+                    group[0] = "drawn"
+        if self.chance.random() < 0.7:
+            self.published = self.version
+
+    def check(self):
+        assert all(self.version - group[1] <= self.eta for group in self.of("drawn"))
+        busy = len(self.groups) - len(self.of("unheld"))
+        room = self.per_step * (self.eta + 1)
+        assert busy <= room
+        # Whoever is at the learner's version is refused only where batches up to η are at hand.
+        assert self.granted(self.version) == (busy < room)
+
+    def run(self, steps=6, patience=4000):
+        for _ in range(patience):
+            if self.chance.random() < 0.3:
+                self.learn()
+            else:
+                self.act(self.chance.choice(list(self.actors)))
+            self.check()
+            if self.version >= steps:
+                return
+        raise AssertionError(f"stuck at version {self.version}: {self.groups}")
+
+
+def test_thousands_of_random_schedules_keep_the_bound_and_none_gets_stuck(soak):
+    for seed in range(20_000 if soak else 2000):
+        Schedule(random.Random(seed)).run()
+
+
 class Simulation:
     """Actors and a learner on the real verbs, acting in a random order with random accidents."""
 

@@ -101,6 +101,10 @@ def _requests():
         verbs.put(group, "thief", result),
         verbs.put("g0000000001", "thief", [result, _done("base", 1)], (0, "hash")),
         verbs.resolve(group, "thief", "base", 1, cause="env"),
+        verbs.resolve("", "thief", "base", 0, cause="env"),
+        verbs.get([""]),
+        verbs.history("", 3),
+        verbs.get(["g" * 600]),
         verbs.lease("thief", 0, GroupPlan(2), {"x": 1.0}),
         verbs.renew([group], "thief", {"x": 1.0}),
         verbs.release([group], "thief"),
@@ -165,9 +169,11 @@ def test_every_hostile_message_is_answered_and_neither_service_nor_store_changes
     grown = process.memory_info().rss - small
     assert sender.answered <= sender.sent <= sender.answered + sender.held
     assert grown < 16 << 20
+    assert "BufferError_" not in sender.errors and "StoreError" not in sender.errors
     assert _digest(service) == before and service.process.poll() is None
     with BufferClient(service.endpoint) as client:
         refused = client.stats().refused
+    assert "failed_transactions" not in refused
     assert sum(refused.values()) >= sum(n for name, n in sender.errors.items() if name)
     print(
         f"fuzz: {sender.sent} messages in {time.monotonic() - began:.0f} s, {sender.answered} "

@@ -4,6 +4,7 @@ import gzip
 import os
 from pathlib import Path
 
+import lmdb
 import pytest
 from lmdb import verify
 
@@ -139,3 +140,20 @@ def test_a_forked_child_cannot_write_through_its_parents_store(desk):
     desk.store._pid += 1
     with pytest.raises(StoreError, match="parent"), desk.store.write():
         pass
+
+
+def test_a_folder_or_a_database_of_somebody_else_is_refused_and_left_alone(tmp_path):
+    theirs = tmp_path / "images"
+    with lmdb.open(str(theirs)) as env, env.begin(write=True) as txn:
+        txn.put(b"image-001", b"...")
+    for read_only in (True, False):
+        with pytest.raises(UserError, match=r"another program's LMDB .*image-001"):
+            Store(theirs, read_only=read_only)
+    with lmdb.open(str(theirs)) as env, env.begin() as txn:
+        assert [key for key, _ in txn.cursor()] == [b"image-001"]
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "diary.txt").write_text("dear diary")
+    with pytest.raises(UserError, match=r"'diary\.txt' is there"):
+        Store(notes)
+    assert [path.name for path in notes.iterdir()] == ["diary.txt"]
