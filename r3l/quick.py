@@ -28,7 +28,6 @@ _Extent = Annotated[int, msgspec.Meta(ge=0, le=plain.RECORD_LIMIT)]
 _Shape = Annotated[list[_Extent], msgspec.Meta(max_length=plain.RANK_LIMIT)]
 _NONE = b"\xc0"
 _CODES = {np.dtype(t): np.dtype(t).newbyteorder("<").str for t in ("i4", "f4", "?")}
-_WIDTHS = {code: dtype.itemsize for dtype, code in _CODES.items()}
 
 
 class Unusual(Exception):
@@ -48,7 +47,7 @@ class Column(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fal
 
     def sound(self, dtype: str) -> bool:
         """Whether it is of this dtype and has as many bytes as its shape says."""
-        size = _WIDTHS[dtype]
+        size = int(dtype[2:])
         for extent in self.shape:
             size *= extent
         return self.dtype == dtype and size == len(self.raw)
@@ -103,10 +102,6 @@ def reader(kind: Any) -> Reader:
 _reader = cache(Reader)
 
 
-def _list_head(count: int) -> bytes:
-    return bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
-
-
 def optional(read: Callable[[memoryview], Any], raw: msgspec.Raw) -> Any:
     """What `read` makes of a record that may be None."""
     data = memoryview(raw)
@@ -115,6 +110,10 @@ def optional(read: Callable[[memoryview], Any], raw: msgspec.Raw) -> Any:
 
 def _map_head(count: int) -> bytes:
     return bytes([0x80 | count]) if count < 16 else b"\xde" + count.to_bytes(2, "big")
+
+
+def _list_head(count: int) -> bytes:
+    return bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
 
 
 @cache

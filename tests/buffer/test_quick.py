@@ -21,6 +21,7 @@ from r3l.records import (
     SlotResult,
     Task,
     Trajectory,
+    attempt_arrays,
 )
 
 
@@ -149,6 +150,17 @@ def test_everything_a_slot_result_may_not_be_is_refused_by_both_and_by_the_servi
     with pytest.raises(RecordError):
         codec._decode_carefully(SlotResult, data)
     _agree(data)
+
+
+def test_the_service_looks_into_every_field_that_msgspec_leaves_encoded():
+    """A field added to these records that is no plain value needs a line in buffer.outcome."""
+    left = {kind: {name for name, _ in quick.reader(kind)._unfinished}
+            for kind in (SlotResult, Trajectory, ReflectionRecord)}  # fmt: skip
+    assert left == {
+        SlotResult: {"trajectory", "reflection", "aux"},
+        Trajectory: {name for name, _, _ in attempt_arrays(1, 1)},
+        ReflectionRecord: set(),
+    }
 
 
 def test_what_an_older_writer_left_out_and_an_integral_reward_are_taken():
