@@ -23,7 +23,14 @@ from actors.weights import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease, Wait
 from r3l import algorithms
 from r3l.config import RunConfig
-from r3l.errors import BufferUnavailable, EngineDead, LeaseLost, StoreError
+from r3l.errors import (
+    BufferUnavailable,
+    EngineDead,
+    LeaseLost,
+    LimitExceeded,
+    RecordError,
+    StoreError,
+)
 from r3l.explore import explore_group
 from r3l.protocols import Environment
 from r3l.records import GroupPlan, SlotResult
@@ -68,7 +75,7 @@ class Actor:
         self.occupancy = Occupancy(config.actor.concurrent_requests)
         self.idle = Idleness()
         self.results = 0
-        self._puts: set[asyncio.Task[None]] = set()
+        self._puts: set[asyncio.Task[SlotResult]] = set()
         self._asking: asyncio.Task[Lease | Wait] | None = None
 
     async def run(self) -> None:
@@ -120,8 +127,8 @@ class Actor:
                 await asyncio.sleep(answer.retry_s)
 
     async def _explore(self, lease: Lease) -> None:
-        async def put(result: SlotResult) -> None:
-            await self._put(lease, result)
+        async def put(result: SlotResult) -> SlotResult:
+            return await self._put(lease, result)
 
         evaluating = lease.purpose == "eval"
         try:
@@ -149,22 +156,32 @@ class Actor:
         self.held.pop(group_id, None)
         self.live.pop(group_id, None)
 
-    async def _put(self, lease: Lease, result: SlotResult) -> None:
-        """Put to the end even if the attempt's group is cancelled meanwhile."""
+    async def _put(self, lease: Lease, result: SlotResult) -> SlotResult:
+        """Put to the end even if the attempt's group is cancelled meanwhile; returns the result
+        as the buffer has it."""
         putting = asyncio.create_task(self._put_until_acknowledged(lease.group_id, result))
         self._puts.add(putting)
         putting.add_done_callback(self._puts.discard)
-        await asyncio.shield(putting)
+        kept = await asyncio.shield(putting)
         self.results += 1
         if result.role == lease.plan.last_role(result.slot) and lease.group_id in self.live:
             self.live[lease.group_id] -= 1
+        return kept
 
-    async def _put_until_acknowledged(self, group_id: str, result: SlotResult) -> None:
-        stamp = self._stamp(result)
+    async def _put_until_acknowledged(self, group_id: str, result: SlotResult) -> SlotResult:
+        """A result that the buffer refuses for what it is resolves its slot as failed."""
+        stamp, refused = self._stamp(result), False
         while True:
             try:
                 await self.client.put(group_id, self.name, result, stamp)
-                return
+                return result
+            except (LimitExceeded, RecordError) as error:
+                if refused:
+                    raise  # it is not the attempt that the buffer minds
+                refused, cause = True, _refusal(error)
+                self.counts[f"refused_{cause}"] += 1
+                log.error("%s: %s %d was refused: %s", group_id, result.role, result.slot, error)
+                result = SlotResult(result.role, result.slot, "failed", cause=cause)
             except BufferUnavailable as error:
                 # Puts are idempotent, so trying again after a lost answer changes nothing.
                 self.counts["buffer_unavailable"] += 1
@@ -284,6 +301,12 @@ def _granted(asking: asyncio.Task[Lease | Wait] | None) -> list[str]:
         return []
     answer = asking.result()
     return [answer.group_id] if isinstance(answer, Lease) else []
+
+
+def _refusal(error: LimitExceeded | RecordError) -> str:
+    """The cause under which an attempt that the buffer does not take is counted."""
+    large = isinstance(error, LimitExceeded) or error.cause == "too_large"
+    return "too_large" if large else "bad_record"
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -24,7 +24,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import zmq
 
-from buffer import verbs
+from buffer import protocol, verbs
 from buffer.keys import ClientKeys, load, present
 from buffer.verbs import Call
 from r3l.errors import BufferUnavailable, RecordError
@@ -32,6 +32,7 @@ from r3l.errors import BufferUnavailable, RecordError
 FIRST_TRY_S = 1.0  # wait for an answer before asking again; doubles
 LONGEST_TRY_S = 5.0
 FULL_S = 0.005  # wait before another try to send into a full queue
+UNDER_WAY = protocol.CREDIT // 2  # the other half is for requests that were given up
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -142,7 +143,8 @@ class BufferClient:
 
 
 class AsyncBufferClient:
-    """Client for one event loop; any number of requests may be under way.
+    """Client for one event loop; any number of requests may be made at the same time, those
+    beyond UNDER_WAY wait for their turn.
 
     `timeout_s`: seconds until a request without an answer raises BufferUnavailable.
     `keys`: the client's key file, where the service asks for one (buffer.keys).
@@ -156,6 +158,7 @@ class AsyncBufferClient:
         self._keys = load(ClientKeys, keys) if keys else None
         self._rids = _request_ids()
         self._waiting: dict[str, _Waiting] = {}
+        self._turns = asyncio.Semaphore(UNDER_WAY)
         self._socket: Any = None
 
     add_tasks = _awaited(verbs.add_tasks)
@@ -189,6 +192,10 @@ class AsyncBufferClient:
         await self.close()
 
     async def _ask(self, call: Call[T]) -> T:
+        async with self._turns:
+            return await self._ask_now(call)
+
+    async def _ask_now(self, call: Call[T]) -> T:
         waiting = _Waiting(call, next(self._rids))
         deadline, patience = waiting.start + call.hold_s + self.timeout_s, FIRST_TRY_S
         self._waiting[waiting.rid] = waiting

@@ -18,6 +18,7 @@ from r3l.records import STRAGGLER, Role, SlotResult
 REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * protocol.TASK_LIMIT  # bytes of all results of a group
+_ALWAYS = 256  # bytes of a result that is taken beyond the limit too: a failure always has room
 Results = dict[tuple[Role, int], tuple[Outcome, Record]]  # by role and slot, and as encoded
 
 
@@ -34,7 +35,7 @@ def check_put(book: Book, entry: Entry, args: protocol.Put, new: Results) -> Non
             state=entry.state,
         )
     nbytes = entry.nbytes + _size(new)
-    if nbytes > _GROUP_LIMIT:
+    if nbytes > _GROUP_LIMIT and _size(new) > _ALWAYS * len(new):
         raise LimitExceeded(f"group {entry.group_id}: {nbytes} bytes; limit {_GROUP_LIMIT}")
     if book.full:
         raise StoreError(f"the store is full: {book.full}; nothing was written", cause="full")

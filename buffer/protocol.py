@@ -31,6 +31,7 @@ from r3l.records import Group, GroupPlan, GroupState, Purpose, Role, SlotResult,
 
 PROTOCOL = 2
 MESSAGE_LIMIT = 4 * codec.RECORD_LIMIT  # bytes; a larger frame ends the connection
+CREDIT = 256  # requests a client may have waiting for an answer
 HOLD_LIMIT_S = 3600.0  # seconds an answer may be held back
 GROUPS_LIMIT = 4096  # groups in one answer
 SLOTS_LIMIT = 1024  # slots of a group

@@ -26,7 +26,7 @@ from buffer.entry import Status
 from buffer.gate import Gate
 from buffer.keys import ServiceKeys
 from buffer.outbox import LARGE, Outbox
-from buffer.protocol import Groups
+from buffer.protocol import CREDIT, Groups
 from buffer.store import Store
 from buffer.writer import Batch, Job, Writer
 from r3l import codec
@@ -34,7 +34,6 @@ from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserE
 
 POLL_MS = 100
 RECEIVE_AT_ONCE = 64
-CREDIT = 256  # requests a client may have waiting for an answer
 QUEUE_BYTES = 128 << 20  # requests in memory; beyond, the socket is left to push back
 LINGER_MS = 2000
 HANDSHAKE_MS = 10_000  # for a new connection to say who it is

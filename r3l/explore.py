@@ -42,7 +42,7 @@ from r3l.rollout import Attempt, ParamsOfStep, Tokens, branch, play, start
 
 log = logging.getLogger(__name__)
 
-Emit = Callable[[SlotResult], Awaitable[None]]
+Emit = Callable[[SlotResult], Awaitable[SlotResult]]
 MakeEnv = Callable[[], Environment]
 _NOTHING_SEEN: Mapping[int, SeenPrefix] = MappingProxyType({})
 
@@ -60,7 +60,8 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Explore one group and return one result per slot of its plan.
 
-    `emit` is awaited with every result as soon as it exists. `accepted` holds results of an
+    `emit` is awaited with every result as soon as it exists, and returns it as it was kept: one
+    that was refused as failed, and nothing is built on it. `accepted` holds results of an
     actor that lost the group: their slots are not played again. `plan` defaults to the
     algorithm's; `seed` makes sampling repeatable.
     Failures of single attempts become failed slots; the first other error ends the group.
@@ -110,8 +111,7 @@ class _Explorer:
         """Base attempt, then the retry that belongs to it, unless they are already accepted."""
         base = self._accepted("base", slot)
         if base is None:
-            base = await self._base(slot)
-            await self._done(base)
+            base = await self._done(await self._base(slot))
         if slot < self.plan.distilled and self._accepted("distilled", slot) is None:
             await self._done(await self._distilled(slot, base))
 
@@ -223,10 +223,10 @@ class _Explorer:
     def _accepted(self, role: str, slot: int) -> SlotResult | None:
         return next((r for r in self.results if (r.role, r.slot) == (role, slot)), None)
 
-    async def _done(self, result: SlotResult) -> None:
-        self.results.append(result)
-        if self.emit is not None:
-            await self.emit(result)
+    async def _done(self, result: SlotResult) -> SlotResult:
+        kept = result if self.emit is None else await self.emit(result)
+        self.results.append(kept)
+        return kept
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:

@@ -13,7 +13,7 @@ from actors.engine import EngineFigures
 from actors.weights import WeightSubscriber
 from buffer import Lease, Wait
 from r3l.config import RunConfig
-from r3l.errors import EngineDead
+from r3l.errors import EngineDead, LimitExceeded, R3LError, RecordError
 from r3l.protocols import Sample, SampleParams
 from r3l.records import GroupPlan, SlotResult, Task
 from tests.r3l.fakes import Corridor, ScriptedPolicy
@@ -39,8 +39,10 @@ class Engine(ScriptedPolicy):
 class Buffer:
     """Grants groups up to a number, and remembers what became of them."""
 
-    def __init__(self, groups: int) -> None:
+    def __init__(self, groups: int, refusal: R3LError | None = None) -> None:
         self.groups, self.granted = groups, 0
+        self.refusal = refusal
+        """Of what was sampled for the first group."""
         self.puts: list[tuple[str, SlotResult, Any]] = []
         self.released: list[str] = []
         self.slow = asyncio.Event()
@@ -54,6 +56,8 @@ class Buffer:
 
     async def put(self, group_id: str, actor: str, result: SlotResult, stamp: Any) -> None:
         await self.slow.wait()
+        if self.refusal is not None and group_id == "g1" and result.status == "done":
+            raise self.refusal
         self.puts.append((group_id, result, stamp))
 
     async def renew(self, groups: list[str], actor: str, figures: dict[str, float]) -> list[str]:
@@ -132,5 +136,37 @@ def test_a_dead_engine_ends_the_loop_and_its_groups_are_given_back(busy: bool) -
                 with pytest.raises(EngineDead):
                     await running
             assert buffer.released == ["g1"] * busy
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("refusal", "cause"),
+    [
+        (LimitExceeded("group g1: 20 bytes; limit 10"), "too_large"),
+        (RecordError("20 bytes; the limit is 10", cause="too_large"), "too_large"),
+        (RecordError("reward must be a number"), "bad_record"),
+    ],
+)
+def test_an_attempt_that_the_buffer_refuses_fails_alone_and_is_counted(
+    refusal: R3LError, cause: str
+) -> None:
+    async def scenario() -> None:
+        engine, buffer = Engine(), Buffer(groups=2, refusal=refusal)
+        buffer.slow.set()
+        async with acting(engine, buffer, requests=64) as actor:
+            running = asyncio.create_task(actor.run())
+            for _ in range(2 * 2 * 3):
+                engine.answers.release()
+            await eventually(lambda: len(buffer.puts) == 4)
+            await eventually(lambda: not actor.held)
+            assert not running.done(), "its other groups go on"
+            actor.stop.set()
+            await running
+        told = sorted((group, r.status, r.cause) for group, r, _ in buffer.puts)
+        assert told == [("g1", "failed", cause)] * 2 + [("g2", "done", "")] * 2
+        assert actor.figures()[f"refused_{cause}"] == 2.0
+        assert actor.counts["base_failed"] == actor.counts["base_done"] == 2
+        assert not buffer.released
 
     asyncio.run(scenario())

@@ -1,5 +1,6 @@
 """Peers that are many, slow, silent or strange harm only themselves."""
 
+import asyncio
 import socket
 import time
 from dataclasses import replace
@@ -9,13 +10,14 @@ import psutil
 import pytest
 import zmq
 
-from buffer import BufferClient, verbs
+from buffer import AsyncBufferClient, BufferClient, filling, verbs
 from buffer.gate import ZAP_DOMAIN, _protect
 from buffer.keys import ClientKeys, ServiceKeys, generate, load, present
 from buffer.outbox import OWED_LIMIT
+from buffer.protocol import CREDIT
 from r3l import codec
 from r3l.errors import BufferUnavailable, LimitExceeded, RecordError, UserError
-from r3l.records import GroupPlan
+from r3l.records import GroupPlan, SlotResult
 
 pytestmark = pytest.mark.system
 
@@ -114,14 +116,31 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_both_figures(se
         assert set(client.stats().refused) == {"RecordError"}
 
 
-def test_a_group_larger_than_the_limit_is_refused_and_what_was_accepted_stays(desk, tasks, done):
+def test_a_group_larger_than_the_limit_is_refused_and_what_was_accepted_stays(
+    desk, tasks, done, monkeypatch
+):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
     desk.put(group, done("base", 0, length=900_000))
     with pytest.raises(LimitExceeded, match=r"group g0000000001: \d+ bytes; limit \d+"):
         desk.put(group, done("base", 1, length=900_000))
     assert desk.entry(group).resolved == (("base", 0),)
+    monkeypatch.setattr(filling, "_GROUP_LIMIT", desk.entry(group).nbytes)
+    desk.resolve(group, "base", 1, "x" * filling.CAUSE_LIMIT)  # a failure always has room
+    desk.put(group, SlotResult("base", 2, "failed", cause="too_large"))
+    assert desk.entry(group).state == "complete"
     assert desk.entry(group).nbytes < codec.RECORD_LIMIT
+
+
+def test_a_client_with_more_requests_than_a_client_may_have_is_patient_not_refused(serve):
+    served = serve()
+
+    async def ask() -> list[object]:
+        async with AsyncBufferClient(served.endpoint) as client:
+            draws = (client.draw(1, 0, consumer=f"c{n}", wait_s=0.2) for n in range(2 * CREDIT))
+            return await asyncio.gather(*draws)
+
+    assert asyncio.run(ask()) == [None] * (2 * CREDIT)
 
 
 def test_more_connections_than_the_system_allows_are_refused_at_once(serve, tmp_path):

@@ -154,13 +154,24 @@ def test_ablations_are_one_setting_each() -> None:
     assert not any("say b" in p for p in silent.prompts if "You review" not in p)
 
 
+def test_nothing_is_built_on_an_attempt_that_was_refused() -> None:
+    async def emit(result: SlotResult) -> SlotResult:
+        if (result.role, result.slot) != ("base", 0):
+            return result
+        return SlotResult("base", 0, "failed", cause="too_large")
+
+    slots = by_slot(explore(learner_of_advice(), emit=emit))
+    assert slots["base", 0].cause == "too_large" and slots["distilled", 0].cause == "no_base"
+
+
 def test_accepted_results_are_not_played_again() -> None:
     first = explore(learner_of_advice())
     base = by_slot(first)["base", 0]
     policy, emitted = learner_of_advice(), []
 
-    async def emit(result: SlotResult) -> None:
+    async def emit(result: SlotResult) -> SlotResult:
         emitted.append((result.role, result.slot))
+        return result
 
     again = explore(policy, accepted=[base], emit=emit)
     assert ("base", 0) not in emitted and ("distilled", 0) in emitted
