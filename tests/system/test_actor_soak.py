@@ -62,19 +62,21 @@ class Learner:
 
 def test_actors_killed_again_and_again_lose_nothing_that_was_accepted(job: Job) -> None:
     chance, kills = random.Random(0), 0
-    actors = [job.join("actor-0"), job.join("actor-1")]
+    actors = {name: job.join(name) for name in ("actor-0", "actor-1")}
     learner = Learner(job)
     end = time.monotonic() + 60 * MINUTES
     while time.monotonic() < end:
         time.sleep(chance.uniform(20, 40))
-        victim = actors.pop(chance.randrange(len(actors)))
-        victim.kill()
-        victim.wait()
-        kills += 1
-        actors.append(job.join(f"actor-{kills + 1}"))
+        at_work = [name for name in actors if job.report(name)]  # the others' engines still start
+        if at_work:
+            victim = actors.pop(chance.choice(at_work))
+            victim.kill()
+            victim.wait()
+            kills += 1
+            actors[f"actor-{kills + 1}"] = job.join(f"actor-{kills + 1}")
     learner.over.set()
     learner.thread.join()
-    for actor in actors:
+    for actor in actors.values():
         actor.kill()
         actor.wait()
     stats = job.client.stats()
