@@ -17,11 +17,12 @@ import pytest
 import torch
 
 from actors.engine import VLLMPolicy
-from actors.weights import WeightSubscriber
+from actors.weights import WeightSubscriber, follow
 from envs.builtin import builtin_policy
 from learner.publisher import WeightPublisher
 from r3l import rollout
 from r3l.config import ActorConfig
+from r3l.delta import Patch
 from r3l.errors import EngineDead, UserError
 from r3l.protocols import EnvSpec, SampleParams, SeenPrefix
 from r3l.records import Task
@@ -134,6 +135,34 @@ def test_after_whole_and_after_patched_updates_it_computes_what_a_fresh_engine_d
     assert served.logits() == fresh and served.fingerprint() == fingerprint
     assert received.full_bytes == whole
     assert served.policy.fingerprints[served.version] == fingerprint
+
+
+def test_a_damaged_patch_is_fetched_whole_while_generation_goes_on(
+    served: Served, saved: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.update(saved)
+    fingerprint = served.fingerprint()
+    served.update(stepped(saved))
+    good, failures = Patch.to_wire, served.subscriber.figures.failures
+
+    def harmed(patch: Patch) -> bytes:
+        frame = bytearray(good(patch))
+        frame[-5] ^= 1
+        return bytes(frame)
+
+    async def scenario() -> None:
+        policy = served.policy
+        following = asyncio.create_task(follow(served.subscriber, policy, every_s=0.01))
+        served.version += 1
+        served.publisher.publish(served.version, saved)
+        while served.version not in policy.fingerprints:
+            assert (await policy.sample(PROMPT, SampleParams(20, seed=1))).token_ids
+        following.cancel()
+
+    monkeypatch.setattr(Patch, "to_wire", harmed)
+    served.run(scenario())
+    assert failures == {"patch_damaged": 1}
+    assert served.policy.fingerprints[served.version] == served.fingerprint() == fingerprint
 
 
 class Trigger(Corridor):
