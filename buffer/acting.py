@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from buffer import outcome, protocol
+from buffer import holding, outcome, protocol
 from buffer.admission import admits, ahead_of_takeover
 from buffer.book import Book
 from buffer.entry import Entry
@@ -141,9 +141,10 @@ def release(book: Book, args: protocol.Release) -> Ids:
 
 
 def notice_lapsed(book: Book) -> None:
-    """Count leases that ran out, complete groups that waited long enough for stragglers, and
-    drop abandoned groups that can never be drawn."""
+    """Count leases and draws that ran out, complete groups that waited long enough for
+    stragglers, and drop abandoned groups that can never be drawn."""
     index, settings, now = book.index, book.settings, book.now
+    holding.notice_expired(book)
     for entry in [*index.unfinished("eval"), *index.unfinished("train")]:
         if entry.deadline < now and entry.held:
             book.count("leases_expired")
@@ -273,9 +274,11 @@ def _staleness(book: Book, args: protocol.AskLease) -> str:
             f"staleness: actor at version {args.version}, learner at version {learner}, "
             f"limit {limit}: the actor waits for weights"
         )
+    held = holding.named(book)
     return (
         f"staleness: {book.index.in_flight} groups in flight, learner at version {learner}, "
         f"actor at version {args.version}: the actor waits for the learner"
+        f"{held and '; ' + held}"
     )
 
 

@@ -23,6 +23,7 @@ class Settings:
     draws; `free_floor` bytes of disk below which puts are refused. `straggler_s` seconds after
     its first lease a training group with at least `min_base` finished base slots is completed
     without the rest; 0: it waits for every slot. `retention`: what may stay in the store.
+    `draw_s` seconds drawn groups are kept for a consumer that is silent; 0: for ever.
     """
 
     lease_s: float = 120.0
@@ -34,6 +35,7 @@ class Settings:
     min_base: int = 1
     straggler_s: float = 0.0
     retention: Retention = field(default_factory=Retention)
+    draw_s: float = 3600.0
 
 
 class Book:

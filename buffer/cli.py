@@ -39,6 +39,12 @@ def commands() -> None:
 @click.option("--groups-per-step", default=16, show_default=True, help="B, groups per step.")
 @click.option("--min-base", default=1, show_default=True, help="Base slots that make a quorum.")
 @click.option("--straggler-s", default=0.0, help="Seconds until a quorum is enough; 0: never.")
+@click.option(
+    "--draw-s",
+    default=3600.0,
+    show_default=True,
+    help="Seconds of silence after which a consumer's draws are given back; 0: never.",
+)
 @click.option("--sampler", default="fifo", show_default=True, help="Which groups are drawn.")
 @click.option("--reuse", default=1, show_default=True, help="Steps a group may be trained in.")
 @click.option("--cooldown", default=0, show_default=True, help="Draws between two of a group.")
@@ -58,6 +64,7 @@ def serve(
     groups_per_step: int,
     min_base: int,
     straggler_s: float,
+    draw_s: float,
     sampler: str,
     reuse: int,
     cooldown: int,
@@ -76,8 +83,10 @@ def serve(
             "lease-s and map-gib must be above 0, groups-per-step at least 1, "
             "max-staleness and seed at least 0"
         )
-    if min_base < 1 or straggler_s < 0 or connections < 1:
-        raise UserError("min-base and connections must be at least 1, straggler-s at least 0")
+    if min_base < 1 or straggler_s < 0 or draw_s < 0 or connections < 1:
+        raise UserError(
+            "min-base and connections must be at least 1, straggler-s and draw-s at least 0"
+        )
     _allow_files(connections)
     _keep_freed_memory()
     sampling = samplers.Sampling(sampler, reuse, cooldown, alpha, beta, decay)
@@ -99,6 +108,7 @@ def serve(
         min_base=min_base,
         straggler_s=straggler_s,
         retention=retention,
+        draw_s=draw_s,
     )
     if bind.startswith("ipc://"):
         guard.own_socket(Path(bind.removeprefix("ipc://")))  # until the process ends

@@ -14,7 +14,7 @@ from r3l.records import GroupPlan, GroupState, Purpose, Role
 
 Dropped = Literal["group", "base", "distilled"]
 Drop = tuple[str, Dropped, str]  # what is lost, for counting: cause, what, task id
-DrawOutcome = Literal["open", "trained", "released", "rewound", "discarded"]
+DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "discarded"]
 
 
 @dataclass(frozen=True, slots=True)

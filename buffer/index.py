@@ -21,7 +21,8 @@ class Index:
     `live`: groups that are not closed, by id. `lease_rids`, `draw_rids`: requests answered with
     a lease or an open draw. `counts`: figures by the names of buffer.counts. `drops`: how often
     what was lost. `reuse`: times a group may be trained on. `undone`: the last draw of a
-    consumer at a version, where it was given back or rewound since the service started.
+    consumer at a version, where it was given back or rewound since the service started. `heard`:
+    wall-clock second at which a consumer that holds draws spoke last (buffer.holding).
     """
 
     def __init__(self, reuse: int = 1) -> None:
@@ -35,6 +36,7 @@ class Index:
         self.draws: dict[int, DrawEntry] = {}
         self.draw_rids: dict[str, int] = {}
         self.undone: dict[tuple[str, int], DrawEntry] = {}
+        self.heard: dict[str, float] = {}
         self.tasks: Counter[tuple[Purpose, str]] = Counter()
         self.counts: Counter[str] = Counter()
         self.drops: Counter[Drop] = Counter()
@@ -81,7 +83,7 @@ class Index:
 
     def put_draw(self, draw: DrawEntry) -> None:
         """Take in a draw's new outcome; open draws are kept, and those to be done again."""
-        again = draw.outcome in ("released", "rewound")
+        again = draw.outcome in ("released", "expired", "rewound")
         at = draw.consumer, draw.version
         if again:
             self.undone[at] = draw

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from buffer import protocol, samplers
+from buffer import holding, protocol, samplers
 from buffer.acting import check_name
 from buffer.book import Book
 from buffer.entry import DrawEntry, Entry, LedgerEntry
 from buffer.filling import check_cause
 from buffer.protocol import Amount
 from buffer.samplers import Pick
-from r3l.errors import Conflict, LimitExceeded, NotFound, RecordError
-from r3l.records import GroupState
+from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
 
 def draw(book: Book, args: protocol.AskDraw, rid: str) -> DrawEntry | None:
@@ -24,9 +23,11 @@ def draw(book: Book, args: protocol.AskDraw, rid: str) -> DrawEntry | None:
     checkpoint learns the same steps again.
     """
     _check_draw(book, args)
+    holding.hear(book, args.consumer)
     answered = book.index.draw_rids.get(rid)
     if answered is not None:
         return book.index.draws[answered]
+    holding.notice_expired(book)
     _drop_stale(book, args.version)
     candidates = _candidates(book)
     picked = _as_before(book, args, candidates) or _sample(book, args, candidates)
@@ -55,22 +56,24 @@ def draw(book: Book, args: protocol.AskDraw, rid: str) -> DrawEntry | None:
 
 def release_draws(book: Book, args: protocol.ReleaseDraws) -> Amount:
     """Make what a consumer drew and did not commit drawable again; returns how many groups."""
-    given = 0
-    for drawn in list(book.index.draws.values()):
-        if drawn.consumer == args.consumer:
-            given += _undraw(book, drawn)
-            book.save_draw(replace(drawn, outcome="released"))
-    return Amount(given)
+    return Amount(holding.give_back(book, args.consumer, "released"))
 
 
 def commit(book: Book, args: protocol.Commit) -> Amount:
-    """Write that a batch was trained in a step, and the version the step made."""
+    """Write that a batch was trained in a step, and the version the step made.
+
+    A draw that expired can still be committed while all of its groups are free; raises
+    DrawExpired where they are not.
+    """
     drawn = book.txn.draw(args.draw_id)
     if drawn is None:
         raise NotFound(f"there is no draw {args.draw_id}")
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
-    if drawn.outcome != "open":
+    holding.hear(book, drawn.consumer)
+    if drawn.outcome == "expired":
+        _check_free(book, drawn)
+    elif drawn.outcome != "open":
         at = f" in step {drawn.step}" if drawn.outcome == "trained" else ""
         raise Conflict(f"draw {args.draw_id} was {drawn.outcome}{at}; it cannot be committed")
     if args.step < 0 or args.version < 0:
@@ -80,7 +83,8 @@ def commit(book: Book, args: protocol.Commit) -> Amount:
         raise Conflict(f"step {args.step} was trained on draw {taken.draw_id} already")
     for group_id in drawn.groups:
         entry = book.entry(group_id)
-        book.move(entry, "trained", steps=(*entry.steps, args.step))
+        steps = (*entry.steps, args.step)
+        book.move(entry, "trained", steps=steps, draw_id=drawn.draw_id)
     book.save_draw(replace(drawn, outcome="trained", step=args.step))
     book.txn.put_ledger(LedgerEntry(args.step, drawn.draw_id, args.version, drawn.groups, book.now))
     book.count("trained", len(drawn.groups))
@@ -89,7 +93,10 @@ def commit(book: Book, args: protocol.Commit) -> Amount:
 
 
 def discard(book: Book, args: protocol.Discard) -> Amount:
-    """Drop the groups of an open draw, counted under `cause`; returns how many."""
+    """Drop the groups of an open draw, counted under `cause`; returns how many.
+
+    Of a draw that expired, those that are still free.
+    """
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = book.txn.draw(args.draw_id)
@@ -97,12 +104,16 @@ def discard(book: Book, args: protocol.Discard) -> Amount:
         raise NotFound(f"there is no draw {args.draw_id}")
     if drawn.outcome == "discarded":
         return Amount(len(drawn.groups))
-    if drawn.outcome != "open":
+    if drawn.outcome not in ("open", "expired"):
         raise Conflict(f"draw {args.draw_id} was {drawn.outcome}; it cannot be discarded")
-    for group_id in drawn.groups:
+    holding.hear(book, drawn.consumer)
+    groups = drawn.groups
+    if drawn.outcome == "expired":
+        groups = tuple(group_id for group_id in groups if holding.is_free(book, group_id))
+    for group_id in groups:
         book.expire(book.entry(group_id), args.cause)
     book.save_draw(replace(drawn, outcome="discarded"))
-    return Amount(len(drawn.groups))
+    return Amount(len(groups))
 
 
 def limit_staleness(book: Book, args: protocol.LimitStaleness) -> Amount:
@@ -185,16 +196,16 @@ def _candidates(book: Book) -> list[Entry]:
     return sorted(fresh + rested, key=lambda e: e.group_id) if rested else fresh
 
 
-def _undraw(book: Book, drawn: DrawEntry) -> int:
-    """Make the groups of an open draw what they were before it; returns how many."""
-    returned = 0
-    for group_id in drawn.groups:
-        entry = book.entry(group_id)
-        if entry.state == "drawn" and entry.draw_id == drawn.draw_id:
-            before: GroupState = "trained" if entry.steps else "complete"
-            book.save(entry.but(state=before, draw_id=0))
-            returned += 1
-    return returned
+def _check_free(book: Book, drawn: DrawEntry) -> None:
+    """Raise DrawExpired if others have had groups of an expired draw since."""
+    lost = [group_id for group_id in drawn.groups if not holding.is_free(book, group_id)]
+    if lost:
+        raise DrawExpired(
+            f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired: nothing was heard of it for "
+            f"{book.settings.draw_s:.0f} s, and {len(lost)} of its {len(drawn.groups)} groups were "
+            f"drawn or dropped since ({lost[0]}); raise buffer.draw_s if steps take longer",
+            draw_id=drawn.draw_id,
+        )
 
 
 def _untrain(book: Book, drawn: DrawEntry) -> int:

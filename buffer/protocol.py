@@ -312,7 +312,8 @@ class BufferStats:
     `eval_progress`: tag -> (finished, all).
     `actors`: latest metrics by actor, with `seen_s` seconds since it was heard, since the
     service started. `refused`: error replies by error, and `unanswered`: replies whose client
-    was gone or too slow, since the service started. `oldest_view_s`: how long another process
+    was gone or too slow, since the service started. `drawn_by`: groups in draws that are neither
+    committed nor given back, by consumer. `oldest_view_s`: how long another process
     has looked into the store at one moment, which keeps freed pages from being used again.
     """
 
@@ -328,6 +329,7 @@ class BufferStats:
     trained: int = 0
     leases: int = 0
     leases_expired: int = 0
+    draws_expired: int = 0
     fingerprint_conflicts: int = 0
     rewound: int = 0
     rewound_evicted: int = 0
@@ -347,6 +349,7 @@ class BufferStats:
     actors: dict[str, dict[str, float]] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     unanswered: int = 0
+    drawn_by: dict[str, int] = field(default_factory=dict)
 
 
 RESULTS: dict[str, type[Any]] = {

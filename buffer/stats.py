@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from buffer.book import Book
 from buffer.counts import under
 from buffer.entry import Drop
+from buffer.holding import held_by
 from buffer.index import Index
 from buffer.protocol import BufferStats
 from buffer.store import Store
@@ -66,6 +67,7 @@ def collect(
         trained=counts["group/train/trained"] + counts["evicted/train/trained"],
         leases=counts["leases"],
         leases_expired=counts["leases_expired"],
+        draws_expired=counts["draws_expired"],
         fingerprint_conflicts=counts["fingerprint_conflicts"],
         rewound=counts["rewound"],
         rewound_evicted=counts["rewound_evicted"],
@@ -88,6 +90,7 @@ def collect(
         },
         actors=actors.report(),
         unanswered=errors.pop("unanswered", 0),
+        drawn_by=held_by(index.draws),
         refused={name: count for name, count in errors.items() if count},
     )
 

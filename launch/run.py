@@ -146,6 +146,7 @@ class Run:
             "--max-staleness", str(config.buffer.max_staleness),
             "--groups-per-step", str(config.learner.groups_per_step),
             "--straggler-s", str(config.buffer.straggler_s),
+            "--draw-s", str(config.buffer.draw_s),
             "--min-base", str(config.buffer.min_base),
             "--sampler", sampler.name, "--reuse", str(sampler.reuse),
             "--cooldown", str(sampler.cooldown), "--alpha", str(sampler.alpha),

@@ -143,7 +143,11 @@ class Conductor:
     def finish_step(
         self, trainer: Trainer, draw: Draw, version: int, figures: dict[str, float]
     ) -> None:
-        """Commit a trained batch, then tell everyone."""
+        """Commit a trained batch, then tell everyone.
+
+        Raises DrawExpired where the step took so long that others have had its groups: these
+        weights are in no ledger then, and the learner has to start again from its checkpoint.
+        """
         self.client.commit(draw.draw_id, version, version)
         groups = tuple(group.group_id for group in draw.groups)
         self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)

@@ -104,6 +104,7 @@ def buffer_figures(stats: BufferStats, version: int) -> Figures:
         "buffer/puts": float(stats.puts),
         "buffer/draws": float(stats.draws),
         "buffer/leases_expired": float(stats.leases_expired),
+        "buffer/draws_expired": float(stats.draws_expired),
         "buffer/quorums": float(stats.quorums),
         "buffer/refused": float(sum(stats.refused.values())),
     }

@@ -152,6 +152,13 @@ class BufferConfig(Section):
 
     map_gib: float = Field(64.0, gt=0, description="LMDB map size, GiB of address space")
     lease_s: float = Field(120.0, gt=0, description="lease length without a heartbeat, seconds")
+    draw_s: float = Field(
+        3600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds drawn groups are kept for a learner or other consumer that is silent, "
+        "more than a step takes; 0: for ever",
+    )
     straggler_s: float = Field(
         0.0,
         ge=0,

@@ -107,6 +107,10 @@ class Conflict(BufferError_):
     """A request that contradicts what the store already holds."""
 
 
+class DrawExpired(Conflict):
+    """A draw was taken from its silent consumer, and others have had its groups since."""
+
+
 class UnknownVerb(BufferError_, ValueError):
     """A request for an operation the service does not offer."""
 

@@ -354,6 +354,9 @@ def test_everything_in_memory_can_be_rebuilt_from_the_store(desk, tasks, done):
     before = vars(desk.index)
     desk.reopen()
     for name, value in vars(desk.index).items():
+        if name == "heard":  # nobody could speak to a service that was away
+            assert value == {}
+            continue
         kept = before[name]
         if isinstance(value, dict):
             kept = {k: v for k, v in kept.items() if v}

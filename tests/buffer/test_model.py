@@ -4,16 +4,17 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from buffer import retention
+from buffer import acting, retention
 from buffer.protocol import Lease
 from buffer.retention import Retention
 from buffer.verify import verify
 from r3l import codec
-from r3l.errors import LeaseLost
+from r3l.errors import DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
 from tests.buffer.conftest import Desk, _done
 
@@ -32,6 +33,7 @@ class Lives(RuleBasedStateMachine):
         self.desk.add([Task(f"t{i}", "workshop", i) for i in range(3)])
         self.states, self.slots, self.oldest, self.holder = {}, {}, {}, {}
         self.version, self.drawn, self.steps, self.evicted = 0, {}, {}, set()
+        self.expired = {}
 
     def teardown(self):
         if hasattr(self, "desk"):
@@ -125,6 +127,28 @@ class Lives(RuleBasedStateMachine):
         for groups in self.drawn.values():
             self.states |= dict.fromkeys(groups, "complete")
         self.drawn = {}
+
+    @precondition(lambda self: self.drawn)
+    @rule()
+    def learner_is_silent_for_too_long(self):
+        self.desk.now += 3601
+        self.desk.do(acting.notice_lapsed)
+        self._expire_hopeless()
+        self.expired |= self.drawn
+        for groups in self.drawn.values():
+            self.states |= dict.fromkeys(groups, "complete")
+        self.drawn = {}
+
+    @precondition(lambda self: self.expired)
+    @rule()
+    def commit_after_the_draw_expired(self):
+        draw_id, groups = self.expired.popitem()
+        if all(self.states.get(group) == "complete" for group in groups):
+            self.drawn[draw_id] = groups
+            self.commit()
+            return
+        with pytest.raises(DrawExpired):
+            self.desk.commit(draw_id, self.version + 1)
 
     @precondition(lambda self: self.version)
     @rule(back=st.integers(0, 2))

@@ -1,0 +1,178 @@
+"""Several consumers of one store: they never share a group, and a dead one keeps none for ever."""
+
+import time
+
+import pytest
+
+from buffer import BufferClient, acting
+from buffer.protocol import Wait
+from buffer.verify import verify
+from r3l.errors import Conflict, DrawExpired
+from r3l.records import GroupPlan
+
+
+@pytest.fixture
+def make(make_desk, tasks):
+    def desk(groups=4, **settings):
+        desk = make_desk(**{"draw_s": 60.0} | settings)
+        desk.add(tasks(9))
+        for _ in range(groups):
+            desk.complete()
+        return desk
+
+    return desk
+
+
+def _ledger(desk):
+    with desk.store.read() as txn:
+        return {line.step: line.groups for line in txn.ledger_after(-1)}
+
+
+def test_two_consumers_never_share_a_group(make):
+    desk = make()
+    ours, theirs = desk.draw(2), desk.draw(2, consumer="notebook")
+    assert not set(ours.groups) & set(theirs.groups)
+    assert desk.draw(1) is None and desk.draw(1, consumer="notebook") is None
+    assert desk.release_draws("notebook") == 2
+    assert desk.entry(ours.groups[0]).state == "drawn"
+    assert desk.draw(2).groups == theirs.groups
+
+
+def test_what_a_silent_consumer_drew_comes_back_once_at_its_deadline(make):
+    desk = make()
+    theirs, ours = desk.draw(2, consumer="notebook"), desk.draw(2)
+    desk.do(acting.notice_lapsed)
+    desk.now += 59
+    desk.commit(ours.draw_id, 1)
+    assert desk.draw(2) is None
+    desk.now += 2
+    again = desk.draw(2)
+    assert again.groups == theirs.groups
+    desk.now += 40
+    desk.commit(again.draw_id, 2)
+    desk.now += 500
+    desk.do(acting.notice_lapsed)
+    assert desk.index.counts["draws_expired"] == 1
+    assert _ledger(desk) == {1: ours.groups, 2: theirs.groups}
+    assert verify(desk.store) == []
+
+
+@pytest.mark.parametrize("speak", ["draw", "commit", "discard"])
+def test_a_consumer_that_speaks_keeps_all_it_drew(make, speak):
+    desk = make()
+    kept, other = desk.draw(2), desk.draw(2)
+    desk.now += 50
+    if speak == "draw":
+        assert desk.draw(1) is None
+    elif speak == "commit":
+        desk.commit(other.draw_id, 1)
+    else:
+        desk.discard(other.draw_id, "not_finite")
+    desk.now += 50
+    desk.do(acting.notice_lapsed)
+    assert desk.entry(kept.groups[0]).state == "drawn"
+
+
+def test_without_a_deadline_draws_are_kept_for_ever(make):
+    desk = make(draw_s=0.0)
+    drawn = desk.draw(2)
+    desk.do(acting.notice_lapsed)
+    desk.now += 1e9
+    desk.do(acting.notice_lapsed)
+    assert desk.entry(drawn.groups[0]).state == "drawn"
+
+
+def test_a_service_that_starts_waits_the_whole_time_for_consumers(make):
+    desk = make()
+    drawn = desk.draw(2)
+    desk.now += 1000
+    desk.reopen()
+    desk.do(acting.notice_lapsed)
+    desk.now += 59
+    desk.do(acting.notice_lapsed)
+    assert desk.entry(drawn.groups[0]).state == "drawn"
+    desk.now += 2
+    desk.do(acting.notice_lapsed)
+    assert desk.entry(drawn.groups[0]).state == "complete"
+
+
+def _expired(desk):
+    drawn = desk.draw(2)
+    desk.do(acting.notice_lapsed)
+    desk.now += 61
+    desk.do(acting.notice_lapsed)
+    assert desk.index.draws == {}
+    return drawn
+
+
+def test_a_late_commit_counts_while_nobody_else_has_had_the_groups(make):
+    desk = make()
+    late = _expired(desk)
+    assert desk.commit(late.draw_id, 1) == 2
+    assert desk.commit(late.draw_id, 1) == 2
+    with pytest.raises(Conflict, match="was trained in step 1"):
+        desk.commit(late.draw_id, 2)
+    assert desk.draw(2).groups != late.groups
+    assert _ledger(desk) == {1: late.groups}
+    assert desk.set_version(0) == 2 and desk.entry(late.groups[0]).state == "complete"
+    assert verify(desk.store) == []
+
+
+def test_a_late_commit_is_refused_once_another_drew_one_of_the_groups(make):
+    desk = make()
+    late = _expired(desk)
+    other = desk.draw(1, consumer="notebook")
+    assert other.groups[0] in late.groups
+    for trained in (False, True):
+        if trained:
+            desk.commit(other.draw_id, 1)
+        with pytest.raises(DrawExpired, match=f"draw 1 of 'learner' expired.*{other.groups[0]}"):
+            desk.commit(late.draw_id, 5)
+    assert _ledger(desk) == {1: other.groups}
+
+
+def test_a_late_commit_is_refused_once_the_groups_are_too_old(make):
+    desk = make(groups=2)
+    late = _expired(desk)
+    assert desk.draw(2, version=2, consumer="notebook") is None
+    with pytest.raises(DrawExpired):
+        desk.commit(late.draw_id, 1)
+
+
+def test_a_late_discard_drops_only_what_nobody_else_has(make):
+    desk = make(groups=2)
+    late = _expired(desk)
+    other = desk.draw(1, consumer="notebook")
+    assert desk.discard(late.draw_id, "not_finite") == 1
+    assert desk.entry(other.groups[0]).state == "drawn"
+
+
+def test_who_holds_drawn_groups_is_said_to_those_who_wait(make):
+    desk = make()
+    desk.draw(2, consumer="notebook")
+    desk.now += 20
+    wait = desk.lease()
+    assert isinstance(wait, Wait)
+    held = "notebook holds 2 drawn groups (last heard of 20 s ago, given back after 60 s)"
+    assert held in wait.reason
+
+
+def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done):
+    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 2, "--max-staleness", 0, "--draw-s", 2)
+    with BufferClient(served.endpoint) as learner:
+        learner.add_tasks(tasks(9))
+        for _ in range(2):
+            learner.put(learner.lease("a", 0, GroupPlan(1)).group_id, "a", done())
+        with BufferClient(served.endpoint) as notebook:
+            theirs = notebook.draw(2, 0, consumer="notebook")
+        assert isinstance(learner.lease("a", 0, GroupPlan(1)), Wait)
+        assert learner.stats().drawn_by == {"notebook": 2}
+        began = time.monotonic()
+        ours = learner.draw(2, 0, wait_s=30.0)
+        assert time.monotonic() - began > 1
+        assert [g.group_id for g in ours.groups] == [g.group_id for g in theirs.groups]
+        with pytest.raises(DrawExpired):
+            learner.commit(theirs.draw_id, 1, 1)
+        learner.commit(ours.draw_id, 1, 1)
+        figures = learner.stats()
+        assert figures.draws_expired == 1 and figures.drawn_by == {}
