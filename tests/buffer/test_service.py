@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -215,39 +214,6 @@ def test_a_hostile_message_gets_a_named_error_and_changes_nothing(client, raw):
     after = client.stats()
     assert after.refused == Counter(error for _, error in HOSTILE)
     assert (after.train, after.puts, after.tasks) == (before.train, before.puts, before.tasks)
-
-
-def test_thousands_of_damaged_messages_leave_service_and_store_as_they_were(client, served, done):
-    chance = random.Random(0)
-    requests = [
-        verbs.put("g1", "a", done()),
-        verbs.commit(7, 1, 1),
-        verbs.get(["g1"]),
-        verbs.draw(2, 0),
-        verbs.renew(["g1"], "a", {"x": 1.0}),
-        verbs.history("t", 3),
-    ]
-    context = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.connect(served.endpoint)
-    for number in range(3000):
-        frames = [bytearray(f) for f in chance.choice(requests).frames(f"r{number}", 0.0)]
-        for _ in range(chance.randint(1, 4)):
-            frame = chance.choice(frames)
-            if frame and chance.random() < 0.8:
-                frame[chance.randrange(len(frame))] = chance.randrange(256)
-            else:
-                del frame[chance.randrange(len(frame) + 1) :]
-        if chance.random() < 0.1:
-            frames.append(bytearray(chance.randbytes(50)))
-        dealer.send_multipart(frames)
-        if number % 100 == 99:  # let it answer: what it thinks of us matters less
-            while dealer.poll(20):
-                dealer.recv_multipart()
-    context.destroy(linger=0)
-    stats = client.stats()
-    assert sum(stats.refused.values()) > 2000
-    assert sum(stats.train.values()) == stats.puts == stats.tasks == stats.draws == 0
 
 
 def test_a_full_store_refuses_results_by_name_and_keeps_serving(serve, tasks, done):
