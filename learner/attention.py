@@ -73,7 +73,8 @@ def arguments(nodes: Nodes, pack: Pack) -> dict[str, Any]:
 
 
 def block_mask(ends_N: Tensor) -> Any:
-    """FlexAttention's mask: node q sees node k iff k <= q < ends[k]."""
+    """FlexAttention's mask: node q sees node k iff k <= q < ends[k]. Takes a few N² bytes for a
+    moment."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
