@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from r3l.chat import ChatFormat
+from r3l.chat import ChatFormat, EarlierReasoning
 from r3l.errors import EngineDead, EngineFailed, UserError
 from r3l.protocols import FinishReason, Sample, SampleParams
 
@@ -31,7 +31,9 @@ class ServedPolicy:
         self.context_length = context_length
 
     @classmethod
-    async def connect(cls, url: str, folder: Path) -> ServedPolicy:
+    async def connect(
+        cls, url: str, folder: Path, earlier_reasoning: EarlierReasoning = "refuse"
+    ) -> ServedPolicy:
         """Ask a server what it serves. Raises UserError where there is none at `url`, or where
         its model is not called as `folder` is."""
         from transformers import AutoTokenizer
@@ -56,7 +58,8 @@ class ServedPolicy:
         if Path(root).name != folder.name:
             await client.aclose()
             raise UserError(f"--engine {url}: serves {root}, not --model {folder}; name the same")
-        return cls(client, name, ChatFormat(AutoTokenizer.from_pretrained(folder)), length)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        return cls(client, name, ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning), length)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Sample one response. Raises EngineFailed when the server refuses the request, EngineDead

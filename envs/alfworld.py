@@ -167,6 +167,7 @@ def _games(root: Path, folder: str) -> list[Task]:
             continue
         # A file without the mark has a goal that cannot be reached, and does not load.
         if json.loads(file.read_text(encoding="utf-8")).get("solvable") is True:
-            options = {"game": str(file.relative_to(root))}
+            family = kind.partition("-")[0]
+            options = {"game": str(file.relative_to(root)), "family": family}
             tasks.append(Task(f"alfworld/{folder}/{kind}/{trial}", "alfworld", len(tasks), options))
     return tasks

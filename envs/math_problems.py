@@ -136,7 +136,7 @@ class ProblemTasks:
         options = {"prompt": problem.prompt, "answer": problem.answer}
         more = {"family": problem.family, "solution": problem.solution}
         return Task(
-            f"{self.env}/{split}/{number:06d}",
+            f"{self.env}/{split}/{problem.id}".replace("\0", ""),
             self.env,
             number,
             options | {name: text for name, text in more.items() if text},

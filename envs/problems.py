@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ PROMPT = ("prompt", "problem", "question")
 ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "solution")
 FAMILY = ("subject", "type", "subfield", "level")
 ID = ("id", "unique_id", "task_id")
+ID_LIMIT = 200  # characters
 HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. `answer`: the reference, one expression; `family`: its kind, "" for none;
-    `solution`: a worked one, where the data holds it."""
+    """One problem. `id`: its name in the data set (the row's number where it has none; #2 and so on
+    where others are named alike). `answer`: the reference, one expression; `family`: its kind, ""
+    for none; `solution`: a worked one, where the data holds it."""
 
     id: str
     prompt: str
@@ -51,9 +54,14 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
     else:
         rows = _file_rows(env, option, where)
     found: list[Problem] = []
+    seen: Counter[str] = Counter()
     for number, row in enumerate(rows):
         try:
-            found.append(_problem(row, number))
+            problem = _problem(row, number)
+            seen[problem.id] += 1
+            if (again := seen[problem.id]) > 1:  # the data set names two of its problems alike
+                problem = replace(problem, id=f"{problem.id}#{again}")
+            found.append(problem)
         except ValueError as error:
             raise UserError(
                 f"env option {env}.{option}: {where}, row {number + 1}: {error}"
@@ -109,9 +117,9 @@ def _problem(row: Any, number: int) -> Problem:
     if not answer:
         raise ValueError(f"holds no reference answer; it needs one of {', '.join(ANSWER)}")
     solution = row.get("solution") or str(row.get("answer", "")).rpartition("####")[0]
-    family = _first(row, FAMILY)
+    name, family = _first(row, ID), _first(row, FAMILY)
     return Problem(
-        id=str(_first(row, ID) if _first(row, ID) is not None else number),
+        id=f"{number:06d}" if name is None else str(name)[:ID_LIMIT],
         prompt=prompt.strip(),
         answer=answer,
         family="" if family is None else str(family).strip().lower().replace(" ", "_"),

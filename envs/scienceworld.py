@@ -159,7 +159,7 @@ def _tasks(names: list[str] | None, eval_split: str) -> ListedTasks:
 
 
 def _task(name: str, variation: int) -> Task:
-    options = {"task": name, "variation": variation}
+    options = {"task": name, "variation": variation, "family": name}
     return Task(f"scienceworld/{name}/{variation}", "scienceworld", variation, options)
 
 

@@ -58,7 +58,8 @@ def run(options: dict[str, Any]) -> None:
 
     shortcuts = [f"env={options['env_name']}", f"seed={options['seed']}", *options["overrides"]]
     config = configuration.load(DEMO if options["model"] == "builtin" else None, shortcuts)
-    config = config.model_copy(update={"model": str(resolve_model(options["model"]))})
+    model = resolve_model(options["model"], config.actor.earlier_reasoning)
+    config = config.model_copy(update={"model": str(model)})
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"])
     tasks = tasks_of(config.env.name, config.env.options, options["split"], options["count"])
     settings = _settings(config, options)
@@ -96,7 +97,9 @@ async def _policy(config: RunConfig, engine: str | None) -> AsyncIterator[Policy
     if engine:
         from actors.served import ServedPolicy
 
-        served = await ServedPolicy.connect(engine, Path(config.model))
+        served = await ServedPolicy.connect(
+            engine, Path(config.model), config.actor.earlier_reasoning
+        )
         try:
             yield served
         finally:
@@ -133,7 +136,13 @@ def _settings(config: RunConfig, options: dict[str, Any]) -> dict[str, Any]:
         "temperature": config.eval.temperature,
         "actor": {
             name: values["actor"][name]
-            for name in ("max_response_tokens", "max_model_len", "dtype", "engine")
+            for name in (
+                "max_response_tokens",
+                "max_model_len",
+                "dtype",
+                "engine",
+                "earlier_reasoning",
+            )
         },
     }
 

@@ -126,6 +126,17 @@ def test_a_task_carries_its_problem_and_kind_and_evaluation_has_one_attempt(file
     assert held_out.options["attempts"] == 2
 
 
+def test_a_problem_keeps_its_task_id_wherever_its_row_stands(file):
+    rows = [{"prompt": f"{n}+0?", "answer": str(n), "unique_id": f"sum/{n}"} for n in range(3)]
+    for order in (rows, rows[::-1]):
+        found = registry.tasks("math", {"eval": file(*order)}, "eval", 3)
+        answers = {task.task_id: task.options["answer"] for task in found}
+        assert answers == {f"math/eval/sum/{n}": str(n) for n in range(3)}
+    twice = file(rows[0], rows[0] | {"answer": "9"})
+    found = registry.tasks("math", {"eval": twice}, "eval", 2)
+    assert [task.task_id for task in found] == ["math/eval/sum/0", "math/eval/sum/0#2"]
+
+
 # ── judging ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -114,6 +114,7 @@ def test_tasks_are_official_variations():
     held = registry.tasks("scienceworld", {}, "eval", 10_000)
     assert len(held) == sum(s.test for s in SPLITS.values())
     assert len({task.options["task"] for task in held[:200]}) > 15
+    assert all(task.options["family"] == task.options["task"] for task in held)
     train = registry.tasks("scienceworld", {"tasks": ["boil"]}, "train", 99)
     assert {task.task_id for task in train} == {f"scienceworld/boil/{n}" for n in range(14)}
     assert max(LIMITS.values()) >= registry.make("scienceworld").spec.max_steps

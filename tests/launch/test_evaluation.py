@@ -3,17 +3,20 @@
 import asyncio
 import json
 import math
+import shutil
 from functools import partial
 
 import pytest
 from click.testing import CliRunner
 
 from envs import registry
+from envs.builtin import builtin_policy
 from launch.eval_cli import main
 from launch.evaluation import Result, Results, figures, play_all, report, table
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, UserError
 from tests.r3l.fakes import ScriptedPolicy
+from tests.r3l.test_chat import FORGETFUL, tokenizer_for
 
 CONFIG: RunConfig = load(None, ["env=keys", "eval.temperature=0"])
 
@@ -171,3 +174,21 @@ def test_an_evaluation_that_is_done_is_shown_again_without_an_engine(tmp_path, m
     assert json.loads(again.output) == json.loads(first.output)
     assert json.loads(again.output)["all"]["success"]["mean"] == 1.0
     assert (tmp_path / "report.json").exists() and list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_model_trained_without_earlier_reasoning_is_evaluated_as_it_was_trained(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(builtin_policy(), model)
+    tokenizer_for(FORGETFUL).save_pretrained(model)
+    arguments = [
+        "--model",
+        str(model),
+        "--engine",
+        "http://127.0.0.1:9",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    refused = CliRunner().invoke(main, arguments)
+    assert refused.exit_code == 2 and "actor.earlier_reasoning=keep" in refused.output
+    kept = CliRunner().invoke(main, [*arguments, "actor.earlier_reasoning=keep"])
+    assert "no vLLM server answers there" in kept.output
