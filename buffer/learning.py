@@ -20,7 +20,8 @@ def draw(book: Book, args: protocol.AskDraw, rid: str) -> DrawEntry | None:
     Groups that became too old are dropped here and counted as stale; those trained on before
     and allowed to be again (samplers.Sampling) stand beside the new ones. What the consumer drew
     at this version before and did not keep is drawn again, so that a learner that goes back to a
-    checkpoint learns the same steps again.
+    checkpoint learns the same steps again. Raises Conflict for a version more than a step beyond
+    the learner's: one wrong number would drop every group as stale.
     """
     _check_draw(book, args)
     holding.hear(book, args.consumer)
@@ -155,6 +156,15 @@ def _check_draw(book: Book, args: protocol.AskDraw) -> None:
             f"draw of {args.count} groups; with {settings.per_step} groups per step and "
             f"max_staleness {settings.max_staleness} a draw has 1 to {most}",
             limit=most,
+        )
+    if args.version < 0:
+        raise RecordError(f"draw at version {args.version}: it is negative", field="version")
+    known = book.index.marks.version
+    if args.version > known + 1:
+        raise Conflict(
+            f"draw at version {args.version}: the learner is at version {known} and may draw for "
+            f"{known + 1} at most, since what is too old for a draw is dropped; commit the steps "
+            "between, or call set_version if the learner starts there"
         )
 
 

@@ -106,7 +106,8 @@ def draw(
 ) -> Call[Draw | None]:
     """Draw exactly `count` complete groups no older than η at learner version `version`.
 
-    None if there are not enough after `wait_s` seconds.
+    None if there are not enough after `wait_s` seconds. `version` is at most one step beyond what
+    was committed or given to `set_version`; Conflict otherwise.
     """
     return Call("draw", protocol.AskDraw(count, version, consumer), _draw, hold_s=wait_s)
 

@@ -134,6 +134,7 @@ def test_a_late_commit_is_refused_once_another_drew_one_of_the_groups(make):
 def test_a_late_commit_is_refused_once_the_groups_are_too_old(make):
     desk = make(groups=2)
     late = _expired(desk)
+    desk.set_version(2)
     assert desk.draw(2, version=2, consumer="notebook") is None
     with pytest.raises(DrawExpired):
         desk.commit(late.draw_id, 1)

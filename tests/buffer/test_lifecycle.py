@@ -86,6 +86,7 @@ def test_what_is_lost_is_counted_by_cause_role_and_task_and_survives_a_restart(d
     group = desk.lease(plan=GroupPlan(2, 2)).group_id
     desk.put(group, [done("base", 0), done("distilled", 0), done("distilled", 1)])
     desk.resolve(group, "base", 1, "env")
+    desk.set_version(5)
     assert desk.draw(1, version=5) is None  # too old by now
     for _ in range(2):
         lost = desk.index.drops
@@ -176,9 +177,22 @@ def test_a_draw_is_exactly_as_many_groups_as_asked_for_or_none(desk, tasks):
 def test_no_drawn_group_is_older_than_the_limit_and_the_dropped_are_counted(desk, tasks):
     desk.add(tasks(5))
     old, edge = desk.complete(version=0), desk.complete(version=1)
+    desk.set_version(1)  # a learner may draw before it has committed the step
     assert desk.draw(1, version=2).groups == (edge,)
     assert desk.entry(old).cause == "stale"
     assert stats.group_drops(desk.index.drops) == {"stale": 1}
+
+
+def test_a_draw_at_a_version_that_nobody_can_have_is_refused_and_drops_nothing(desk, tasks):
+    desk.add(tasks(3))
+    group = desk.complete()
+    for version, error in ((-1, RecordError), (2, Conflict), (1 << 40, Conflict)):
+        with pytest.raises(error, match=f"draw at version {version}: "):
+            desk.draw(1, version=version)
+    assert desk.entry(group).state == "complete"
+    desk.set_version(1)
+    assert desk.draw(1, version=2) is None  # one step ahead of what was committed
+    assert desk.entry(group).cause == "stale"
 
 
 def test_a_draw_that_can_never_be_filled_is_refused(desk):
