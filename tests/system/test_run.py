@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from buffer.keys import generate
 from tests.system.generate import PROMPT
 
 pytestmark = pytest.mark.system
@@ -57,9 +58,13 @@ def scalars(run: Path) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run of three steps, to its end."""
+    """A run of three steps, to its end, whose services others might reach and are encrypted."""
     run = tmp_path_factory.mktemp("runs") / "three"
-    process = launch(run, "--steps", "3")
+    generate(run.parent / "keys")
+    process = launch(
+        run, "--steps", "3", "--keys", str(run.parent / "keys"),
+        "--buffer", "tcp://0.0.0.0:*", "--weights", "tcp://0.0.0.0:*",
+    )  # fmt: skip
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
     return run, output
