@@ -170,14 +170,14 @@ class Txn:
     def put_record(self, entry: Entry, record: bytes) -> None:
         """Write the immutable record of a group and list it under its task."""
         self.put("group", entry.group_id.encode(), record)
-        self.put("history", _history_key(entry.task_id, entry.group_id), b"")
+        self.put("history", history_key(entry.task_id, entry.group_id), b"")
 
     def evict(self, entry: Entry) -> None:
         """Remove a closed group; what is left is its id, which stays refused."""
         key = entry.group_id.encode()
         self.delete("group", key)
         self.delete("state", key)
-        self.delete("history", _history_key(entry.task_id, entry.group_id))
+        self.delete("history", history_key(entry.task_id, entry.group_id))
         self.delete("tag", tag_prefix(entry.purpose, entry.tag) + key)
         self.put("tomb", key, b"")
 
@@ -361,7 +361,8 @@ def _part_key(group_id: str, role: Role, slot: int) -> bytes:
     return b"\0".join((group_id.encode(), role.encode(), f"{slot:06d}".encode()))
 
 
-def _history_key(task_id: str, group_id: str) -> bytes:
+def history_key(task_id: str, group_id: str) -> bytes:
+    """Key of a finished group in the list of its task's."""
     return task_id.encode() + b"\0" + group_id.encode()
 
 

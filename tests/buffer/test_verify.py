@@ -1,0 +1,116 @@
+"""What `verify` finds: every list and account that no longer follows from the groups."""
+
+from dataclasses import replace
+
+import pytest
+
+from buffer.tables import u64
+from buffer.verify import verify
+from r3l import codec
+from r3l.records import GroupPlan, Task
+
+
+@pytest.fixture
+def filled(desk, tasks, done):
+    """Groups: two trained, drawn, given back, filling; draws: trained, released, open."""
+    desk.add(tasks(4))
+    for _ in range(3):
+        desk.complete()
+    desk.commit(desk.draw(2).draw_id, 1)
+    desk.complete()
+    desk.draw(2)
+    desk.release_draws()
+    desk.draw(1)
+    half = desk.lease(version=1, plan=GroupPlan(2)).group_id
+    desk.put(half, done("base", 0, version=1))
+    assert [desk.entry(f"g{n:010d}").state for n in range(1, 6)] == [
+        "trained", "trained", "drawn", "complete", "filling"
+    ]  # fmt: skip
+    assert verify(desk.store) == []
+    return desk
+
+
+def _problems(desk, change):
+    with desk.store.write() as txn:
+        change(txn)
+    return "\n".join(verify(desk.store))
+
+
+def _change_draw(draw_id, **changes):
+    return lambda txn: txn.put_draw(replace(txn.draw(draw_id), **changes))
+
+
+def test_a_group_that_says_drawn_after_its_draw_was_given_back_is_found(filled):
+    said = _problems(filled, _change_draw(3, outcome="released"))
+    assert "g0000000003: drawn by draw 3, which does not hold it" in said
+
+
+def test_an_open_draw_of_a_group_that_does_not_say_so_is_found(filled):
+    said = _problems(filled, _change_draw(2, outcome="open"))
+    assert "draw 2: holds g0000000004, which does not say so" in said
+
+
+@pytest.mark.parametrize("draw_id", [1, 2, 3])
+def test_a_draw_of_a_group_that_never_was_is_found(filled, draw_id):
+    said = _problems(filled, _change_draw(draw_id, groups=("g0000000099",)))
+    assert f"draw {draw_id}: of group g0000000099, which never was" in said
+
+
+@pytest.mark.parametrize("draw_id", [1, 2])
+def test_a_missing_draw_is_found(filled, draw_id):
+    said = _problems(filled, lambda txn: txn.delete("draw", u64(draw_id)))
+    assert f"draw {draw_id}: missing" in said
+
+
+def test_a_missing_last_draw_is_found(filled):
+    said = _problems(filled, lambda txn: txn.delete("draw", u64(3)))
+    assert "count draws: 3 is written, there are 2" in said
+    assert "g0000000003: drawn by draw 3, which does not hold it" in said
+
+
+def test_draws_and_steps_that_contradict_each_other_are_found(filled):
+    said = _problems(filled, _change_draw(1, step=7))
+    assert "draw 1: trained in step 7, but not by the ledger" in said
+    assert "step 1: of draw 1, which does not say so" in said
+
+
+@pytest.mark.parametrize("table", ["history", "tag", "task_id"])
+def test_a_list_that_lost_a_line_or_all_or_has_one_too_many_is_found(filled, table):
+    with filled.store.read() as txn:
+        lines = list(txn.scan(table))
+    one = f"table {table}: 1 missing"
+    assert one in _problems(filled, lambda txn: txn.delete(table, lines[0][0]))
+    said = _problems(filled, lambda txn: [txn.delete(table, key) for key, _ in lines])
+    assert f"table {table}: {len(lines)} missing" in said
+    more = [*lines, (lines[0][0] + b"x", lines[0][1])]
+    said = _problems(filled, lambda txn: [txn.put(table, *line) for line in more])
+    assert said == f"table {table}: 1 too much, the first {_first(table, more[-1])!r}"
+
+
+def _first(table, line):
+    return line if table == "task_id" else line[0]
+
+
+def test_an_id_that_leads_to_another_task_is_found(filled):
+    with filled.store.read() as txn:
+        (key, _), *_ = txn.scan("task_id")
+    assert "table task_id" in _problems(filled, lambda txn: txn.put("task_id", key, u64(3)))
+
+
+@pytest.mark.parametrize("index", [0, 3])
+def test_a_missing_task_is_found(filled, index):
+    key = b"train\0\0" + u64(index)
+    said = _problems(filled, lambda txn: txn.delete("task", key))
+    assert "task_id: 1 too much" in said
+    if index == 0:
+        assert "a task before it is missing" in said
+
+
+def test_tasks_of_other_lists_are_told_apart(desk, tasks, done):
+    desk.add(tasks(300))  # indices whose bytes hold a NUL
+    desk.add([Task("e", "workshop", 0)], "eval", "step-0")
+    desk.put(desk.lease().group_id, done())
+    assert verify(desk.store) == []
+    key = b"eval\0step-0\0" + u64(0)
+    wrong = codec.encode(Task("other", "workshop", 0))
+    assert "table task_id: 1 missing" in _problems(desk, lambda txn: txn.put("task", key, wrong))
