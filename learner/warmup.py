@@ -1,9 +1,10 @@
 """Supervised warm start: teach a policy to read a world, to reflect and to obey guidance.
 
-    Teacher ─► lessons ─► batches of similar length ─► fit ─► Hugging Face folder + warmup.json
+    Teacher ─► lessons ─► batches of similar length ─► Trainer.step ─► Hugging Face folder
 
 Some rules of the world are withheld from the demonstrator, so that the policy still has
-something to learn from reward.
+something to learn from reward. A lesson is learned as an auxiliary sample is: the trainer is the
+one that later learns from reward, told to train on supervised rows only.
 """
 
 from __future__ import annotations
@@ -12,30 +13,38 @@ import asyncio
 import itertools
 import json
 import random
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 import torch
-from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envs import registry
 from envs.base import SeededTasks, Skill
 from envs.builtin import BUILTIN_WORLDS
 from learner import demonstrations, tiny
+from learner.batch import Row, StepRows
 from learner.demonstrations import Lesson
+from learner.model_folder import check_model_folder
 from r3l.chat import ChatFormat
-from r3l.config import ActorConfig, AlgorithmConfig, EnvConfig, RunConfig
+from r3l.config import ActorConfig, AlgorithmConfig, EnvConfig, LearnerConfig, RunConfig
 from r3l.errors import UserError
 from r3l.explore import explore_group
 from r3l.protocols import Policy
-from r3l.records import SlotResult, Task, Trajectory
+from r3l.records import Bool, Int32, SlotResult, Task, Trajectory
 
+if TYPE_CHECKING:
+    from learner.trainer import Trainer
+
+SMALL_BYTES = 64 << 20  # of weights
 POOL = 256
 """Lessons sorted by length at a time, so that a batch holds little padding."""
 
@@ -75,19 +84,32 @@ def warmup(
     rules of each world stay unknown; `measured` held-out tasks are played at the end (0: none).
     Raises UserError for an environment without demonstrations.
     """
+    from learner.trainer import Trainer
+
     skill = Skill(withheld=withheld, waste=waste)
-    model, tokenizer = _model(envs, model_folder, seed)
-    chat = ChatFormat(tokenizer)
-    stream = lessons(envs, chat, skill, seed=seed, copying=steps // 10)
-    cut = batches(stream, tokens_per_batch, random.Random(seed))
-    began = time.monotonic()
-    for step, loss in enumerate(fit(model, cut, steps=steps, lr=lr), start=1):
-        if step % 50 == 0 or step == steps:
-            seconds = time.monotonic() - began
-            click.echo(f"warmup step {step}/{steps} loss {loss:.3f} {seconds:.0f} s")
-    model.to(torch.bfloat16).save_pretrained(out)
+    config = LearnerConfig(
+        lr=lr,
+        steps=steps,
+        betas=(0.9, 0.98),
+        weight_decay=0.01,
+        warmup_steps=max(1, steps // 20),
+        schedule="linear",
+        min_lr_share=0.1,
+        tokens_per_micro_batch=tokens_per_batch,
+    )
+    with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
+        start = model_folder or _tiny_model(envs, Path(made_here), seed)
+        check_model_folder(start, f"--model {start}")
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        chat = ChatFormat(tokenizer)
+        stream = lessons(envs, chat, skill, seed=seed, copying=steps // 10)
+        trainer = Trainer(start, config, None, seed=seed)
+    fit(trainer, batches(stream, tokens_per_batch, random.Random(seed)), steps=steps)
+    trainer.save_model(out)
     tokenizer.save_pretrained(out)
-    policy = tiny.LocalPolicy(model.to(torch.float32), chat, seed=seed)
+    AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16).save_pretrained(out)
+    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    policy = tiny.LocalPolicy(model, chat, seed=seed)
     quality = {name: measure(policy, name, measured) for name in envs if measured}
     made = {
         "command": _command(envs, out, model_folder, steps, tokens_per_batch, lr, seed, withheld),
@@ -134,9 +156,23 @@ def _origin(folder: Path | None) -> Any:
 @click.option("--env", "envs", multiple=True, required=True, help="environment; may be repeated")
 @click.option("--model", type=Path, help="Hugging Face folder to go on from; unset: the tiny one")
 @click.option("--out", type=Path, required=True, help="folder to write, must not exist")
-@click.option("--steps", default=2000, show_default=True, help="optimizer steps")
-@click.option("--tokens-per-batch", default=2048, show_default=True, help="padded tokens a step")
-@click.option("--lr", default=3e-3, show_default=True, help="highest learning rate")
+@click.option(
+    "--steps", type=click.IntRange(1), default=2000, show_default=True, help="optimizer steps"
+)
+@click.option(
+    "--tokens-per-batch",
+    type=click.IntRange(1),
+    default=2048,
+    show_default=True,
+    help="padded tokens a step",
+)
+@click.option(
+    "--lr",
+    type=click.FloatRange(0, min_open=True),
+    default=3e-3,
+    show_default=True,
+    help="highest learning rate",
+)
 @click.option("--seed", default=0, show_default=True, help="seed of model, tasks and order")
 @click.option("--withheld", default=4, show_default=True, help="rules left for reward to teach")
 @click.option("--measured", default=100, show_default=True, help="held-out tasks played at the end")
@@ -144,8 +180,20 @@ def warmup_command(envs: tuple[str, ...], model: Path | None, out: Path, **setti
     """Teach a policy, from demonstrations, to act, to reflect and to follow advice."""
     if out.exists():
         raise UserError(f"--out {out}: exists; warmup writes a new folder, name another")
-    torch.set_num_threads(1)  # more threads spin against each other on a model this small
-    for name, quality in warmup(envs, model, out, **settings).items():
+    weights = model.glob("*.safetensors") if model is not None else ()
+    if sum(path.stat().st_size for path in weights) < SMALL_BYTES:
+        torch.set_num_threads(1)  # more threads would spin against each other
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
+    try:
+        found = warmup(envs, model, out, **settings)
+    except BaseException:
+        with suppress(OSError):  # it holds something already
+            out.rmdir()
+        raise
+    for name, quality in found.items():
         shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(quality).items() if k != "tasks")
         click.echo(f"{name} ({quality.tasks} tasks): {shares}")
 
@@ -182,58 +230,45 @@ def batches(
 
 
 def fit(
-    model: Any,
-    stream: Iterable[Sequence[Lesson]],
-    *,
-    steps: int,
-    lr: float,
-    reading: float = 0.6,
-) -> Iterator[float]:
-    """Train `model` on a stream of batches, one AdamW step each; yields the loss of each step.
+    trainer: Trainer, stream: Iterable[Sequence[Lesson]], *, steps: int, reading: float = 0.6
+) -> list[float]:
+    """One optimizer step for each of `steps` batches; returns the loss of each.
 
     For the first `reading` share of the steps all tokens count a little, not only replies: to
     predict a world's lines a model must copy names, which is what acting asks for first and what
-    the few tokens of the replies teach slowly. The rate rises over the first 5 % of the steps
-    and falls linearly to a tenth.
+    the few tokens of the replies teach slowly.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    rise = max(1, steps // 20)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / rise, 1.0 - 0.9 * step / steps)
-    )
-    model.train()
-    for step, batch in enumerate(itertools.islice(stream, steps)):
-        loss = likelihood_loss(model, batch, others=0.3 if step < reading * steps else 0.0)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        scheduler.step()
-        yield float(loss.detach())
-    model.eval()
+    began, losses = time.monotonic(), []
+    for step, batch in enumerate(itertools.islice(stream, steps), start=1):
+        rows = rows_of_lessons(batch, others=0.3 if step <= reading * steps else 0.0)
+        losses.append(trainer.step(rows)["loss"])
+        if step % 50 == 0 or step == steps:
+            seconds = time.monotonic() - began
+            click.echo(f"warmup step {step}/{steps} loss {losses[-1]:.3f} {seconds:.0f} s")
+    return losses
 
 
-def likelihood_loss(model: Any, batch: Sequence[Lesson], *, others: float = 0.0) -> torch.Tensor:
-    """Weighted mean of −log π(token | before) over a batch (B lessons, padded to T).
+def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> StepRows:
+    """Lessons as supervised rows: the loss is the weighted mean of −log π(token | before).
 
     Tokens under the response mask weigh 1, the others of a lesson `others` (0 in what was made
-    up for copying).
+    up for copying) as a row of their own, which the trainer computes together with the first.
     """
-    longest = max(len(lesson.token_ids) for lesson in batch)
-    ids_BT = torch.zeros(len(batch), longest, dtype=torch.long)
-    weight_BT = torch.zeros(len(batch), longest)
-    for row, lesson in enumerate(batch):
-        length = len(lesson.token_ids)
-        ids_BT[row, :length] = torch.from_numpy(lesson.token_ids)
-        weight_BT[row, :length] = 0.0 if lesson.kind == "copy" else others
-        weight_BT[row, :length][torch.from_numpy(lesson.response_mask)] = 1.0
-    # right padding needs no attention mask: nothing that counts lies behind it
-    hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
-    counts_BT = weight_BT[:, 1:] > 0
-    logits_NV = model.lm_head(hidden_BTD[:, :-1][counts_BT]).float()
-    loss_N = functional.cross_entropy(logits_NV, ids_BT[:, 1:][counts_BT], reduction="none")
-    weight_N = weight_BT[:, 1:][counts_BT]
-    return (loss_N * weight_N).sum() / weight_N.sum()
+    rows = []
+    for lesson in batch:
+        rows.append(_row(lesson.token_ids, lesson.response_mask, 1.0))
+        if others and lesson.kind != "copy":
+            rows.append(_row(lesson.token_ids, ~lesson.response_mask, others))
+    total = sum(row.weight * float(row.mask.sum()) for row in rows)
+    return StepRows(tuple(rows), policy_denominator=1.0, sft_denominator=total)
+
+
+def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
+    mask = mask.copy()
+    mask[0] = False  # nothing stands before it
+    end = int(np.flatnonzero(mask)[-1]) + 1
+    unused = np.zeros(end, dtype=np.float32)
+    return Row(token_ids[:end], mask[:end], unused, aux=True, weight=weight)
 
 
 def measure(policy: Policy, env: str, count: int, *, seed: int = 0) -> Quality:
@@ -298,15 +333,12 @@ def _share(values: Sequence[bool]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _model(envs: Sequence[str], folder: Path | None, seed: int) -> tuple[Any, Any]:
-    """The model to train in float32, and its tokenizer."""
-    if folder is None:
-        # Words of every built-in world, so that one policy can go on from one to the other.
-        names = dict.fromkeys([*BUILTIN_WORLDS, *envs])
-        worlds = [demonstrations.demonstrating(name) for name in names]
-        tokenizer = tiny.build_tokenizer(t for world in worlds for t in demonstrations.texts(world))
-        return tiny.build_model(tokenizer, seed=seed), tokenizer
-    if not (folder / "config.json").is_file():
-        raise UserError(f"--model {folder}: no config.json; name a Hugging Face model folder")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer
+def _tiny_model(envs: Sequence[str], folder: Path, seed: int) -> Path:
+    """Write the tiny policy, untrained, with the words of every built-in world, so that one
+    policy can go on from one to the other."""
+    names = dict.fromkeys([*BUILTIN_WORLDS, *envs])
+    worlds = [demonstrations.demonstrating(name) for name in names]
+    tokenizer = tiny.build_tokenizer(t for world in worlds for t in demonstrations.texts(world))
+    tokenizer.save_pretrained(folder)
+    tiny.build_model(tokenizer, seed=seed).save_pretrained(folder)
+    return folder

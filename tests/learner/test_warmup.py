@@ -14,8 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from envs.base import SeededTasks, Skill
 from envs.builtin import builtin_policy
 from learner import demonstrations, tiny, warmup
+from learner.batch import collate
+from learner.trainer import Trainer
 from r3l import reflection
 from r3l.chat import ChatFormat
+from r3l.config import LearnerConfig
 from r3l.errors import UserError
 from r3l.protocols import SampleParams
 
@@ -115,21 +118,41 @@ def test_the_reflections_that_are_taught_parse(chat, lessons):
             assert reflection.parse(text, 7)
 
 
-def test_training_lowers_the_loss_on_replies(chat, lessons):
-    model = tiny.build_model(chat.tokenizer, seed=0, hidden=64, layers=1)
+@pytest.fixture(scope="module")
+def small(chat, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small")
+    tiny.build_model(chat.tokenizer, seed=0, hidden=64, layers=2).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trainer(small):
+    return Trainer(small, LearnerConfig(lr=3e-3, tokens_per_micro_batch=2048), None)
+
+
+def test_the_loss_of_lessons_is_the_weighted_mean_over_their_tokens(small, lessons, trainer):
+    model = AutoModelForCausalLM.from_pretrained(small, dtype=torch.float32)
+    batch = [min(lessons, key=_length), max(lessons, key=_length)]
+    batch.append(next(lesson for lesson in lessons if lesson.kind == "retry"))
+    for others in (0.0, 0.3):
+        total = weights = 0.0
+        for lesson in batch:
+            ids = torch.from_numpy(lesson.token_ids.astype(np.int64))[None]
+            with torch.no_grad():
+                logprobs = model(ids).logits[0, :-1].log_softmax(-1)
+            each = -logprobs.gather(1, ids[0, 1:, None])[:, 0]
+            mask = torch.from_numpy(lesson.response_mask[1:])
+            weight = torch.where(mask, 1.0, others)
+            total, weights = total + float(each @ weight), weights + float(weight.sum())
+        rows = warmup.rows_of_lessons(batch, others=others)
+        _, parts = trainer._losses(collate(rows.rows, trainer.device), rows)
+        assert parts["loss"] == pytest.approx(total / weights, rel=1e-4)
+
+
+def test_training_lowers_the_loss_on_replies(lessons, trainer):
     batches = [lessons[i : i + 8] for i in range(0, len(lessons), 8)]
-    before = _loss(model, batches[0])
-    losses = list(warmup.fit(model, itertools.cycle(batches), steps=20, lr=3e-3))
-    assert len(losses) == 20
-    assert _loss(model, batches[0]) < before - 1.0
-
-
-def test_padding_a_batch_does_not_change_the_loss(chat, lessons):
-    model = tiny.build_model(chat.tokenizer, seed=0, hidden=64, layers=2)
-    pair = [min(lessons, key=_length), max(lessons, key=_length)]
-    counts = [int(lesson.response_mask.sum()) for lesson in pair]
-    alone = [_loss(model, [lesson]) * n for lesson, n in zip(pair, counts, strict=True)]
-    assert _loss(model, pair) == pytest.approx(sum(alone) / sum(counts))
+    losses = warmup.fit(trainer, itertools.cycle(batches[:2]), steps=20, reading=0.0)
+    assert len(losses) == 20 and losses[-1] < losses[0] - 1.0
 
 
 def test_batches_stay_within_their_budget_and_hold_every_lesson(lessons):
@@ -199,7 +222,15 @@ def test_the_command_refuses_an_existing_folder_a_missing_model_and_an_unknown_w
     with pytest.raises(UserError, match=r"--model .*: no config.json"):
         warmup.warmup(["keys"], tmp_path / "none", tmp_path / "out")
     with pytest.raises(UserError, match="env 'nowhere': unknown"):
-        warmup.warmup(["nowhere"], None, tmp_path / "out")
+        CliRunner().invoke(
+            warmup.warmup_command,
+            ["--env", "nowhere", "--out", str(tmp_path / "out")],
+            catch_exceptions=False,
+        )
+    assert not (tmp_path / "out").exists()
+    for wrong in (["--steps", "0"], ["--lr", "-3"], ["--tokens-per-batch", "0"]):
+        arguments = ["--env", "keys", "--out", str(tmp_path / "out"), *wrong]
+        assert CliRunner().invoke(warmup.warmup_command, arguments).exit_code == 2
 
 
 def test_the_shipped_policy_is_small_and_has_heads_that_vllm_takes():
@@ -223,8 +254,3 @@ def test_the_shipped_policy_reads_reflects_and_follows_advice_but_does_not_know_
 
 def _length(lesson):
     return len(lesson.token_ids)
-
-
-def _loss(model, batch):
-    with torch.no_grad():
-        return float(warmup.likelihood_loss(model, batch))
