@@ -46,8 +46,9 @@ test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs -rs
 
+# Waiting threads sleep, as in a run: on cores that others use too, spinning costs ten times as much.
 bench-learner: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.learner
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.learner
 
 bench-weights: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.weights

@@ -9,7 +9,7 @@
 One engine, one set of weights, one optimizer and one token budget for all; ways and workloads
 alternate within a round, and what is printed are medians over rounds and their ratios. The model
 is Qwen2.5-0.5B's architecture, or a smaller one, randomly initialised. By default the rows that
-share half fit one micro-batch as a tree, and a run takes some ten minutes on two cores.
+share half fit one micro-batch as a tree, and a run takes about eleven minutes on two idle cores.
 """
 
 from __future__ import annotations
