@@ -6,15 +6,18 @@ One engine serves all tests of this file, so their order matters to the last one
 import asyncio
 import multiprocessing
 import os
+import shutil
 import signal
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 import pytest
 import torch
+import zmq
+from safetensors.torch import save_file
 
 from actors.engine import VLLMPolicy
 from actors.weights import WeightSubscriber, follow
@@ -37,10 +40,10 @@ PROMPT = list(range(300, 420))
 class Served:
     """An engine, the publisher it follows, and the loop both live in."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Path) -> None:
         small = {"kv_cache_memory_bytes": 64 << 20}
         config = ActorConfig(max_model_len=2048, engine=small)
-        self.policy = VLLMPolicy.start(builtin_policy(), config)
+        self.policy = VLLMPolicy.start(model, config)
         self.publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000)
         self.runner = asyncio.Runner()
         self.subscriber = self.run(self._subscribe())
@@ -89,9 +92,22 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    served = Served()
+    served = Served(builtin_policy())
     yield served
     served.close()
+
+
+@pytest.fixture
+def endless(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Responses take their whole budget, whatever random weights make of the end token."""
+    made = served.policy._params
+
+    def longest(params: SampleParams, budget: int) -> Any:
+        sampling = made(params, budget)
+        sampling.min_tokens = budget
+        return sampling
+
+    monkeypatch.setattr(served.policy, "_params", longest)
 
 
 @pytest.fixture(scope="module")
@@ -178,10 +194,10 @@ class Trigger(Corridor):
         return super().step(action)
 
 
+@pytest.mark.usefixtures("endless")
 def test_an_update_in_the_middle_of_an_attempt_loses_nothing_and_is_recorded(
     served: Served, saved: Tensors
 ) -> None:
-    """Random weights never end a response, so each takes its whole budget."""
     served.update([(name, torch.randn_like(tensor) * 0.02) for name, tensor in saved])
     before = served.version
 
@@ -206,6 +222,7 @@ def test_an_update_in_the_middle_of_an_attempt_loses_nothing_and_is_recorded(
     assert record.oldest_version == before and (record.logprobs[record.response_mask] < 0).all()
 
 
+@pytest.mark.usefixtures("endless")
 def test_what_still_runs_on_old_keys_and_values_leaves_them_to_nobody_else(
     served: Served, saved: Tensors
 ) -> None:
@@ -227,6 +244,83 @@ def test_what_still_runs_on_old_keys_and_values_leaves_them_to_nobody_else(
         return beside
 
     assert served.run(scenario()) == pytest.approx(alone, abs=1e-4)
+
+
+def flipped(frame: bytes) -> bytes:
+    return frame[:-5] + bytes([frame[-5] ^ 1]) + frame[-4:]
+
+
+def truncated(frame: bytes) -> bytes:
+    return frame[: len(frame) // 2]
+
+
+@pytest.mark.usefixtures("endless")
+def test_a_long_sample_outlives_damaged_patches_and_publishers_that_end_or_are_silent(
+    served: Served, saved: Tensors, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Everything goes wrong beside one sample; the last weights are whole all the same."""
+    subscriber, policy, endpoint = served.subscriber, served.policy, served.publisher.endpoint
+    weights = [(name, torch.randn_like(tensor) * 0.02) for name, tensor in saved]
+    served.update(weights)
+    began, failures = served.version, subscriber.figures.failures
+    assert not failures
+    monkeypatch.setattr(subscriber, "timeout_s", 0.5)
+
+    async def published(new: Tensors) -> None:
+        served.version += 1
+        await asyncio.to_thread(served.publisher.publish, served.version, new)
+        while policy.version < served.version or subscriber.loaded is None:
+            await asyncio.sleep(0.01)
+
+    async def damaged(harm: Callable[[bytes], bytes]) -> None:
+        nonlocal weights
+        whole, good = subscriber.figures.full_bytes, Patch.to_wire
+        with monkeypatch.context() as patched:
+            patched.setattr(Patch, "to_wire", lambda patch: harm(good(patch)))
+            weights = stepped(weights)
+            await published(weights)
+        assert subscriber.figures.full_bytes > whole, "what was damaged came whole"
+
+    async def silence() -> None:
+        """Ends the publisher; somebody who never answers takes its place for a while."""
+        served.publisher.close()
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as mute:
+            mute.setsockopt(zmq.LINGER, 0)
+            mute.bind(endpoint)
+            before = failures.get("no_answer", 0)
+            while failures.get("no_answer", 0) < before + 2:
+                await asyncio.sleep(0.01)
+        served.publisher = WeightPublisher(endpoint, anchor_every=1000)
+
+    async def scenario() -> None:
+        nonlocal weights
+        sampling = asyncio.create_task(policy.sample(PROMPT, SampleParams(1900, seed=1)))
+        following = asyncio.create_task(follow(subscriber, policy, every_s=0.01))
+        for count, harm in enumerate((flipped, truncated), 1):
+            await damaged(harm)
+            assert failures["patch_damaged"] == count
+        await silence()
+        await published(weights)  # by the new publisher: whole
+        weights, patches = stepped(weights), subscriber.figures.patch_bytes
+        await published(weights)
+        assert subscriber.figures.patch_bytes > patches and failures["patch_damaged"] == 2
+        assert set(failures) == {"patch_damaged", "no_answer"}
+        assert not sampling.done(), "it ended before the trouble did"
+        sample = await sampling
+        following.cancel()
+        assert sample.version == began and sample.finish_reason == "length"
+        assert len(sample.token_ids) == len(sample.logprobs) == 1900
+        assert all(logprob < 0 for logprob in sample.logprobs)
+
+    served.run(scenario())
+    model = tmp_path / "model"
+    shutil.copytree(builtin_policy(), model)
+    save_file(dict(weights), model / "model.safetensors", metadata={"format": "pt"})
+    fresh = Served(model)
+    try:
+        assert (served.logits(), served.fingerprint()) == (fresh.logits(), fresh.fingerprint())
+    finally:
+        fresh.close()
 
 
 def test_a_retry_finds_its_prefix_cached_unless_the_weights_changed(
