@@ -96,7 +96,9 @@ class Actor:
             await self._leave()
 
     async def _explore_forever(self) -> NoReturn:
-        """Lease a group whenever the engine has room for its attempts."""
+        """Lease a group whenever the engine has room for its attempts; none before it is known
+        which weights will sample them."""
+        await self.policy.hash_first_weights()
         while True:
             while not self.occupancy.admits(self.live.total(), self.plan.base):
                 await asyncio.sleep(WATCH_S)

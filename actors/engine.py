@@ -231,6 +231,17 @@ class VLLMPolicy:
         self.figures.paused_s += pause
         return pause
 
+    async def hash_first_weights(self) -> None:
+        """Know the hash of the weights the engine started with. Raises EngineDead."""
+        async with self._answering("a question for the hash of its weights"):
+            try:
+                fingerprint = await self.hash_weights()
+            except Exception as error:  # a worker may raise anything
+                raise EngineDead(f"the engine failed to hash its weights: {error!r:.500}"
+                                 ) from error  # fmt: skip
+        if not self._loads:  # otherwise it may be the hash of what was loaded meanwhile
+            self.fingerprints[self.version] = fingerprint
+
     async def hash_weights(self) -> str:
         """Hash of what every worker of the engine holds, in the engine's own layout."""
         workers = await self.engine.collective_rpc("r3l_weight_digest")

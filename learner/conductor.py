@@ -22,7 +22,7 @@ import torch
 from buffer import BufferClient, Draw
 from learner.checkpoint import State
 from learner.evaluate import Evaluation, Evaluator
-from learner.metrics import buffer_figures, histograms, mismatched_fingerprints
+from learner.metrics import buffer_figures, histograms, mismatched_fingerprints, unstamped
 from learner.publisher import WeightPublisher
 from learner.report import Reporter
 from learner.safety import SafetyMeter
@@ -162,6 +162,7 @@ class Conductor:
         for alarm in mismatched_fingerprints(draw.groups, self.fingerprints):
             log.error("engines disagree about the weights of %s", alarm)
             figures["weights/mismatch"] = figures.get("weights/mismatch", 0.0) + 1
+        figures["weights/unstamped"] = float(unstamped(draw.groups))
         self.counts["out_of_memory"] += int(figures.pop("learner/out_of_memory", 0.0))
         figures |= {f"learner/{name}": float(n) for name, n in self.counts.items()}
         self.reporter.step(version, figures, histograms(draw.groups, draw.version))

@@ -150,6 +150,15 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
     return alarms
 
 
+def unstamped(groups: Iterable[Group]) -> int:
+    """Attempts of which nobody said what weights sampled them, so that none can be compared."""
+    return sum(
+        int(attempt.step_versions.max()) not in group.fingerprints
+        for group in groups
+        for attempt in group.trajectories
+    )
+
+
 def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
     """(base, distilled) pairs of a group."""
     bases = {t.slot: t for t in group.trajectories if t.role == "base"}
