@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -25,14 +26,14 @@ log = logging.getLogger(__name__)
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
 @click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
 @click.option("--weights", "weights_endpoint", required=True, help="publisher, tcp://host:port")
-@click.option("--name", default="", help="name in logs and figures; default actor-<pid>")
+@click.option("--name", default="", help="name in logs and figures; default actor-<host>-<pid>")
 @click.option("--keys", type=Path, help="client.json of r3l-buffer keygen, for encrypted services")
 def main(
     config_path: Path, buffer_endpoint: str, weights_endpoint: str, name: str, keys: Path | None
 ) -> None:
     """Explore groups for a running job until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    name = name or f"actor-{os.getpid()}"
+    name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
     try:
         config = configuration.load(config_path)
         asyncio.run(_run(config, buffer_endpoint, weights_endpoint, name, keys))

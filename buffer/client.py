@@ -27,6 +27,7 @@ import zmq
 from buffer import protocol, verbs
 from buffer.keys import ClientKeys, load, present
 from buffer.verbs import Call
+from r3l.endpoints import check_endpoint
 from r3l.errors import BufferUnavailable, RecordError
 
 FIRST_TRY_S = 1.0  # wait for an answer before asking again; doubles
@@ -71,12 +72,14 @@ class BufferClient:
 
     `timeout_s`: seconds until a request without an answer raises BufferUnavailable.
     `keys`: the client's key file, where the service asks for one (buffer.keys).
+    Raises UserError for an endpoint that is none and a key file that cannot be read.
     """
 
     def __init__(
         self, endpoint: str, *, name: str = "", timeout_s: float = 10.0, keys: Path | None = None
     ) -> None:
-        self.endpoint, self.name, self.timeout_s = endpoint, name, timeout_s
+        self.endpoint = check_endpoint(endpoint, "buffer")
+        self.name, self.timeout_s = name, timeout_s
         self._context = zmq.Context()
         self._socket: Any = None
         self._rids = _request_ids()
@@ -148,12 +151,14 @@ class AsyncBufferClient:
 
     `timeout_s`: seconds until a request without an answer raises BufferUnavailable.
     `keys`: the client's key file, where the service asks for one (buffer.keys).
+    Raises UserError for an endpoint that is none and a key file that cannot be read.
     """
 
     def __init__(
         self, endpoint: str, *, name: str = "", timeout_s: float = 10.0, keys: Path | None = None
     ) -> None:
-        self.endpoint, self.name, self.timeout_s = endpoint, name, timeout_s
+        self.endpoint = check_endpoint(endpoint, "buffer")
+        self.name, self.timeout_s = name, timeout_s
         self._context = zmq.Context()
         self._keys = load(ClientKeys, keys) if keys else None
         self._rids = _request_ids()

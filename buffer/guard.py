@@ -6,11 +6,11 @@ import fcntl
 import os
 from pathlib import Path
 
+from r3l.endpoints import SOCKET_PATH_LIMIT
 from r3l.errors import UserError
 
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "glusterfs", "9p", "beegfs"}
 _REMOTE_PREFIX = "fuse."
-SOCKET_PATH_LIMIT = 107  # bytes; what the kernel takes
 
 
 def own(folder: Path) -> int:

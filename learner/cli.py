@@ -15,6 +15,7 @@ from learner.model_folder import check_model_folder, fingerprint
 from learner.warmup import warmup_command
 from r3l import config as configuration
 from r3l.config import RunConfig
+from r3l.endpoints import check_endpoint
 from r3l.errors import R3LError, RestartNeeded, TrainingStopped, UserError
 
 EXIT_CODES: dict[type[R3LError], int] = {UserError: 2, TrainingStopped: 3, RestartNeeded: 4}
@@ -80,6 +81,7 @@ def run_training(
     from learner.trainer import Trainer
     from r3l import algorithms
 
+    check_endpoint(buffer_endpoint, "buffer")
     given = Path(config.model)
     check_model_folder(given, f"model {config.model}")
     start = checkpoint.latest(run / "checkpoints") if resume else None

@@ -41,6 +41,25 @@ def test_three_engines_that_die_in_a_row_end_the_actor_with_their_last_lines(
     assert "out of memory on device 3" in result.output
 
 
+@pytest.mark.parametrize(
+    ("buffer", "weights", "named"),
+    [
+        ("nonsense", "tcp://127.0.0.1:9", "buffer 'nonsense'"),
+        ("tcp://127.0.0.1:9", "tcp://127.0.0.1", "weights 'tcp://127.0.0.1'"),
+    ],
+)
+def test_an_address_that_is_none_ends_the_actor_before_it_starts_an_engine(
+    buffer: str, weights: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VLLMPolicy, "start", lambda *_, **__: pytest.fail("it was started"))
+    config = tmp_path / "config.yaml"
+    config.write_text(configuration.dump(configuration.load(DEMO, [f"model={builtin_policy()}"])))
+    arguments = ["--config", str(config), "--buffer", buffer, "--weights", weights]
+    result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == 2
+    assert f"r3l-actor: {named}: must look like tcp://HOST:PORT" in result.output
+
+
 def test_the_log_of_an_engine_is_remembered_after_its_start_too() -> None:
     log = EngineLog()
     with log.captured():
