@@ -11,6 +11,7 @@ from buffer.entry import DrawEntry, Entry, LedgerEntry
 from buffer.filling import check_cause
 from buffer.protocol import Amount
 from buffer.samplers import Pick
+from buffer.stats import group_drops
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
 
@@ -53,6 +54,34 @@ def draw(book: Book, args: protocol.AskDraw, rid: str) -> DrawEntry | None:
     book.count("draws")
     book.count("drawn_groups", args.count)
     return drawn
+
+
+def shortage(book: Book, args: protocol.AskDraw) -> str:
+    """Why a draw cannot be filled: what there is instead, and who is waited for."""
+    index, settings = book.index, book.settings
+    fresh, ready = len(index.drawable()), len(_candidates(book))
+    resting = len(index.replayable()) - (ready - fresh)
+    unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
+    stale = group_drops(index.drops).get("stale", 0)
+    parts = [f"{ready} of {args.count} groups are there"]
+    if not index.tasks["train", ""]:
+        parts.append("no training task is registered")
+    elif unfinished > unheld:
+        parts.append(f"waits for actors to finish {unfinished - unheld}")
+    else:
+        parts.append("waits for actors: none holds a group")
+    if unheld:
+        parts.append(f"{unheld} unfinished ones are abandoned")
+    if resting:
+        parts.append(f"{resting} rest between two draws (cooldown {settings.sampling.cooldown})")
+    if book.full:
+        parts.append(f"the store is full: {book.full}")
+    if held := holding.named(book):
+        parts.append(held)
+    if stale:
+        limit = book.max_staleness
+        parts.append(f"{stale} were dropped so far, more than {limit} steps old at a draw")
+    return "; ".join(parts)
 
 
 def release_draws(book: Book, args: protocol.ReleaseDraws) -> Amount:

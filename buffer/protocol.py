@@ -274,7 +274,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class DrawHead:
-    """A batch follows; draw 0: none yet."""
+    """A batch follows; draw 0: none yet, for this `reason`."""
 
     draw_id: int = 0
     version: int = 0
@@ -282,6 +282,7 @@ class DrawHead:
     weights: tuple[float, ...] = ()
     now: tuple[Status, ...] = ()
     sizes: tuple[int, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)

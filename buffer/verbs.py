@@ -102,14 +102,26 @@ def release(group_ids: Sequence[str], actor: str) -> Call[tuple[str, ...]]:
 
 
 def draw(
-    count: int, version: int, *, consumer: str = "learner", wait_s: float = 0.0
+    count: int,
+    version: int,
+    *,
+    consumer: str = "learner",
+    wait_s: float = 0.0,
+    explain: Callable[[str], object] | None = None,
 ) -> Call[Draw | None]:
     """Draw exactly `count` complete groups no older than η at learner version `version`.
 
-    None if there are not enough after `wait_s` seconds. `version` is at most one step beyond what
+    None if there are not enough after `wait_s` seconds; `explain` is then called with what there
+    is too little of and who is waited for. `version` is at most one step beyond what
     was committed or given to `set_version`; Conflict otherwise.
     """
-    return Call("draw", protocol.AskDraw(count, version, consumer), _draw, hold_s=wait_s)
+
+    def parse(head: DrawHead, frames: Sequence[bytes]) -> Draw | None:
+        if explain is not None and not head.draw_id:
+            explain(head.reason)
+        return _draw(head, frames)
+
+    return Call("draw", protocol.AskDraw(count, version, consumer), parse, hold_s=wait_s)
 
 
 def release_draws(consumer: str = "learner") -> Call[int]:

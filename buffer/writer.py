@@ -166,7 +166,7 @@ class Writer:
             self.actors.saw(args.actor, args.metrics)
             return acting.renew(book, args)
         if op == "draw":
-            return _drawn(book, job) or self._hold(job)
+            return _drawn(book, job) or self._hold(book, job)
         if op == "release_draws":
             self._forget_held(args.consumer)
             return learning.release_draws(book, args)
@@ -201,10 +201,10 @@ class Writer:
 
     # ── draws that wait ─────────────────────────────────────────────────────────────────
 
-    def _hold(self, job: Job) -> DrawHead | None:
+    def _hold(self, book: Book, job: Job) -> DrawHead | None:
         """Keep a draw until it can be answered; a resent one takes the place of the first."""
         if job.request.hold_s <= 0:
-            return DrawHead()
+            return _unfilled(book, job)
         self._held[job.request.rid] = (job, time.monotonic() + job.request.hold_s)
         return None
 
@@ -214,7 +214,7 @@ class Writer:
             drawn = _drawn(book, job)
             if drawn is not None or last or time.monotonic() >= end:
                 del self._held[rid]
-                answers.append((job, drawn or DrawHead()))
+                answers.append((job, drawn or _unfilled(book, job)))
         return answers
 
     def _forget_held(self, consumer: str) -> None:
@@ -232,6 +232,10 @@ def _drawn(book: Book, job: Job) -> Batch | None:
     states = tuple(Status(entry.state, entry.cause, entry.times) for entry in now)
     head = DrawHead(draw.draw_id, draw.version, draw.probabilities, draw.weights, states)
     return Batch(head, draw.groups)
+
+
+def _unfilled(book: Book, job: Job) -> DrawHead:
+    return DrawHead(reason=learning.shortage(book, job.request.arguments))
 
 
 _VERBS: dict[str, Callable[[Book, Any], Any]] = {

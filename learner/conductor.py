@@ -131,13 +131,14 @@ class Conductor:
         began = warned = time.monotonic()
         count = self.config.learner.groups_per_step
         while not self.stopped:
-            draw = self.client.draw(count, version, wait_s=DRAW_WAIT_S)
+            reason: list[str] = []
+            draw = self.client.draw(count, version, wait_s=DRAW_WAIT_S, explain=reason.append)
             now = time.monotonic()
             if draw is not None:
                 return draw, now - began
             if now - warned > WARN_AFTER_S:
-                warned, states = now, self.client.stats().train
-                log.warning("learner waits %.0f s for %d groups: %s", now - began, count, states)
+                warned = now
+                log.warning("learner waits %.0f s for a batch: %s", now - began, *reason)
         return None, time.monotonic() - began
 
     def finish_step(

@@ -112,6 +112,11 @@ class Desk:
         args = protocol.AskDraw(count, version, consumer)
         return self.do(learning.draw, args, rid or f"r{self.rids}")
 
+    def shortage(self, count=2, version=0, consumer="learner"):
+        args = protocol.AskDraw(count, version, consumer)
+        assert self.do(learning.draw, args, "never answered") is None
+        return self.do(learning.shortage, args)
+
     def commit(self, draw_id, step, version=None):
         args = protocol.Commit(draw_id, step, step if version is None else version)
         return self.do(learning.commit, args).count

@@ -6,6 +6,7 @@ import pytest
 
 from buffer import BufferClient, acting
 from buffer.protocol import Wait
+from buffer.samplers import Sampling
 from buffer.verify import verify
 from r3l.errors import Conflict, DrawExpired
 from r3l.records import GroupPlan
@@ -156,6 +157,54 @@ def test_who_holds_drawn_groups_is_said_to_those_who_wait(make):
     assert isinstance(wait, Wait)
     held = "notebook holds 2 drawn groups (last heard of 20 s ago, given back after 60 s)"
     assert held in wait.reason
+
+
+@pytest.fixture
+def short(make_desk, tasks):
+    """A desk with three tasks, η 1 and a cooldown."""
+    desk = make_desk(sampling=Sampling(reuse=2, cooldown=3), draw_s=60.0)
+    assert "no training task is registered" in desk.shortage()
+    desk.add(tasks(3))
+    return desk
+
+
+def test_a_draw_that_waits_for_actors_says_how_many_groups_they_hold(short):
+    assert short.shortage() == "0 of 2 groups are there; waits for actors: none holds a group"
+    short.complete()
+    short.lease("a")
+    short.lease("b")
+    short.release(["g0000000003"], "b")
+    said = "1 of 2 groups are there; waits for actors to finish 1; 1 unfinished ones are abandoned"
+    assert short.shortage() == said
+
+
+def test_a_draw_that_finds_only_stale_resting_or_drawn_groups_says_so(short):
+    for _ in range(4):
+        short.complete()
+    short.commit(short.draw(2).draw_id, 1)
+    short.draw(1, consumer="notebook")
+    said = short.shortage(version=2)
+    assert "; 2 rest between two draws (cooldown 3)" not in said  # too old to be drawn again
+    assert "notebook holds 1 drawn groups (last heard of 0 s ago, given back after 60 s)" in said
+    assert said.endswith("; 1 were dropped so far, more than 1 steps old at a draw")
+
+
+def test_a_draw_that_finds_only_resting_groups_says_so(short):
+    for _ in range(2):
+        short.complete()
+    short.commit(short.draw(2).draw_id, 1)
+    assert "; 2 rest between two draws (cooldown 3)" in short.shortage(version=1)
+
+
+def test_a_client_is_told_why_there_is_no_batch(serve, tasks):
+    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 2)
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(3))
+        client.lease("a", 0, GroupPlan(1))
+        for wait_s in (0.0, 0.2):
+            reasons = []
+            assert client.draw(2, 0, wait_s=wait_s, explain=reasons.append) is None
+            assert reasons == ["0 of 2 groups are there; waits for actors to finish 1"]
 
 
 def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done):
