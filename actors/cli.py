@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from envs.builtin import model_path
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
@@ -70,7 +71,7 @@ async def _run(
                 engine_log, actor, policy = EngineLog(), None, None
                 try:
                     with engine_log.captured():
-                        model = Path(config.model)
+                        model = model_path(config.model)
                         policy = VLLMPolicy.start(model, config.actor, seed=config.seed)
                     policy.figures = figures
                     actor = Actor(name, policy, client, subscriber, make_env, config, counts)

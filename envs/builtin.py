@@ -11,3 +11,8 @@ BUILTIN_WORLDS = ("workshop", "keys")
 def builtin_policy() -> Path:
     """The shipped tiny policy, a Hugging Face model folder (made by `r3l-learner warmup`)."""
     return Path(__file__).parent / "policies" / "tiny"
+
+
+def model_path(name: str) -> Path:
+    """The model folder behind the setting `model`: a path, or `builtin`."""
+    return builtin_policy() if name == "builtin" else Path(name).expanduser().resolve()

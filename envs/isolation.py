@@ -226,7 +226,9 @@ class _Worker:
                     error = from_wire(answer)
                     _fail(future, error)
                     if request["op"] == "hello" or error.cause == "environment_memory":
-                        self.gone = error.cause
+                        # What the user can put right is told in one line, by whoever started it.
+                        wrong = isinstance(error, UserError)
+                        self.gone = "environment_closed" if wrong else error.cause
                 elif not future.done():
                     future.set_result(answer)
                 if self.gone:

@@ -35,7 +35,8 @@ class ScienceWorld:
 
     `tasks`: only these, by name; `simplification`: upstream's, comma separated; `eval_split`:
     test or dev; `max_steps`: steps of every task, 0 for half as many again as its longest gold
-    path, at least 30; `heap_mib`: memory of the Java machine; `timeout_s`: longest call to it.
+    path, at least 30; `heap_mib`: memory of the Java machine; `timeout_s`: longest call to it,
+    less than env.step_s so that a hung machine is told from a hung worker.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ScienceWorld:
         eval_split: str = "test",
         max_steps: int = 0,
         heap_mib: int = 512,
-        timeout_s: float = 100.0,
+        timeout_s: float = 50.0,
     ) -> None:
         library = needs.package("scienceworld", "scienceworld.constants", "scienceworld")
         needs.program("scienceworld", "java", jvm.INSTALL_JAVA)

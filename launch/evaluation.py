@@ -65,9 +65,13 @@ class Results:
             if known.exists():
                 _check_same(folder, json.loads(known.read_text(encoding="utf-8")), settings)
             else:
-                known.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+                building = folder / f".{SETTINGS}"
+                building.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+                building.replace(known)
         except OSError as error:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
+        except json.JSONDecodeError:
+            raise UserError(f"--out {folder}: its {SETTINGS} is no JSON; name another") from None
         self.done: dict[tuple[str, int], Result] = {}
         self._file: TextIO | None = None
         if self.path.exists():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buffer.keys import ClientKeys, ServiceKeys, is_local, load
-from envs.builtin import builtin_policy
+from envs.builtin import model_path
 from envs.registry import make, tasks
 from launch.hosts import Hosts, read_hosts
 from learner.model_folder import check_model_folder
@@ -162,7 +162,7 @@ def actor_gpu(index: int, gpus: int, learner_gpus: int) -> int | None:
 
 def resolve_model(name: str, earlier_reasoning: EarlierReasoning = "refuse") -> Path:
     """The model folder behind a name. Raises UserError unless r3l can talk to it."""
-    folder = builtin_policy() if name == "builtin" else Path(name).expanduser().resolve()
+    folder = model_path(name)
     check_model_folder(folder, f"--model {name}")
     from transformers import AutoTokenizer
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from envs.builtin import model_path
 from learner.model_folder import check_model_folder, fingerprint
 from learner.warmup import warmup_command
 from r3l import config as configuration
@@ -82,7 +83,7 @@ def run_training(
     from r3l import algorithms
 
     check_endpoint(buffer_endpoint, "buffer")
-    given = Path(config.model)
+    given = model_path(config.model)
     check_model_folder(given, f"model {config.model}")
     start = checkpoint.latest(run / "checkpoints") if resume else None
     origin = fingerprint(given)

@@ -91,6 +91,9 @@ def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_pat
     Results(tmp_path, {"seed": 0, "split": "eval"})
     with pytest.raises(UserError, match=r"holds an evaluation with seed 0, this one has 1"):
         Results(tmp_path, {"seed": 1, "split": "eval"})
+    (tmp_path / "settings.json").write_text("")
+    with pytest.raises(UserError, match="is no JSON"):
+        Results(tmp_path, {"seed": 0, "split": "eval"})
 
 
 def some_results():
