@@ -25,6 +25,7 @@ from r3l import algorithms
 from r3l.config import RunConfig
 from r3l.errors import (
     BufferUnavailable,
+    Conflict,
     EngineDead,
     LeaseLost,
     LimitExceeded,
@@ -144,8 +145,8 @@ class Actor:
                 accepted=lease.accepted,
                 emit=put,
             )
-        except LeaseLost as lost:
-            self.counts["lease_lost"] += 1
+        except (LeaseLost, Conflict) as lost:
+            self.counts["lease_lost" if isinstance(lost, LeaseLost) else "put_conflicts"] += 1
             log.warning("%s: left to another actor (%s)", lease.group_id, lost)
         else:
             self.counts["groups"] += 1

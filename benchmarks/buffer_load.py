@@ -4,8 +4,8 @@
 
 Actors lease, put results slot by slot or all at once, report failures, lose leases and come
 back; learners draw, commit and sometimes die with a batch. Every error is fatal but those that
-are part of the game (LeaseLost). Afterwards the store is verified: every acknowledged result is
-there and every group was trained once. Prints one line of figures.
+are part of the game (LeaseLost, Conflict). Afterwards the store is verified: every acknowledged
+result is there and every group was trained once. Prints one line of figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.buffer_service import Service, attempt
 from buffer import AsyncBufferClient, Lease, offline
 from buffer.store import Store
 from buffer.verify import verify
-from r3l.errors import LeaseLost
+from r3l.errors import Conflict, LeaseLost
 from r3l.records import GroupPlan, Task
 
 ACTORS, PROCESSES, LEARNERS = 64, 2, 4
@@ -57,7 +57,7 @@ class Fleet:
                     continue
                 try:
                     await self._explore(client, name, lease, chance)
-                except LeaseLost:
+                except (LeaseLost, Conflict):  # another one has the group by now
                     self.counts["leases_lost"] += 1
 
     async def _explore(

@@ -16,7 +16,7 @@ from buffer import holding, outcome, protocol
 from buffer.admission import admits, ahead_of_takeover
 from buffer.book import Book
 from buffer.entry import Entry
-from buffer.filling import accept, check_put, give_up_stragglers, quorum
+from buffer.filling import accept, check_again, check_put, give_up_stragglers, quorum
 from buffer.outcome import Outcome
 from buffer.protocol import Amount, Ids, Lease, PutAck, Record, Wait
 from buffer.tables import read_result, task_key
@@ -87,7 +87,8 @@ def put(
 ) -> PutAck:
     """Resolve slots with `data`, encoded slot results; the last one finishes the group.
 
-    All are accepted or none. Slots that are resolved already are left as they are.
+    All are accepted or none. Slots that are resolved already are left as they are; raises Conflict
+    for one that was resolved with another result.
     """
     entry = book.find(args.group_id)
     if entry is None and book.txn.evicted(args.group_id):
@@ -103,6 +104,9 @@ def put(
     new = {slot: result for slot, result in told.items() if slot not in entry.resolved}
     if new:
         check_put(book, entry, args, new)
+    if len(new) < len(told):
+        check_again(entry, told)
+    if new:
         entry = accept(book, entry, new, args.fingerprint)
         book.count("puts", len(new))
     return PutAck(new=len(new), complete=entry.whole)

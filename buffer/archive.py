@@ -24,10 +24,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from buffer import jsonl, parquet
+from buffer import intact, jsonl, parquet
 from buffer.entry import DrawEntry, Dropped, Entry, LedgerEntry, Marks
 from buffer.store import Store
-from buffer.tables import Txn, read_group
+from buffer.tables import Txn
 from r3l import codec
 from r3l.errors import R3LError, SchemaVersionError, UserError
 from r3l.records import Group, Purpose, Task
@@ -146,7 +146,7 @@ def _tasks(txn: Txn) -> Iterator[TaskRow]:
 
 _GET: dict[str, Callable[[Txn], Iterable[Any]]] = {
     "tasks": _tasks,
-    "groups": lambda txn: (read_group(txn.group_bytes(e), e) for e in txn.entries()),
+    "groups": lambda txn: (intact.read(txn, entry) for entry in txn.entries()),
     "states": lambda txn: txn.entries(),
     "draws": lambda txn: (codec.decode(DrawEntry, data) for _, data in txn.scan("draw")),
     "ledger": lambda txn: (txn.read_ledger(data) for _, data in txn.scan("ledger")),
@@ -169,12 +169,14 @@ _PUT: dict[str, Callable[[Txn, Any], object]] = {
 def _put_group(txn: Txn, entry: Entry, group: Group) -> None:
     if entry.group_id != group.group_id:
         raise UserError(f"states and groups differ: {entry.group_id} beside {group.group_id}")
+    parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
+    entry = entry.but(checksums=intact.again(entry, parts))
     txn.put_entry(entry)
     txn.add_group(entry)
     txn.set_live(entry)
     if entry.unfinished:
-        for result in group.results:
-            txn.put_part(entry.group_id, result.role, result.slot, codec.encode(result))
+        for (role, slot), data in parts.items():
+            txn.put_part(entry.group_id, role, slot, data)
     else:
         txn.put_record(entry, codec.encode(group))
 

@@ -26,10 +26,10 @@ class Entry:
     was noticed and counted. `rid`: request that was answered with the lease, so that asking
     again after a lost answer gives the same one. `done`: slots with a trajectory, `done_base`
     of them base slots, `rewards` theirs as they came; `oldest`: oldest policy version among
-    them, -1 for none; `nbytes`: size of the accepted results. `failures`: "role/cause" of every
-    failed slot. `task_index`: place of the task in its list. `draw_id`: its latest draw, 0 once
-    that was given back. `steps`: optimizer steps it was trained in (`step`: the only one, in
-    entries of schema 1).
+    them, -1 for none; `nbytes`: size of the accepted results; `checksums`: those of `resolved`, as
+    in buffer.intact. `failures`: "role/cause" of every failed slot. `task_index`: place of the
+    task in its list. `draw_id`: its latest draw, 0 once that was given back. `steps`: optimizer
+    steps it was trained in (`step`: the only one, in entries of schema 1).
     """
 
     group_id: str
@@ -49,6 +49,7 @@ class Entry:
     oldest: int = -1
     rewards: tuple[float, ...] = ()
     nbytes: int = 0
+    checksums: tuple[int, ...] = ()
     failures: tuple[str, ...] = ()
     cause: str = ""
     times: dict[str, float] = field(default_factory=dict)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from buffer import outcome, protocol
+from buffer import intact, outcome, protocol
 from buffer.book import Book
 from buffer.entry import Entry
 from buffer.outcome import Outcome
 from buffer.protocol import Record
 from buffer.tables import Parts
 from r3l import codec
-from r3l.errors import LeaseLost, LimitExceeded, RecordError, StoreError
+from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import STRAGGLER, Role, SlotResult
 
 REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
@@ -41,6 +42,21 @@ def check_put(book: Book, entry: Entry, args: protocol.Put, new: Results) -> Non
         raise StoreError(f"the store is full: {book.full}; nothing was written", cause="full")
 
 
+def check_again(entry: Entry, told: Results) -> None:
+    """Raise Conflict if a slot that is resolved was put with another result than the first.
+
+    A straggler's late result is no conflict, nor one of which no checksum was kept.
+    """
+    for slot, kept in intact.known(entry).items():
+        if slot in told and kept not in (intact.checksum(told[slot][1]), _checksum_late(*slot)):
+            raise Conflict(
+                f"{slot[0]} slot {slot[1]} of group {entry.group_id} was resolved with another "
+                "result already; that one stays",
+                group_id=entry.group_id,
+                state=entry.state,
+            )
+
+
 def check_cause(cause: str) -> None:
     """Raise LimitExceeded for a cause that cannot be counted under."""
     if len(cause.encode()) > CAUSE_LIMIT or "\0" in cause:
@@ -53,14 +69,14 @@ def accept(book: Book, entry: Entry, new: Results, stamp: tuple[int, str] | None
 
     `stamp`: policy version and hash of the weights that sampled them.
     """
-    changes = _resolved(book, entry, [told for told, _ in new.values()])
+    data = {key: encoded for key, (_, encoded) in new.items()}
+    changes = _resolved(book, entry, [told for told, _ in new.values()], data)
     changes |= {
         "nbytes": entry.nbytes + _size(new),
         "lapsed": False,
         "deadline": book.now + book.settings.lease_s,
         "fingerprints": _with_stamp(book, entry, stamp),
     }
-    data = {key: encoded for key, (_, encoded) in new.items()}
     if len(changes["resolved"]) == entry.slots:
         return _finish(book, entry, changes, data)
     for (role, slot), encoded in data.items():
@@ -87,10 +103,21 @@ def quorum(book: Book, entry: Entry) -> bool:
 def give_up_stragglers(book: Book, entry: Entry) -> Entry:
     """Complete a group with what it has: the other slots failed with cause STRAGGLER."""
     missing = [slot for slot in entry.plan.slots() if slot not in entry.resolved]
-    late = [SlotResult(role, slot, "failed", cause=STRAGGLER) for role, slot in missing]
+    late = [_late(role, slot) for role, slot in missing]
+    data: Parts = {(result.role, result.slot): codec.encode(result) for result in late}
     book.count("quorums")
-    changes = _resolved(book, entry, [outcome.of(result) for result in late])
-    return _finish(book, entry, changes, {(r.role, r.slot): codec.encode(r) for r in late})
+    changes = _resolved(book, entry, [outcome.of(result) for result in late], data)
+    return _finish(book, entry, changes, data)
+
+
+def _late(role: Role, slot: int) -> SlotResult:
+    """What stands in for a straggler's result."""
+    return SlotResult(role, slot, "failed", cause=STRAGGLER)
+
+
+@lru_cache(maxsize=1024)
+def _checksum_late(role: Role, slot: int) -> int:
+    return intact.checksum(codec.encode(_late(role, slot)))
 
 
 def _with_stamp(book: Book, entry: Entry, stamp: tuple[int, str] | None) -> dict[int, str]:
@@ -123,8 +150,12 @@ def _check_outcome(entry: Entry, result: Outcome) -> None:
         raise LimitExceeded(f"reward {result.reward}: must be within ±{REWARD_LIMIT:g}")
 
 
-def _resolved(book: Book, entry: Entry, results: Sequence[Outcome]) -> dict[str, Any]:
-    """What changes about a group when these slots are resolved; failures are counted."""
+def _resolved(book: Book, entry: Entry, results: Sequence[Outcome], data: Parts) -> dict[str, Any]:
+    """What changes about a group when these slots are resolved; failures are counted.
+
+    `data`: the results as encoded, in the same order.
+    """
+    unknown = (intact.UNKNOWN,) * (len(entry.resolved) - len(entry.checksums))
     done = [result for result in results if result.reward is not None]
     failed = [result for result in results if result.status == "failed"]
     for result in failed:
@@ -132,6 +163,7 @@ def _resolved(book: Book, entry: Entry, results: Sequence[Outcome]) -> dict[str,
     oldest = [result.oldest for result in done] + [entry.oldest] * (entry.oldest >= 0)
     return {
         "resolved": entry.resolved + tuple([(result.role, result.slot) for result in results]),
+        "checksums": entry.checksums + unknown + tuple(map(intact.checksum, data.values())),
         "failures": entry.failures + tuple([f"{one.role}/{one.cause}" for one in failed]),
         "done": entry.done + len(done),
         "done_base": entry.done_base + sum([result.role == "base" for result in done]),

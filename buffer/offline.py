@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from buffer import stats
+from buffer import intact, stats
 from buffer.entry import Entry
 from buffer.store import Store
-from buffer.tables import Txn, not_found, read_group
+from buffer.tables import Txn, not_found
 from r3l.errors import NotFound
 from r3l.records import Group
 
@@ -40,17 +40,20 @@ def figures(store: Store) -> dict[str, Any]:
 
 
 def group(store: Store, group_id: str) -> Group:
-    """A group as it is now, with what was accepted so far if it is unfinished."""
+    """A group as it is now, with what was accepted so far if it is unfinished.
+
+    Raises RecordError if it is not what was put.
+    """
     with store.read() as txn:
         entry = txn.entry(group_id)
         if entry is None:
             raise not_found(txn, group_id)
-        return read_group(txn.group_bytes(entry), entry)
+        return intact.read(txn, entry)
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
     """The exact batch an optimizer step was trained on, in its order, and the ids of those of
-    its groups that were evicted since."""
+    its groups that were evicted since. Raises RecordError if one is not what was put."""
     with store.read() as txn:
         line = txn.ledger(step)
         if line is None:

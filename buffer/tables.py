@@ -206,8 +206,9 @@ class Txn:
         sealed = self.get("group", entry.group_id.encode())
         return sealed or self._compose(entry, self.parts(entry.group_id))
 
-    def _compose(self, entry: Entry, parts: Parts) -> bytes:
-        head = Group(
+    def head(self, entry: Entry) -> Group:
+        """The group without its results."""
+        return Group(
             group_id=entry.group_id,
             task=self.task(entry.purpose, entry.tag, entry.task_index),
             plan=entry.plan,
@@ -219,7 +220,9 @@ class Txn:
             times=entry.times,
             fingerprints=entry.fingerprints,
         )
-        return codec.encode_group(head, [parts[key] for key in sorted(parts)])
+
+    def _compose(self, entry: Entry, parts: Parts) -> bytes:
+        return codec.encode_group(self.head(entry), [parts[key] for key in sorted(parts)])
 
     # ── tasks, draws, marks ─────────────────────────────────────────────────────────────
 

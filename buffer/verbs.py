@@ -72,7 +72,7 @@ def put(
     none, however often it is sent.
 
     `fingerprint`: policy version and hash of the weights that sampled them. Raises LeaseLost if
-    the group is another actor's by now.
+    the group is another actor's by now, Conflict if a slot was resolved with another result.
     """
     several = (results,) if isinstance(results, SlotResult) else results
     records, sizes = codec.encode_together(several)  # the service checks them

@@ -8,7 +8,7 @@ from typing import Any
 
 from lmdb import verify as lmdb_verify
 
-from buffer import counts
+from buffer import counts, intact
 from buffer.entry import DrawEntry, Drop, Entry
 from buffer.store import Store
 from buffer.tables import SCHEMA, Txn, history_key, read_group, tag_prefix, u64
@@ -47,12 +47,13 @@ def verify(store: Store) -> list[str]:
 def _group_problems(txn: Txn, entry: Entry) -> Iterator[str]:
     name = entry.group_id
     try:
-        record = read_group(txn.group_bytes(entry), entry)
+        data = txn.group_bytes(entry)
+        record = read_group(data, entry)
+        damage = list(intact.damage(txn, entry, data, record))
     except R3LError as error:
         yield f"{name}: {error}"
         return
-    if {(r.role, r.slot) for r in record.results} != set(entry.resolved):
-        yield f"{name}: its results are not those its state names"
+    yield from (f"{name}: {problem}" for problem in damage)
     if entry.state in ("complete", "drawn", "trained") and record.unresolved:
         yield f"{name}: {entry.state} with unresolved slots"
     if not entry.unfinished and txn.parts(name):

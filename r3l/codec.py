@@ -96,13 +96,15 @@ def _decode_carefully(kind: type[T], data: bytes | memoryview) -> T:
 
 def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
     """A group without results, encoded with these ones, which are not decoded for it."""
-    prefix = _prefix(SlotResult.__name__)
-    bodies = [
-        result[len(prefix) :] if result[: len(prefix)] == prefix else _rewritten(result)
-        for result in results
-    ]
+    bodies = [result_body(result) for result in results]
     start = _prefix(Group.__name__) + quick.write_open(head, "results", len(bodies))
     return check_size(b"".join([start, *bodies]))
+
+
+def result_body(result: bytes | memoryview) -> bytes | memoryview:
+    """An encoded slot result as it lies in a group that `encode_group` made."""
+    prefix = _prefix(SlotResult.__name__)
+    return result[len(prefix) :] if result[: len(prefix)] == prefix else _rewritten(result)
 
 
 def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:

@@ -13,7 +13,14 @@ from actors.engine import EngineFigures
 from actors.weights import WeightSubscriber
 from buffer import Lease, Wait
 from r3l.config import RunConfig
-from r3l.errors import EngineDead, LimitExceeded, R3LError, RecordError
+from r3l.errors import (
+    Conflict,
+    EngineDead,
+    LeaseLost,
+    LimitExceeded,
+    R3LError,
+    RecordError,
+)
 from r3l.protocols import Sample, SampleParams
 from r3l.records import GroupPlan, SlotResult, Task
 from tests.r3l.fakes import Corridor, ScriptedPolicy
@@ -50,6 +57,7 @@ class Buffer:
         self.puts: list[tuple[str, SlotResult, Any]] = []
         self.released: list[str] = []
         self.slow = asyncio.Event()
+        self.taken: dict[str, type[R3LError]] = {}
 
     async def lease(self, actor: str, version: int, plan: GroupPlan, *_: Any) -> Lease | Wait:
         if self.granted == self.groups:
@@ -60,6 +68,8 @@ class Buffer:
 
     async def put(self, group_id: str, actor: str, result: SlotResult, stamp: Any) -> None:
         await self.slow.wait()
+        if group_id in self.taken:
+            raise self.taken[group_id](f"{group_id} is another's")
         if self.refusal is not None and group_id == "g1" and result.status == "done":
             raise self.refusal
         self.puts.append((group_id, result, stamp))
@@ -124,6 +134,26 @@ def test_who_is_asked_to_stop_puts_what_is_done_and_gives_back_the_rest() -> Non
             assert buffer.puts and buffer.released
             assert all(stamp == (0, "abc") for *_, stamp in buffer.puts)
             assert set(buffer.released) <= {"g1", "g2"}
+
+    asyncio.run(scenario())
+
+
+def test_groups_that_are_somebody_elses_by_now_are_left_and_counted() -> None:
+    async def scenario() -> None:
+        engine, buffer = Engine(), Buffer(groups=3)
+        buffer.taken = {"g1": LeaseLost, "g2": Conflict}
+        buffer.slow.set()
+        async with acting(engine, buffer, requests=64) as actor:
+            running = asyncio.create_task(actor.run())
+            await eventually(lambda: engine.figures.running == 6)
+            for _ in range(6 * 3):
+                engine.answers.release()
+            await eventually(lambda: not actor.held)
+            assert actor.counts["lease_lost"] == actor.counts["put_conflicts"] == 1
+            assert actor.counts["groups"] == 1 and {group for group, *_ in buffer.puts} == {"g3"}
+            actor.stop.set()
+            await running
+            assert not buffer.released
 
     asyncio.run(scenario())
 

@@ -14,7 +14,7 @@ import sys
 import time
 
 from buffer import BufferClient, Lease
-from r3l.errors import LeaseLost
+from r3l.errors import Conflict, LeaseLost
 from r3l.records import GroupPlan
 from tests.buffer.conftest import _done
 
@@ -51,7 +51,7 @@ def act(client, log, name):
             for slot in {0, 1} - taken:
                 client.put(lease.group_id, name, _done("base", slot, version=version))
                 log.write("put", lease.group_id, slot)
-        except LeaseLost:
+        except (LeaseLost, Conflict):
             log.write("lost", lease.group_id)
 
 

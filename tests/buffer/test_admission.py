@@ -145,18 +145,19 @@ class Simulation:
         mine = [group for group, (holder, _) in self.held.items() if holder == actor]
         if mine and chance.random() < 0.8:
             group = chance.choice(mine)
-            _, plan = self.held.pop(group)
-            self.finish(actor, group, plan)
+            _, missing = self.held.pop(group)
+            self.finish(actor, group, missing)
         elif chance.random() < 0.05:  # the actor dies with all it holds
             self.held = {g: h for g, h in self.held.items() if h[0] != actor}
         else:
             lease = desk.lease(actor, self.actors[actor], GroupPlan(chance.randint(1, 2)))
             if isinstance(lease, Lease):
-                self.held[lease.group_id] = (actor, lease.plan)
+                missing = set(range(lease.plan.base)) - {result.slot for result in lease.accepted}
+                self.held[lease.group_id] = (actor, missing)
 
-    def finish(self, actor, group, plan):
+    def finish(self, actor, group, missing):
         try:
-            for slot in range(plan.base):
+            for slot in missing:
                 version = self.actors[actor]
                 failed = SlotResult("base", slot, "failed", cause="env")
                 result = self.done("base", slot, version=version)

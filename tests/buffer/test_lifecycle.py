@@ -37,7 +37,7 @@ def test_a_put_that_is_sent_again_changes_nothing_even_after_training(desk, task
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(2)).group_id
     assert desk.put(group, done("base", 0)).new
-    assert not desk.put(group, done("base", 0, reward=1.0)).new
+    assert not desk.put(group, done("base", 0)).new
     desk.put(group, done("base", 1))
     desk.commit(desk.draw(1).draw_id, 1)
     again = desk.put(group, done("base", 1), actor="somebody else")

@@ -14,7 +14,7 @@ from buffer.protocol import Lease
 from buffer.retention import Retention
 from buffer.verify import verify
 from r3l import codec
-from r3l.errors import DrawExpired, LeaseLost
+from r3l.errors import Conflict, DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
 from tests.buffer.conftest import Desk, _done
 
@@ -68,12 +68,16 @@ class Lives(RuleBasedStateMachine):
         result = SlotResult("base", slot, "failed", cause="env")
         if not fails:
             result = _done("base", slot, version=self.version, reward=float(slot))
+        same = known and self.slots[group][slot] == codec.encode(result)
         try:
             ack = self.desk.put(group, result, actor)
         except LeaseLost:
             assert actor != holder and not known
             return
-        assert bool(ack.new) != known
+        except Conflict:
+            assert known and not same
+            return
+        assert bool(ack.new) != known and known == same
         if known:
             return
         assert actor == holder
