@@ -164,9 +164,15 @@ def resolve_model(name: str, earlier_reasoning: EarlierReasoning = "refuse") -> 
     """The model folder behind a name. Raises UserError unless r3l can talk to it."""
     folder = model_path(name)
     check_model_folder(folder, f"--model {name}")
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
-    ChatFormat(AutoTokenizer.from_pretrained(folder), earlier_reasoning=earlier_reasoning)
+    try:
+        AutoConfig.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"--model {name}: transformers cannot read it ({reason})") from None
+    ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
     return folder
 
 

@@ -25,6 +25,10 @@ def run(tmp_path: Path) -> Path:
 def test_a_model_folder_without_config_or_tokenizer_is_refused(tmp_path: Path, run: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(builtin_policy(), model)
+    config = (model / "config.json").read_text()
+    (model / "config.json").write_text("{}")
+    assert "transformers cannot read it" in refused("--run", str(run), "--model", str(model))
+    (model / "config.json").write_text(config)
     for file in model.glob("token*"):
         file.unlink()
     assert "no tokenizer" in refused("--run", str(run), "--model", str(model))
