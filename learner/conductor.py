@@ -22,6 +22,7 @@ import torch
 from buffer import BufferClient, Draw
 from learner.checkpoint import State
 from learner.evaluate import Evaluation, Evaluator
+from learner.exchange import WARN_AFTER_S, still_waiting
 from learner.metrics import buffer_figures, histograms, mismatched_fingerprints, unstamped
 from learner.publisher import WeightPublisher
 from learner.report import Reporter
@@ -34,7 +35,6 @@ from r3l.records import Group, Task
 log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
-WARN_AFTER_S = 30.0
 SKIPPED = "skipped.jsonl"
 BEST, CANDIDATES = "best", "candidates"
 
@@ -86,7 +86,7 @@ class Conductor:
         self.evaluator.take_up(self.reporter.evaluated, version)
         if version == 0:
             self.evaluate(0)
-            self._wait_for_evaluations()
+            self._wait_for_evaluations(trainer)
 
     def _check_ledger(self, state: State) -> None:
         """Say so where the buffer is not the one the checkpoint was trained from."""
@@ -102,12 +102,12 @@ class Conductor:
                 state.version,
             )
 
-    def end(self, version: int) -> None:
+    def end(self, trainer: Trainer, version: int) -> None:
         """Evaluate the final policy and wait for the result."""
-        self._wait_for_evaluations()
+        self._wait_for_evaluations(trainer)
         if not self.stopped and version > 0:
             self.evaluate(version)
-            self._wait_for_evaluations()
+            self._wait_for_evaluations(trainer)
         if not self.evaluator.pending:
             shutil.rmtree(self.run / CANDIDATES, ignore_errors=True)
 
@@ -123,10 +123,11 @@ class Conductor:
 
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
-    def draw(self, version: int) -> tuple[Draw | None, float]:
+    def draw(self, trainer: Trainer, version: int) -> tuple[Draw | None, float]:
         """Wait for a full batch of fresh groups: (draw, seconds waited); None when stopped.
 
-        Waits for actors to complete groups; says so every WARN_AFTER_S.
+        Waits for actors to complete groups; says so to the other ranks every DRAW_WAIT_S, and to
+        people every WARN_AFTER_S.
         """
         began = warned = time.monotonic()
         count = self.config.learner.groups_per_step
@@ -136,6 +137,7 @@ class Conductor:
             now = time.monotonic()
             if draw is not None:
                 return draw, now - began
+            still_waiting(trainer)
             if now - warned > WARN_AFTER_S:
                 warned = now
                 log.warning("learner waits %.0f s for a batch: %s", now - began, *reason)
@@ -229,8 +231,9 @@ class Conductor:
         if version not in self.reporter.evaluated:
             self.evaluator.start(version)
 
-    def _wait_for_evaluations(self) -> None:
-        self._report_evaluations(self.evaluator.wait(lambda: self.stopped))
+    def _wait_for_evaluations(self, trainer: Trainer) -> None:
+        ended = self.evaluator.wait(lambda: self.stopped, lambda: still_waiting(trainer))
+        self._report_evaluations(ended)
 
     def _report_evaluations(self, ended: Iterable[Evaluation]) -> None:
         for evaluation in ended:

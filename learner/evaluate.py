@@ -67,9 +67,9 @@ class Evaluator:
         ended = [tag for tag in self.pending if progress[tag][0] >= progress[tag][1]]
         return [self._read(tag, self.pending.pop(tag)) for tag in ended]
 
-    def wait(self, stopped: Callable[[], bool]) -> list[Evaluation]:
+    def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
         """Block until nothing is pending or `stopped()`. Waits for the actors to play the tasks;
-        says so when nothing moves for a minute."""
+        calls `waiting` at every look, and says so when nothing moves for a minute."""
         ended, moved, before = [], time.monotonic(), -1
         while self.pending and not stopped():
             ended += self.collect()
@@ -79,6 +79,7 @@ class Evaluator:
             elif time.monotonic() - moved > QUIET_S:
                 moved = time.monotonic()
                 log.warning("evaluation: %d attempts done, none for %g s", done, QUIET_S)
+            waiting()
             time.sleep(POLL_S)
         return ended
 

@@ -22,7 +22,7 @@ from learner import checkpoint
 from learner.batch import rows_of
 from learner.checkpoint import State
 from learner.conductor import SKIPPED, Conductor, candidate_folder, check_tokens
-from learner.exchange import share_groups
+from learner.exchange import meet, share_groups
 from learner.memory import keep_budget
 from learner.metrics import group_figures, staleness_figures
 from learner.trainer import Trainer
@@ -92,7 +92,7 @@ class Training:
         Consumes a draw, produces a commit or a discard; waits for actors to complete groups.
         """
         conductor = self.conductor
-        draw, waited = conductor.draw(version) if conductor is not None else (None, 0.0)
+        draw, waited = conductor.draw(self.trainer, version) if conductor else (None, 0.0)
         drawn = (draw.groups, draw.weights) if draw is not None else ((), ())
         groups, weights = share_groups(self.trainer, *drawn)
         if not groups:
@@ -138,6 +138,7 @@ class Training:
             self.conductor.begin(self.trainer, self.state)
         else:
             self._help_publishing()
+        meet(self.trainer)
 
     def _help_publishing(self) -> None:
         """Rank 0 is publishing; where the weights are sharded that takes every rank."""
@@ -160,9 +161,10 @@ class Training:
         if version == self.config.learner.steps:
             self._keep_candidate(version)
         if self.conductor is not None:
-            self.conductor.end(version)
-            if self.conductor.stop_cause:
-                raise TrainingStopped(f"safety: {self.conductor.stop_cause}", cause="safety")
+            self.conductor.end(self.trainer, version)
+        meet(self.trainer)
+        if self.conductor is not None and self.conductor.stop_cause:
+            raise TrainingStopped(f"safety: {self.conductor.stop_cause}", cause="safety")
 
     def _keep_candidate(self, version: int) -> None:
         """The weights of an evaluation, until it is known whether they are the best."""

@@ -15,6 +15,7 @@
     │       Conflict
     ├── WeightsError         weights that did not arrive whole
     │   └── PublisherUnavailable
+    ├── RankLost             another rank of the learner is not heard of
     ├── TrainingStopped      the learner gave up, and would again: it is not restarted
     └── RestartNeeded        the learner can only go on in new processes
 
@@ -125,6 +126,10 @@ class WeightsError(R3LError, RuntimeError):
 
 class PublisherUnavailable(WeightsError, TimeoutError):
     """The weight publisher did not answer within the deadline."""
+
+
+class RankLost(R3LError, TimeoutError):
+    """A rank of the learner hangs or has ended; the ranks that miss it end too."""
 
 
 class TrainingStopped(R3LError, RuntimeError):

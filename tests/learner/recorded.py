@@ -34,15 +34,17 @@ def recorded_group(group_id: str, version: int, vocab: int = 200):
 class Recording:
     """An actor that plays recorded groups at the newest version it has seen, in a thread.
 
-    `results`: what it puts for (group id, version), by default `recorded_group`.
+    `results`: what it puts for (group id, version), by default `recorded_group`; of an
+    evaluation's group the one slot. `before` is called with every lease before it is played.
     """
 
     def __init__(
         self,
         endpoint: str,
         results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
+        before: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
-        self.endpoint, self.results = endpoint, results
+        self.endpoint, self.results, self.before = endpoint, results, before
         self.version = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
@@ -63,5 +65,8 @@ class Recording:
                 if not isinstance(lease, Lease):
                     time.sleep(0.02)
                     continue
+                self.before(lease)
+                slots = {"base": lease.plan.base, "distilled": lease.plan.distilled}
                 for result in self.results(lease.group_id, self.version):
-                    client.put(lease.group_id, "recording", result)
+                    if result.slot < slots[result.role]:
+                        client.put(lease.group_id, "recording", result)

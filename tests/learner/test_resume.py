@@ -36,13 +36,21 @@ EXACT = ("learner/loss", "learner/grad_norm", "learner/lr", "learner/entropy")
 class Learning:
     """A learner process, or several ranks of it, on a run folder."""
 
-    def __init__(self, run: Path, endpoint: str, ranks: int = 1, *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        run: Path,
+        endpoint: str,
+        ranks: int = 1,
+        *,
+        resume: bool = False,
+        module: str = "learner.cli",
+    ) -> None:
         self.run = run
         command = [sys.executable, "-m"]
         if ranks > 1:
             command += ["deepspeed.launcher.runner", "--num_gpus", str(ranks)]
             command += ["--master_port", str(free_port()), "--no_local_rank", "--module"]
-        command += ["learner.cli", "train", "--config", str(run / "config.yaml")]
+        command += [module, "train", "--config", str(run / "config.yaml")]
         command += ["--buffer", endpoint, "--weights", "tcp://127.0.0.1:0", "--run", str(run)]
         self.process = subprocess.Popen(
             command + ["--resume"] * resume,

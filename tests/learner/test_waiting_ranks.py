@@ -1,0 +1,107 @@
+"""Ranks that wait for rank 0: as long as it says that it waits itself, and no longer."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from buffer import Lease
+from launch.plan import free_port
+from tests.learner.impatient import PATIENCE_S
+from tests.learner.model import tiny_policy
+from tests.learner.recorded import Recording
+from tests.learner.test_resume import ROOT, Learning, buffer_options, prepare
+
+PROGRAM = """
+import logging, sys, time
+from datetime import timedelta
+from types import SimpleNamespace
+import torch
+from torch.distributed.distributed_c10d import _set_pg_timeout
+from learner import exchange
+from r3l.errors import RankLost
+from tests.learner.groups import explore_group
+
+rank, *ports = map(int, sys.argv[1:])
+logging.basicConfig(level=logging.INFO)
+exchange.WARN_AFTER_S = 1.0
+trainer = SimpleNamespace(rank=rank, world=2, device=torch.device("cpu"))
+drawn = ([explore_group((0.0, 1.0), (1.0, None))], [0.5]) if rank == 0 else ((), ())
+for hangs, port in enumerate(ports):
+    at = f"tcp://127.0.0.1:{port}"
+    torch.distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=2)
+    torch.distributed.barrier()
+    _set_pg_timeout(timedelta(seconds=3), torch.distributed.group.WORLD)
+    for _ in range(4 if rank == hangs == 0 else 0):
+        time.sleep(1.5)
+        exchange.still_waiting(trainer)
+    groups, weights = exchange.share_groups(trainer, *drawn)
+    print("rank", rank, "has", groups[0].group_id, weights, flush=True)
+    try:
+        if rank == hangs:
+            time.sleep(5)
+        elif rank == 0:
+            exchange.still_waiting(trainer)
+        else:
+            exchange.meet(trainer)
+    except RankLost as error:
+        print(error, flush=True)
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.system
+def test_ranks_wait_as_long_as_rank_0_says_that_it_waits_and_name_a_rank_that_hangs() -> None:
+    ports = [str(free_port()) for _ in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(rank), *ports],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        (out, err), (other_out, other_err) = [rank.communicate(timeout=100) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], err + other_err
+    assert out.count("rank 0 has g0 [0.5]") == other_out.count("rank 1 has g0 [0.5]") == 2
+    assert out.count("no word") == other_out.count("no word") == 1
+    assert "rank 0 of 2: no word from another rank, which hangs" in out
+    assert "rank 1 of 2: no word from rank 0, which hangs" in other_out
+    assert re.search(r"rank 1 waits \d s for rank 0, which waits for actors", other_err)
+
+
+@pytest.mark.system
+def test_two_ranks_outlive_late_evaluations_and_late_groups(serve, tmp_path: Path) -> None:
+    def late(lease: Lease) -> None:
+        if lease.purpose == "eval":
+            time.sleep(1.5 * PATIENCE_S)
+        elif recording.version == 1:  # the second step takes three of them
+            time.sleep(0.5 * PATIENCE_S)
+
+    run = tmp_path / "run"
+    prepare(run, tiny_policy(tmp_path / "policy"), "learner.steps=2", "eval.tasks=1")
+    served = serve(tmp_path / "store", *buffer_options())
+    with Recording(served.endpoint, before=late) as recording:
+        learner = Learning(run, served.endpoint, ranks=2, module="tests.learner.impatient")
+        assert learner.wait() == 0, learner.log()
+    lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("eval", 0),
+        ("step", 1),
+        ("step", 2),
+        ("eval", 2),
+    ]
+    assert lines[2]["learner/wait_s"] > PATIENCE_S
+    assert lines[3]["time"] - lines[2]["time"] > PATIENCE_S
