@@ -80,7 +80,8 @@ def save(trainer: Trainer, folder: Path, state: State, tokenizer: Any, keep: int
     if trainer.rank == 0:
         tokenizer.save_pretrained(building)
         _finish(trainer, building, final, state)
-        for old in _all(folder)[:-keep]:
+        # A newer one is damaged, or this run would have gone on from it.
+        for old in [path for path in _all(folder) if path <= final][:-keep]:
             shutil.rmtree(old)
     trainer.barrier()
 
@@ -225,6 +226,8 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 def _damage(checkpoint: Path) -> str:
     """What is missing from a checkpoint, or ""."""
+    if not (checkpoint / STATE).is_file():
+        return f"{STATE} is missing"
     try:
         files = json.loads((checkpoint / STATE).read_text()).get("files", {})
     except ValueError as error:
@@ -237,7 +240,7 @@ def _damage(checkpoint: Path) -> str:
 
 
 def _all(folder: Path) -> list[Path]:
-    return sorted(p.parent for p in folder.glob(f"step-*/{STATE}"))
+    return sorted(folder.glob("step-*"))
 
 
 def _flush(path: Path) -> None:

@@ -1,0 +1,121 @@
+"""Checkpoints that are damaged, half-written or left in the middle: the one before is taken."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from learner import checkpoint
+from learner.checkpoint import State
+from learner.trainer import Trainer
+from r3l import algorithms
+from r3l.config import load
+from tests.learner.faulty import Silent
+from tests.learner.test_trainer import tiny_folder
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing between the call and the test cleans up."""
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    config = load(None, ["algorithm.group_size=4"])
+    model = tiny_folder(tmp_path_factory.mktemp("model"))
+    return Trainer(model, config.learner, algorithms.get(config.algorithm))
+
+
+@pytest.fixture(scope="module")
+def two(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for version in (3, 6):
+        state = State(version, draw_id=version, groups=(f"g{version}",))
+        checkpoint.save(trainer, folder, state, Silent(), keep=2)
+    return folder
+
+
+@pytest.fixture
+def folder(two: Path, tmp_path: Path) -> Path:
+    """Whole checkpoints of versions 3 and 6."""
+    return Path(shutil.copytree(two, tmp_path / "checkpoints"))
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("harm", [truncated, Path.unlink])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "rank-0.safetensors", "rank-0.json", "state.json"]
+)
+def test_a_checkpoint_with_a_damaged_or_missing_file_is_passed_over_and_a_line_names_the_file(
+    folder: Path, file: str, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert checkpoint.latest(folder) == folder / "step-000006" and not caplog.records
+    harm(folder / "step-000006" / file)
+    assert checkpoint.latest(folder) == folder / "step-000003"
+    [said] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "step-000006 is passed over" in said.getMessage() and file in said.getMessage()
+
+
+def test_where_no_checkpoint_is_whole_there_is_none_and_each_is_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in folder.glob("step-*/config.json"):
+        path.unlink()
+    assert checkpoint.latest(folder) is None
+    assert [record.getMessage().count("passed over") for record in caplog.records] == [1, 1]
+
+
+def test_half_a_checkpoint_is_never_taken_and_the_next_save_clears_it_away(
+    folder: Path, trainer: Trainer
+) -> None:
+    shutil.copytree(folder / "step-000006", folder / ".building-000009")
+    (folder / "step-000003" / "state.json").unlink()  # rotation was killed in the middle
+    assert checkpoint.latest(folder) == folder / "step-000006"
+    checkpoint.save(trainer, folder, State(9), Silent(), keep=2)
+    assert sorted(path.name for path in folder.iterdir()) == ["step-000006", "step-000009"]
+
+
+def test_a_damaged_checkpoint_does_not_push_out_the_one_just_saved(
+    folder: Path, trainer: Trainer
+) -> None:
+    truncated(folder / "step-000006" / "model.safetensors")
+    checkpoint.save(trainer, folder, State(5), Silent(), keep=1)
+    assert checkpoint.latest(folder) == folder / "step-000005"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
+    folder: Path, trainer: Trainer, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`again`: a damaged checkpoint of the same version is in the way."""
+    if again:
+        shutil.copytree(folder / "step-000006", folder / "step-000009")
+        truncated(folder / "step-000009" / "model.safetensors")
+    flush, taken = checkpoint._flush, list[int]()
+    while not taken or taken[-1] != -1:
+        left = len(taken)
+
+        def flush_or_die(path: Path) -> None:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            flush(path)
+
+        monkeypatch.setattr(checkpoint, "_flush", flush_or_die)
+        try:
+            checkpoint.save(trainer, folder, State(9), Silent(), keep=3)
+            taken.append(-1)
+        except Killed:
+            found = checkpoint.latest(folder)
+            assert found is not None
+            taken.append(checkpoint.restore(trainer, found).version)
+    # Only the last flush, that of the folder, comes after the new name.
+    assert taken[:-2] == [6] * (len(taken) - 2) and len(taken) > 8
+    assert taken[-2:] == [9, -1]
+    assert checkpoint.latest(folder) == folder / "step-000009"
+    assert not list(folder.glob(".building-*"))
