@@ -13,15 +13,16 @@ from typing import Any
 
 import click
 
-from buffer import evicting, guard, samplers, tools
+from buffer import evicting, guard, protocol, samplers, tools
 from buffer.book import Settings
 from buffer.keys import ServiceKeys, generate, is_local, load
 from buffer.service import Service
 from buffer.store import Store
-from r3l.errors import R3LError, UserError
+from r3l.errors import NotFound, R3LError, SchemaVersionError, UserError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 KEPT_BYTES = 32 << 20
+LONGEST_S = 1e9  # of any time that can be set; far longer than a store lives
 SPARE_FILES = 1000  # open files beside connections, and room for those being turned away
 
 
@@ -78,17 +79,14 @@ def serve(
 ) -> None:
     """Serve the store in a folder until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s buffer %(levelname)s %(message)s")
-    if lease_s <= 0 or max_staleness < 0 or groups_per_step < 1 or map_gib <= 0 or seed < 0:
-        raise UserError(
-            "lease-s and map-gib must be above 0, groups-per-step at least 1, "
-            "max-staleness and seed at least 0"
-        )
-    if min_base < 1 or straggler_s < 0 or draw_s < 0 or connections < 1:
-        raise UserError(
-            "min-base and connections must be at least 1, straggler-s and draw-s at least 0"
-        )
-    _allow_files(connections)
-    _keep_freed_memory()
+    _check_range("lease-s", lease_s, 0.001, LONGEST_S)
+    _check_range("straggler-s", straggler_s, 0, LONGEST_S)
+    _check_range("draw-s", draw_s, 0, LONGEST_S)
+    _check_range("max-staleness", max_staleness, 0, 1 << 31)
+    _check_range("groups-per-step", groups_per_step, 1, protocol.GROUPS_LIMIT)
+    _check_range("min-base", min_base, 1, protocol.SLOTS_LIMIT)
+    _check_range("seed", seed, 0, 1 << 63)
+    _check_range("connections", connections, 1, 1 << 20)
     sampling = samplers.Sampling(sampler, reuse, cooldown, alpha, beta, decay)
     samplers.make(sampling)
     service_keys = load(ServiceKeys, keys) if keys else None
@@ -110,6 +108,8 @@ def serve(
         retention=retention,
         draw_s=draw_s,
     )
+    _allow_files(connections)
+    _keep_freed_memory()
     if bind.startswith("ipc://"):
         guard.own_socket(Path(bind.removeprefix("ipc://")))  # until the process ends
     store = Store(folder, map_gib=map_gib)
@@ -134,6 +134,11 @@ def keygen(folder: Path) -> None:
 
 for command in (*tools.COMMANDS, evicting.evict):
     commands.add_command(command)
+
+
+def _check_range(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise UserError(f"{name} {value}: must be {least} to {most}")
 
 
 def _allow_files(connections: int) -> None:
@@ -166,8 +171,16 @@ def _check_bind(bind: str, *, encrypted: bool) -> None:
             f"bind {bind}: without --keys only loopback addresses (127.0.0.1) are served; "
             "r3l-buffer keygen makes keys"
         )
-    if not bind.startswith(("tcp://", "ipc://")):
-        raise UserError(f"bind {bind}: must look like tcp://127.0.0.1:PORT or ipc://PATH")
+    port = bind.rpartition(":")[2] if bind.startswith("tcp://") else "*"
+    if not bind.startswith(("tcp://", "ipc://")) or (port != "*" and not _is_port(port)):
+        raise UserError(
+            f"bind {bind}: must look like tcp://127.0.0.1:PORT, PORT from 0 (any free one) to "
+            "65535, or ipc://PATH"
+        )
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 1 << 16
 
 
 def main() -> None:
@@ -179,7 +192,7 @@ def main() -> None:
         sys.exit(2)
     except click.exceptions.Abort:
         sys.exit(130)
-    except UserError as error:
+    except (UserError, NotFound, SchemaVersionError) as error:  # a wrong name is the user's too
         click.echo(f"r3l-buffer: {error}", err=True)
         sys.exit(2)
     except R3LError as error:

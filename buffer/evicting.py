@@ -19,6 +19,7 @@ from buffer.retention import Evicted, Retention
 from buffer.store import Store
 from r3l.errors import UserError
 
+MOST = 1e9
 _OPTIONS = (
     click.option("--retain-groups", type=int, help="Groups a store may hold."),
     click.option("--retain-gib", type=float, help="Size of all results it may hold, GiB."),
@@ -48,10 +49,12 @@ def limits(
     retain_versions: int | None,
     retain_grace_s: float,
 ) -> Retention:
-    """What the options say; raises UserError for a limit below 0."""
+    """What the options say; raises UserError for a limit below 0 or above MOST."""
     values = (retain_groups, retain_gib, retain_hours, retain_versions, retain_grace_s)
-    if any(value is not None and not value >= 0 for value in values):
-        raise UserError("retain-groups, -gib, -hours, -versions and -grace-s must be at least 0")
+    if any(value is not None and not 0 <= value <= MOST for value in values):
+        raise UserError(
+            f"retain-groups, -gib, -hours, -versions and -grace-s must be 0 to {MOST:g}"
+        )
     return Retention(
         groups=retain_groups,
         nbytes=None if retain_gib is None else int(retain_gib * (1 << 30)),

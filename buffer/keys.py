@@ -50,7 +50,10 @@ def generate(folder: Path) -> tuple[Path, Path]:
     client_public, client_secret = (key.decode() for key in zmq.curve_keypair())
     service = ServiceKeys(service_public, service_secret, (client_public,))
     client = ClientKeys(client_public, client_secret, service_public)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"keys {folder}: cannot be made a folder ({error.strerror})") from None
     return _write(folder / "service.json", service), _write(folder / "client.json", client)
 
 

@@ -23,6 +23,8 @@ PAGE = 4096  # bytes of LMDB's pages
 OURS = {"owner.lock", "lock.mdb"}  # files of a store that has no data yet
 _NO_ROOM = (lmdb.MapFullError, lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
 
+MAP_GIB = (0.0005, 131_072.0)  # address space of a store; a process has no more
+
 
 class Store:
     """An open store. `read_only` may be used beside the service that owns the folder."""
@@ -30,6 +32,8 @@ class Store:
     def __init__(self, folder: Path, *, map_gib: float = 64.0, read_only: bool = False) -> None:
         self.folder = folder
         self._pid = os.getpid()
+        if not MAP_GIB[0] <= map_gib <= MAP_GIB[1]:
+            raise UserError(f"map-gib {map_gib}: must be {MAP_GIB[0]} to {MAP_GIB[1]}")
         if read_only and not (folder / "data.mdb").exists():
             raise UserError(f"store {folder}: no store there (data.mdb is missing)")
         if not read_only:

@@ -275,7 +275,7 @@ class Txn:
 
     def ledger(self, step: int) -> LedgerEntry | None:
         """What a step was trained on."""
-        data = self.get("ledger", u64(step)) if step >= 0 else None
+        data = self.get("ledger", u64(step)) if 0 <= step < 1 << 64 else None
         return None if data is None else codec.decode(LedgerEntry, data)
 
     def read_ledger(self, data: bytes) -> LedgerEntry:

@@ -222,7 +222,9 @@ class LearnerConfig(Section):
     """The optimizer and its loop."""
 
     steps: int = Field(60, ge=0, description="optimizer steps")
-    groups_per_step: int = Field(16, ge=1, description="B, groups in one optimizer step")
+    groups_per_step: int = Field(
+        16, ge=1, le=4096, description="B, groups in one optimizer step; the buffer draws no more"
+    )
     lr: float = Field(1e-6, gt=0, description="learning rate")
     warmup_steps: int = Field(0, ge=0, description="linear learning-rate warm-up, steps")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
