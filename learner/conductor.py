@@ -237,8 +237,9 @@ class Conductor:
 
     def _report_evaluations(self, ended: Iterable[Evaluation]) -> None:
         for evaluation in ended:
+            # Reported last: a learner killed before that reads the evaluation again.
+            keep_if_best(self.run, evaluation)
             self.reporter.evaluation(evaluation.version, asdict(evaluation))
-            _keep_if_best(self.run, evaluation)
 
 
 def candidate_folder(run: Path, version: int) -> Path:
@@ -259,8 +260,12 @@ def check_tokens(groups: Iterable[Group], vocabulary: int) -> None:
             )
 
 
-def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Move the evaluated weights to `best/` if no evaluation before had more success."""
+def keep_if_best(run: Path, evaluation: Evaluation) -> None:
+    """Move the evaluated weights to `best/` if no evaluation before had as much success.
+
+    A kill at any moment leaves the better weights in `best/` or as a candidate, which a second
+    call moves there.
+    """
     candidate, best = candidate_folder(run, evaluation.version), run / BEST
     if not candidate.is_dir():
         return
@@ -270,6 +275,9 @@ def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
         shutil.rmtree(candidate)
         return
     (candidate / record.name).write_text(json.dumps(asdict(evaluation)) + "\n", encoding="utf-8")
+    replaced = candidate.with_name("replaced")
+    shutil.rmtree(replaced, ignore_errors=True)
     if best.exists():
-        shutil.rmtree(best)
+        best.rename(replaced)
     candidate.rename(best)
+    shutil.rmtree(replaced, ignore_errors=True)

@@ -1,0 +1,64 @@
+"""Which of the evaluated weights are kept as the best of a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from learner.conductor import candidate_folder, keep_if_best
+from learner.evaluate import Evaluation
+
+
+def evaluated(run: Path, version: int, success: float, *, saved: bool = True) -> Evaluation:
+    """The evaluation of `version`, whose weights lie among the candidates if `saved`."""
+    if saved:
+        folder = candidate_folder(run, version)
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_text(f"weights of {version}")
+    return Evaluation(version, success, reward=success, steps=3.0, tasks=10, failed=0)
+
+
+def best(run: Path) -> tuple[str, int]:
+    """(the weights in `best/`, the version its record names)."""
+    record = json.loads((run / "best" / "evaluation.json").read_text())
+    return (run / "best" / "model.safetensors").read_text(), record["version"]
+
+
+def test_only_more_success_replaces_the_best_and_what_is_not_kept_is_removed(
+    tmp_path: Path,
+) -> None:
+    kept = []
+    for version, success in ((0, 0.2), (5, 0.2), (10, 0.5), (15, 0.4), (20, 0.6)):
+        keep_if_best(tmp_path, evaluated(tmp_path, version, success))
+        weights, named = best(tmp_path)
+        assert weights == f"weights of {named}"
+        kept.append(named)
+        assert not list((tmp_path / "candidates").iterdir())
+    assert kept == [0, 0, 10, 10, 20]
+
+
+def test_an_evaluation_whose_weights_were_not_kept_changes_nothing(tmp_path: Path) -> None:
+    keep_if_best(tmp_path, evaluated(tmp_path, 0, 0.2))
+    keep_if_best(tmp_path, evaluated(tmp_path, 5, 0.9, saved=False))
+    assert best(tmp_path) == ("weights of 0", 0)
+
+
+@pytest.mark.parametrize("moment", [0, 1])
+def test_a_learner_killed_while_it_replaces_the_best_ends_with_the_better_one(
+    tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_if_best(tmp_path, evaluated(tmp_path, 0, 0.2))
+    better, rename, renamed = evaluated(tmp_path, 5, 0.9), Path.rename, []
+
+    def rename_or_die(path: Path, target: Path) -> Path:
+        if len(renamed) == moment:
+            raise KeyboardInterrupt
+        renamed.append(path)
+        return rename(path, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", rename_or_die)
+        keep_if_best(tmp_path, better)
+    keep_if_best(tmp_path, better)
+    assert best(tmp_path) == ("weights of 5", 5)
+    assert not list((tmp_path / "candidates").iterdir())
