@@ -294,7 +294,7 @@ def test_a_long_sample_outlives_damaged_patches_and_publishers_that_end_or_are_s
 
     async def scenario() -> None:
         nonlocal weights
-        sampling = asyncio.create_task(policy.sample(PROMPT, SampleParams(1900, seed=1)))
+        sampling = asyncio.create_task(policy.sample(PROMPT, SampleParams(1400, seed=1)))
         following = asyncio.create_task(follow(subscriber, policy, every_s=0.01))
         for count, harm in enumerate((flipped, truncated), 1):
             await damaged(harm)
@@ -309,7 +309,7 @@ def test_a_long_sample_outlives_damaged_patches_and_publishers_that_end_or_are_s
         sample = await sampling
         following.cancel()
         assert sample.version == began and sample.finish_reason == "length"
-        assert len(sample.token_ids) == len(sample.logprobs) == 1900
+        assert len(sample.token_ids) == len(sample.logprobs) == 1400
         assert all(logprob < 0 for logprob in sample.logprobs)
 
     served.run(scenario())
