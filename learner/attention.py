@@ -8,11 +8,11 @@ Two ways to the same result, through the public attention interfaces of transfor
   sees. PyTorch trains through it on GPUs only. Its losses and gradients are tested in eager mode
   on a CPU; the compiled kernels have not been run, nor has its speed been measured.
 
-auto is flex on a GPU and tree elsewhere. Laying out rows costs something. Measured on one CPU core
-(8 million parameters, 8 rows of 256 tokens, `python -m benchmarks.learner --crossover`), a step as
-a tree takes 9 % more than as rows where nothing is shared, 10 % less where 9 % of the tokens are,
-30 % less where 44 % are: it pays from about 5 % on. Attempts at one task share at least their
-prompt, so auto is never rows where the model leaves a choice.
+auto is tree: a default is what has been run. Laying out rows costs something. Measured on one CPU
+core (8 million parameters, 8 rows of 256 tokens, `python -m benchmarks.learner --crossover`), a
+step as a tree takes 9 % more than as rows where nothing is shared, 10 % less where 9 % of the
+tokens are, 30 % less where 44 % are: it pays from about 5 % on. Attempts at one task share at least
+their prompt, so auto is never rows where the model leaves a choice.
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.batch.Nodes.
 """
@@ -41,20 +41,20 @@ LEAST_FLEX_HEAD = 16
 def resolve(pack: str, lm: Any) -> Pack:
     """The packing for `learner.pack`, this model and this machine.
 
-    auto is flex on a GPU, tree elsewhere, and rows where the model allows neither. Raises
-    UserError where what was asked for cannot be had.
+    auto is tree, or rows where the model does not allow it. Raises UserError where what was asked
+    for cannot be had.
     """
-    obstacle, against_flex = _obstacle(lm), _obstacle_to_flex(lm)
+    obstacle = _obstacle(lm)
     if pack == "auto":
         if obstacle:
             log.info("rows are padded, not packed as trees: the model %s", obstacle)
             return "rows"
-        return "tree" if against_flex else "flex"
+        return "tree"
     if pack == "rows":
         return "rows"
     if obstacle:
         raise UserError(f"learner.pack={pack}: the model {obstacle}; set learner.pack=rows")
-    if pack == "flex" and against_flex:
+    if pack == "flex" and (against_flex := _obstacle_to_flex(lm)):
         raise UserError(f"learner.pack=flex: {against_flex}; set learner.pack=tree")
     return "flex" if pack == "flex" else "tree"
 

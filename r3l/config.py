@@ -258,8 +258,8 @@ class LearnerConfig(Section):
     pack: Literal["auto", "tree", "flex", "rows"] = Field(
         "auto",
         description="tree: tokens that rows share are computed once; flex: the same with "
-        "FlexAttention (GPU); rows: padded rows; auto: flex on a GPU, tree elsewhere (it pays from "
-        "about 5 % of shared tokens on), rows where a layer is not full attention",
+        "FlexAttention (GPU); rows: padded rows; auto: tree (it pays from about 5 % of shared "
+        "tokens on), rows where a layer is not full attention",
     )
     sync_every: int = Field(1, ge=1, description="optimizer steps between weight broadcasts")
     anchor_every: int = Field(

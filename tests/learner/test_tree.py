@@ -279,11 +279,11 @@ def test_a_model_with_windowed_layers_keeps_its_rows_apart(make):
         attention.resolve("tree", lm)
 
 
-def test_flex_attention_is_the_default_on_a_gpu_and_refused_where_it_cannot_train(monkeypatch):
+def test_flex_attention_is_there_on_a_gpu_and_refused_where_it_cannot_train(monkeypatch):
     lm = qwen2(head_dim=16)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert attention.resolve("auto", lm) == attention.resolve("flex", lm) == "flex"
-    assert attention.resolve("tree", lm) == "tree"
+    assert attention.resolve("flex", lm) == "flex"
+    assert attention.resolve("auto", lm) == attention.resolve("tree", lm) == "tree"
     assert attention.resolve("auto", qwen2()) == "tree"
     with pytest.raises(UserError, match=r"heads have 8 dimensions.*set learner\.pack=tree"):
         attention.resolve("flex", qwen2())
