@@ -15,12 +15,17 @@ from pathlib import Path
 
 import click
 
+from actors.lifeline import end_with_starter, name_starter
 from envs.builtin import model_path
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 
 log = logging.getLogger(__name__)
+
+# The engine's process imports the program it was started from before anything else: an actor that
+# is killed while its engine starts is followed at once, not when the engine misses it.
+end_with_starter()
 
 
 @click.command()
@@ -35,6 +40,7 @@ def main(
     """Explore groups for a running job until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
+    name_starter()
     try:
         config = configuration.load(config_path)
         asyncio.run(_run(config, buffer_endpoint, weights_endpoint, name, keys))

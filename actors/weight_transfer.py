@@ -9,12 +9,8 @@ vLLM finds `register` through the entry point group `vllm.general_plugins`, in e
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import logging
-import multiprocessing
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +25,10 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
 
+from actors.lifeline import end_with_starter
 from r3l.weights import Manifest
 
 BACKEND = "zmq"
-PR_SET_PDEATHSIG = 1
 WORKER_EXTENSION = "actors.weight_transfer.WeightDigest"
 DIGEST_WORDS = 1 << 20  # 64-bit words summed at a time
 
@@ -138,11 +134,7 @@ def _odd_numbers(count: int) -> torch.Tensor:
 
 def register() -> None:
     """Entry point: make the backend known to this process; may be called more than once."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        # An actor that is killed outright takes its engine along, and so frees the GPU (Linux).
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent.pid:  # it was killed before it could be asked for
-            os.kill(os.getpid(), signal.SIGKILL)
+    end_with_starter()
     # The reload warns of every layer without tensors of its own, at each update.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
     if BACKEND not in WeightTransferEngineFactory._registry:

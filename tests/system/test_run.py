@@ -194,6 +194,35 @@ def test_ctrl_c_ends_every_process_and_resume_goes_on(tmp_path: Path) -> None:
         assert line["learner/behaviour_kl_base"] < 0.1 and line["staleness/max"] <= 4
 
 
+def test_a_launcher_that_is_killed_outright_leaves_no_process_not_even_an_engine(
+    tmp_path: Path,
+) -> None:
+    launcher = launch(tmp_path / "killed", "--steps", "1000")
+    started: list[psutil.Process] = []
+    began = time.monotonic()
+    while not any("spawn_main" in command_line(process) for process in started):  # the engine
+        assert launcher.poll() is None and time.monotonic() - began < 200
+        time.sleep(0.05)
+        started = psutil.Process(launcher.pid).children(recursive=True)
+    launcher.kill()
+    launcher.communicate()
+    _, left = psutil.wait_procs(started, timeout=30)
+    assert [p for p in left if alive(p)] == []
+
+
+def command_line(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether a process runs; one that nobody has asked for its exit code does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
 def test_two_learner_ranks_train_outlive_the_kill_of_one_and_stop_on_ctrl_c(
     tmp_path: Path,
 ) -> None:
