@@ -40,7 +40,8 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_learner_that_waits_says_what_is_missing_and_who_is_to_bring_it(
     waiting: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert waiting.draw(0)[0] is None
+    alone: Any = SimpleNamespace(world=1)
+    assert waiting.draw(alone, 0)[0] is None
     assert "for a batch: 0 of 4 groups are there; waits for actors to finish 3" in caplog.text
 
 
