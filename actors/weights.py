@@ -79,11 +79,14 @@ class WeightSubscriber:
         Raises PublisherUnavailable, WeightsError.
         """
         origin, have = self.loaded or ("", UNKNOWN)
-        rid = await self._send({"op": "latest", "origin": origin, "have": have})
-        header, payload = await self._receive()
-        if header.get("rid") != rid:
-            self.disconnect()
-            raise WeightsError("weights: an answer to another request", cause="out_of_step")
+        try:
+            rid = await self._send({"op": "latest", "origin": origin, "have": have})
+            header, payload = await self._receive()
+            if header.get("rid") != rid:
+                raise WeightsError("weights: an answer to another request", cause="out_of_step")
+        except BaseException:
+            self.disconnect()  # the answer must not meet the next request
+            raise
         try:
             return Manifest.from_wire(unpack(payload[0], MANIFEST_LIMIT)) if payload else None
         except RecordError as error:
