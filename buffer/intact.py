@@ -45,7 +45,7 @@ def read(txn: Txn, entry: Entry) -> Group:
     try:
         group = read_group(data, entry)
     except RecordError as error:
-        raise RecordError(f"{entry.group_id}: {error}", **error.facts) from None
+        raise type(error)(f"{entry.group_id}: {error}", **error.facts) from None
     for problem in damage(txn, entry, data, group):
         raise RecordError(f"{entry.group_id}: {problem}", group_id=entry.group_id)
     return group

@@ -13,7 +13,7 @@ from buffer.verify import verify
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, R3LError, RecordError
 from r3l.records import GroupPlan, SlotResult
-from tests.buffer.test_store import golden
+from tests.buffer.golden_store import unpack
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_of_two_clients_that_race_for_a_slot_exactly_one_wins(serve, tasks, done
 
 
 def test_results_of_an_older_store_have_no_checksum_and_later_ones_do(make_desk, tmp_path, done):
-    golden(tmp_path / "store", "schema-1")
+    unpack(tmp_path / "store", "schema-1")
     desk = make_desk(per_step=2)
     group = "g0000000005"
     assert desk.entry(group).resolved == (("base", 0),) and desk.entry(group).checksums == ()

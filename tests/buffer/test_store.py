@@ -1,20 +1,16 @@
 """The store: who may open it, where, and what it does when it cannot write."""
 
-import gzip
 import os
-from pathlib import Path
 
 import lmdb
 import pytest
 from lmdb import verify
 
-from buffer import guard, offline, stats
+from buffer import guard
 from buffer.store import Store
 from buffer.tables import SCHEMA
-from buffer.verify import verify as problems
 from r3l import codec
 from r3l.errors import SchemaVersionError, StoreError, UserError
-from r3l.records import GroupPlan
 
 
 def test_a_second_owner_is_refused_with_the_process_of_the_first(tmp_path):
@@ -40,46 +36,6 @@ def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path):
     for _ in range(2):
         with pytest.raises(SchemaVersionError):
             Store(tmp_path, map_gib=0.01)
-
-
-def golden(folder, name):
-    """A store as an earlier schema wrote it: 7 groups, one of each state but leased."""
-    folder.mkdir(exist_ok=True)
-    packed = Path(__file__).parent / "golden" / f"{name}.mdb.gz"
-    (folder / "data.mdb").write_bytes(gzip.decompress(packed.read_bytes()))
-    return folder
-
-
-STATES_OF_GOLDEN = "complete trained trained expired filling drawn complete".split()
-
-
-def test_a_store_of_schema_1_can_be_read_without_being_changed(tmp_path):
-    folder = golden(tmp_path / "old", "schema-1")
-    before = (folder / "data.mdb").read_bytes()
-    store = Store(folder, read_only=True)
-    assert problems(store) == []
-    assert [row["state"] for row in offline.rows(store)] == STATES_OF_GOLDEN
-    assert [len(g.trajectories) for g in offline.replay(store, 1)[0]] == [1, 1]
-    store.close()
-    assert (folder / "data.mdb").read_bytes() == before
-
-
-def test_a_store_of_schema_1_goes_on_where_it_was(make_desk, tmp_path, done):
-    golden(tmp_path / "store", "schema-1")
-    desk = make_desk(per_step=2)
-    assert desk.index.counts["made"] == 7 and desk.index.counts["puts"] == 9
-    assert stats.group_drops(desk.index.drops) == {
-        "no_trajectories": 1
-    } and desk.index.eval_done == {"eval@0": 1}
-    assert desk.entry("g0000000002").fingerprints == {0: "abc"}
-    desk.now += 11
-    taken = desk.lease("b", 1, GroupPlan(2))
-    assert taken.group_id == "g0000000005" and len(taken.accepted) == 1
-    assert desk.put(taken.group_id, done("base", 1, version=1), "b").complete
-    assert desk.release_draws() == 1
-    assert desk.draw(2, 1).groups == ("g0000000005", "g0000000006")
-    assert desk.lease("b", 1).group_id == "g0000000008"
-    assert problems(desk.store) == []
 
 
 def test_a_file_of_another_lmdb_is_refused(tmp_path):
