@@ -1,4 +1,8 @@
-"""Records as lines of JSON: arrays are lists, maps have text keys, bytes are hexadecimal."""
+"""Records as lines of JSON: arrays are lists, maps have text keys, bytes are hexadecimal.
+
+JSON has neither NaN nor infinities; where an array holds one, the list has its bits as text,
+such as "0x7fc00000".
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 
 from r3l import codec
 from r3l.errors import R3LError, UserError
@@ -33,12 +38,21 @@ def read(path: Path, kind: type[T]) -> Iterator[T]:
         for number, line in enumerate(file, 1):
             try:
                 yield record_of(kind, json.loads(line))
-            except (R3LError, ValueError, TypeError, KeyError, AttributeError) as error:
+            except (
+                R3LError,
+                ArithmeticError,
+                ValueError,
+                TypeError,
+                LookupError,
+                AttributeError,
+            ) as error:
                 raise UserError(f"{path}, line {number}: no {kind.__name__} ({error})") from None
 
 
 def plain(value: Any) -> Any:
     """A record as values JSON can hold."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return _floats(value)
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, bytes):
@@ -72,5 +86,21 @@ def typed(hint: Any, value: Any) -> Any:
     if origin is dict:
         return {arguments[0](key): typed(arguments[1], inner) for key, inner in value.items()}
     if origin is np.ndarray:
-        return np.array(value, dtype=get_args(arguments[1])[0])
+        dtype = np.dtype(get_args(arguments[1])[0])
+        return _array_of_floats(value, dtype) if dtype.kind == "f" else np.array(value, dtype)
     return float(value) if hint is float else value
+
+
+def _floats(array: npt.NDArray[Any]) -> list[Any]:
+    numbers: list[Any] = array.tolist()
+    for at in np.flatnonzero(~np.isfinite(array)):
+        numbers[at] = f"{array.view(f'u{array.itemsize}')[at]:#x}"
+    return numbers
+
+
+def _array_of_floats(values: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    bits = {at: int(text, 16) for at, text in enumerate(values) if isinstance(text, str)}
+    array = np.array([0.0 if at in bits else number for at, number in enumerate(values)], dtype)
+    for at, number in bits.items():
+        array.view(f"u{dtype.itemsize}")[at] = number
+    return array

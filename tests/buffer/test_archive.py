@@ -1,16 +1,18 @@
 """A store written out and in again is the same store, and others can read what was written."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from buffer import archive, cli, verify
+from buffer import archive, cli, jsonl, verify
 from buffer.store import Store
 from r3l.errors import SchemaVersionError, UserError
-from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
+from tests.buffer.conftest import _done
 
 
 @pytest.fixture
@@ -129,12 +131,35 @@ def test_a_damaged_or_foreign_export_is_refused_before_anything_is_made(filled, 
     assert not (tmp_path / "x").exists()
 
 
-def test_a_line_that_is_no_record_is_named(tmp_path):
-    from buffer import jsonl
+LINES = {
+    "another type": '{"purpose": "train", "tag": 5}',
+    "too large a number": '{"kind": "reflect", "token_ids": [1099511627776], "response_mask": []}',
+    "no number": '{"kind": "reflect", "token_ids": ["0x0"], "response_mask": [true]}',
+    "a list": "[]",
+}
 
-    (tmp_path / "x.jsonl").write_text('{"purpose": "train", "tag": 5}\n')
-    with pytest.raises(UserError, match="line 1"):
-        list(jsonl.read(tmp_path / "x.jsonl", archive.TaskRow))
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_that_is_no_record_is_named(tmp_path, line):
+    (tmp_path / "x.jsonl").write_text(LINES[line] + "\n")
+    for kind in (archive.TaskRow, AuxSample):
+        with pytest.raises(UserError, match="line 1"):
+            list(jsonl.read(tmp_path / "x.jsonl", kind))
+
+
+def test_numbers_that_json_does_not_have_come_back_bit_by_bit(tmp_path):
+    bits = np.array([0x7FC01234, 0xFF800000, 0x80000000, 1, 0x3F800000], np.uint32)
+    written = replace(_done(length=5).trajectory, logprobs=bits.view(np.float32))
+    jsonl.write(tmp_path / "x.jsonl", Trajectory, [written])
+    told = json.loads((tmp_path / "x.jsonl").read_text(), parse_constant=pytest.fail)
+    assert told["logprobs"][:2] == ["0x7fc01234", "0xff800000"] and told["logprobs"][4] == 1.0
+    (read,) = jsonl.read(tmp_path / "x.jsonl", Trajectory)
+    assert read.logprobs.tobytes() == bits.tobytes()
+    for text in ("0x1000000000", "nan", "-0x1"):
+        told["logprobs"][0] = text
+        (tmp_path / "x.jsonl").write_text(json.dumps(told))
+        with pytest.raises(UserError, match="line 1"):
+            list(jsonl.read(tmp_path / "x.jsonl", Trajectory))
 
 
 @pytest.mark.parametrize("form", ["--jsonl", "--parquet"])
