@@ -244,7 +244,8 @@ class Wait:
 
 @dataclass(frozen=True)
 class PutAck:
-    """The results are on disk. `new`: how many were not before; `complete`: the group is whole."""
+    """The results are on disk. `new`: how many were not when this request arrived, none where it
+    was sent again; `complete`: the group is whole."""
 
     new: int
     complete: bool

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from buffer import acting, learning, retention, stats
+from buffer import acting, learning, repeats, retention, stats
 from buffer.book import Book, Settings
 from buffer.entry import Status
 from buffer.index import Index
@@ -149,7 +149,7 @@ class Writer:
     def _apply(self, book: Book, job: Job) -> list[Any]:
         """What to answer now: one result or error, or nothing yet."""
         try:
-            result = self._verb(book, job)
+            result = repeats.once(book, job.request, lambda: self._verb(book, job))
         except R3LError as error:
             return [error]
         return [] if result is None else [result]

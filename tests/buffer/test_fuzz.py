@@ -45,12 +45,14 @@ def service(tmp_path_factory):
 
 
 def _digest(served):
+    """Of everything but the answers kept for who asks again: some requests are well-formed."""
     store = Store(served.folder, read_only=True)
     digest = hashlib.sha256()
     with store.read() as txn:
         for table in TABLES:
             for key, value in txn.scan(table):
-                digest.update(b"%d %d " % (len(key), len(value)) + key + value)
+                if (table, key) != ("sys", b"answers"):
+                    digest.update(b"%d %d " % (len(key), len(value)) + key + value)
     store.close()
     return digest.hexdigest()
 

@@ -1,0 +1,132 @@
+"""What is asked again after a lost answer is answered as the first time, and done once."""
+
+import threading
+
+import pytest
+import zmq
+
+from buffer import BufferClient, repeats, verbs
+from buffer.retention import Retention
+from buffer.store import Store
+from buffer.verify import verify
+from r3l import codec
+from r3l.records import GroupPlan
+
+pytestmark = pytest.mark.system
+
+OPTIONS = ("--groups-per-step", 2, "--retain-grace-s", 0)
+LOSES = """
+import os
+from buffer.outbox import Outbox
+put = Outbox.put
+def lose(self, *answer):
+    try:
+        os.remove({mark!r})
+    except FileNotFoundError:
+        put(self, *answer)
+    else:
+        {loss}
+Outbox.put = lose
+"""
+
+
+@pytest.fixture
+def mark(tmp_path, monkeypatch):
+    """A file; while it is there, the service that is started with LOSES loses its next answer."""
+    monkeypatch.setattr("buffer.client.FIRST_TRY_S", 0.3)
+    return tmp_path / "lose"
+
+
+def _lives(client, tasks, done, call):
+    """Every verb whose answer counts what it did; `call` asks in the presence of a loss."""
+    assert call(lambda: client.add_tasks(tasks(5))) == 5
+    assert call(lambda: client.add_tasks(tasks(7))) == 2
+    for step in range(1, 4):
+        for _ in range(2):
+            group = client.lease("a", step - 1, GroupPlan(1)).group_id
+            client.put(group, "a", done(version=step - 1))
+        draw = client.draw(2, step - 1)
+        if step < 3:
+            client.commit(draw.draw_id, step, step)
+    assert call(client.release_draws) == 2
+    assert call(lambda: client.set_version(1)) == 2
+    client.commit(client.draw(2, 1).draw_id, 2, 2)
+    gone = call(lambda: client.evict(Retention(groups=3, grace_s=0.0)))
+    assert (gone.groups, gone.first, gone.more) == (3, "g0000000001", False)
+    stats = client.stats()
+    assert (stats.rewound, stats.evicted, stats.tasks) == (2, 3, 7)
+
+
+def _ends_well(served):
+    assert served.stop() == 0
+    store = Store(served.folder, read_only=True)
+    assert verify(store) == []
+    store.close()
+
+
+def test_an_answer_that_is_lost_on_its_way_comes_again(serve, tasks, done, mark):
+    served = serve("tcp://127.0.0.1:0", *OPTIONS, change=LOSES.format(mark=str(mark), loss="pass"))
+
+    def call(ask):
+        mark.touch()
+        answer = ask()
+        assert not mark.exists()
+        return answer
+
+    with BufferClient(served.endpoint, timeout_s=30) as client:
+        _lives(client, tasks, done, call)
+    _ends_well(served)
+
+
+def test_an_answer_that_died_with_the_service_comes_from_the_next_one(serve, tasks, done, mark):
+    """The service ends between its commit and its answer, every time."""
+    change = LOSES.format(mark=str(mark), loss="os._exit(9)")
+    served = [serve("tcp://127.0.0.1:0", *OPTIONS, change=change)]
+
+    def call(ask):
+        answers = []
+        mark.touch()
+        thread = threading.Thread(target=lambda: answers.append(ask()))
+        thread.start()
+        assert served[-1].process.wait(timeout=30) == 9
+        served.append(serve(served[-1].endpoint, *OPTIONS, change=change))
+        thread.join(timeout=60)
+        return answers[0]
+
+    with BufferClient(served[0].endpoint, timeout_s=60) as client:
+        _lives(client, tasks, done, call)
+    _ends_well(served[-1])
+
+
+def test_a_request_that_arrives_late_for_a_second_time_changes_nothing(serve, tasks, done):
+    """What lay in the network while its sender asked anew, and went on."""
+    served = serve("tcp://127.0.0.1:0", *OPTIONS)
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(served.endpoint)
+
+    def ask(frames):
+        dealer.send_multipart(frames)
+        assert dealer.poll(10_000)
+        return codec.decode(verbs.protocol.Amount, dealer.recv_multipart()[1]).count
+
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(4))
+        back, released = (
+            call.frames(rid, 0.0)
+            for rid, call in (("back", verbs.set_version(0)), ("give", verbs.release_draws()))
+        )
+        assert ask(back) == ask(released) == 0
+        for step in (1, 2):
+            group = client.lease("a", step - 1, GroupPlan(1)).group_id
+            client.put(group, "a", done(version=step - 1))
+            draw = client.draw(1, step - 1)
+            if step == 1:
+                client.commit(draw.draw_id, 1, 1)
+        assert ask(back) == ask(released) == 0
+        stats = client.stats()
+        assert (stats.learner_version, stats.train["trained"], stats.train["drawn"]) == (1, 1, 1)
+        for number in range(2 * repeats.KEPT):
+            assert ask(verbs.add_tasks(tasks(1)).frames(f"t{number}", 0.0)) == 0
+    context.destroy(linger=0)
+    _ends_well(served)
