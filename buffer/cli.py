@@ -15,9 +15,10 @@ import click
 
 from buffer import evicting, guard, protocol, samplers, tools
 from buffer.book import Settings
-from buffer.keys import ServiceKeys, generate, is_local, load
+from buffer.keys import ServiceKeys, generate, load
 from buffer.service import Service
 from buffer.store import Store
+from r3l.endpoints import check_bind
 from r3l.errors import NotFound, R3LError, SchemaVersionError, UserError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -90,7 +91,7 @@ def serve(
     sampling = samplers.Sampling(sampler, reuse, cooldown, alpha, beta, decay)
     samplers.make(sampling)
     service_keys = load(ServiceKeys, keys) if keys else None
-    _check_bind(bind, encrypted=service_keys is not None)
+    check_bind(bind, "bind", encrypted=service_keys is not None)
     retention = evicting.limits(**retain)
     if retention.nbytes is not None and retention.nbytes > map_gib * (1 << 30):
         raise UserError(
@@ -162,25 +163,6 @@ def _keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-
-
-def _check_bind(bind: str, *, encrypted: bool) -> None:
-    """Without keys only this machine may connect: nobody else writes training data."""
-    if bind.startswith("tcp://") and not is_local(bind) and not encrypted:
-        raise UserError(
-            f"bind {bind}: without --keys only loopback addresses (127.0.0.1) are served; "
-            "r3l-buffer keygen makes keys"
-        )
-    port = bind.rpartition(":")[2] if bind.startswith("tcp://") else "*"
-    if not bind.startswith(("tcp://", "ipc://")) or (port != "*" and not _is_port(port)):
-        raise UserError(
-            f"bind {bind}: must look like tcp://127.0.0.1:PORT, PORT from 0 (any free one) to "
-            "65535, or ipc://PATH"
-        )
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 1 << 16
 
 
 def main() -> None:

@@ -74,11 +74,6 @@ def load(kind: type[K], path: Path) -> K:
     return keys
 
 
-def is_local(bind: str) -> bool:
-    """Whether only this machine reaches what listens at `bind` (tcp:// or ipc://)."""
-    return bind.startswith(("tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"))
-
-
 def present(dealer: Any, keys: ClientKeys) -> None:
     """Make a client's socket prove who it is and check the service."""
     dealer.set(zmq.CURVE_SERVERKEY, keys.service.encode())

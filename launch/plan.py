@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from buffer.keys import ClientKeys, ServiceKeys, is_local, load
+from buffer.keys import ClientKeys, ServiceKeys, load
 from envs.builtin import model_path
 from envs.registry import make, tasks
 from launch.hosts import Hosts, read_hosts
@@ -18,6 +18,7 @@ from learner.settings import deepspeed_config, user_config
 from r3l import config as configuration
 from r3l.chat import ChatFormat, EarlierReasoning
 from r3l.config import RunConfig
+from r3l.endpoints import check_bind
 from r3l.errors import UserError
 
 DEMO = Path(__file__).parent / "presets" / "demo.yaml"
@@ -95,11 +96,7 @@ def check_keys(folder: Path | None, binds: dict[str, str]) -> Path | None:
         load(ClientKeys, folder / "client.json")
         return folder.resolve()
     for option, bind in binds.items():
-        if not is_local(bind):
-            raise UserError(
-                f"{option} {bind}: only loopback addresses are served without --keys; "
-                "r3l-buffer keygen makes some"
-            )
+        check_bind(bind, option, encrypted=False)
     return None
 
 

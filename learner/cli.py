@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -102,33 +103,43 @@ def run_training(
         )
     algorithm = algorithms.get(config.algorithm)
     tokenizer = AutoTokenizer.from_pretrained(given)
-    trainer = Trainer(start or given, settings, algorithm, seed=config.seed, reference=given)
-    state = checkpoint.restore(trainer, start) if start else State(0, origin=origin)
-    conductor = None
-    if trainer.rank == 0:
-        conductor = _conductor(config, buffer_endpoint, weights_bind, run, keys, state.version)
-    else:
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, signal.SIG_IGN)  # rank 0 says when to stop
-    try:
-        Training(trainer, algorithm, config, conductor, tokenizer, run, state).execute()
-        if trainer.rank == 0:
+    leading = os.environ.get("RANK", "0") == "0"
+    with ExitStack() as closing:
+        # Before the model is loaded, so that an address that cannot be had is told at once.
+        publisher = _publisher(config, weights_bind, keys, closing) if leading else None
+        trainer = Trainer(start or given, settings, algorithm, seed=config.seed, reference=given)
+        state = checkpoint.restore(trainer, start) if start else State(0, origin=origin)
+        conductor = None
+        if publisher is not None:
+            conductor = _conductor(config, buffer_endpoint, publisher, run, keys, state.version)
+            closing.callback(conductor.client.close)
+            closing.callback(conductor.reporter.close)
+        else:
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(signum, signal.SIG_IGN)  # rank 0 says when to stop
+        try:
+            Training(trainer, algorithm, config, conductor, tokenizer, run, state).execute()
+        except RestartNeeded as error:
+            if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
+                memory.keep_budget(run, int(budget))
+            raise
+        if leading:
             click.echo("r3l-learner done")
-    except RestartNeeded as error:
-        if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
-            memory.keep_budget(run, int(budget))
-        raise
-    finally:
-        if conductor is not None:
-            conductor.reporter.close()
-            conductor.publisher.close()
-            conductor.client.close()
+
+
+def _publisher(config: RunConfig, bind: str, keys: Path | None, closing: ExitStack) -> Any:
+    from learner.publisher import WeightPublisher
+
+    secret = keys / "service.json" if keys else None
+    publisher = WeightPublisher(bind, anchor_every=config.learner.anchor_every, keys=secret)
+    closing.callback(publisher.close)
+    return publisher
 
 
 def _conductor(
     config: RunConfig,
     buffer_endpoint: str,
-    weights_bind: str,
+    publisher: Any,
     run: Path,
     keys: Path | None,
     start: int,
@@ -136,7 +147,6 @@ def _conductor(
     from buffer import BufferClient
     from envs.registry import tasks
     from learner.conductor import Conductor
-    from learner.publisher import WeightPublisher
     from learner.report import Reporter
 
     env, options = config.env.name, config.env.options
@@ -144,10 +154,9 @@ def _conductor(
         tasks(env, options, "train", config.env.train_tasks, config.seed),
         tasks(env, options, "eval", config.eval.tasks),
     )
-    ours, theirs = (keys / "service.json", keys / "client.json") if keys else (None, None)
-    client = BufferClient(buffer_endpoint, name="learner", keys=theirs)
-    anchor_every = config.learner.anchor_every
-    publisher = WeightPublisher(weights_bind, anchor_every=anchor_every, keys=ours)
+    client = BufferClient(
+        buffer_endpoint, name="learner", keys=keys / "client.json" if keys else None
+    )
     conductor = Conductor(client, publisher, Reporter(run, start), config, held, run)
 
     def stop(signum: int, frame: object) -> None:
@@ -155,7 +164,7 @@ def _conductor(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    click.echo(f"r3l-learner ready {conductor.publisher.endpoint}")
+    click.echo(f"r3l-learner ready {publisher.endpoint}")
     return conductor
 
 

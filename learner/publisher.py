@@ -27,9 +27,10 @@ import zmq
 from torch import Tensor
 
 from buffer.gate import Gate
-from buffer.keys import ServiceKeys, is_local, load
+from buffer.keys import ServiceKeys, load
 from r3l.checksum import Bytes
 from r3l.codec import pack, unpack
+from r3l.endpoints import check_bind, is_local
 from r3l.errors import R3LError, RecordError, UserError, to_wire
 from r3l.weights import MANIFEST_LIMIT, Chunk, Layout, Manifest, whole
 
@@ -62,11 +63,7 @@ class WeightPublisher:
         keys: Path | None = None,
         worth: float | None = None,
     ) -> None:
-        if keys is None and not is_local(bind):
-            raise UserError(
-                f"weights {bind}: only loopback addresses are served without keys; make some "
-                "with r3l-buffer keygen"
-            )
+        check_bind(bind, "weights", encrypted=keys is not None)
         self.anchor_every = anchor_every
         self.worth = worth or (WORTH_LOCALLY if is_local(bind) else WORTH)
         self.origin = uuid.uuid4().hex

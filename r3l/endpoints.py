@@ -1,4 +1,4 @@
-"""Addresses at which clients find the services."""
+"""Addresses at which services listen and clients find them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from r3l.errors import UserError
 
 SOCKET_PATH_LIMIT = 107  # bytes; what the kernel takes
 PORTS = range(1, 1 << 16)
+_BOUND = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[\w.-]+|\*):(\d{1,5}|\*)", re.I | re.A)
 _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1,5})", re.I | re.A)
 
 
@@ -26,3 +27,27 @@ def check_endpoint(endpoint: str, what: str) -> str:
             f"or ipc://PATH, the path up to {SOCKET_PATH_LIMIT} bytes"
         )
     return endpoint
+
+
+def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
+    """`bind`, if a service may listen there: without keys only this machine may connect, since
+    nobody else is to write training data or read weights. Raises UserError, one line.
+    """
+    tcp = _BOUND.fullmatch(bind)
+    port = tcp[1].replace("*", "0") if tcp else "65536"
+    if not bind.startswith("ipc://") and not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
+        raise UserError(
+            f"{what} {bind!r:.200}: must look like tcp://127.0.0.1:PORT, PORT from 0 (any free "
+            "one) to 65535, or ipc://PATH"
+        )
+    if not encrypted and not is_local(bind):
+        raise UserError(
+            f"{what} {bind}: without --keys only loopback addresses (127.0.0.1) are served; "
+            "r3l-buffer keygen makes keys"
+        )
+    return bind
+
+
+def is_local(bind: str) -> bool:
+    """Whether only this machine reaches what listens at `bind` (tcp:// or ipc://)."""
+    return bind.startswith(("tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"))

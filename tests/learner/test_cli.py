@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
-def refused(run: Path, model: Path, *settings: str, resume: bool = False) -> str:
+def refused(
+    run: Path, model: Path, *settings: str, resume: bool = False, weights: str | None = None
+) -> str:
     """What the learner says, having ended with 2 and changed nothing in the run folder."""
     run.mkdir(exist_ok=True)
     config = run / "config.yaml"
     config.write_text(dump(load(None, [f"model={model}", *settings])))
     before = sorted(run.rglob("*"))
     command = ["train", "--config", str(config), "--run", str(run), *NOWHERE]
+    command += ["--weights", weights] * (weights is not None)
     done = CliRunner().invoke(main, command + ["--resume"] * resume)
     assert done.exit_code == 2, done.output
     [line] = [x for x in done.output.splitlines() if x.startswith("r3l-learner: ")]
@@ -47,6 +51,17 @@ def test_settings_that_cannot_be_had_are_refused(
     tmp_path: Path, model: Path, settings: list[str], named: str
 ) -> None:
     assert named in refused(tmp_path / "run", model, *settings)
+
+
+def test_an_address_that_cannot_be_had_is_refused_before_the_model_is_loaded(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.trainer.Trainer", None)  # who loads it, fails
+    run = tmp_path / "run"
+    assert "weights 'nonsense': must look like" in refused(run, model, weights="nonsense")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "choose a free port" in refused(run, model, weights=f"tcp://127.0.0.1:{port}")
 
 
 def test_a_model_folder_that_is_none_is_refused(tmp_path: Path, model: Path) -> None:
