@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import numpy as np
@@ -34,7 +34,7 @@ from learner import demonstrations, tiny
 from learner.batch import Row, StepRows
 from learner.demonstrations import Lesson
 from learner.model_folder import check_model_folder
-from r3l.chat import ChatFormat
+from r3l.chat import ChatFormat, EarlierReasoning
 from r3l.config import ActorConfig, AlgorithmConfig, EnvConfig, LearnerConfig, RunConfig
 from r3l.errors import UserError
 from r3l.explore import explore_group
@@ -77,11 +77,13 @@ def warmup(
     withheld: int = 4,
     waste: float = 0.03,
     measured: int = 100,
+    earlier_reasoning: EarlierReasoning = "refuse",
 ) -> dict[str, Quality]:
     """Warm a policy up on `envs` and save it in `out`; returns its quality on each environment.
 
     `model_folder`: a Hugging Face folder to go on from; None makes the tiny policy. `withheld`
     rules of each world stay unknown; `measured` held-out tasks are played at the end (0: none).
+    `earlier_reasoning`: what to do with a chat template that removes it, as in r3l.chat.
     Raises UserError for an environment without demonstrations.
     """
     from learner.trainer import Trainer
@@ -101,7 +103,7 @@ def warmup(
         start = model_folder or _tiny_model(envs, Path(made_here), seed)
         check_model_folder(start, f"--model {start}")
         tokenizer = AutoTokenizer.from_pretrained(start)
-        chat = ChatFormat(tokenizer)
+        chat = ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
         stream = lessons(envs, chat, skill, seed=seed, copying=steps // 10)
         trainer = Trainer(start, config, None, seed=seed)
     fit(trainer, batches(stream, tokens_per_batch, random.Random(seed)), steps=steps)
@@ -112,7 +114,9 @@ def warmup(
     policy = tiny.LocalPolicy(model, chat, seed=seed)
     quality = {name: measure(policy, name, measured) for name in envs if measured}
     made = {
-        "command": _command(envs, out, model_folder, steps, tokens_per_batch, lr, seed, withheld),
+        "command": _command(
+            envs, out, model_folder, steps, tokens_per_batch, lr, seed, withheld, earlier_reasoning
+        ),
         "from": _origin(model_folder),
         "steps": steps,
         "tokens_per_batch": tokens_per_batch,
@@ -134,13 +138,15 @@ def _command(
     lr: float,
     seed: int,
     withheld: int,
+    earlier_reasoning: EarlierReasoning,
 ) -> str:
     """The command line that makes this folder again."""
     names = " ".join(f"--env {name}" for name in envs)
     start = f" --model {model}" if model is not None else ""
+    keep = f" --earlier-reasoning {earlier_reasoning}" if earlier_reasoning != "refuse" else ""
     return (
         f"r3l-learner warmup {names}{start} --out {out} --steps {steps} "
-        f"--tokens-per-batch {tokens} --lr {lr:g} --seed {seed} --withheld {withheld}"
+        f"--tokens-per-batch {tokens} --lr {lr:g} --seed {seed} --withheld {withheld}{keep}"
     )
 
 
@@ -175,6 +181,13 @@ def _origin(folder: Path | None) -> Any:
 )
 @click.option("--seed", default=0, show_default=True, help="seed of model, tasks and order")
 @click.option("--withheld", default=4, show_default=True, help="rules left for reward to teach")
+@click.option(
+    "--earlier-reasoning",
+    type=click.Choice(get_args(EarlierReasoning)),
+    default="refuse",
+    show_default=True,
+    help="chat templates that remove it",
+)
 @click.option("--measured", default=100, show_default=True, help="held-out tasks played at the end")
 def warmup_command(envs: tuple[str, ...], model: Path | None, out: Path, **settings: Any) -> None:
     """Teach a policy, from demonstrations, to act, to reflect and to follow advice."""

@@ -53,7 +53,8 @@ class ChatFormat:
         if earlier_reasoning == "refuse" and (difference := self._first_difference(_REASONED)):
             raise self._refused(
                 f"removes the reasoning of earlier replies: {difference}; set "
-                "actor.earlier_reasoning=keep to leave it in the context"
+                "actor.earlier_reasoning=keep (r3l-learner warmup: --earlier-reasoning keep) to "
+                "leave it in the context"
             )
 
     @cached_property

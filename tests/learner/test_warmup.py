@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from r3l.chat import ChatFormat
 from r3l.config import LearnerConfig
 from r3l.errors import UserError
 from r3l.protocols import SampleParams
+from tests.r3l.test_chat import FORGETFUL
 
 SKILL = Skill(withheld=4, waste=0.03)
 TEXTS = [
@@ -210,6 +212,20 @@ def test_the_same_seed_gives_the_same_weights_and_a_folder_can_be_gone_on_from(t
     a, b, c = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in "abc")
     assert all(torch.equal(a[key], b[key]) for key in a)
     assert any(not torch.equal(a[key], c[key]) for key in a)
+
+
+def test_a_model_whose_template_forgets_reasoning_is_warmed_up_on_request(tmp_path):
+    start, out = tmp_path / "start", tmp_path / "out"
+    shutil.copytree(builtin_policy(), start)
+    (start / "chat_template.jinja").write_text(FORGETFUL)
+    arguments = ["--env", "keys", "--model", str(start), "--out", str(out)]
+    arguments += ["--steps", "1", "--measured", "0"]
+    refused = CliRunner().invoke(warmup.warmup_command, arguments)
+    assert "--earlier-reasoning keep" in str(refused.exception) and not out.exists()
+    arguments += ["--earlier-reasoning", "keep"]
+    assert CliRunner().invoke(warmup.warmup_command, arguments).exit_code == 0
+    made = json.loads((out / "warmup.json").read_text())
+    assert made["command"].endswith("--earlier-reasoning keep")
 
 
 def test_the_command_refuses_an_existing_folder_a_missing_model_and_an_unknown_world(tmp_path):
