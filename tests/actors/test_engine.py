@@ -40,9 +40,9 @@ PROMPT = list(range(300, 420))
 class Served:
     """An engine, the publisher it follows, and the loop both live in."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, **engine: Any) -> None:
         small = {"kv_cache_memory_bytes": 64 << 20}
-        config = ActorConfig(max_model_len=2048, engine=small)
+        config = ActorConfig(max_model_len=2048, engine=small | engine)
         self.policy = VLLMPolicy.start(model, config)
         self.publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000)
         self.runner = asyncio.Runner()

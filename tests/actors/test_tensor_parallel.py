@@ -1,0 +1,56 @@
+"""An engine whose weights are spread over two workers takes new ones as a single one does."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from envs.builtin import builtin_policy
+from tests.actors.test_engine import PROMPT, Served, Tensors, stepped
+
+pytestmark = pytest.mark.system
+
+
+def expected(weights: Tensors) -> torch.Tensor:
+    """Log-probabilities after the prompt, by transformers."""
+    model = AutoModelForCausalLM.from_pretrained(builtin_policy(), dtype=torch.float32)
+    model.load_state_dict({name: tensor.float() for name, tensor in weights}, strict=False)
+    with torch.no_grad():
+        logits = model(torch.tensor([PROMPT])).logits[0, -1]
+    return torch.log_softmax(logits, dim=-1)
+
+
+def differences(served: Served, weights: Tensors) -> float:
+    """The largest one between the engine's log-probabilities and those expected."""
+    right = expected(weights)
+    return max(abs(p - float(right[token])) for token, p in served.logits().items())
+
+
+def test_two_workers_hold_each_its_share_of_every_update_and_end_with_their_engine(
+    tmp_path: Path,
+) -> None:
+    saved = sorted(load_file(builtin_policy() / "model.safetensors").items())
+    other = [(name, torch.randn_like(tensor) * 0.1) for name, tensor in saved]
+    served = Served(builtin_policy(), tensor_parallel_size=2, distributed_executor_backend="mp")
+    try:
+        workers = psutil.Process().children(recursive=True)
+        prints = {served.fingerprint()}
+        for weights in (other, saved, stepped(saved)):
+            before = differences(served, weights)
+            served.update(weights)
+            assert differences(served, weights) < 1e-3 < before
+            prints.add(served.fingerprint())
+        assert served.subscriber.figures.patch_bytes > 0
+        assert len(prints) == 3  # the saved weights came twice
+        (engine,) = (p for p in workers if "EngineCore" in p.name())
+        os.kill(engine.pid, signal.SIGKILL)
+        shares = [p for p in workers if "Worker_TP" in p.name()]
+        ended, _ = psutil.wait_procs(shares, timeout=30)
+        assert len(ended) == len(shares) == 2
+    finally:
+        served.close()
