@@ -28,7 +28,7 @@ from r3l.errors import UserError
 from r3l.prompts import Prompts
 from r3l.protocols import Sample, SampleParams
 from r3l.records import Bool, Int32, Task, Trajectory
-from r3l.rollout import Attempt, Tokens, branch, play, start
+from r3l.rollout import Attempt, Snapshot, Tokens, branch, play, start
 
 LONGEST_REFLECTION = 4096
 
@@ -104,7 +104,7 @@ class Teacher:
         self,
         task: Task,
         base: Trajectory,
-        snapshots: Sequence[bytes],
+        snapshots: Sequence[Snapshot],
         parsed: reflection.Reflection,
         rng: random.Random,
     ) -> Lesson:

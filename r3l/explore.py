@@ -38,7 +38,7 @@ from r3l.records import (
     Task,
     Trajectory,
 )
-from r3l.rollout import Attempt, ParamsOfStep, Tokens, branch, play, start
+from r3l.rollout import Attempt, ParamsOfStep, Snapshot, Tokens, branch, play, start
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class _Explorer:
         self.exploration = algorithm.exploration
         self.plan = plan or algorithm.plan()
         self.results = accepted
-        self.snapshots: dict[int, list[bytes]] = {}
+        self.snapshots: dict[int, list[Snapshot]] = {}
 
     async def explore_slot(self, slot: int) -> None:
         """Base attempt, then the retry that belongs to it, unless they are already accepted."""
@@ -131,15 +131,17 @@ class _Explorer:
         attempt, exploration = base.trajectory, self.exploration
         if exploration.trigger == "failure" and attempt.reward >= SUCCESS:
             return SlotResult("distilled", slot, "not_triggered")
+        thought: ReflectionRecord | None = None
         try:
             async with self._environment() as env:
                 diagnosis = await self._diagnose(slot, attempt, env.spec)
+                thought = diagnosis.thought
                 if diagnosis.pivot < 0:
                     aux = _praise(attempt, diagnosis) if exploration.aux else ()
-                    return _resolved(slot, "not_triggered", diagnosis.thought, aux)
+                    return _resolved(slot, "not_triggered", thought, aux)
                 return await self._retry(slot, attempt, diagnosis, env)
         except EpisodeError as error:
-            return SlotResult("distilled", slot, "failed", cause=error.cause)
+            return SlotResult("distilled", slot, "failed", cause=error.cause, reflection=thought)
 
     async def _diagnose(self, slot: int, base: Trajectory, spec: EnvSpec) -> Diagnosis:
         """Ask the policy what went wrong, and decide whether and from where to try again."""

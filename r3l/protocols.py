@@ -100,7 +100,7 @@ class EnvSpec:
 class Environment(Protocol):
     """A text environment in Gymnasium's shape: one attempt at a time.
 
-    The reward of an attempt is the sum of its step rewards.
+    The reward of an attempt is the sum of its step rewards, of a retry's prefix too.
     Optional, found by attribute: `snapshot() -> bytes` and `restore(bytes)`;
     `feedback() -> str`, a closing remark on the finished attempt.
     Each method may return an awaitable instead of its answer (one that lives elsewhere does).

@@ -148,7 +148,7 @@ class SlotResult:
 
     `status`: done (has a trajectory) | not_triggered (a retry that was not called for) |
     failed (`cause` says why; never a zero reward). A distilled slot carries the reflection
-    that decided about it and the auxiliary samples of a verified correction.
+    that decided about it, where there was one, and the auxiliary samples of a verified correction.
     """
 
     role: Role

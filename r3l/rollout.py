@@ -2,13 +2,15 @@
 
     observation ─► prompt tokens ─► policy.sample ─► action text ─► env.step ─► observation …
 
-Rewards are recorded in units of the environment's success threshold: 1.0 is full success.
+Rewards are recorded in units of the environment's success threshold: 1.0 is full success. That of
+a retry holds what its prefix earned.
 A retry plays on from the state before step k*. It shows the policy its guidance, but records
 the distilled sequence, in which the guidance never was: both grow by the same tokens.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,10 @@ from r3l.chat import ChatFormat
 from r3l.errors import EngineFailed, ReplayDiverged
 from r3l.protocols import Environment, Policy, Sample, SampleParams
 from r3l.records import Int32, Role, Task, Trajectory
+
+REWARD_DECIMALS = 12
+"""Rewards are rounded to so many decimals: ten steps of 0.1 are a full success, and no attempt is
+better than another by the order in which it earned the same."""
 
 
 class ParamsOfStep(Protocol):
@@ -54,10 +60,19 @@ class Tokens:
         return np.array(self.ids, dtype=np.int32), np.array(self.mask, dtype=np.bool_)
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """What puts an environment back to before step k: its state, and the rewards [k] until then."""
+
+    state: bytes
+    rewards: tuple[float, ...]
+
+
 @dataclass
 class Attempt:
     """An attempt under way. `record` becomes the trajectory; `shown` is what the policy reads
-    (the same object unless guidance is shown); `snapshots[k]` restores the state before step k."""
+    (the same object unless guidance is shown); `rewards` are the environment's own, step by step;
+    `snapshots[k]` restores the state before step k."""
 
     task: Task
     system: str
@@ -68,8 +83,9 @@ class Attempt:
     spans: list[tuple[int, int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    snapshots: list[bytes] = field(default_factory=list)
-    reward: float = 0.0
+    rewards: list[float] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    threshold: float = 1.0
     finish: str = ""
     feedback: str = ""
     faults: list[str] = field(default_factory=list)
@@ -88,6 +104,11 @@ class Attempt:
             self.shown.sampled(sample)
         self.spans.append((start, len(self.record.ids)))
         self.versions.append(sample.version)
+
+    @property
+    def reward(self) -> float:
+        """R(τ): the sum of the step rewards, 1.0 where it reaches the success threshold."""
+        return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
 
     def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
         """The finished attempt as a record."""
@@ -120,7 +141,14 @@ async def start(task: Task, chat: ChatFormat, env: Environment) -> Attempt:
     first = await _reset(env, task)
     tokens = Tokens()
     tokens.given(chat.open(system, first))
-    return Attempt(task, system, record=tokens, shown=tokens, observations=[first])
+    return Attempt(
+        task,
+        system,
+        record=tokens,
+        shown=tokens,
+        observations=[first],
+        threshold=env.spec.success_threshold,
+    )
 
 
 async def branch(
@@ -130,7 +158,7 @@ async def branch(
     chat: ChatFormat,
     env: Environment,
     guidance: str = "",
-    snapshots: Sequence[bytes] = (),
+    snapshots: Sequence[Snapshot] = (),
 ) -> Attempt:
     """Put `env` back to the state before `step` of `base` and go on from there, guided.
 
@@ -139,7 +167,7 @@ async def branch(
     prefix cache (ALGORITHM §2.4).
     Raises ReplayDiverged, EnvironmentFailed.
     """
-    await restore(env, task, base, step, snapshots)
+    rewards = await restore(env, task, base, step, snapshots)
     prefix_end = int(base.step_spans[step, 0]) - len(chat.prompt_ids)
     record = Tokens(
         ids=base.token_ids[:prefix_end].tolist(),
@@ -164,19 +192,23 @@ async def branch(
         spans=[(int(a), int(b)) for a, b in base.step_spans[:step]],
         versions=base.step_versions[:step].tolist(),
         seconds=base.step_seconds[:step].tolist(),
+        rewards=rewards,
         snapshots=list(snapshots[:step]),
+        threshold=env.spec.success_threshold,
     )
 
 
 async def play(attempt: Attempt, policy: Policy, env: Environment, params: ParamsOfStep) -> None:
     """Play `attempt` to its end: terminated, truncated, step_limit or context_overflow.
 
-    Raises EnvironmentFailed, EngineFailed.
+    Raises EnvironmentFailed; EngineFailed, also where the context has no room for a single step.
     """
     chat, take_snapshot = policy.chat, getattr(env, "snapshot", None)
+    first = len(attempt.actions)
     while not attempt.finish:
         if take_snapshot is not None:
-            attempt.snapshots.append(await guarded(take_snapshot))
+            state = await guarded(take_snapshot)
+            attempt.snapshots.append(Snapshot(state, tuple(attempt.rewards)))
         attempt.given(chat.prompt_ids)
         began = time.monotonic()
         step = len(attempt.actions)
@@ -190,34 +222,40 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
         observation, reward, terminated, truncated, info = await _step(env, action)
         attempt.actions.append(action)
         attempt.observations.append(observation)
-        attempt.reward += reward / env.spec.success_threshold
+        attempt.rewards.append(reward)
         if fault := fault_in(info):
             attempt.faults.append(fault)
         attempt.finish = _finish(attempt, env, sample, terminated, truncated)
         if not attempt.finish:
             attempt.given(chat.close(sample.token_ids))
             attempt.given(chat.turn("user", observation))
-    if not attempt.actions:
-        raise EngineFailed("the first prompt fills the whole context", cause="context_overflow")
+    if len(attempt.actions) == first:
+        raise EngineFailed(
+            f"the prompt of step {first} fills the whole context", cause="context_overflow"
+        )
     attempt.feedback = await _feedback(env)
 
 
 async def restore(
-    env: Environment, task: Task, base: Trajectory, step: int, snapshots: Sequence[bytes] = ()
-) -> None:
+    env: Environment, task: Task, base: Trajectory, step: int, snapshots: Sequence[Snapshot] = ()
+) -> list[float]:
     """Put `env` back to the state before `step` of `base`: by snapshot, else by checked replay.
 
-    Raises ReplayDiverged when a replayed observation is not the recorded one.
+    Returns the rewards of the steps before it. Raises ReplayDiverged when a replayed observation
+    is not the recorded one.
     """
     first = await _reset(env, task)
     put_back = getattr(env, "restore", None)
     if put_back is not None and len(snapshots) > step:
-        await guarded(lambda: put_back(snapshots[step]))
-        return
+        await guarded(lambda: put_back(snapshots[step].state))
+        return list(snapshots[step].rewards)
     _same(env, base.observations[0], first, 0)
+    rewards = []
     for k in range(step):
-        observation, *_ = await _step(env, base.actions[k])
+        observation, reward, *_ = await _step(env, base.actions[k])
         _same(env, base.observations[k + 1], observation, k + 1)
+        rewards.append(reward)
+    return rewards
 
 
 def _finish(

@@ -308,6 +308,48 @@ def test_rewards_are_recorded_in_units_of_the_success_threshold() -> None:
     assert trajectory is not None and trajectory.reward == 2.0
 
 
+class Scored(Corridor):
+    """Every door rightly opened earns `points`, at once."""
+
+    points = 0.25
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, _, done, truncated, info = super().step(action)
+        right = self.given[-1] == self.answers[len(self.given) - 1]
+        return observation, self.points * right, done, truncated, info
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_the_reward_of_a_retry_holds_what_its_prefix_earned(snapshots: bool) -> None:
+    slots = by_slot(explore(learner_of_advice(), make_env=lambda: Scored(snapshots=snapshots)))
+    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    assert base is not None and retry is not None and retry.pivot == 1
+    assert (base.reward, retry.reward) == (0.5, 0.75)
+
+
+def test_small_rewards_add_up_to_a_full_success_and_not_to_a_rounding_error() -> None:
+    class Tenths(Scored):
+        points = 0.1
+
+        def __init__(self) -> None:
+            super().__init__("aaaaaaaaaa")
+
+    policy = ScriptedPolicy(lambda prompt: "a")
+    base = by_slot(explore(policy, "algorithm=raft", make_env=Tenths))["base", 0].trajectory
+    assert sum([0.1] * 10) < 1.0
+    assert base is not None and base.num_steps == 10 and base.reward == 1.0
+
+
+def test_a_retry_for_which_the_context_has_no_room_fails_its_slot_and_keeps_the_reflection() -> (
+    None
+):
+    policy = learner_of_advice(reflection(advice="say b " + "at length " * 300))
+    policy.context_length = 3000
+    result = by_slot(explore(policy))["distilled", 0]
+    assert (result.status, result.cause) == ("failed", "context_overflow")
+    assert result.reflection is not None and result.reflection.pivot == 1
+
+
 def test_trouble_that_an_attempt_outlives_is_named_in_its_record() -> None:
     class Troubled(Corridor):
         def step(self, action: str) -> Any:
