@@ -100,7 +100,9 @@ class Training:
         check_tokens(groups, self.trainer.vocabulary)
         figures, applied = self._train_on(groups, weights)
         if conductor is not None and draw is not None:
-            figures |= group_figures(groups) | staleness_figures(groups, version)
+            strict = self.config.algorithm.verified_requires_success
+            figures |= group_figures(groups, requires_success=strict)
+            figures |= staleness_figures(groups, version)
             figures["learner/wait_s"] = waited
             figures["learner/idle_share"] = waited / (waited + figures["learner/step_s"])
             if applied:

@@ -20,8 +20,12 @@ Figures = dict[str, float]
 REMEMBERED = 1000
 
 
-def group_figures(groups: Sequence[Group]) -> Figures:
-    """`group/`: rewards, success by role, what reflections led to, pivots, contrast, tokens."""
+def group_figures(groups: Sequence[Group], *, requires_success: bool = True) -> Figures:
+    """`group/`: rewards, success by role, what reflections led to, pivots, contrast, tokens.
+
+    `trigger_rate`: share of the reflections that called for a retry, also where it failed;
+    `requires_success`: what a correction is verified by (r3l.explore.verified).
+    """
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
     asked = [r for g in groups for r in g.results if r.reflection is not None]
@@ -33,10 +37,12 @@ def group_figures(groups: Sequence[Group]) -> Figures:
         "group/reward_std": _mean(r.std() for r in rewards),
         "group/success_base": _mean(t.reward >= SUCCESS for t in bases),
         "group/success_retry": _mean(t.reward >= SUCCESS for t in distilled),
-        "group/trigger_rate": _mean(r.status == "done" for r in asked),
+        "group/trigger_rate": _mean(r.status != "not_triggered" for r in asked),
         "group/reflection_valid": _mean(not r.reflection.cause for r in asked if r.reflection),
         "group/improvement_rate": _mean(b.reward < d.reward for b, d in pairs),
-        "group/verified_rate": _mean(verified(b, d) for b, d in pairs),
+        "group/verified_rate": _mean(
+            verified(b, d, requires_success=requires_success) for b, d in pairs
+        ),
         "group/pivot_mean": _mean(t.pivot for t in distilled),
         "group/pivot_relative": _mean(t.pivot / t.num_steps for t in distilled),
         "group/no_contrast": _mean(r.min() == r.max() for r in rewards),

@@ -33,6 +33,22 @@ def test_group_figures_count_what_reflections_led_to() -> None:
     assert figures["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
 
 
+def test_a_retry_that_was_called_for_and_failed_counts_as_triggered() -> None:
+    group = explore_group((0.0, 0.0), (None, None))
+    *_, kept, lost = group.results
+    kept = replace(kept, reflection=ReflectionRecord("{}", outcome="success"))
+    thought = ReflectionRecord("{}", outcome="failure", pivot=1)
+    lost = replace(lost, status="failed", cause="replay_diverged", reflection=thought)
+    figures = group_figures([replace(group, results=(*group.results[:2], kept, lost))])
+    assert figures["group/trigger_rate"] == 0.5 and figures["group/failed_replay_diverged"] == 1.0
+
+
+def test_a_correction_is_counted_as_verified_by_the_rule_of_the_run() -> None:
+    groups = [explore_group((0.0,), (0.5,))]
+    assert group_figures(groups)["group/verified_rate"] == 0.0
+    assert group_figures(groups, requires_success=False)["group/verified_rate"] == 1.0
+
+
 def test_a_group_with_equal_rewards_has_no_contrast() -> None:
     figures = group_figures([explore_group((0.0, 0.0), (0.0, None))])
     assert figures["group/no_contrast"] == 1.0 and figures["group/reward_std"] == 0.0
