@@ -105,7 +105,7 @@ def put(
     if new:
         check_put(book, entry, args, new)
     if len(new) < len(told):
-        check_again(entry, told)
+        check_again(book, entry, told)
     if new:
         entry = accept(book, entry, new, args.fingerprint)
         book.count("puts", len(new))

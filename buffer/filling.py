@@ -42,13 +42,15 @@ def check_put(book: Book, entry: Entry, args: protocol.Put, new: Results) -> Non
         raise StoreError(f"the store is full: {book.full}; nothing was written", cause="full")
 
 
-def check_again(entry: Entry, told: Results) -> None:
+def check_again(book: Book, entry: Entry, told: Results) -> None:
     """Raise Conflict if a slot that is resolved was put with another result than the first.
 
     A straggler's late result is no conflict, nor one of which no checksum was kept.
     """
     for slot, kept in intact.known(entry).items():
-        if slot in told and kept not in (intact.checksum(told[slot][1]), _checksum_late(*slot)):
+        if slot not in told or kept in (intact.checksum(told[slot][1]), _checksum_late(*slot)):
+            continue
+        if not intact.same(book.txn, entry, told[slot][1]):
             raise Conflict(
                 f"{slot[0]} slot {slot[1]} of group {entry.group_id} was resolved with another "
                 "result already; that one stays",

@@ -1,6 +1,6 @@
 """Is a group still what was put? A CRC-32 of every slot result, kept in the group's Entry.
 
-It is computed when a result is accepted, and compared when another is put into the same slot, by
+It is computed when a result is accepted, and compared when one is put into the same slot again, by
 `verify`, and by whoever reads a store without its service (replay, show, export). The service
 sends groups as they are: what it reads for a draw or a query is not compared.
 """
@@ -17,7 +17,7 @@ from buffer.entry import Entry
 from buffer.tables import Txn, read_group
 from r3l import codec
 from r3l.errors import RecordError
-from r3l.records import Group, Role
+from r3l.records import Group, Role, SlotResult
 
 UNKNOWN = -1  # checksum of a result that was accepted before there were any
 
@@ -37,6 +37,14 @@ def again(entry: Entry, results: Mapping[tuple[Role, int], bytes]) -> tuple[int,
     """The checksums of an entry whose results were encoded anew, as these."""
     sums = {slot: checksum(results[slot]) for slot in known(entry)}
     return tuple([sums.get(slot, UNKNOWN) for slot in entry.resolved[: len(entry.checksums)]])
+
+
+def same(txn: Txn, entry: Entry, result: bytes | memoryview) -> bool:
+    """Whether a slot holds this result after all, as an older schema encoded it."""
+    sent = codec.decode(SlotResult, result)
+    results = read_group(txn.group_bytes(entry), entry).results
+    kept = [r for r in results if (r.role, r.slot) == (sent.role, sent.slot)]
+    return [codec.encode(r) for r in kept] == [codec.encode(sent)]
 
 
 def read(txn: Txn, entry: Entry) -> Group:

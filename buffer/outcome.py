@@ -6,7 +6,7 @@ SlotResult of them, by the same rules (r3l.records), but builds no arrays.
 
 from __future__ import annotations
 
-from struct import unpack
+from struct import unpack_from
 from typing import Any, NamedTuple
 
 from r3l import codec, quick
@@ -63,23 +63,20 @@ def _check_quickly(data: memoryview) -> Outcome:
         _AUX.read(memoryview(aux))
     if attempt is None:
         return Outcome(result.role, result.slot, result.status, result.cause)
-    told = attempt.reward, _check_attempt(attempt)
-    return Outcome(result.role, result.slot, result.status, result.cause, *told)
+    oldest = _check_attempt(attempt)
+    return Outcome(result.role, result.slot, "done", "", attempt.reward, oldest)
 
 
 def _check_attempt(attempt: Any) -> int:
     """Raise unless an attempt is as it must be; returns its oldest policy version."""
-    length, steps = len(attempt.response_mask.raw), len(attempt.actions)
-    if not (
-        attempt.token_ids.has("<i4", 4 * length, [length])
-        and attempt.response_mask.has("|b1", length, [length])
-        and attempt.logprobs.has("<f4", 4 * length, [length])
-        and attempt.step_spans.has("<i4", 8 * steps, [steps, 2])
-        and attempt.step_versions.has("<i4", 4 * steps, [steps])
-        and attempt.step_seconds.has("<f4", 4 * steps, [steps])
+    shapes, raw, steps = attempt.arrays.shapes, attempt.arrays.raw, len(attempt.actions)
+    tokens = (len(raw) - 16 * steps) // 9
+    spans, mask = 8 * tokens, 8 * tokens + 16 * steps  # where they begin (plain.arrays_of)
+    if shapes != [[tokens], [tokens], [steps, 2], [steps], [steps], [tokens]] or (
+        len(raw) != mask + tokens
     ):
         raise quick.Unusual
-    edges = iter(unpack(f"<{2 * steps}i", attempt.step_spans.raw))
-    check_attempt(attempt, list(zip(edges, edges, strict=True)), attempt.response_mask.raw)
-    versions: tuple[int, ...] = unpack(f"<{steps}i", attempt.step_versions.raw)
+    numbers: tuple[int, ...] = unpack_from(f"<{3 * steps}i", raw, spans)  # and versions
+    edges, versions = iter(numbers[: 2 * steps]), numbers[2 * steps :]
+    check_attempt(attempt, list(zip(edges, edges, strict=True)), raw[mask:])
     return min(versions)

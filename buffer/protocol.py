@@ -29,7 +29,7 @@ from r3l.errors import (
 )
 from r3l.records import Group, GroupPlan, GroupState, Purpose, Role, SlotResult, Task
 
-PROTOCOL = 2
+PROTOCOL = 3
 MESSAGE_LIMIT = 4 * codec.RECORD_LIMIT  # bytes; a larger frame ends the connection
 CREDIT = 256  # requests a client may have waiting for an answer
 HOLD_LIMIT_S = 3600.0  # seconds an answer may be held back

@@ -3,11 +3,12 @@
     [schema, kind, {field: value, ...}]
 
 A record is written and read by its dataclass's annotations, so every value is checked against
-its type on the way in and on the way out. Arrays are `[dtype, shape, raw little-endian bytes]`
+its type on the way in and on the way out. Arrays stand together behind the other fields (r3l.plain)
 and come back read-only. Nothing is ever unpickled.
 
 A field that is missing takes its default (written by an older schema); an unknown field, a
 duplicate key or a value of another type is a RecordError; a newer schema a SchemaVersionError.
+Schema 1 differs only in its arrays, each of which stands by itself.
 
 Records are read quickly where they are as today's code writes them (r3l.quick), and carefully
 otherwise (r3l.plain).
@@ -26,7 +27,7 @@ from r3l.records import Group, SlotResult
 
 __all__ = ["NESTING_LIMIT", "RECORD_LIMIT"]
 
-SCHEMA = 1
+SCHEMA = 2
 HEADER_LIMIT = 64 << 10  # bytes of a message header
 
 T = TypeVar("T")
@@ -71,11 +72,10 @@ def decode(kind: type[T], data: bytes | memoryview) -> T:
 
 
 def body(kind: type[Any], data: bytes | memoryview) -> memoryview:
-    """The fields of a record of this schema, still encoded; Unusual for anything else."""
-    prefix = _prefix(kind.__name__)
-    if check_size(data)[: len(prefix)] != prefix:
-        raise quick.Unusual
-    return memoryview(data)[len(prefix) :]
+    """The fields of a record, still encoded; Unusual for what has no plain prefix."""
+    if start := _prefix_size(kind.__name__, check_size(data)):
+        return memoryview(data)[start:]
+    raise quick.Unusual
 
 
 def _decode_carefully(kind: type[T], data: bytes | memoryview) -> T:
@@ -103,8 +103,8 @@ def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
 
 def result_body(result: bytes | memoryview) -> bytes | memoryview:
     """An encoded slot result as it lies in a group that `encode_group` made."""
-    prefix = _prefix(SlotResult.__name__)
-    return result[len(prefix) :] if result[: len(prefix)] == prefix else _rewritten(result)
+    start = _prefix_size(SlotResult.__name__, result)
+    return result[start:] if start else _rewritten(result)
 
 
 def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
@@ -141,11 +141,23 @@ def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
     return data
 
 
-@cache
 def _prefix(name: str) -> bytes:
-    return b"\x93" + plain.pack(SCHEMA) + plain.pack(name)
+    return _prefixes(name)[-1]
+
+
+@cache
+def _prefixes(name: str) -> tuple[bytes, ...]:
+    """What a record of this kind begins with, by schema."""
+    return tuple(b"\x93" + plain.pack(s) + plain.pack(name) for s in range(1, SCHEMA + 1))
+
+
+def _prefix_size(name: str, data: bytes | memoryview) -> int:
+    """Bytes before a record's fields; 0 for what does not begin as this code writes it."""
+    known = _prefixes(name)
+    size = len(known[0])
+    return size if bytes(data[:size]) in known else 0
 
 
 def _rewritten(result: bytes | memoryview) -> memoryview:
-    """The body of a slot result that an older schema wrote."""
+    """The body of a slot result that another codec wrote."""
     return body(SlotResult, encode(decode(SlotResult, result)))

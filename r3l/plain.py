@@ -1,14 +1,16 @@
 """Records as plain values, by their dataclasses' annotations; every error is named.
 
-Plain values are what msgpack knows: numbers, text, bytes, lists, and maps with text keys. Arrays
-are `[dtype, shape, raw little-endian bytes]`.
+Plain values are what msgpack knows: numbers, text, bytes, lists, and maps with text keys. A record
+is a map of its fields. Its arrays stand together in one more, `arrays`: `[shapes, elements]`, where
+the elements are little-endian, array after array in the order of `arrays_of`. Records of schema 1
+have each array by itself, as `[dtype, shape, elements]` under its field's name; they are read too.
 """
 
 from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -22,6 +24,7 @@ from r3l.errors import RecordError
 RECORD_LIMIT = 16 << 20  # bytes of one record
 NESTING_LIMIT = 16  # levels of free-form values, such as Task.options
 RANK_LIMIT = 4  # dimensions of an array
+ARRAYS = "arrays"  # under what a record's arrays stand
 
 Write = Callable[[Any, str], Any]
 Read = Callable[[Any, str], Any]
@@ -87,6 +90,16 @@ def array_dtype(hint: Any) -> np.dtype[Any] | None:
         return None
     dtype: np.dtype[Any] = np.dtype(hint)
     return dtype
+
+
+@cache
+def arrays_of(kind: Any) -> dict[str, np.dtype[Any]]:
+    """Name and little-endian dtype of a record's arrays, in the order in which they are written:
+    those of wide elements first, so that none lies across their width."""
+    hints = get_type_hints(kind)
+    found = {f.name: dtype for f in fields(kind) if (dtype := array_dtype(hints[f.name]))}
+    ordered = sorted(found, key=lambda name: -found[name].itemsize)
+    return {name: found[name].newbyteorder("<") for name in ordered}
 
 
 def _bad(value: Any, where: str, expected: str) -> RecordError:
@@ -230,15 +243,10 @@ def _array_rules(dtype: np.dtype[Any]) -> tuple[Write, Read]:
         if not isinstance(plain, list) or len(plain) != 3 or plain[0] != name:
             raise _bad(plain, where, f"a {dtype} array")
         _, shape, raw = plain
-        if type(shape) is not list or len(shape) > RANK_LIMIT or type(raw) is not bytes:
-            raise _bad(shape, f"{where} shape", f"at most {RANK_LIMIT} counts")
-        size = width
-        for extent in shape:
-            if type(extent) is not int or not 0 <= extent <= RECORD_LIMIT:
-                raise _bad(shape, f"{where} shape", f"at most {RANK_LIMIT} counts")
-            size *= extent
-        if size != len(raw):
-            raise RecordError(f"{where} has {len(raw)} bytes for shape {shape}", field=where)
+        size = _array_size(shape, width, where)
+        if type(raw) is not bytes or size != len(raw):
+            got = f"{len(raw)} bytes" if type(raw) is bytes else "no bytes"
+            raise RecordError(f"{where} has {got} for shape {shape}", field=where)
         if boolean and raw.translate(None, b"\x00\x01"):
             raise RecordError(f"{where} has booleans other than 0 and 1", field=where)
         flat = np.frombuffer(raw, little)
@@ -247,8 +255,47 @@ def _array_rules(dtype: np.dtype[Any]) -> tuple[Write, Read]:
     return write, read
 
 
-def _record_rules(kind: type[Any]) -> tuple[Write, Read]:
-    hints = get_type_hints(kind)
+def _array_size(shape: Any, width: int, where: str) -> int:
+    """Bytes of an array of this shape."""
+    size = width
+    for extent in shape if type(shape) is list and len(shape) <= RANK_LIMIT else [None]:
+        if type(extent) is not int or not 0 <= extent <= RECORD_LIMIT:
+            raise _bad(shape, f"{where} shape", f"at most {RANK_LIMIT} counts")
+        size *= extent
+    return size
+
+
+def _put_together(plain: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """A record's fields with its arrays, each by itself, as one."""
+    if alone := [plain.pop(name) for name in names]:
+        shapes, elements = [shape for _, shape, _ in alone], [raw for _, _, raw in alone]
+        plain[ARRAYS] = [shapes, b"".join(elements)]
+    return plain
+
+
+def _take_apart(plain: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """A record's fields with each of its arrays by itself."""
+    where, dtypes = f"{kind.__name__}.{ARRAYS}", arrays_of(kind)
+    together = plain[ARRAYS]
+    if not isinstance(together, list) or len(together) != 2 or type(together[1]) is not bytes:
+        raise _bad(together, where, "a list of shapes and elements")
+    shapes, raw = together
+    if type(shapes) is not list or len(shapes) != len(dtypes):
+        raise _bad(shapes, f"{where} shapes", f"{len(dtypes)} shapes")
+    alone, at = {}, 0
+    for (name, dtype), shape in zip(dtypes.items(), shapes, strict=True):
+        end = at + _array_size(shape, dtype.itemsize, f"{kind.__name__}.{name}")
+        alone[name] = [dtype.str, shape, raw[at:end]]
+        at = end
+    if at != len(raw):
+        raise RecordError(f"{where} has {len(raw)} bytes for shapes {shapes}", field=where)
+    if twice := alone.keys() & plain.keys():
+        raise RecordError(f"{kind.__name__} has {', '.join(sorted(twice))} twice", field=where)
+    return {name: value for name, value in plain.items() if name != ARRAYS} | alone
+
+
+def _record_rules(kind: Any) -> tuple[Write, Read]:
+    hints, arrays = get_type_hints(kind), arrays_of(kind)
     # (place, type of which every value is right, write, read) by field
     known = {
         f.name: (f"{kind.__name__}.{f.name}", _EXACT.get(hints[f.name]), *rules(hints[f.name]))
@@ -265,11 +312,13 @@ def _record_rules(kind: type[Any]) -> tuple[Write, Read]:
         for name, (place, exact, rule, _) in known.items():
             value = getattr(record, name)
             plain[name] = value if type(value) is exact else rule(value, place)
-        return plain
+        return _put_together(plain, arrays)
 
     def read(plain: Any, where: str) -> Any:
         if type(plain) is not dict:
             raise _bad(plain, where, f"the fields of a {kind.__name__}")
+        if arrays and ARRAYS in plain:
+            plain = _take_apart(plain, kind)
         values = {}
         for name, value in plain.items():
             if name not in known:

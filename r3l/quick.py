@@ -27,52 +27,42 @@ _Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Extent = Annotated[int, msgspec.Meta(ge=0, le=plain.RECORD_LIMIT)]
 _Shape = Annotated[list[_Extent], msgspec.Meta(max_length=plain.RANK_LIMIT)]
 _NONE = b"\xc0"
-_CODES = {np.dtype(t): np.dtype(t).newbyteorder("<").str for t in ("i4", "f4", "?")}
 
 
 class Unusual(Exception):
     """Bytes that are not what today's codec writes for a record of this kind."""
 
 
-class Column(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """An array as it is written: name of its dtype, extents, elements little-endian."""
+class Arrays(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A record's arrays as they are written: extents of each, elements of all (r3l.plain)."""
 
-    dtype: str
-    shape: _Shape
+    shapes: list[_Shape]
     raw: bytes
-
-    def has(self, dtype: str, size: int, shape: list[int]) -> bool:
-        """Whether it is of this dtype and shape, whose elements take `size` bytes."""
-        return self.dtype == dtype and len(self.raw) == size and self.shape == shape
-
-    def sound(self, dtype: str) -> bool:
-        """Whether it is of this dtype and has as many bytes as its shape says."""
-        size = int(dtype[2:])
-        for extent in self.shape:
-            size *= extent
-        return self.dtype == dtype and size == len(self.raw)
 
 
 class Reader:
     """Reads records of one kind."""
 
-    def __init__(self, kind: type[Any]) -> None:
+    def __init__(self, kind: Any) -> None:
         hints = get_type_hints(kind)
-        forms = {f.name: _form(hints[f.name]) for f in fields(kind)}
-        struct = msgspec.defstruct(
+        self._arrays = plain.arrays_of(kind)
+        forms = {f.name: _form(hints[f.name]) for f in fields(kind) if f.name not in self._arrays}
+        if self._arrays:
+            forms[plain.ARRAYS] = Arrays, None
+        self.struct = msgspec.defstruct(
             kind.__name__,
             [(name, form) for name, (form, _) in forms.items()],
             forbid_unknown_fields=True,
             gc=False,
         )
-        self._kind, self._decode = kind, msgspec.msgpack.Decoder(struct).decode
+        self._kind, self._decode = kind, msgspec.msgpack.Decoder(self.struct).decode
         self._head = _map_head(len(forms))
         self._unfinished = [(name, finish) for name, (_, finish) in forms.items() if finish]
         self._slots = hasattr(kind, "__slots__")
         self._check = getattr(kind, "__post_init__", lambda record: None)
 
     def fields(self, data: Any) -> Any:
-        """A struct of the fields: arrays as Column, inner records and maps as msgspec.Raw."""
+        """A struct of the fields: inner records and maps as msgspec.Raw, arrays as Arrays."""
         # As many fields as there are, none unknown, none missing: then none twice.
         if data[: len(self._head)] != self._head:
             raise Unusual
@@ -86,6 +76,8 @@ class Reader:
         values = msgspec.structs.asdict(self.fields(data))
         for name, finish in self._unfinished:
             values[name] = finish(values[name])
+        if self._arrays:
+            values |= _apart(values.pop(plain.ARRAYS), self._arrays)
         if self._slots:
             return self._kind(**values)
         record = object.__new__(self._kind)
@@ -130,8 +122,6 @@ def _form(hint: Any) -> tuple[Any, Finish]:
     if origin is tuple and _is_record(arguments[0]) and arguments[-1] is Ellipsis:
         one = reader(arguments[0])
         return list[msgspec.Raw], lambda raws: tuple([one.read(memoryview(r)) for r in raws])
-    if (dtype := plain.array_dtype(hint)) is not None:
-        return Column, _array(dtype)
     careful = plain.rules(hint)[1]
     return msgspec.Raw, lambda raw: _carefully(careful, memoryview(raw))
 
@@ -163,17 +153,23 @@ def _carefully(read: plain.Read, raw: memoryview) -> Any:
         raise Unusual from None
 
 
-def _array(dtype: np.dtype[Any]) -> Callable[[Column], Any]:
-    little = dtype.newbyteorder("<")
-    name, boolean = little.str, dtype == np.bool_
-
-    def finish(column: Column) -> Any:
-        if not column.sound(name) or (boolean and column.raw.translate(None, b"\x00\x01")):
+def _apart(together: Arrays, dtypes: dict[str, np.dtype[Any]]) -> dict[str, Any]:
+    """The arrays by name, read-only views of what was read."""
+    raw, found, at = together.raw, {}, 0
+    if len(together.shapes) != len(dtypes):
+        raise Unusual
+    for (name, dtype), shape in zip(dtypes.items(), together.shapes, strict=True):
+        try:
+            found[name] = array = np.ndarray(shape, dtype, raw, at)
+        except (TypeError, ValueError):  # longer than what is left
+            raise Unusual from None
+        end = at + array.nbytes
+        if dtype == np.bool_ and raw[at:end].translate(None, b"\x00\x01"):
             raise Unusual
-        flat = np.frombuffer(column.raw, little)
-        return flat if len(column.shape) == 1 else flat.reshape(column.shape)
-
-    return finish
+        at = end
+    if at != len(raw):
+        raise Unusual
+    return found
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────
@@ -186,7 +182,7 @@ def write(record: Any) -> bytes:
     convert = _converter(kind)
     try:
         return _encode(record if convert is None else convert(record))
-    except (TypeError, ValueError, KeyError, OverflowError, RecursionError):
+    except (TypeError, ValueError, BufferError, OverflowError, RecursionError):
         raise Unusual from None
 
 
@@ -196,20 +192,20 @@ def write_into(buffer: bytearray, record: Any) -> None:
     convert = _converter(kind)
     try:
         _encoder.encode_into(record if convert is None else convert(record), buffer, -1)
-    except (TypeError, ValueError, KeyError, OverflowError, RecursionError):
+    except (TypeError, ValueError, BufferError, OverflowError, RecursionError):
         raise Unusual from None
 
 
 def write_open(record: Any, last: str, count: int) -> bytes:
     """`write` with the field `last` at the end: a list of `count`, whose members must follow."""
-    values = _values(record)
+    kind: Any = type(record)
+    names, values_of = _layout(kind)
+    values = dict(zip(names, values_of(record), strict=True))
     del values[last]
     return _encode(values | {last: ()})[:-1] + _list_head(count)
 
 
 def _of_numpy(value: Any) -> Any:
-    if type(value) is np.ndarray:
-        return _CODES[value.dtype], value.shape, value.tobytes()
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(value)
@@ -221,12 +217,14 @@ _encode = _encoder.encode
 
 @cache
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """What msgspec would write otherwise than r3l.plain: maps whose keys are not text."""
+    """For what msgspec would write otherwise than r3l.plain: arrays, maps without text keys."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is dict and arguments[0] is not str:
         return lambda mapping: list(mapping.items())
     if _is_record(hint):
-        return _values if _layout(hint)[2] else None
+        return _record_converter(hint)
+    if origin in (Union, types.UnionType) and (one := _converter(arguments[0])):
+        return _unless_none(one)
     if origin is tuple and any(map(_converter, arguments)):
         one = _converter(arguments[0])
         assert one is not None and arguments[-1] is Ellipsis, hint
@@ -235,19 +233,36 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
     return None
 
 
-def _values(record: Any) -> dict[str, Any]:
-    kind: Any = type(record)
-    names, get, conversions = _layout(kind)
-    values = dict(zip(names, get(record), strict=True))
-    for name, convert in conversions:
-        values[name] = convert(values[name])
-    return values
+def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)
+
+
+def _record_converter(kind: Any) -> Callable[[Any], Any] | None:
+    """Makes the struct that a reader of this kind reads, where the record itself will not do."""
+    names, values_of = _layout(kind)
+    if not plain.arrays_of(kind) and not any(_converter(get_type_hints(kind)[n]) for n in names):
+        return None
+    struct = reader(kind).struct
+    return lambda record: struct(*values_of(record))
 
 
 @cache
-def _layout(kind: Any) -> tuple[list[str], Any, list[tuple[str, Callable[[Any], Any]]]]:
-    """Names of a record's fields, what gets them all, and which are written otherwise."""
-    hints, names = get_type_hints(kind), [f.name for f in fields(kind)]
-    found = [(name, _converter(hints[name])) for name in names]
-    conversions = [(name, convert) for name, convert in found if convert is not None]
-    return names, operator.attrgetter(*names), conversions
+def _layout(kind: Any) -> tuple[list[str], Callable[[Any], list[Any]]]:
+    """Names of what is written of a record, and what makes the values."""
+    hints, arrays = get_type_hints(kind), list(plain.arrays_of(kind))
+    names = [f.name for f in fields(kind) if f.name not in arrays]
+    found = [(at, _converter(hints[name])) for at, name in enumerate(names)]
+    conversions = [(at, convert) for at, convert in found if convert is not None]
+    get = operator.attrgetter(*names, *arrays)
+
+    def values_of(record: Any) -> list[Any]:
+        values = list(get(record))
+        for at, convert in conversions:
+            values[at] = convert(values[at])
+        if arrays:
+            found = values[len(names) :]
+            shapes = [array.shape for array in found]
+            values[len(names) :] = [Arrays(shapes, b"".join(found))]
+        return values
+
+    return names + [plain.ARRAYS] * bool(arrays), values_of

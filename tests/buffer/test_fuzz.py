@@ -198,7 +198,9 @@ bodies = st.one_of(
     st.binary(max_size=100),
     plain.map(msgpack.packb),
     st.tuples(
-        st.just(1), st.sampled_from([kind.__name__ for kind in protocol.ARGUMENTS.values()]), plain
+        st.integers(1, codec.SCHEMA),
+        st.sampled_from([kind.__name__ for kind in protocol.ARGUMENTS.values()]),
+        plain,
     ).map(msgpack.packb),
 )
 

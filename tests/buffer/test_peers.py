@@ -108,10 +108,10 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_both_figures(se
         group = client.lease("a", 0, GroupPlan(1)).group_id
         call = verbs.put(group, "a", done())
         good = np.arange(8, dtype="<i4").tobytes()
-        bad = call.records.replace(b"\xc4\x20" + good, b"\xc4\x1c" + good[:28])
+        bad = call.records.replace(b"\xc4\x58" + good, b"\xc4\x54" + good[:28])
         assert bad != call.records
         arguments = replace(call.arguments, sizes=(len(bad),))
-        with pytest.raises(RecordError, match=r"token_ids has 28 bytes for shape \[8\]"):
+        with pytest.raises(RecordError, match=r"arrays has 84 bytes for shapes \[\[8\], "):
             client._ask(verbs.Call("put", arguments, call.parse, bad))
         assert set(client.stats().refused) == {"RecordError"}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from buffer import outcome, protocol, verbs
 from buffer.entry import DrawEntry, Entry, Status
-from r3l import codec, quick
+from r3l import codec, plain, quick
 from r3l.errors import RecordError
 from r3l.records import (
     AuxSample,
@@ -102,11 +102,34 @@ def _agree(data):
         assert outcome.check(data) == outcome.of(carefully)
 
 
-def _changed(**changes):
-    schema, kind, fields = msgpack.unpackb(codec.encode(_result()))
+def _schema_1(**changes):
+    """A slot result as schema 1 wrote it, with other values of these fields."""
+    _, kind, fields = msgpack.unpackb(codec.encode(_result()))
+    fields["trajectory"] = plain._take_apart(fields["trajectory"], Trajectory)
+    fields["aux"] = [plain._take_apart(aux, AuxSample) for aux in fields["aux"]]
     fields["trajectory"] |= {k: v for k, v in changes.items() if k in fields["trajectory"]}
     fields |= {k: v for k, v in changes.items() if k not in fields["trajectory"]}
-    return msgpack.packb([schema, kind, fields])
+    return [1, kind, fields]
+
+
+def _changed(**changes):
+    """The same as it is written today, where the arrays can stand together."""
+    _, kind, fields = _schema_1(**changes)
+    inner = fields["trajectory"]
+    dtypes = plain.arrays_of(Trajectory)
+    if inner and all(inner[name][0] == dtype.str for name, dtype in dtypes.items()):
+        plain._put_together(inner, dtypes)
+    return msgpack.packb([codec.SCHEMA, kind, fields])
+
+
+def test_what_schema_1_wrote_is_read_as_it_was_meant():
+    data = msgpack.packb(_schema_1())
+    assert codec.encode(codec.decode(SlotResult, data)) == codec.encode(_result())
+    assert outcome.check(data) == outcome.of(_result())
+    assert data.endswith(codec.result_body(data))
+    group = codec.encode_group(replace(RECORDS[2], results=()), [data, codec.encode(_result())])
+    first, second = codec.decode(Group, group).results
+    assert codec.encode(first) == codec.encode(second)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +169,35 @@ def _changed(**changes):
     ids=str,
 )  # fmt: skip
 def test_everything_a_slot_result_may_not_be_is_refused_by_both_and_by_the_service(changes):
-    data = _changed(**changes)
+    for data in (_changed(**changes), msgpack.packb(_schema_1(**changes))):
+        with pytest.raises(RecordError):
+            codec._decode_carefully(SlotResult, data)
+        _agree(data)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        lambda shapes, raw: [shapes[::-1], raw],
+        lambda shapes, raw: [shapes[:5], raw],
+        lambda shapes, raw: [[*shapes, [0]], raw],
+        lambda shapes, raw: [[*shapes[:2], [4], *shapes[3:]], raw],
+        lambda shapes, raw: [[*shapes[:2], [2, 1, 2], *shapes[3:]], raw],
+        lambda shapes, raw: [[shapes[0], [8], *shapes[2:]], raw],
+        lambda shapes, raw: [[[8], [10], *shapes[2:]], raw],
+        lambda shapes, raw: [shapes, raw[:-1]],
+        lambda shapes, raw: [shapes, raw + b"\0"],
+        lambda shapes, raw: [shapes, raw[:-1] + b"\1"],
+        lambda shapes, raw: [shapes, raw[:-1] + b"\2"],
+        lambda shapes, raw: [shapes, raw, b""],
+        lambda shapes, raw: [[[2**62]] * 6, raw],
+        lambda shapes, raw: raw,
+    ],
+)
+def test_arrays_that_are_not_those_of_an_attempt_are_refused(arrays):
+    schema, kind, fields = msgpack.unpackb(codec.encode(_result()))
+    fields["trajectory"]["arrays"] = arrays(*fields["trajectory"]["arrays"])
+    data = msgpack.packb([schema, kind, fields])
     with pytest.raises(RecordError):
         codec._decode_carefully(SlotResult, data)
     _agree(data)
@@ -158,9 +209,13 @@ def test_the_service_looks_into_every_field_that_msgspec_leaves_encoded():
             for kind in (SlotResult, Trajectory, ReflectionRecord)}  # fmt: skip
     assert left == {
         SlotResult: {"trajectory", "reflection", "aux"},
-        Trajectory: {name for name, _, _ in attempt_arrays(1, 1)},
+        Trajectory: set(),
         ReflectionRecord: set(),
     }
+    shapes = {name: list(shape) for name, _, shape in attempt_arrays(9, 2)}
+    assert [shapes[name] for name in plain.arrays_of(Trajectory)] == [
+        [9], [9], [2, 2], [2], [2], [9]
+    ]  # fmt: skip
 
 
 def test_what_an_older_writer_left_out_and_an_integral_reward_are_taken():
@@ -175,7 +230,7 @@ def test_a_field_twice_is_refused_wherever_it_is():
     data = codec.encode(_result())
     for name in ("cause", "finish", "text"):
         key = bytes([0xA0 | len(name)]) + name.encode()
-        at, head = data.index(key), b"\xde\x00\x12" if name == "finish" else None
+        at = data.index(key)
         twice = data[:at] + key + b"\xa0" + data[at:]
         if name == "cause":
             twice = twice.replace(b"\x87", b"\x88", 1)
@@ -183,7 +238,8 @@ def test_a_field_twice_is_refused_wherever_it_is():
             twice = twice.replace(b"\x87\xa4text", b"\x88\xa4text", 1)
             twice = twice.replace(b"\x87" + key + b"\xa0" + key, b"\x88" + key + b"\xa0" + key, 1)
         else:
-            twice = twice.replace(b"\xde\x00\x11", head, 1)
+            twice = twice.replace(b"\x8d\xa4role", b"\x8e\xa4role", 1)
+        assert len(twice) == len(data) + len(key) + 1 and twice.count(key) == data.count(key) + 1
         with pytest.raises(RecordError, match="twice"):
             codec.decode(SlotResult, twice)
         with pytest.raises(RecordError, match="twice"):

@@ -193,7 +193,7 @@ HOSTILE = [
     ([_header(hold_s=float("nan")), b""], "RecordError"),
     ([_header()], "RecordError"),
     ([_header(), b"junk"], "RecordError"),
-    ([_header(), msgpack.packb([2, "AskStats", {}])], "SchemaVersionError"),
+    ([_header(), msgpack.packb([codec.SCHEMA + 1, "AskStats", {}])], "SchemaVersionError"),
     ([_header("put"), codec.encode(protocol.Put("g", "a", None)), b"junk"], "RecordError"),
     ([_header("put"), codec.encode(protocol.Put("g", "a", None))], "RecordError"),
     ([_header("put"), codec.encode(protocol.Put("g", "a", None, (4,))), b"junk"], "RecordError"),
