@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,6 +69,5 @@ def attempt_log(attempt: Trajectory) -> str:
 
 
 def _fill(template: str, **values: str) -> str:
-    for name, value in values.items():
-        template = template.replace("{" + name + "}", value)
-    return template
+    """Replace {name}; what is filled in is left alone, braces of its own included."""
+    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)

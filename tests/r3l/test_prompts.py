@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,13 @@ def test_guidance_holds_the_diagnosis_and_the_advice():
     assert "was late" in advice and "go {early}" in advice
     bare = Prompts().guidance(Reflection("s", None, "failure", None, 1))
     assert "None" not in bare and "{" not in bare
+
+
+def test_braces_in_what_an_attempt_or_a_reflection_says_are_no_placeholders(make_trajectory):
+    attempt = replace(make_trajectory([1], reward=0.5), actions=("print {reward} {last_step}",))
+    assert "step 0 does: print {reward} {last_step}\n" in Prompts().reflection(attempt)[1]
+    thought = Reflection("s", "{improvement_suggestion}", "failure", "go", 0)
+    assert "{improvement_suggestion} go" in Prompts().guidance(thought)
 
 
 def test_an_environment_may_override_a_prompt_and_only_one_that_exists(make_trajectory):
