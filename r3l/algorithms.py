@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _KL = 0.01
 _COMMON = frozenset({"name", "group_size"})
+_RATIO = frozenset({"kl_coef", "clip_low", "clip_high"})
 
 
 def get(config: AlgorithmConfig) -> Algorithm:
@@ -78,6 +79,7 @@ def r3l(config: AlgorithmConfig) -> Algorithm:
             half,
             guidance="reflection" if config.guidance else "none",
             from_start=config.from_start,
+            pivot_shift=config.pivot_shift,
             constrained=config.constrained_reflection,
             aux=True,
             verified_requires_success=config.verified_requires_success,
@@ -96,7 +98,7 @@ def r3l(config: AlgorithmConfig) -> Algorithm:
         normalize=config.normalize,
         credit=config.credit,
         sft_weight=config.sft_weight if config.reflect else 0.0,
-        uses=frozenset(type(config).model_fields),
+        uses=frozenset(type(config).model_fields) - _RATIO - {"tau"},
     )
 
 
@@ -106,10 +108,10 @@ def grpo(config: AlgorithmConfig) -> Algorithm:
         name="grpo",
         exploration=Exploration(config.group_size),
         estimator=advantage.normalized,
-        token_loss=_clip(config.normalize),
+        token_loss=_clip(config, config.normalize),
         normalize=config.normalize,
-        kl_coef=_KL,
-        uses=_COMMON | {"normalize"},
+        kl_coef=_given(config.kl_coef, _KL),
+        uses=_COMMON | _RATIO | {"normalize"},
     )
 
 
@@ -120,9 +122,10 @@ def dapo(config: AlgorithmConfig) -> Algorithm:
         exploration=Exploration(config.group_size),
         estimator=advantage.normalized,
         selection=_contrast,
-        token_loss=_clip("token", high=0.28),
+        token_loss=_clip(config, "token", high=0.28),
         normalize="token",
-        uses=_COMMON,
+        kl_coef=_given(config.kl_coef, 0.0),
+        uses=_COMMON | _RATIO,
     )
 
 
@@ -133,22 +136,26 @@ def gspo(config: AlgorithmConfig) -> Algorithm:
         exploration=Exploration(config.group_size),
         estimator=advantage.normalized,
         token_loss=partial(
-            ratio_loss, name="gspo", clip_low=3e-4, clip_high=4e-4, normalize="trajectory"
+            ratio_loss,
+            name="gspo",
+            clip_low=_given(config.clip_low, 3e-4),
+            clip_high=_given(config.clip_high, 4e-4),
+            normalize="trajectory",
         ),
-        kl_coef=_KL,
-        uses=_COMMON,
+        kl_coef=_given(config.kl_coef, _KL),
+        uses=_COMMON | _RATIO,
     )
 
 
 def opmd(config: AlgorithmConfig) -> Algorithm:
-    """OPMD: centred rewards, policy gradient / (1 + τ), τ = 1."""
+    """OPMD: centred rewards, policy gradient / (1 + τ)."""
     return Algorithm(
         name="opmd",
         exploration=Exploration(config.group_size),
         estimator=advantage.centered,
-        token_loss=partial(score_loss, name="opmd", tau=1.0, normalize=config.normalize),
+        token_loss=partial(score_loss, name="opmd", tau=config.tau, normalize=config.normalize),
         normalize=config.normalize,
-        uses=_COMMON | {"normalize"},
+        uses=_COMMON | {"normalize", "tau"},
     )
 
 
@@ -179,10 +186,10 @@ def reflect_grpo(config: AlgorithmConfig) -> Algorithm:
         name="reflect_grpo",
         exploration=exploration,
         estimator=advantage.normalized,
-        token_loss=_clip(config.normalize),
+        token_loss=_clip(config, config.normalize),
         normalize=config.normalize,
-        kl_coef=_KL,
-        uses=_COMMON | {"normalize", "constrained_reflection"},
+        kl_coef=_given(config.kl_coef, _KL),
+        uses=_COMMON | _RATIO | {"normalize", "constrained_reflection"},
     )
 
 
@@ -201,9 +208,12 @@ def critique_grpo(config: AlgorithmConfig) -> Algorithm:
         exploration=exploration,
         estimator=advantage.normalized,
         selection=_one_refinement,
-        token_loss=partial(_refined, normalize=config.normalize),
+        token_loss=partial(
+            _refined, clipped=_clip(config, config.normalize), normalize=config.normalize
+        ),
         normalize=config.normalize,
-        uses=_COMMON | {"normalize"},
+        kl_coef=_given(config.kl_coef, 0.0),
+        uses=_COMMON | _RATIO | {"normalize"},
     )
 
 
@@ -219,8 +229,19 @@ REGISTRY: dict[str, Callable[[AlgorithmConfig], Algorithm]] = {
 }
 
 
-def _clip(normalize: Normalize, high: float = 0.2) -> TokenLoss:
-    return partial(ratio_loss, name="ppo_clip", clip_low=0.2, clip_high=high, normalize=normalize)
+def _given(setting: float | None, published: float) -> float:
+    """The setting, or the value the paper ran the algorithm with."""
+    return published if setting is None else setting
+
+
+def _clip(config: AlgorithmConfig, normalize: Normalize, high: float = 0.2) -> TokenLoss:
+    return partial(
+        ratio_loss,
+        name="ppo_clip",
+        clip_low=_given(config.clip_low, 0.2),
+        clip_high=_given(config.clip_high, high),
+        normalize=normalize,
+    )
 
 
 def _half(config: AlgorithmConfig) -> int:
@@ -258,13 +279,12 @@ def _one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Boo
     return keep
 
 
-def _refined(batch: TokenBatch, *, normalize: Normalize) -> tuple[Tensor, dict[str, float]]:
+def _refined(
+    batch: TokenBatch, *, clipped: TokenLoss, normalize: Normalize
+) -> tuple[Tensor, dict[str, float]]:
     """Attempts under the clipped ratio, refinements under π/(π + 0.1)."""
     refined_B1 = batch.is_distilled_B[:, None]
-    attempts = replace(batch, mask_BT=batch.mask_BT & ~refined_B1)
+    loss, parts = clipped(replace(batch, mask_BT=batch.mask_BT & ~refined_B1))
     refinements = replace(batch, mask_BT=batch.mask_BT & refined_B1)
-    loss, parts = ratio_loss(
-        attempts, name="ppo_clip", clip_low=0.2, clip_high=0.2, normalize=normalize
-    )
     refinement, _ = score_loss(refinements, name="shaped", gamma=0.1, normalize=normalize)
     return loss + refinement, parts

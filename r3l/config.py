@@ -78,6 +78,9 @@ class AlgorithmConfig(Section):
     amplify: bool = Field(True, description="α > 1; off = 'w/o amplification' (α = 1, plain s)")
     reflect: bool = Field(True, description="reflect and retry; off = N base attempts")
     from_start: bool = Field(False, description="retry from step 0 whatever the reflection says")
+    pivot_shift: int = Field(
+        0, description="steps added to the pivot a reflection names, within the attempt"
+    )
     guidance: bool = Field(True, description="show the retry its guidance")
     verified_requires_success: bool = Field(
         True, description="a correction is verified only if the retry fully succeeds"
@@ -91,6 +94,23 @@ class AlgorithmConfig(Section):
     sft_weight: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="λ, weight of the auxiliary loss"
     )
+    kl_coef: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="weight of the k3 KL to the reference model, 0: no reference; unset: the "
+        "algorithm's own",
+    )
+    clip_low: float | None = Field(
+        None, ge=0, lt=1, description="how far a ratio counts below 1; unset: the algorithm's own"
+    )
+    clip_high: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="how far a ratio counts above 1; unset: the algorithm's own",
+    )
+    tau: float = Field(1.0, ge=0, allow_inf_nan=False, description="τ of OPMD")
 
     @model_serializer(mode="wrap")
     def _what_is_used(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

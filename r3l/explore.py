@@ -158,9 +158,15 @@ class _Explorer:
         named = -1 if parsed.retry_from_step is None else parsed.retry_from_step
         thought = replace(thought, outcome=parsed.trajectory_outcome, pivot=named)
         triggered = exploration.trigger == "failure" or parsed.triggers_retry(base.num_steps)
-        pivot = (0 if exploration.from_start else named) if triggered else -1
+        pivot = self._pivot(named, base.num_steps) if triggered else -1
         guidance = "" if exploration.guidance == "none" else prompts.guidance(parsed)
         return Diagnosis(thought, asked, pivot, guidance)
+
+    def _pivot(self, named: int, num_steps: int) -> int:
+        """The step a retry starts from, where the reflection names step `named`; -1: none."""
+        if self.exploration.from_start or named < 0:
+            return 0 if self.exploration.from_start else -1
+        return min(max(named + self.exploration.pivot_shift, 0), num_steps - 1)
 
     async def _ask(
         self, slot: int, question: tuple[str, str], num_steps: int

@@ -36,7 +36,8 @@ class Exploration:
     (ALGORITHM §2.3), or "failure", every one with R < 1.
     `guidance`: what the retry is told: "reflection" (made from the structured reflection),
     "critique" (the policy's free-text critique) or "none".
-    `from_start`: retry from step 0 whatever the reflection says.
+    `from_start`: retry from step 0 whatever the reflection says; `pivot_shift`: so many steps
+    later than it says (earlier where negative), as far as the attempt goes.
     `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only those
     whose retry fully succeeds. `constrained`: reflections are decoded under their JSON schema.
     """
@@ -46,6 +47,7 @@ class Exploration:
     trigger: Literal["reflection", "failure"] = "reflection"
     guidance: Literal["reflection", "critique", "none"] = "reflection"
     from_start: bool = False
+    pivot_shift: int = 0
     constrained: bool = True
     aux: bool = False
     verified_requires_success: bool = True

@@ -205,6 +205,30 @@ def test_each_algorithm_applies_the_papers_loss(batch):
         assert all(type(value) is float for value in parts.values())
 
 
+def test_the_clip_the_kl_and_tau_of_a_baseline_are_settings(batch):
+    lp, old, mask, adv, ref, distilled = batch.values()
+
+    def value(name, **settings):
+        algorithm = get(name, **settings)
+        assert algorithm.needs_reference == (settings.get("kl_coef") != 0)
+        return algorithm.loss(**batch, denominator=4.0)[0].item()
+
+    clip = {"clip_low": 0.1, "clip_high": 0.5}
+    clipped = loss.ppo_clip(lp, old, mask, adv, **clip).item()
+    assert value("grpo", kl_coef=0, **clip) == value("reflect_grpo", kl_coef=0, **clip) == clipped
+    kl = loss.k3_kl(lp, ref, mask).item()
+    assert value("grpo", kl_coef=0.5, **clip) == pytest.approx(clipped + 0.5 * kl)
+    sequence = loss.gspo(lp, old, mask, adv, **clip).item()
+    assert value("gspo", kl_coef=0.5, **clip) == pytest.approx(sequence + 0.5 * kl)
+    tokens = loss.ppo_clip(lp, old, mask, adv, normalize="token", denominator=4.0, **clip).item()
+    assert value("dapo", kl_coef=0, **clip) == tokens
+    attempts, refined = mask & ~distilled[:, None], mask & distilled[:, None]
+    mixed = loss.ppo_clip(lp, old, attempts, adv, **clip) + loss.shaped(lp, refined, adv)
+    assert value("critique_grpo", kl_coef=0, **clip) == pytest.approx(mixed.item())
+    opmd, _ = get("opmd", tau=3.0).loss(**batch, denominator=4.0)
+    assert opmd.item() == pytest.approx(loss.policy_gradient(lp, mask, adv).item() / 4)
+
+
 def test_token_means_are_one_setting(batch):
     lp, _, mask, adv, *_ = batch.values()
     got, _ = get(normalize="token").loss(**batch, denominator=mask.sum().item())
@@ -282,7 +306,7 @@ def test_every_algorithms_configuration_reads_back_equal(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_setting_an_algorithm_uses_can_be_set(name):
-    defaults = AlgorithmConfig().model_dump()
+    defaults = {key: field.default for key, field in AlgorithmConfig.model_fields.items()}
     used = {key: defaults[key] for key in get(name).uses - {"name"}}
     assert get(name, **used).uses <= set(defaults)
 

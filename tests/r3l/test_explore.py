@@ -154,6 +154,14 @@ def test_ablations_are_one_setting_each() -> None:
     assert not any("say b" in p for p in silent.prompts if "You review" not in p)
 
 
+@pytest.mark.parametrize(("shift", "pivot"), [(-5, 0), (-1, 0), (0, 1), (1, 2), (5, 2)])
+def test_a_shifted_pivot_stays_within_the_attempt(shift: int, pivot: int) -> None:
+    slots = by_slot(explore(learner_of_advice(), f"algorithm.pivot_shift={shift}"))
+    result = slots["distilled", 0]
+    assert result.trajectory is not None and result.trajectory.pivot == pivot
+    assert result.reflection is not None and result.reflection.pivot == 1  # as it was written
+
+
 def test_nothing_is_built_on_an_attempt_that_was_refused() -> None:
     async def emit(result: SlotResult) -> SlotResult:
         if (result.role, result.slot) != ("base", 0):
