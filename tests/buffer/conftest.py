@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from buffer import acting, learning, outcome, protocol
+from buffer import acting, learning, outcome, protocol, retention
 from buffer.book import Book, Settings
 from buffer.index import Index
 from buffer.store import Store
@@ -129,6 +129,9 @@ class Desk:
 
     def discard(self, draw_id, cause):
         return self.do(learning.discard, protocol.Discard(draw_id, cause)).count
+
+    def evict(self, limits):
+        return self.do(lambda book: retention.evict(book, limits))
 
     def limit_staleness(self, limit):
         return self.do(learning.limit_staleness, protocol.LimitStaleness(limit)).count

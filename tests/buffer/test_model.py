@@ -9,9 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from buffer import acting, retention
+from buffer import acting
 from buffer.protocol import Lease
 from buffer.retention import Retention
+from buffer.samplers import SAMPLERS, Sampling
+from buffer.store import Store
 from buffer.verify import verify
 from r3l import codec
 from r3l.errors import Conflict, DrawExpired, LeaseLost
@@ -24,16 +26,22 @@ actors = st.sampled_from("ab")
 
 
 class Lives(RuleBasedStateMachine):
-    """`states`: what each group should be in; `slots`: what each should hold."""
+    """`states`: what each group should be in; `slots`: what each should hold; `records`: the
+    bytes of finished groups; `outcomes`: what should have become of each draw."""
 
-    @initialize()
-    def begin(self):
+    @initialize(sampler=st.sampled_from(sorted(SAMPLERS)))
+    def begin(self, sampler):
         self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-        self.desk = Desk(self.folder / "store", **SETTINGS)
+        self.sampler, self.copies = sampler, 0
+        self.desk = self.open_desk()
         self.desk.add([Task(f"t{i}", "workshop", i) for i in range(3)])
         self.states, self.slots, self.oldest, self.holder = {}, {}, {}, {}
         self.version, self.drawn, self.steps, self.evicted = 0, {}, {}, set()
         self.expired, self.rewound = {}, []
+        self.records, self.outcomes, self.trained_by = {}, {}, {}
+
+    def open_desk(self):
+        return Desk(self.folder / "store", sampling=Sampling(self.sampler), **SETTINGS)
 
     def teardown(self):
         if hasattr(self, "desk"):
@@ -77,7 +85,7 @@ class Lives(RuleBasedStateMachine):
         except Conflict:
             assert known and not same
             return
-        assert bool(ack.new) != known and known == same
+        assert self.was_new(ack, known) != known and known == same
         if known:
             return
         assert actor == holder
@@ -114,9 +122,13 @@ class Lives(RuleBasedStateMachine):
             return
         # What was trained before the learner went back is drawn again in the same batches.
         again = [groups for groups in self.rewound if len(groups) == count]
-        assert draw.groups == tuple(complete[:count]) or draw.groups in again
-        assert set(draw.groups) <= set(complete)
+        expected = tuple(complete[:count]) if self.sampler == "fifo" else draw.groups
+        assert draw.groups == expected or draw.groups in again
+        assert len(set(draw.groups)) == count and set(draw.groups) <= set(complete)
+        for record in getattr(draw, "records", ()):
+            assert {r.slot: codec.encode(r) for r in record.results} == self.slots[record.group_id]
         self.drawn[draw.draw_id] = draw.groups
+        self.outcomes[draw.draw_id] = "open"
         self.states |= dict.fromkeys(draw.groups, "drawn")
 
     @precondition(lambda self: self.drawn)
@@ -126,14 +138,13 @@ class Lives(RuleBasedStateMachine):
         self.version += 1
         self.desk.commit(draw_id, self.version)
         self.steps[self.version] = groups
+        self.outcomes[draw_id], self.trained_by[self.version] = "trained", draw_id
         self.states |= dict.fromkeys(groups, "trained")
 
     @rule()
     def learner_dies(self):
         self.desk.release_draws()
-        for groups in self.drawn.values():
-            self.states |= dict.fromkeys(groups, "complete")
-        self.drawn = {}
+        self._draws_end("released")
 
     @precondition(lambda self: self.drawn)
     @rule()
@@ -143,9 +154,7 @@ class Lives(RuleBasedStateMachine):
         self.desk.do(acting.notice_lapsed)
         self._expire_hopeless()
         self.expired |= self.drawn
-        for groups in self.drawn.values():
-            self.states |= dict.fromkeys(groups, "complete")
-        self.drawn = {}
+        self._draws_end("expired")
 
     @precondition(lambda self: self.expired)
     @rule()
@@ -166,6 +175,7 @@ class Lives(RuleBasedStateMachine):
         self.desk.set_version(self.version)
         for step in [step for step in self.steps if step > self.version]:
             self.rewound.append(self.steps[step])
+            self.outcomes[self.trained_by.pop(step)] = "rewound"
             for group in set(self.steps.pop(step)) - self.evicted:
                 self.states[group] = "complete"
 
@@ -175,34 +185,79 @@ class Lives(RuleBasedStateMachine):
     def evict(self, keep):
         closed = [g for g, s in sorted(self.states.items()) if s in ("trained", "expired")]
         limits = Retention(groups=keep, grace_s=0.0)
-        gone = self.desk.do(lambda book: retention.evict(book, limits))
+        gone = self.desk.evict(limits)
         expected = closed[: max(0, len(self.states) - keep)]
         assert gone.groups == len(expected)
         for group in expected:
             del self.states[group]
             self.slots.pop(group)
+            self.records.pop(group)
             self.evicted.add(group)
 
     @rule()
     def restart(self):
         self.desk.reopen()
 
+    @rule()
+    def snapshot(self):
+        """A compacted copy, made while others read and write, is the store of this moment."""
+        copy = Store(self._copied(), read_only=True)
+        assert verify(copy) == []
+        with copy.read() as txn:
+            self._agrees(txn)
+        copy.close()
+
+    @rule()
+    def move_to_a_snapshot(self):
+        copied = self._copied()
+        self.desk.store.close()
+        shutil.rmtree(self.folder / "store")
+        copied.rename(self.folder / "store")
+        self.desk.open()
+
     @precondition(lambda self: hasattr(self, "desk"))
     @invariant()
     def it_all_adds_up(self):
-        counts = self.desk.index.counts
+        with self.desk.store.read() as txn:
+            self._agrees(txn)
+            self.remembers(txn)
+
+    # ── what the rules share, and what a real service does otherwise ────────────────────
+
+    def was_new(self, ack, known):
+        return bool(ack.new)
+
+    def remembers(self, txn):
+        """What is kept in memory is what lies on the disk."""
+        assert txn.counts() == +self.desk.index.counts
+
+    def _agrees(self, txn):
+        counts = txn.counts()
         for state in ("leased", "filling", "complete", "drawn", "trained", "expired"):
             there = sum(s == state for s in self.states.values())
             assert counts[f"group/train/{state}"] == there, state
         assert counts["made"] == len(self.states) + len(self.evicted)
-        with self.desk.store.read() as txn:
-            assert txn.counts() == +counts
-            for group, slots in self.slots.items():
-                record = codec.decode(Group, txn.group_bytes(txn.entry(group)))
-                kept = {r.slot: codec.encode(r) for r in record.results}
-                assert kept == slots
-            assert all(txn.evicted(group) for group in self.evicted)
-            assert {entry.step: entry.groups for entry in txn.ledger_after(-1)} == self.steps
+        for group, slots in self.slots.items():
+            data = txn.group_bytes(txn.entry(group))
+            kept = {r.slot: codec.encode(r) for r in codec.decode(Group, data).results}
+            assert kept == slots
+            if self.states[group] not in ("leased", "filling"):
+                assert self.records.setdefault(group, data) == data
+        assert all(txn.evicted(group) for group in self.evicted)
+        assert {entry.step: entry.groups for entry in txn.ledger_after(-1)} == self.steps
+        assert counts["draws"] == txn.count("draw") == len(self.outcomes)
+        assert {draw: txn.draw(draw).outcome for draw in self.outcomes} == self.outcomes
+
+    def _copied(self):
+        self.copies += 1
+        self.desk.store.copy(self.folder / f"copy-{self.copies}")
+        return self.folder / f"copy-{self.copies}"
+
+    def _draws_end(self, outcome):
+        for draw_id, groups in self.drawn.items():
+            self.states |= dict.fromkeys(groups, "complete")
+            self.outcomes[draw_id] = outcome
+        self.drawn = {}
 
     def _unfinished(self):
         found = [g for g, s in self.states.items() if s in ("leased", "filling")]
@@ -217,4 +272,4 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
