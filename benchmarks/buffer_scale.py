@@ -113,7 +113,7 @@ def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
     store = Store(folder)
     index, steps = Index.load(store), -(-groups // PER_STEP)
     data = [codec.encode(result) for result in results]
-    outcomes = [outcome.of(result) for result in results]
+    outcomes = [outcome.check(one) for one in data]
     with store.write() as txn:
         book = Book(txn, index, SETTINGS, time.time())
         tasks = tuple(Task(f"t{i}", "workshop", i) for i in range(4096))

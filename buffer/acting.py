@@ -115,9 +115,9 @@ def put(
 def resolve(book: Book, args: protocol.Resolve) -> PutAck:
     """Resolve a slot without a trajectory: failed with a cause, or not triggered."""
     status: SlotStatus = "failed" if args.cause else "not_triggered"
-    result = SlotResult(args.role, args.slot, status, cause=args.cause)
+    result = codec.encode(SlotResult(args.role, args.slot, status, cause=args.cause))
     put_args = protocol.Put(args.group_id, args.actor, None)
-    return put(book, put_args, (outcome.of(result),), (codec.encode(result),))
+    return put(book, put_args, (outcome.check(result),), (result,))
 
 
 def renew(book: Book, args: protocol.Renew) -> Ids:

@@ -136,7 +136,7 @@ class Book:
         if self._marked:
             self.txn.put_marks(self.index.marks)
 
-    def _add(self, change: Counter[str]) -> None:
+    def _add(self, change: dict[str, int]) -> None:
         for name, amount in change.items():
             if amount:
                 self.count(name, amount)

@@ -15,7 +15,7 @@ group/… and all evicted/…, whatever was killed when.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from buffer.entry import Drop, Entry
 from r3l.records import GROUP_STATES, Purpose
@@ -23,16 +23,14 @@ from r3l.records import GROUP_STATES, Purpose
 PURPOSES: tuple[Purpose, ...] = ("train", "eval")
 
 
-def present(entry: Entry) -> Iterator[tuple[str, int]]:
+def present(entry: Entry) -> dict[str, int]:
     """What a group adds while it is in the store."""
-    yield f"group/{entry.purpose}/{entry.state}", 1
-    yield "bytes", entry.nbytes
+    return {f"group/{entry.purpose}/{entry.state}": 1, "bytes": entry.nbytes}
 
 
-def lasting(entry: Entry) -> Iterator[tuple[str, int]]:
+def lasting(entry: Entry) -> dict[str, int]:
     """What a group adds for as long as the store lives, evicted or not."""
-    if entry.closed and entry.purpose == "eval":
-        yield f"eval_done/{entry.tag}", 1
+    return {f"eval_done/{entry.tag}": 1} if entry.purpose == "eval" and entry.closed else {}
 
 
 def dropped(entry: Entry) -> Counter[Drop]:
@@ -48,25 +46,19 @@ def dropped(entry: Entry) -> Counter[Drop]:
     return +lost
 
 
-def added(before: Entry | None, after: Entry) -> Counter[str]:
+def added(before: Entry | None, after: Entry) -> dict[str, int]:
     """By how much each figure changes when a group goes from one state to another."""
-    change: Counter[str] = Counter()
-    for name, amount in (*present(after), *lasting(after)):
-        change[name] += amount
-    if before is None:
-        change["made"] += 1
-    else:
-        for name, amount in (*present(before), *lasting(before)):
-            change[name] -= amount
+    change = present(after) | lasting(after)
+    was = {"made": -1} if before is None else present(before) | lasting(before)
+    for name, amount in was.items():
+        change[name] = change.get(name, 0) - amount
     return change
 
 
-def evicted(entry: Entry) -> Counter[str]:
+def evicted(entry: Entry) -> dict[str, int]:
     """By how much each figure changes when a group is evicted."""
-    change = Counter({name: -amount for name, amount in present(entry)})
-    change[f"evicted/{entry.purpose}/{entry.state}"] += 1
-    change["evicted_bytes"] += entry.nbytes
-    return change
+    gone = {name: -amount for name, amount in present(entry).items()}
+    return gone | {f"evicted/{entry.purpose}/{entry.state}": 1, "evicted_bytes": entry.nbytes}
 
 
 def held(counts: Mapping[str, int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,8 +25,7 @@ Results = dict[tuple[Role, int], tuple[Outcome, Record]]  # by role and slot, an
 
 def check_put(book: Book, entry: Entry, args: protocol.Put, new: Results) -> None:
     """Raise unless this actor may resolve these slots of the group now."""
-    for told, _ in new.values():
-        _check_outcome(entry, told)
+    _check_outcomes(entry, [told for told, _ in new.values()])
     if not entry.unfinished or entry.actor != args.actor:
         holder = entry.actor if entry.unfinished else f"nobody; the group is {entry.state}"
         raise LeaseLost(
@@ -35,9 +34,11 @@ def check_put(book: Book, entry: Entry, args: protocol.Put, new: Results) -> Non
             group_id=entry.group_id,
             state=entry.state,
         )
-    nbytes = entry.nbytes + _size(new)
-    if nbytes > _GROUP_LIMIT and _size(new) > _ALWAYS * len(new):
-        raise LimitExceeded(f"group {entry.group_id}: {nbytes} bytes; limit {_GROUP_LIMIT}")
+    size = _size([encoded for _, encoded in new.values()])
+    if entry.nbytes + size > _GROUP_LIMIT and size > _ALWAYS * len(new):
+        raise LimitExceeded(
+            f"group {entry.group_id}: {entry.nbytes + size} bytes; limit {_GROUP_LIMIT}"
+        )
     if book.full:
         raise StoreError(f"the store is full: {book.full}; nothing was written", cause="full")
 
@@ -48,7 +49,7 @@ def check_again(book: Book, entry: Entry, told: Results) -> None:
     A straggler's late result is no conflict, nor one of which no checksum was kept.
     """
     for slot, kept in intact.known(entry).items():
-        if slot not in told or kept in (intact.checksum(told[slot][1]), _checksum_late(*slot)):
+        if slot not in told or kept in (told[slot][0].checksum, _checksum_late(*slot)):
             continue
         if not intact.same(book.txn, entry, told[slot][1]):
             raise Conflict(
@@ -72,9 +73,9 @@ def accept(book: Book, entry: Entry, new: Results, stamp: tuple[int, str] | None
     `stamp`: policy version and hash of the weights that sampled them.
     """
     data = {key: encoded for key, (_, encoded) in new.items()}
-    changes = _resolved(book, entry, [told for told, _ in new.values()], data)
+    changes = _resolved(book, entry, [told for told, _ in new.values()])
     changes |= {
-        "nbytes": entry.nbytes + _size(new),
+        "nbytes": entry.nbytes + _size(data.values()),
         "lapsed": False,
         "deadline": book.now + book.settings.lease_s,
         "fingerprints": _with_stamp(book, entry, stamp),
@@ -105,21 +106,20 @@ def quorum(book: Book, entry: Entry) -> bool:
 def give_up_stragglers(book: Book, entry: Entry) -> Entry:
     """Complete a group with what it has: the other slots failed with cause STRAGGLER."""
     missing = [slot for slot in entry.plan.slots() if slot not in entry.resolved]
-    late = [_late(role, slot) for role, slot in missing]
-    data: Parts = {(result.role, result.slot): codec.encode(result) for result in late}
+    data: Parts = {(role, slot): _late(role, slot) for role, slot in missing}
     book.count("quorums")
-    changes = _resolved(book, entry, [outcome.of(result) for result in late], data)
+    changes = _resolved(book, entry, [outcome.check(result) for result in data.values()])
     return _finish(book, entry, changes, data)
 
 
-def _late(role: Role, slot: int) -> SlotResult:
+def _late(role: Role, slot: int) -> bytes:
     """What stands in for a straggler's result."""
-    return SlotResult(role, slot, "failed", cause=STRAGGLER)
+    return codec.encode(SlotResult(role, slot, "failed", cause=STRAGGLER))
 
 
 @lru_cache(maxsize=1024)
 def _checksum_late(role: Role, slot: int) -> int:
-    return intact.checksum(codec.encode(_late(role, slot)))
+    return intact.checksum(_late(role, slot))
 
 
 def _with_stamp(book: Book, entry: Entry, stamp: tuple[int, str] | None) -> dict[int, str]:
@@ -134,42 +134,45 @@ def _with_stamp(book: Book, entry: Entry, stamp: tuple[int, str] | None) -> dict
     return entry.fingerprints | {version: known}
 
 
-def _size(new: Results) -> int:
-    return sum([len(encoded) for _, encoded in new.values()])
+def _size(data: Iterable[Record]) -> int:
+    return sum(map(len, data))
 
 
-def _check_outcome(entry: Entry, result: Outcome) -> None:
+def _check_outcomes(entry: Entry, results: Sequence[Outcome]) -> None:
     plan = entry.plan
-    if result.slot >= (plan.base if result.role == "base" else plan.distilled):
-        raise RecordError(
-            f"{result.role} slot {result.slot} is not in the plan of group {entry.group_id} "
-            f"({plan.base} base, {plan.distilled} distilled)",
-            field="slot",
-        )
-    if result.cause:
-        check_cause(result.cause)
-    if result.reward is not None and abs(result.reward) > REWARD_LIMIT:
-        raise LimitExceeded(f"reward {result.reward}: must be within ±{REWARD_LIMIT:g}")
+    for role, slot, _, cause, reward, *_ in results:
+        if slot >= (plan.base if role == "base" else plan.distilled):
+            raise RecordError(
+                f"{role} slot {slot} is not in the plan of group {entry.group_id} "
+                f"({plan.base} base, {plan.distilled} distilled)",
+                field="slot",
+            )
+        if cause:
+            check_cause(cause)
+        if reward is not None and abs(reward) > REWARD_LIMIT:
+            raise LimitExceeded(f"reward {reward}: must be within ±{REWARD_LIMIT:g}")
 
 
-def _resolved(book: Book, entry: Entry, results: Sequence[Outcome], data: Parts) -> dict[str, Any]:
-    """What changes about a group when these slots are resolved; failures are counted.
-
-    `data`: the results as encoded, in the same order.
-    """
+def _resolved(book: Book, entry: Entry, results: Sequence[Outcome]) -> dict[str, Any]:
+    """What changes about a group when these slots are resolved; failures are counted."""
     unknown = (intact.UNKNOWN,) * (len(entry.resolved) - len(entry.checksums))
-    done = [result for result in results if result.reward is not None]
-    failed = [result for result in results if result.status == "failed"]
-    for result in failed:
-        book.drop(result.cause, result.role, entry.task_id)
-    oldest = [result.oldest for result in done] + [entry.oldest] * (entry.oldest >= 0)
+    rewards, failures, done_base = list(entry.rewards), list(entry.failures), entry.done_base
+    oldest = [entry.oldest] if entry.oldest >= 0 else []
+    for result in results:
+        if result.reward is not None:
+            rewards.append(result.reward)
+            oldest.append(result.oldest)
+            done_base += result.role == "base"
+        elif result.status == "failed":
+            failures.append(f"{result.role}/{result.cause}")
+            book.drop(result.cause, result.role, entry.task_id)
     return {
         "resolved": entry.resolved + tuple([(result.role, result.slot) for result in results]),
-        "checksums": entry.checksums + unknown + tuple(map(intact.checksum, data.values())),
-        "failures": entry.failures + tuple([f"{one.role}/{one.cause}" for one in failed]),
-        "done": entry.done + len(done),
-        "done_base": entry.done_base + sum([result.role == "base" for result in done]),
-        "rewards": entry.rewards + tuple([result.reward for result in done]),
+        "checksums": entry.checksums + unknown + tuple([result.checksum for result in results]),
+        "failures": tuple(failures),
+        "done": entry.done + len(rewards) - len(entry.rewards),
+        "done_base": done_base,
+        "rewards": tuple(rewards),
         "oldest": min(oldest, default=-1),
     }
 

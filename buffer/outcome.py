@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from struct import unpack_from
 from typing import Any, NamedTuple
+from zlib import crc32
 
+from buffer.intact import checksum
 from r3l import codec, quick
 from r3l.records import (
     AuxSample,
@@ -27,14 +29,15 @@ _REFLECTION, _AUX = quick.reader(ReflectionRecord), quick.reader(AuxSample)
 
 class Outcome(NamedTuple):
     """How a slot was resolved. `reward`: of its attempt, None without one; `oldest`: the oldest
-    policy version that sampled any of it, -1 without one."""
+    policy version that sampled any of it, -1 without one; `checksum`: as in buffer.intact."""
 
     role: Role
     slot: int
     status: SlotStatus
-    cause: str = ""
-    reward: float | None = None
-    oldest: int = -1
+    cause: str
+    reward: float | None
+    oldest: int
+    checksum: int
 
 
 def check(data: bytes | memoryview) -> Outcome:
@@ -42,16 +45,13 @@ def check(data: bytes | memoryview) -> Outcome:
     try:
         return _check_quickly(codec.body(SlotResult, data))
     except quick.Unusual:
-        return of(codec.decode(SlotResult, data))
-
-
-def of(result: SlotResult) -> Outcome:
-    """The outcome that a slot result is."""
-    attempt = result.trajectory
-    if attempt is None:
-        return Outcome(result.role, result.slot, result.status, result.cause)
-    told = attempt.reward, attempt.oldest_version
-    return Outcome(result.role, result.slot, result.status, result.cause, *told)
+        result = codec.decode(SlotResult, data)
+    attempt, reward, oldest = result.trajectory, None, -1
+    if attempt is not None:
+        reward, oldest = attempt.reward, attempt.oldest_version
+    return Outcome(
+        result.role, result.slot, result.status, result.cause, reward, oldest, checksum(data)
+    )
 
 
 def _check_quickly(data: memoryview) -> Outcome:
@@ -61,10 +61,10 @@ def _check_quickly(data: memoryview) -> Outcome:
     quick.optional(_REFLECTION.fields, result.reflection)
     for aux in result.aux:
         _AUX.read(memoryview(aux))
-    if attempt is None:
-        return Outcome(result.role, result.slot, result.status, result.cause)
-    oldest = _check_attempt(attempt)
-    return Outcome(result.role, result.slot, "done", "", attempt.reward, oldest)
+    reward, oldest = (None, -1) if attempt is None else (attempt.reward, _check_attempt(attempt))
+    return Outcome(
+        result.role, result.slot, result.status, result.cause, reward, oldest, crc32(data)
+    )
 
 
 def _check_attempt(attempt: Any) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer import outcome, protocol, verbs
+from buffer import intact, outcome, protocol, verbs
 from buffer.entry import DrawEntry, Entry, Status
 from r3l import codec, plain, quick
 from r3l.errors import RecordError
@@ -99,7 +99,7 @@ def _agree(data):
             quick.reader(SlotResult).read(codec.body(SlotResult, data))
     else:
         assert codec.encode(codec.decode(SlotResult, data)) == codec.encode(carefully)
-        assert outcome.check(data) == outcome.of(carefully)
+        assert outcome.check(data)[:-1] == outcome.check(codec.encode(carefully))[:-1]
 
 
 def _schema_1(**changes):
@@ -125,7 +125,8 @@ def _changed(**changes):
 def test_what_schema_1_wrote_is_read_as_it_was_meant():
     data = msgpack.packb(_schema_1())
     assert codec.encode(codec.decode(SlotResult, data)) == codec.encode(_result())
-    assert outcome.check(data) == outcome.of(_result())
+    assert outcome.check(data)[:-1] == outcome.check(codec.encode(_result()))[:-1]
+    assert outcome.check(data).checksum == intact.checksum(data)
     assert data.endswith(codec.result_body(data))
     group = codec.encode_group(replace(RECORDS[2], results=()), [data, codec.encode(_result())])
     first, second = codec.decode(Group, group).results

@@ -181,7 +181,7 @@ def test_ten_times_its_size_later_the_file_is_hardly_larger_than_the_limit(make_
         for number in range(8):
             ask = protocol.AskLease("a", 0, GroupPlan(1), {})
             group = acting.lease(book, ask, f"{step}-{number}").group_id
-            acting.put(book, protocol.Put(group, "a", None), [outcome.of(result)], [data])
+            acting.put(book, protocol.Put(group, "a", None), [outcome.check(data)], [data])
         drawn = learning.draw(book, protocol.AskDraw(8, 0, "learner"), f"{step}")
         learning.commit(book, protocol.Commit(drawn.draw_id, step, 0))
         retention.evict(book, limits)
