@@ -3,11 +3,13 @@ environment one can talk to."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from r3l.chat import ChatFormat
+from r3l.errors import UserError
 
 FinishReason = Literal["stop", "length", "overflow"]
 
@@ -72,8 +74,8 @@ class Policy(Protocol):
 class EnvSpec:
     """What an environment declares about itself.
 
-    `success_threshold`: reward from which an attempt counts as full success; attempts are
-    recorded in units of it.
+    `success_threshold`: reward from which an attempt counts as full success, positive; attempts
+    are recorded in units of it. UserError where it is not.
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
     some order) or "no". `thread_safe`: whether instances may play in threads of one process.
     `sessions`: instances that one environment process holds side by side.
@@ -94,6 +96,13 @@ class EnvSpec:
     """Texts that end a response, such as an empty line where a step is a paragraph."""
     prompts: dict[str, str] = field(default_factory=dict)
     """Per-environment overrides of r3l/prompts/*.md, by file stem."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.success_threshold < math.inf:
+            raise UserError(
+                f"env {self.name}: success_threshold is {self.success_threshold}; it must be "
+                "positive, rewards are recorded in units of it: shift rewards that are not"
+            )
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from r3l.config import load
-from r3l.errors import ReplayDiverged
+from r3l.errors import ReplayDiverged, UserError
 from r3l.explore import explore_group
 from r3l.records import SlotResult, Task
 from tests.r3l.fakes import Corridor, ScriptedPolicy
@@ -314,6 +314,14 @@ def test_rewards_are_recorded_in_units_of_the_success_threshold() -> None:
 
     trajectory = by_slot(explore(learner_of_advice(), make_env=make))["distilled", 0].trajectory
     assert trajectory is not None and trajectory.reward == 2.0
+
+
+@pytest.mark.parametrize("threshold", [0.0, -110.0, float("nan"), float("inf")])
+def test_a_success_threshold_that_would_turn_or_lose_the_reward_is_refused(
+    threshold: float,
+) -> None:
+    with pytest.raises(UserError, match="must be positive"):
+        replace(Corridor().spec, success_threshold=threshold)
 
 
 class Scored(Corridor):
