@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from r3l.errors import UserError
+
+REACHED_S = 10  # seconds for another machine to let us in
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ def read_hosts(path: Path, ranks: int) -> Hosts:
                     f"--hostfile {path}: DeepSpeed starts ranks on other machines through "
                     f"{program}, which is not installed here"
                 )
+        for host in slots:
+            _check_reachable(path, host)
     return Hosts(path.resolve(), slots, address)
 
 
@@ -78,6 +83,22 @@ def _address(path: Path, host: str) -> str:
         return socket.gethostbyname(host)
     except OSError as error:
         raise UserError(f"--hostfile {path}: {host} has no address ({error})") from None
+
+
+def _check_reachable(path: Path, host: str) -> None:
+    """DeepSpeed asks every machine through ssh, the first one too, and without a password."""
+    command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={REACHED_S}", host, "true"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=2 * REACHED_S)
+        answer = asked.stderr.strip().splitlines()
+    except subprocess.TimeoutExpired:
+        asked, answer = None, [f"no answer in {2 * REACHED_S} s"]
+    if asked is None or asked.returncode:
+        why = answer[-1] if answer else "it said nothing"
+        raise UserError(
+            f"--hostfile {path}: {host} cannot be reached ({why[:200]}); `ssh {host} true` must "
+            "work from here without a password, for this machine's own name too"
+        )
 
 
 def _is_here(host: str, address: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import time
@@ -40,8 +41,10 @@ class Child:
         return self.process.poll()
 
     def ready(self, word: str) -> bool:
-        """Whether its log holds a line that starts with `word`."""
-        return any(line.startswith(word) for line in self.last_lines(10_000))
+        """Whether its log holds a line that starts with `word`, after the name of its machine
+        where pdsh passed it on."""
+        said = re.compile(rf"(?:\S+: )?{re.escape(word)}")
+        return any(said.match(line) for line in self.last_lines(10_000))
 
     def last_lines(self, count: int) -> list[str]:
         """The end of its output."""

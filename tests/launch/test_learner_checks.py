@@ -2,6 +2,7 @@
 anything starts, in one line, and nothing is changed."""
 
 import json
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -124,12 +125,28 @@ def test_a_hostfile_that_is_not_there_is_refused(run: Path) -> None:
     assert "cannot be read" in refused("--run", str(run), "--hostfile", "/no/such/file")
 
 
+def test_machines_that_ssh_does_not_reach_are_named_before_anything_starts(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 slots=1\n192.0.2.1 slots=1\n")
+    for program in ("ssh", "pdsh"):
+        (tmp_path / program).write_text(
+            '#!/bin/sh\ncase "$*" in *192.0.2.1*) echo "Permission denied." >&2; exit 255;; esac'
+        )
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    line = refused("--run", str(run), "--learner", "2gpu", "--hostfile", str(file))
+    assert "192.0.2.1 cannot be reached (Permission denied.)" in line and not run.exists()
+
+
 def test_several_machines_are_started_through_deepspeeds_hostfile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from launch.plan import make_plan
 
     monkeypatch.setattr(hosts.shutil, "which", lambda program: f"/usr/bin/{program}")
+    monkeypatch.setattr(hosts, "_check_reachable", lambda path, host: None)
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 slots=8  # this one\n192.0.2.1 slots=8\n")
     plan = make_plan(

@@ -49,6 +49,13 @@ def test_a_child_that_ignores_sigterm_is_killed_and_named(tmp_path: Path) -> Non
     assert child.exit_code == -9
 
 
+def test_what_a_child_says_is_heard_through_the_shell_of_another_machine(tmp_path: Path) -> None:
+    children = Children(tmp_path)
+    child = children.start("echo", ["echo", "node-0: up and away\nnode-0: not down"])
+    until(lambda: child.ready("up"))
+    assert child.ready("not down") and not child.ready("down") and not child.ready("away")
+
+
 def test_what_a_child_started_does_not_stay_behind(tmp_path: Path) -> None:
     children = Children(tmp_path)
     child = children.start("parent", [sys.executable, "-c", PARENT])
