@@ -13,12 +13,13 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from r3l.records import LARGEST_REWARD
+
 Float64 = npt.NDArray[np.float64]
 MaxRule = Literal["success", "group_max"]
 
 SUCCESS = 1.0
 """R(τ) from which an attempt is a full success (ALGORITHM §1)."""
-_LARGEST = 1e100  # squares still fit a float64
 
 
 def checked_rewards(rewards: npt.ArrayLike) -> Float64:
@@ -29,8 +30,10 @@ def checked_rewards(rewards: npt.ArrayLike) -> Float64:
     for index, value in enumerate(values):
         if not math.isfinite(value):
             raise ValueError(f"rewards[{index}] is {value}; rewards must be finite")
-        if abs(value) > _LARGEST:
-            raise ValueError(f"rewards[{index}] is {value}; rewards must lie within ±{_LARGEST:g}")
+        if abs(value) > LARGEST_REWARD:
+            raise ValueError(
+                f"rewards[{index}] is {value}; rewards must lie within ±{LARGEST_REWARD:g}"
+            )
     return values
 
 

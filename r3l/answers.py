@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from r3l.errors import EnvironmentFailed
+from r3l.records import LARGEST_REWARD
 
 T = TypeVar("T")
 StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
@@ -29,13 +30,14 @@ def read_step(name: str, answer: object) -> StepAnswer:
     Raises EnvironmentFailed with cause bad_step, bad_observation or bad_reward.
     """
     observation, reward, terminated, truncated, info = _shaped(name, "step", answer, 5)
-    if not isinstance(reward, Real) or not math.isfinite(reward):
+    number = _number(reward)
+    if not abs(number) <= LARGEST_REWARD:
         raise EnvironmentFailed(
-            f"{name}: reward {reward!r} is no finite number", cause="bad_reward"
+            f"{name}: reward {reward!r} is no number within ±{LARGEST_REWARD:g}", cause="bad_reward"
         )
     text = _text(name, observation)
     info = info if isinstance(info, dict) else {}
-    return text, float(reward), bool(terminated), bool(truncated), info
+    return text, number, bool(terminated), bool(truncated), info
 
 
 def fault_in(info: dict[str, Any]) -> str:
@@ -73,6 +75,14 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
             cause=f"bad_{call}",
         )
     return answer
+
+
+def _number(reward: object) -> float:
+    """A reward as a float; NaN for what is no number."""
+    try:
+        return float(reward) if isinstance(reward, Real) else math.nan
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
 
 
 def _text(name: str, observation: object) -> str:

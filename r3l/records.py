@@ -6,7 +6,6 @@ Records are frozen; arrays are little-endian and are checked when a record is ma
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -29,6 +28,7 @@ GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
 _INT32, _FLOAT32, _BOOL = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.bool_)
 Spans = Sequence[Sequence[int]]  # (start, end) of each step
 _ArrayRule = tuple[str, "np.dtype[Any]", tuple[int, ...]]  # name, element type, shape
+LARGEST_REWARD = 1e100  # of either sign; its square still fits a float64
 STRAGGLER = "straggler"  # cause of a slot that its group did not wait for
 
 
@@ -261,8 +261,10 @@ def check_attempt(attempt: Any, spans: Spans, mask: bytes) -> None:
             field="step_spans",
         )
     _check_spans(spans, mask)
-    if not math.isfinite(attempt.reward):
-        raise RecordError(f"reward is {attempt.reward}; it must be finite", field="reward")
+    if not abs(float(attempt.reward)) <= LARGEST_REWARD:  # NaN is not
+        raise RecordError(
+            f"reward is {attempt.reward}; it must lie within ±{LARGEST_REWARD:g}", field="reward"
+        )
     if not -1 <= attempt.pivot < steps:
         raise RecordError(f"pivot {attempt.pivot} of {steps} steps", field="pivot")
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from r3l.answers import StepAnswer, fault_in, guarded, read_reset, read_step
 from r3l.chat import ChatFormat
-from r3l.errors import EngineFailed, ReplayDiverged
+from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
 from r3l.protocols import Environment, Policy, Sample, SampleParams
-from r3l.records import Int32, Role, Task, Trajectory
+from r3l.records import LARGEST_REWARD, Int32, Role, Task, Trajectory
 
 REWARD_DECIMALS = 12
 """Rewards are rounded to so many decimals: ten steps of 0.1 are a full success, and no attempt is
@@ -232,6 +232,12 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
     if len(attempt.actions) == first:
         raise EngineFailed(
             f"the prompt of step {first} fills the whole context", cause="context_overflow"
+        )
+    if not abs(attempt.reward) <= LARGEST_REWARD:
+        raise EnvironmentFailed(
+            f"{env.spec.name}: the rewards of an attempt sum to {attempt.reward}, more than "
+            f"±{LARGEST_REWARD:g}",
+            cause="bad_reward",
         )
     attempt.feedback = await _feedback(env)
 

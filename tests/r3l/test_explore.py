@@ -285,6 +285,8 @@ class Faulty(Corridor):
         ("step", (None, 0.0, False, False, {}), "bad_observation"),
         ("step", ("on", float("nan"), False, False, {}), "bad_reward"),
         ("step", ("on", "much", False, False, {}), "bad_reward"),
+        ("step", ("on", 10**400, False, False, {}), "bad_reward"),
+        ("step", ("on", 1e100, False, False, {}), "bad_reward"),  # ten of them
         ("step", ("on", 0.0, True, {}), "bad_step"),
     ],
 )
