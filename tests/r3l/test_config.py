@@ -6,6 +6,7 @@ from pydantic import BaseModel, ValidationError
 
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
+from r3l.protocols import EnvSpec
 
 
 def error_of(*overrides, path=None):
@@ -22,6 +23,19 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert (config.seed, config.learner.lr, config.learner.steps) == (3, 1e-5, 9)
     assert config.algorithm.credit is False and config.algorithm.alpha == 3.0
     assert config.learner.groups_per_step == RunConfig().learner.groups_per_step
+
+
+def test_the_defaults_are_what_the_paper_was_run_with():
+    config = RunConfig()
+    algorithm, actor, learner = config.algorithm, config.actor, config.learner
+    assert (algorithm.name, algorithm.group_size, algorithm.alpha) == ("r3l", 8, 3.0)
+    assert (algorithm.max_rule, algorithm.max_advantage) == ("success", None)
+    assert (algorithm.normalize, algorithm.sft_weight) == ("trajectory", 1.0)
+    assert algorithm.verified_requires_success and algorithm.pivot_shift == 0
+    assert (actor.temperature, config.eval.temperature) == (1.0, 0.4)
+    assert actor.max_response_tokens is None and EnvSpec("e", "", 25).max_response_tokens == 512
+    assert actor.max_reflection_tokens == 4096
+    assert (learner.lr, learner.grad_clip, learner.sync_every) == (1e-6, 1.0, 1)
 
 
 def test_a_section_may_be_its_name_alone(tmp_path):
