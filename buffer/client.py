@@ -26,6 +26,7 @@ import zmq
 
 from buffer import protocol, verbs
 from buffer.keys import ClientKeys, load, present
+from buffer.protocol import Frame
 from buffer.verbs import Call
 from r3l.endpoints import check_endpoint
 from r3l.errors import BufferUnavailable, RecordError
@@ -119,7 +120,7 @@ class BufferClient:
         with self._lock:
             return verbs.read_answer(call, self._exchange(call))
 
-    def _exchange(self, call: Call[Any]) -> list[bytes]:
+    def _exchange(self, call: Call[Any]) -> list[Frame]:
         rid, start = next(self._rids), time.monotonic()
         deadline, patience = start + call.hold_s + self.timeout_s, FIRST_TRY_S
         while (now := time.monotonic()) < deadline:
@@ -129,7 +130,7 @@ class BufferClient:
                 self._socket.send_multipart(call.frames(rid, now - start))
                 until = min(deadline, now + patience)
                 while (left := until - time.monotonic()) > 0 and self._socket.poll(left * 1000):
-                    frames: list[bytes] = self._socket.recv_multipart()
+                    frames = protocol.receive(self._socket)
                     if verbs.answer_id(frames) == rid:
                         return frames
             except BaseException:
@@ -244,11 +245,8 @@ class AsyncBufferClient:
 
     def _receive(self) -> None:
         """Hand every answer that has arrived to whom it belongs."""
-        while self._socket is not None:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        while self._socket is not None and protocol.has_message(self._socket):
+            frames = protocol.receive(self._socket)
             try:
                 waiting = self._waiting.get(verbs.answer_id(frames))
             except RecordError:
@@ -268,16 +266,16 @@ class _Waiting:
 
     def __init__(self, call: Call[Any], rid: str) -> None:
         self.call, self.rid, self.start = call, rid, time.monotonic()
-        self.answer: Sequence[bytes] | None = None
+        self.answer: Sequence[Frame] | None = None
         self._woken: asyncio.Future[None] | None = None
 
-    def arrived(self, frames: Sequence[bytes]) -> None:
+    def arrived(self, frames: Sequence[Frame]) -> None:
         """Take the answer; the first one counts."""
         if self.answer is None:
             self.answer = frames
             self._wake()
 
-    async def within(self, seconds: float) -> Sequence[bytes] | None:
+    async def within(self, seconds: float) -> Sequence[Frame] | None:
         """The answer, if it arrives in time."""
         if self.answer is None:
             loop = asyncio.get_running_loop()

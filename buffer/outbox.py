@@ -17,10 +17,10 @@ from typing import Any
 import zmq
 
 from buffer import protocol
+from buffer.protocol import LARGE
 from r3l.errors import LimitExceeded, R3LError
 
 OWED_LIMIT = 64 << 20  # bytes on their way to a client, beyond which it is not given more
-LARGE = 16 << 10  # bytes from which a frame is sent without copying it, and counted
 Answer = tuple[bytes, str, list[bytes]]  # client, name of an error or "", frames
 
 
@@ -60,11 +60,8 @@ class Outbox:
 
     def take(self) -> list[Answer]:
         """All answers there are."""
-        try:
-            while True:
-                self.socket.recv(zmq.NOBLOCK)
-        except zmq.Again:
-            pass
+        while protocol.has_message(self.socket):
+            self.socket.recv(zmq.NOBLOCK)
         return [self._answers.popleft() for _ in range(len(self._answers))]
 
     def send(self, client: bytes, frames: list[bytes], send: Callable[..., Any]) -> None:

@@ -78,5 +78,5 @@ def _check_attempt(attempt: Any) -> int:
         raise quick.Unusual
     numbers: tuple[int, ...] = unpack_from(f"<{3 * steps}i", raw, spans)  # and versions
     edges, versions = iter(numbers[: 2 * steps]), numbers[2 * steps :]
-    check_attempt(attempt, list(zip(edges, edges, strict=True)), raw[mask:])
+    check_attempt(attempt, list(zip(edges, edges, strict=True)), raw[mask:].tobytes())
     return min(versions)

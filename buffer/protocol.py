@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import zmq
+
 from buffer.entry import Status
 from buffer.retention import Evicted, Retention
 from r3l import codec
@@ -37,6 +39,7 @@ GROUPS_LIMIT = 4096  # groups in one answer
 SLOTS_LIMIT = 1024  # slots of a group
 TASK_LIMIT = 1 << 20  # bytes of one task
 NAME_LIMIT = 200  # characters of an actor or consumer
+LARGE = 16 << 10  # bytes from which a frame is not copied on its way in or out
 FRAME_BYTES = 4 << 20  # bytes of records in one frame, unless one alone is larger
 
 
@@ -362,6 +365,7 @@ RESULTS: dict[str, type[Any]] = {
 # ── frames ──────────────────────────────────────────────────────────────────────────────────
 
 Record = bytes | memoryview  # one encoded
+Frame = bytes | memoryview  # of a message
 
 
 @dataclass(frozen=True)
@@ -375,7 +379,7 @@ class Request:
     hold_s: float = 0.0
 
 
-def parse_request(header: dict[str, Any], frames: Sequence[bytes]) -> Request:
+def parse_request(header: dict[str, Any], frames: Sequence[Frame]) -> Request:
     """A request from its unpacked header and the frames behind it; raises for a bad one."""
     op, hold_s = header.get("op"), header.get("hold_s", 0.0)
     if not isinstance(op, str) or op not in ARGUMENTS:
@@ -430,7 +434,7 @@ def together(records: Sequence[Record]) -> list[bytes]:
     return [*frames, b"".join(waiting)] if waiting else frames
 
 
-def apart(frames: Sequence[bytes], sizes: Sequence[int]) -> list[memoryview]:
+def apart(frames: Sequence[Frame], sizes: Sequence[int]) -> list[memoryview]:
     """The records in frames, given the size of each; raises RecordError if they do not fit."""
     records: list[memoryview] = []
     rest, left = memoryview(b""), iter(frames)
@@ -444,6 +448,17 @@ def apart(frames: Sequence[bytes], sizes: Sequence[int]) -> list[memoryview]:
     if len(rest) or next(left, None) is not None:
         raise RecordError(f"more bytes than the {len(sizes)} records announced")
     return records
+
+
+def receive(socket: Any) -> list[Frame]:
+    """A message that has arrived; its large frames stay where they are, in ZeroMQ's memory."""
+    frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+    return [frame.bytes if len(frame) < LARGE else frame.buffer for frame in frames]
+
+
+def has_message(socket: Any) -> bool:
+    """Whether `receive` has something to receive."""
+    return bool(socket.get(zmq.EVENTS) & zmq.POLLIN)
 
 
 def check_header(header: dict[str, Any]) -> None:

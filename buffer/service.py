@@ -25,8 +25,8 @@ from buffer.book import Settings
 from buffer.entry import Status
 from buffer.gate import Gate
 from buffer.keys import ServiceKeys
-from buffer.outbox import LARGE, Outbox
-from buffer.protocol import CREDIT, Groups
+from buffer.outbox import Outbox
+from buffer.protocol import CREDIT, LARGE, Frame, Groups
 from buffer.store import Store
 from buffer.writer import Batch, Job, Writer
 from r3l import codec
@@ -108,13 +108,12 @@ class Service:
             self._send_answers()
         if self._router in ready:
             for _ in range(RECEIVE_AT_ONCE):
-                try:
-                    client, *frames = self._router.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
+                client, *frames = protocol.receive(self._router)
+                self._receive(bytes(client), frames)
+                if not protocol.has_message(self._router):
                     break
-                self._receive(client, frames)
 
-    def _receive(self, client: bytes, frames: list[bytes]) -> None:
+    def _receive(self, client: bytes, frames: list[Frame]) -> None:
         """Check one message and pass it on, or answer why not."""
         rid = ""
         try:
@@ -210,7 +209,7 @@ _READS: dict[str, Any] = {
 }
 
 
-def _header(frames: list[bytes]) -> dict[str, Any]:
+def _header(frames: list[Frame]) -> dict[str, Any]:
     if not frames:
         raise RecordError("an empty message")
     header = codec.unpack(frames[0])

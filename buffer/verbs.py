@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 from buffer import protocol
-from buffer.protocol import BufferStats, Draw, DrawHead, Groups, Lease, PutAck, Wait
+from buffer.protocol import BufferStats, Draw, DrawHead, Frame, Groups, Lease, PutAck, Wait
 from buffer.retention import Evicted, Retention
 from buffer.tables import read_group
 from r3l import codec
@@ -30,7 +30,7 @@ class Call(Generic[T]):
 
     op: str
     arguments: Any
-    parse: Callable[[Any, Sequence[bytes]], T]
+    parse: Callable[[Any, Sequence[Frame]], T]
     records: bytes | bytearray = b""
     hold_s: float = 0.0
 
@@ -116,7 +116,7 @@ def draw(
     was committed or given to `set_version`; Conflict otherwise.
     """
 
-    def parse(head: DrawHead, frames: Sequence[bytes]) -> Draw | None:
+    def parse(head: DrawHead, frames: Sequence[Frame]) -> Draw | None:
         if explain is not None and not head.draw_id:
             explain(head.reason)
         return _draw(head, frames)
@@ -188,12 +188,12 @@ def stats() -> Call[BufferStats]:
     return Call("stats", protocol.AskStats(), _result)
 
 
-def answer_id(frames: Sequence[bytes]) -> str:
+def answer_id(frames: Sequence[Frame]) -> str:
     """The request an answer belongs to; "" for a message that cannot be read at all."""
     return str(codec.unpack(frames[0]).get("rid", ""))
 
 
-def read_answer(call: Call[T], frames: Sequence[bytes]) -> T:
+def read_answer(call: Call[T], frames: Sequence[Frame]) -> T:
     """What the verb returns; raises the error the service answered with."""
     header = codec.unpack(frames[0])
     protocol.check_header(header)
@@ -205,30 +205,30 @@ def read_answer(call: Call[T], frames: Sequence[bytes]) -> T:
     return call.parse(codec.decode(kind, frames[1]), frames[2:])
 
 
-def _result(result: Any, frames: Sequence[bytes]) -> Any:
+def _result(result: Any, frames: Sequence[Frame]) -> Any:
     return result
 
 
-def _nothing(result: Any, frames: Sequence[bytes]) -> None:
+def _nothing(result: Any, frames: Sequence[Frame]) -> None:
     return None
 
 
-def _amount(result: Any, frames: Sequence[bytes]) -> int:
+def _amount(result: Any, frames: Sequence[Frame]) -> int:
     return int(result.count)
 
 
-def _ids(result: Any, frames: Sequence[bytes]) -> tuple[str, ...]:
+def _ids(result: Any, frames: Sequence[Frame]) -> tuple[str, ...]:
     return tuple(result.group_ids)
 
 
-def _groups(result: Groups, frames: Sequence[bytes]) -> list[Group]:
+def _groups(result: Groups, frames: Sequence[Frame]) -> list[Group]:
     return list(_Arrived(result, frames))
 
 
 class _Arrived(Sequence[Group]):
     """Groups of an answer, each decoded when it is first looked at."""
 
-    def __init__(self, result: Groups | DrawHead, frames: Sequence[bytes]) -> None:
+    def __init__(self, result: Groups | DrawHead, frames: Sequence[Frame]) -> None:
         records = protocol.apart(frames, result.sizes)
         self._encoded = list(zip(result.now, records, strict=True))
         self._groups: dict[int, Group] = {}
@@ -250,7 +250,7 @@ class _Arrived(Sequence[Group]):
         return self._groups[index]
 
 
-def _draw(result: DrawHead, frames: Sequence[bytes]) -> Draw | None:
+def _draw(result: DrawHead, frames: Sequence[Frame]) -> Draw | None:
     if not result.draw_id:
         return None
     return Draw(

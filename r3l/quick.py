@@ -26,7 +26,7 @@ Finish = Callable[[Any], Any] | None  # makes a field's value of what msgspec re
 _Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Extent = Annotated[int, msgspec.Meta(ge=0, le=plain.RECORD_LIMIT)]
 _Shape = Annotated[list[_Extent], msgspec.Meta(max_length=plain.RANK_LIMIT)]
-_NONE = b"\xc0"
+_NONE = 0xC0
 
 
 class Unusual(Exception):
@@ -37,7 +37,7 @@ class Arrays(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fal
     """A record's arrays as they are written: extents of each, elements of all (r3l.plain)."""
 
     shapes: list[_Shape]
-    raw: bytes
+    raw: memoryview
 
 
 class Reader:
@@ -97,11 +97,13 @@ _reader = cache(Reader)
 def optional(read: Callable[[memoryview], Any], raw: msgspec.Raw) -> Any:
     """What `read` makes of a record that may be None."""
     data = memoryview(raw)
-    return None if data == _NONE else read(data)
+    return None if data[0] == _NONE else read(data)
 
 
 def _map_head(count: int) -> bytes:
-    return bytes([0x80 | count]) if count < 16 else b"\xde" + count.to_bytes(2, "big")
+    if count < 16:
+        return bytes([0x80 | count])
+    return b"\xde" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdf" + count.to_bytes(4)
 
 
 def _list_head(count: int) -> bytes:
@@ -122,6 +124,10 @@ def _form(hint: Any) -> tuple[Any, Finish]:
     if origin is tuple and _is_record(arguments[0]) and arguments[-1] is Ellipsis:
         one = reader(arguments[0])
         return list[msgspec.Raw], lambda raws: tuple([one.read(memoryview(r)) for r in raws])
+    if origin is dict and (key := _direct(arguments[0])) and (value := _direct(arguments[1])):
+        if key is not str:
+            return list.__class_getitem__(tuple.__class_getitem__((key, value))), dict
+        return msgspec.Raw, _mapping(dict.__class_getitem__((key, value)))
     careful = plain.rules(hint)[1]
     return msgspec.Raw, lambda raw: _carefully(careful, memoryview(raw))
 
@@ -153,9 +159,27 @@ def _carefully(read: plain.Read, raw: memoryview) -> Any:
         raise Unusual from None
 
 
+def _mapping(form: Any) -> Callable[[Any], Any]:
+    """Reads a map with text keys, in which no key is twice."""
+    decode = msgspec.msgpack.Decoder(form).decode
+
+    def finish(raw: Any) -> Any:
+        data = memoryview(raw)
+        try:
+            mapping = decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise Unusual from None
+        head = _map_head(len(mapping))
+        if data[: len(head)] != head:
+            raise Unusual
+        return mapping
+
+    return finish
+
+
 def _apart(together: Arrays, dtypes: dict[str, np.dtype[Any]]) -> dict[str, Any]:
     """The arrays by name, read-only views of what was read."""
-    raw, found, at = together.raw, {}, 0
+    raw, found, at = bytes(together.raw), {}, 0  # numpy wants them aligned
     if len(together.shapes) != len(dtypes):
         raise Unusual
     for (name, dtype), shape in zip(dtypes.items(), together.shapes, strict=True):
@@ -253,16 +277,16 @@ def _layout(kind: Any) -> tuple[list[str], Callable[[Any], list[Any]]]:
     names = [f.name for f in fields(kind) if f.name not in arrays]
     found = [(at, _converter(hints[name])) for at, name in enumerate(names)]
     conversions = [(at, convert) for at, convert in found if convert is not None]
-    get = operator.attrgetter(*names, *arrays)
+    get = operator.attrgetter(*names, *arrays, "__class__")  # of one name it would be no tuple
 
     def values_of(record: Any) -> list[Any]:
-        values = list(get(record))
+        values = list(get(record)[:-1])
         for at, convert in conversions:
             values[at] = convert(values[at])
         if arrays:
             found = values[len(names) :]
             shapes = [array.shape for array in found]
-            values[len(names) :] = [Arrays(shapes, b"".join(found))]
+            values[len(names) :] = [Arrays(shapes, memoryview(b"".join(found)))]
         return values
 
     return names + [plain.ARRAYS] * bool(arrays), values_of

@@ -271,7 +271,8 @@ def check_attempt(attempt: Any, spans: Spans, mask: bytes) -> None:
 
 def _check_spans(spans: Spans, mask: bytes) -> None:
     """Spans are in order and the mask is 1 inside them and nowhere else."""
-    length, before, pieces = len(mask), 0, list[bytes]()
+    length, before = len(mask), 0
+    pieces: list[bytes] = []
     for start, end in spans:
         if not before <= start <= end <= length:
             raise RecordError(
@@ -281,7 +282,8 @@ def _check_spans(spans: Spans, mask: bytes) -> None:
             )
         pieces += (b"\0" * (start - before), b"\1" * (end - start))
         before = end
-    if b"".join(pieces) + b"\0" * (length - before) != mask:
+    pieces.append(b"\0" * (length - before))
+    if b"".join(pieces) != mask:
         raise RecordError("response_mask and step_spans disagree", field="response_mask")
 
 

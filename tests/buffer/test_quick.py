@@ -247,6 +247,19 @@ def test_a_field_twice_is_refused_wherever_it_is():
             outcome.check(twice)
 
 
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 70_000])
+def test_maps_of_every_size_are_read_quickly_and_a_key_twice_is_refused(count):
+    status = Status("drawn", "", {f"{number:05}": number / 2 for number in range(count)})
+    data = codec.encode(status)
+    assert quick.reader(Status).read(codec.body(Status, data)) == status
+    if count > 1:
+        twice = data.replace(b"\xa500001", b"\xa500000")
+        with pytest.raises(quick.Unusual):
+            quick.reader(Status).read(codec.body(Status, twice))
+        with pytest.raises(RecordError, match="twice"):
+            codec.decode(Status, twice)
+
+
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=30), st.integers(1, 100))
 def test_records_in_frames_come_apart_as_they_were(records, frame_bytes):
     with pytest.MonkeyPatch.context() as patch:
