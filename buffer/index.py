@@ -6,6 +6,7 @@ transaction that fails is followed by a rebuild, so memory never says more than 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 
 from buffer.counts import under
@@ -31,6 +32,8 @@ class Index:
         self._unfinished: dict[Purpose, dict[str, Entry]] = {"train": {}, "eval": {}}
         self._unheld: dict[Purpose, dict[str, Entry]] = {"train": {}, "eval": {}}
         self._complete: dict[str, Entry] = {}
+        self._complete_ids: list[str] = []  # in order
+        self._complete_since: dict[int, set[str]] = {}  # by the oldest policy version in them
         self._replayable: dict[str, Entry] = {}
         self.lease_rids: dict[str, str] = {}
         self.draws: dict[int, DrawEntry] = {}
@@ -74,7 +77,7 @@ class Index:
         _keep(self.live, entry, not entry.closed)
         _keep(self._unfinished[entry.purpose], entry, entry.unfinished)
         _keep(self._unheld[entry.purpose], entry, entry.unfinished and not entry.held)
-        _keep(self._complete, entry, entry.state == "complete" and entry.purpose == "train")
+        self._keep_complete(entry, entry.state == "complete" and entry.purpose == "train")
         again = entry.state == "trained" and len(entry.steps) < self.reuse
         _keep(self._replayable, entry, again)
         if entry.unfinished and entry.rid:
@@ -99,12 +102,12 @@ class Index:
 
     def drawable(self) -> list[Entry]:
         """Complete training groups, in the order they were leased."""
-        return [self._complete[group_id] for group_id in sorted(self._complete)]
+        return [self._complete[group_id] for group_id in self._complete_ids]
 
     def drawable_before(self, version: int) -> list[Entry]:
         """Those of them that an older policy version than this had a part in."""
-        found = [entry for entry in self._complete.values() if entry.oldest < version]
-        return sorted(found, key=lambda e: e.group_id)
+        older = [ids for oldest, ids in self._complete_since.items() if oldest < version]
+        return [self._complete[group_id] for group_id in sorted(set().union(*older))]
 
     def replayable(self) -> list[Entry]:
         """Groups that were trained on, but not `reuse` times yet."""
@@ -131,6 +134,20 @@ class Index:
         """Train groups leased, filling, complete or drawn and not committed."""
         states = ("leased", "filling", "complete", "drawn")
         return sum(self.counts[f"group/train/{state}"] for state in states)
+
+    def _keep_complete(self, entry: Entry, belongs: bool) -> None:
+        group_id = entry.group_id
+        if belongs != (group_id in self._complete):
+            ids, alike = self._complete_ids, self._complete_since.setdefault(entry.oldest, set())
+            if belongs:
+                insort(ids, group_id)
+                alike.add(group_id)
+            else:
+                del ids[bisect_left(ids, group_id)]
+                alike.discard(group_id)
+            if not alike:
+                del self._complete_since[entry.oldest]
+        _keep(self._complete, entry, belongs)
 
     def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
         """Trained groups that may be drawn again: what the policy of version V − η or a newer

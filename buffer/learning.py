@@ -201,8 +201,8 @@ def _sample(book: Book, args: protocol.AskDraw, candidates: list[Entry]) -> list
     """The candidates that the sampler picks; none if there are too few."""
     if len(candidates) < args.count:
         return []
-    rng = samplers.generator(book.settings.seed, book.index.next_draw)
-    return samplers.make(book.settings.sampling).pick(candidates, args.count, rng)
+    chance = samplers.chance(book.settings.seed, book.index.next_draw)
+    return samplers.make(book.settings.sampling).pick(candidates, args.count, chance)
 
 
 def _as_before(book: Book, args: protocol.AskDraw, candidates: list[Entry]) -> list[Pick]:

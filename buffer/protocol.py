@@ -398,14 +398,12 @@ def parse_request(header: dict[str, Any], frames: Sequence[Frame]) -> Request:
     return Request(op, header["rid"], arguments, tuple(records), hold_s)
 
 
-def request_frames(
-    op: str, rid: str, arguments: Any, records: bytes | bytearray, hold_s: float
-) -> list[bytes | bytearray]:
+def request_frames(op: str, rid: str, arguments: Any, records: bytes, hold_s: float) -> list[bytes]:
     """A request as frames; raises LimitExceeded before anything is sent that would be refused."""
     header = {"v": PROTOCOL, "op": op, "rid": rid, "hold_s": hold_s}
     if len(records) > codec.RECORD_LIMIT:
         raise LimitExceeded(f"{op}: {len(records)} bytes; the limit is {codec.RECORD_LIMIT}")
-    frames: list[bytes | bytearray] = [codec.pack(header), codec.encode(arguments)]
+    frames: list[bytes] = [codec.pack(header), codec.encode(arguments)]
     return [*frames, records] if records else frames
 
 

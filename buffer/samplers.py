@@ -9,7 +9,7 @@ into SAMPLERS.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from buffer.entry import Entry
 from r3l.errors import UserError
 
 FLOOR = 0.01  # priority of a group without contrast, so that none waits for ever to become stale
-Rng = np.random.Generator
+Chance = Callable[[], np.random.Generator]  # made for those who ask for it
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,21 @@ class Sampler(ABC):
         self.sampling = sampling
 
     @abstractmethod
-    def pick(self, candidates: Sequence[Entry], count: int, rng: Rng) -> list[Pick]:
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
         """`count` different candidates."""
 
 
 class Fifo(Sampler):
     """The groups leased first. With η = 0 a batch does not depend on who finished first."""
 
-    def pick(self, candidates: Sequence[Entry], count: int, rng: Rng) -> list[Pick]:
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
         return [Pick(entry) for entry in candidates[:count]]
 
 
 class Deadline(Sampler):
     """The groups that become too old first."""
 
-    def pick(self, candidates: Sequence[Entry], count: int, rng: Rng) -> list[Pick]:
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
         ordered = sorted(candidates, key=lambda e: (e.oldest, e.group_id))
         return [Pick(entry) for entry in ordered[:count]]
 
@@ -85,7 +85,7 @@ class Deadline(Sampler):
 class Freshest(Sampler):
     """The groups of the newest policy version, later leases first among equals."""
 
-    def pick(self, candidates: Sequence[Entry], count: int, rng: Rng) -> list[Pick]:
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
         ordered = sorted(candidates, key=lambda e: (e.oldest, e.group_id), reverse=True)
         return [Pick(entry) for entry in ordered[:count]]
 
@@ -93,8 +93,8 @@ class Freshest(Sampler):
 class Uniform(Sampler):
     """Every group with the same probability, without replacement."""
 
-    def pick(self, candidates: Sequence[Entry], count: int, rng: Rng) -> list[Pick]:
-        return _random(candidates, np.ones(len(candidates)), count, rng, beta=0.0)
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+        return _random(candidates, np.ones(len(candidates)), count, chance, beta=0.0)
 
 
 class Prioritised(Sampler):
@@ -104,12 +104,12 @@ class Prioritised(Sampler):
     replacement: each further group is picked from those left, in proportion.
     """
 
-    def pick(self, candidates: Sequence[Entry], count: int, rng: Rng) -> list[Pick]:
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
         contrast = np.array([entry.contrast for entry in candidates])
         uses = np.array([len(entry.steps) for entry in candidates])
         kept = np.maximum(0.0, 1.0 - self.sampling.decay * uses)
         weights = (contrast * kept + FLOOR) ** self.sampling.alpha
-        return _random(candidates, weights, count, rng, self.sampling.beta)
+        return _random(candidates, weights, count, chance, self.sampling.beta)
 
 
 SAMPLERS: dict[str, type[Sampler]] = {
@@ -139,16 +139,16 @@ def make(sampling: Sampling) -> Sampler:
     return SAMPLERS[sampling.name](sampling)
 
 
-def generator(seed: int, draw_id: int) -> Rng:
+def chance(seed: int, draw_id: int) -> Chance:
     """The random numbers of one draw: a restart or a replay draws the same ones."""
-    return np.random.default_rng([seed, draw_id])
+    return lambda: np.random.default_rng([seed, draw_id])
 
 
 def _random(
     candidates: Sequence[Entry],
     weights: npt.NDArray[np.float64],
     count: int,
-    rng: Rng,
+    chance: Chance,
     beta: float,
 ) -> list[Pick]:
     """`count` picks one after the other, each in proportion to the weights of those left.
@@ -156,7 +156,7 @@ def _random(
     The smallest of independent exponential times with rates w_i is i's with probability
     w_i / Σ w, and then the same holds for the rest (Efraimidis and Spirakis 2006).
     """
-    arrival = rng.standard_exponential(len(candidates)) / weights
+    arrival = chance().standard_exponential(len(candidates)) / weights
     picked = np.argsort(arrival, kind="stable")[:count]
     probability = weights / weights.sum()
     importance = (len(candidates) * probability) ** -beta

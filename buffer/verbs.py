@@ -31,10 +31,10 @@ class Call(Generic[T]):
     op: str
     arguments: Any
     parse: Callable[[Any, Sequence[Frame]], T]
-    records: bytes | bytearray = b""
+    records: bytes = b""
     hold_s: float = 0.0
 
-    def frames(self, rid: str, waited_s: float) -> list[bytes | bytearray]:
+    def frames(self, rid: str, waited_s: float) -> list[bytes]:
         """The request's frames when it has waited `waited_s` seconds already."""
         hold_s = min(max(0.0, self.hold_s - waited_s), protocol.HOLD_LIMIT_S)
         return protocol.request_frames(self.op, rid, self.arguments, self.records, hold_s)

@@ -48,18 +48,20 @@ def encode_unchecked(record: Any) -> bytes:
         return encode(record)
 
 
-def encode_together(records: Iterable[Any]) -> tuple[bytearray, tuple[int, ...]]:
+def encode_together(records: Iterable[Any]) -> tuple[bytes, tuple[int, ...]]:
     """Records back to back, as `encode_unchecked` writes them, and the size of each."""
-    together, sizes = bytearray(), []
+    pieces: list[bytes] = []
+    sizes: list[int] = []
     for record in records:
-        start = len(together)
         try:
-            together += _prefix(type(record).__name__)
-            quick.write_into(together, record)
+            start, body = _prefix(type(record).__name__), quick.write(record)
         except quick.Unusual:
-            together[start:] = encode(record)
-        sizes.append(len(check_size(memoryview(together)[start:])))
-    return together, tuple(sizes)
+            start, body = encode(record), b""
+        pieces += (start, body)
+        sizes.append(len(start) + len(body))
+    if max(sizes, default=0) > RECORD_LIMIT:
+        raise RecordError(f"{max(sizes)} bytes; the limit is {RECORD_LIMIT}", cause="too_large")
+    return b"".join(pieces), tuple(sizes)
 
 
 def decode(kind: type[T], data: bytes | memoryview) -> T:

@@ -210,16 +210,6 @@ def write(record: Any) -> bytes:
         raise Unusual from None
 
 
-def write_into(buffer: bytearray, record: Any) -> None:
-    """`write` at the end of a buffer."""
-    kind: Any = type(record)
-    convert = _converter(kind)
-    try:
-        _encoder.encode_into(record if convert is None else convert(record), buffer, -1)
-    except (TypeError, ValueError, BufferError, OverflowError, RecursionError):
-        raise Unusual from None
-
-
 def write_open(record: Any, last: str, count: int) -> bytes:
     """`write` with the field `last` at the end: a list of `count`, whose members must follow."""
     kind: Any = type(record)

@@ -37,23 +37,23 @@ MANY = [_entry(i, oldest=i * 7 % 5, rewards=(0.0, i % 3 / 2)) for i in range(20)
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
 @pytest.mark.parametrize("count", [1, 7, 20])
 def test_every_sampler_picks_exactly_as_many_different_groups(name, count):
-    picked = samplers.make(Sampling(name)).pick(MANY, count, samplers.generator(3, 1))
+    picked = samplers.make(Sampling(name)).pick(MANY, count, samplers.chance(3, 1))
     assert len({pick.entry.group_id for pick in picked}) == len(picked) == count
 
 
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
 def test_the_same_seed_and_draw_pick_the_same_groups(name):
     sampler = samplers.make(Sampling(name))
-    first, second = (sampler.pick(MANY, 5, samplers.generator(3, 9)) for _ in range(2))
+    first, second = (sampler.pick(MANY, 5, samplers.chance(3, 9)) for _ in range(2))
     assert first == second
 
 
 def test_orders_are_what_their_names_say():
     entries = [_entry(1, 5), _entry(2, 3), _entry(3, 5), _entry(4, 4)]
-    rng = samplers.generator(0, 0)
+    chance = samplers.chance(0, 0)
 
     def picks(name):
-        return [_number(pick) for pick in samplers.make(Sampling(name)).pick(entries, 3, rng)]
+        return [_number(pick) for pick in samplers.make(Sampling(name)).pick(entries, 3, chance)]
 
     assert picks("fifo") == [1, 2, 3]
     assert picks("deadline") == [2, 4, 1]
@@ -80,7 +80,7 @@ def test_groups_come_as_often_as_their_reported_probability(sampling, contrasts,
     sampler, rng = samplers.make(sampling), np.random.default_rng(0)
     counts = np.zeros(len(entries))
     for _ in range(draws):
-        (pick,) = sampler.pick(entries, 1, rng)
+        (pick,) = sampler.pick(entries, 1, lambda: rng)
         counts[_number(pick)] += 1
     probabilities = np.array(expected) / np.sum(expected)
     assert abs(pick.probability - probabilities[_number(pick)]) < 1e-9
@@ -97,7 +97,7 @@ def test_every_further_group_is_picked_in_proportion_from_those_left():
     ]
     counts = np.zeros(len(orders))
     for _ in range(10_000):
-        counts[orders.index(tuple(map(_number, sampler.pick(entries, 2, rng))))] += 1
+        counts[orders.index(tuple(map(_number, sampler.pick(entries, 2, lambda: rng))))] += 1
     assert _chi_square(counts, expected) < 20.5  # 5 degrees of freedom, p = 0.001
 
 
@@ -109,7 +109,7 @@ def test_every_further_group_is_picked_in_proportion_from_those_left():
 def test_probabilities_are_exact_and_weights_undo_them(contrasts, alpha, beta):
     entries = [_entry(i, rewards=(0.0, c)) for i, c in enumerate(contrasts)]
     sampler = samplers.make(Sampling("prioritised", alpha=alpha, beta=beta))
-    picks = sampler.pick(entries, len(entries), samplers.generator(0, 1))
+    picks = sampler.pick(entries, len(entries), samplers.chance(0, 1))
     exact = (np.array(contrasts) + FLOOR) ** alpha
     exact /= exact.sum()
     for pick in picks:
@@ -122,7 +122,7 @@ def test_probabilities_are_exact_and_weights_undo_them(contrasts, alpha, beta):
 def test_a_group_loses_its_priority_linearly_with_every_use():
     sampler = samplers.make(Sampling("prioritised", reuse=9, decay=0.25))
     entries = [_entry(i, rewards=(0.0, 1.0), uses=uses) for i, uses in enumerate([0, 1, 4, 6])]
-    picks = sampler.pick(entries, 4, samplers.generator(0, 1))
+    picks = sampler.pick(entries, 4, samplers.chance(0, 1))
     shares = {_number(pick): pick.probability for pick in picks}
     total = 1 + 0.75 + 4 * FLOOR
     wanted = [(1 + FLOOR) / total, (0.75 + FLOOR) / total, FLOOR / total, FLOOR / total]
