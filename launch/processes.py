@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import re
 import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from r3l.memory import STEADY_MEMORY
 
+log = logging.getLogger(__name__)
+
 PR_SET_PDEATHSIG = 1
+TAIL_BYTES = 1 << 20
+KILLED_S = 5.0  # until a killed process is gone, unless the kernel holds it back
 
 
 @dataclass
@@ -25,8 +31,7 @@ class Child:
 
     `worker`: arguments by which the processes that do the work are known (on this machine),
     where the command itself is a launcher that would kill them rather than let them end; ssh may
-    stand between the two. `log_from`: where in its log file its own
-    output begins.
+    stand between the two. `log_from`: where in its log file its own output begins.
     """
 
     name: str
@@ -41,15 +46,22 @@ class Child:
         return self.process.poll()
 
     def ready(self, word: str) -> bool:
-        """Whether its log holds a line that starts with `word`, after the name of its machine
-        where pdsh passed it on."""
-        said = re.compile(rf"(?:\S+: )?{re.escape(word)}")
-        return any(said.match(line) for line in self.last_lines(10_000))
+        """Whether its output holds a line that starts with `word`, however much came since; after
+        the name of its machine where pdsh passed it on."""
+        if not self.log.exists():
+            return False
+        said = re.compile(rb"(?:\S+: )?" + re.escape(word.encode()))
+        with self.log.open("rb") as output:
+            output.seek(self.log_from)
+            return any(said.match(line) for line in output)
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of its output."""
-        data = self.log.read_bytes()[self.log_from :] if self.log.exists() else b""
-        return data.decode("utf-8", errors="replace").splitlines()[-count:]
+        """The end of its output: at most `count` lines and TAIL_BYTES."""
+        if not self.log.exists():
+            return []
+        with self.log.open("rb") as output:
+            output.seek(max(self.log_from, self.log.stat().st_size - TAIL_BYTES))
+            return output.read().decode("utf-8", errors="replace").splitlines()[-count:]
 
     def terminate(self) -> None:
         """Ask the process, or the workers it launched, to end."""
@@ -62,7 +74,11 @@ class Child:
         """Kill the process and whatever it started, also where it is gone itself."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        try:
+            self.process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            log.warning("%s (process %d) was killed and is still there: it waits in the kernel, "
+                        "for a disk or a GPU", self.name, self.process.pid)  # fmt: skip
 
     def _workers(self) -> list[psutil.Process]:
         found = psutil.process_iter(["cmdline", "ppid"]) if self.worker else ()
@@ -100,7 +116,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 env={**STEADY_MEMORY, **os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(_die_with, os.getpid()),
             )
         child = Child(name, log, process, worker, begins)
         self.members.append(child)
@@ -133,6 +149,8 @@ def _wait(children: list[Child], end: float) -> None:
         time.sleep(0.05)
 
 
-def _die_with_parent() -> None:
+def _die_with(launcher: int) -> None:
     """A launcher that is killed outright takes its children along (Linux)."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != launcher:  # it ended before this could be asked for
+        os._exit(1)

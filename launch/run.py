@@ -41,8 +41,10 @@ class Run:
 
     def execute(self) -> int:
         """Run to the end; returns the exit code. Whatever happens, no process stays behind."""
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, self._interrupt)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            nohup = signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN
+            if not nohup:
+                signal.signal(signum, self._interrupt)
         try:
             code = self._run()
         finally:

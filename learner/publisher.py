@@ -31,7 +31,7 @@ from buffer.keys import ServiceKeys, load
 from r3l.checksum import Bytes
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_bind, is_local
-from r3l.errors import R3LError, RecordError, UserError, to_wire
+from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
 from r3l.weights import MANIFEST_LIMIT, Chunk, Layout, Manifest, whole
 
 log = logging.getLogger(__name__)
@@ -72,9 +72,9 @@ class WeightPublisher:
         (`refused`)."""
         self._manifest: Manifest | None = None
         self._chunks: list[Chunk] = []
+        secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
         self._socket = _router(self._context)
-        secrets = load(ServiceKeys, keys) if keys else None
         self._gate = Gate(self._context, self._socket, secrets, CONNECTIONS)
         try:
             self._socket.bind(bind)
@@ -97,8 +97,12 @@ class WeightPublisher:
         """Offer tensors (checkpoint names) as the newest version, in `dtype` if one is given.
 
         Copies one tensor at a time. Returns figures for `weights/`: bytes of the whole set and
-        of the patches to it, the share of elements sent, seconds.
+        of the patches to it, the share of elements sent, seconds. Raises WeightsError where
+        nobody serves any more, so that actors do not wait in vain for what is published.
         """
+        if not self._thread.is_alive():
+            raise WeightsError(f"weights {self.endpoint}: the thread that serves them has ended; "
+                               "its error stands above in this log", cause="not_served")  # fmt: skip
         began = time.monotonic()
         layout = Layout.of((name, _name(dtype or t.dtype), tuple(t.shape)) for name, t in weights)
         before = self._manifest

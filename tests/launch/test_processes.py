@@ -1,16 +1,20 @@
 """Children end, with everything they started, whatever they do about signals."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from launch.processes import Children
 from launch.restarts import Restarts
+from launch.run import Run
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -81,6 +85,27 @@ def test_children_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
 
 
+@pytest.mark.parametrize(("before", "seen"), [("SIG_DFL", "SIGHUP"), ("SIG_IGN", "")])
+def test_a_run_whose_terminal_closes_stops_as_for_a_signal_unless_under_nohup(
+    tmp_path: Path, before: str, seen: str
+) -> None:
+    class HungUp(Run):
+        def _run(self) -> int:
+            os.kill(os.getpid(), signal.SIGHUP)
+            return 130
+
+    learner = SimpleNamespace(restarts=0)
+    plan: Any = SimpleNamespace(run=tmp_path, config=SimpleNamespace(learner=learner))
+    run = HungUp(plan, lambda line: None)
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGHUP, getattr(signal, before))
+        assert run.execute() == 130 and run.interrupted == seen
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+
+
 def test_the_last_log_lines_are_kept_for_the_report(tmp_path: Path) -> None:
     children = Children(tmp_path)
     child = children.start("failing", [sys.executable, "-c", "print('a'); raise SystemExit(3)"])
@@ -137,6 +162,15 @@ def test_a_process_is_started_again_as_often_as_its_limit_and_its_exit_code_allo
     other = children.start("other", [sys.executable, "-c", "print('up')"])
     until(lambda: other.exit_code is not None)
     assert not restarts.allow(other, "up")
+
+
+def test_a_learner_that_wrote_much_since_it_was_ready_is_started_again(tmp_path: Path) -> None:
+    children, restarts = Children(tmp_path), Restarts({"c": 1})
+    talk = "print('ready'); print('line\\n' * 300_000); raise SystemExit(1)"
+    child = children.start("c", [sys.executable, "-c", talk])
+    until(lambda: child.exit_code is not None)
+    assert child.last_lines(3)[:2] == ["line", "line"]
+    assert restarts.allow(child, "ready")
 
 
 def test_deaths_long_ago_do_not_count(tmp_path: Path) -> None:
