@@ -16,12 +16,13 @@ from pathlib import Path
 import click
 
 from actors.lifeline import end_with_starter, name_starter
-from envs.builtin import model_path
+from envs.builtin import check_model_folder, model_path
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 
 log = logging.getLogger(__name__)
+LONGEST_NAME = 200  # characters; the buffer takes no longer one
 
 # The engine's process imports the program it was started from before anything else: an actor that
 # is killed while its engine starts is followed at once, not when the engine misses it.
@@ -42,6 +43,8 @@ def main(
     name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
     name_starter()
     try:
+        if len(name) > LONGEST_NAME:
+            raise UserError(f"--name {name:.20}…: {len(name)} characters; at most {LONGEST_NAME}")
         config = configuration.load(config_path)
         asyncio.run(_run(config, buffer_endpoint, weights_endpoint, name, keys))
     except UserError as error:
@@ -57,15 +60,19 @@ async def _run(
 ) -> None:
     """Serve on one engine after the other, until asked to stop or too many died in a row.
 
-    Between two engines no lease is held. Raises EngineDead with the last engine's last lines.
+    Between two engines no lease is held. Raises UserError before anything is started, and
+    EngineDead with the last engine's last lines.
     """
     from actors.actor import Actor
-    from actors.engine import EngineFigures, VLLMPolicy
+    from actors.engine import EngineFigures, VLLMPolicy, check_engine_arguments
     from actors.engine_log import EngineLog
     from actors.weights import WeightSubscriber
     from buffer import AsyncBufferClient
     from envs.isolation import environments
 
+    model = model_path(config.model)
+    check_model_folder(model, f"model {config.model}")
+    check_engine_arguments(config.actor)
     subscriber = WeightSubscriber(weights_endpoint, keys=keys)
     try:
         async with (
@@ -77,7 +84,6 @@ async def _run(
                 engine_log, actor, policy = EngineLog(), None, None
                 try:
                     with engine_log.captured():
-                        model = model_path(config.model)
                         policy = VLLMPolicy.start(model, config.actor, seed=config.seed)
                     policy.figures = figures
                     actor = Actor(name, policy, client, subscriber, make_env, config, counts)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envs.builtin import read_tokenizer
 from r3l.chat import ChatFormat
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, UserError
@@ -78,7 +79,7 @@ class VLLMPolicy:
         if not torch.cuda.is_available():
             for name, value in CPU_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
-        from transformers import AutoConfig, AutoTokenizer
+        from transformers import AutoConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -86,7 +87,7 @@ class VLLMPolicy:
         from actors.weight_transfer import register
 
         register()
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = read_tokenizer(model, f"model {model}")
         chat = ChatFormat(tokenizer, earlier_reasoning=config.earlier_reasoning)
         limit = getattr(AutoConfig.from_pretrained(model), "max_position_embeddings", 1 << 30)
         context_length = min(config.max_model_len, limit)
@@ -280,6 +281,15 @@ class EngineFigures:
             self.retry_cached_tokens += min(cached, seen.tokens)
 
 
+def check_engine_arguments(config: ActorConfig) -> None:
+    """Raise UserError for an engine argument that is ours. (Which others there are only vLLM
+    knows, and it takes long to import.)"""
+    for name, instead in OWNED_ARGUMENTS.items():
+        if name in config.engine:
+            hint = f"set {instead} instead" if instead else "leave it out"
+            raise UserError(f"actor.engine.{name}: set by the actor itself; {hint}")
+
+
 def _arguments(model: Path, config: ActorConfig, context_length: int, seed: int) -> dict[str, Any]:
     """vLLM's engine arguments: ours, then the user's. Raises UserError for one that is ours."""
     import torch
@@ -287,10 +297,7 @@ def _arguments(model: Path, config: ActorConfig, context_length: int, seed: int)
 
     from actors.weight_transfer import BACKEND, WORKER_EXTENSION
 
-    for name, instead in OWNED_ARGUMENTS.items():
-        if name in config.engine:
-            hint = f"set {instead} instead" if instead else "leave it out"
-            raise UserError(f"actor.engine.{name}: set by the actor itself; {hint}")
+    check_engine_arguments(config)
     on_cpu = {} if torch.cuda.is_available() else _cpu_arguments(context_length)
     return {
         "model": str(model),

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from envs.builtin import read_tokenizer
 from r3l.chat import ChatFormat, EarlierReasoning
 from r3l.errors import EngineDead, EngineFailed, UserError
 from r3l.protocols import FinishReason, Sample, SampleParams
@@ -36,10 +37,16 @@ class ServedPolicy:
     ) -> ServedPolicy:
         """Ask a server what it serves. Raises UserError where there is none at `url`, or where
         its model is not called as `folder` is."""
-        from transformers import AutoTokenizer
-
+        tokenizer = read_tokenizer(folder, f"--model {folder}")
+        chat = ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
+        try:
+            base = httpx.URL(url.rstrip("/").removesuffix("/v1"))
+        except httpx.InvalidURL as error:
+            raise UserError(f"--engine {url}: no URL ({error}); write http://host:port") from None
+        if base.scheme not in ("http", "https") or not (base.port or 80) < 1 << 16:
+            raise UserError(f"--engine {url}: must look like http://host:port, port up to 65535")
         client = httpx.AsyncClient(
-            base_url=url.rstrip("/").removesuffix("/v1"),
+            base_url=base,
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
             limits=httpx.Limits(max_connections=None),
         )
@@ -48,7 +55,7 @@ class ServedPolicy:
             answer.raise_for_status()
             served = answer.json()["data"][0]
             name, length = str(served["id"]), int(served["max_model_len"])
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             await client.aclose()
             raise UserError(
                 f"--engine {url}: no vLLM server answers there ({type(error).__name__}: {error}); "
@@ -58,8 +65,7 @@ class ServedPolicy:
         if Path(root).name != folder.name:
             await client.aclose()
             raise UserError(f"--engine {url}: serves {root}, not --model {folder}; name the same")
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        return cls(client, name, ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning), length)
+        return cls(client, name, chat, length)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Sample one response. Raises EngineFailed when the server refuses the request, EngineDead
@@ -79,11 +85,19 @@ class ServedPolicy:
                 f"{answer.text[:300]}",
                 cause="engine_request",
             )
-        choice = answer.json()["choices"][0]
-        tokens = tuple(int(token) for token in choice["token_ids"])
-        logprobs = tuple(float(value) for value in choice["logprobs"]["token_logprobs"])
+        try:
+            choice = answer.json()["choices"][0]
+            tokens = tuple(int(token) for token in choice["token_ids"])
+            logprobs = tuple(float(value) for value in choice["logprobs"]["token_logprobs"])
+            cut = choice["finish_reason"] == "length"
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineFailed(
+                f"the engine's answer holds no tokens ({error!r}); is it a vLLM that knows "
+                "return_token_ids?",
+                cause="engine_answer",
+            ) from error
         reason: FinishReason = "stop"
-        if choice["finish_reason"] == "length":
+        if cut:
             reason = "overflow" if room < params.max_tokens else "length"
         return Sample(tokens, logprobs, 0, reason)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import zmq
+from zmq.utils import z85
 
 from r3l.errors import UserError
 
@@ -68,10 +69,17 @@ def load(kind: type[K], path: Path) -> K:
         raise UserError(f"keys {path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError) as error:
         raise UserError(f"keys {path}: no {kind.__name__} in it ({error})") from None
-    known = [*getattr(keys, "allowed", ()), keys.public, keys.secret]
-    if not all(isinstance(key, str) and len(key) == _KEY_LENGTH for key in known):
-        raise UserError(f"keys {path}: a key must have {_KEY_LENGTH} characters")
+    others = [*getattr(keys, "allowed", ()), getattr(keys, "service", keys.public)]
+    if not all(_is_key(key) for key in [keys.public, keys.secret, *others]):
+        raise UserError(f"keys {path}: a key must have {_KEY_LENGTH} characters, of Z85's")
     return keys
+
+
+def _is_key(key: Any) -> bool:
+    try:
+        return len(key) == _KEY_LENGTH and bool(z85.decode(key.encode()))
+    except (AttributeError, TypeError, LookupError, ValueError):
+        return False
 
 
 def present(dealer: Any, keys: ClientKeys) -> None:

@@ -1,8 +1,13 @@
-"""The built-in worlds and the policy that ships with them."""
+"""The built-in worlds, the policy that ships with them, and what any policy's folder must hold."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from r3l.errors import UserError
 
 BUILTIN_WORLDS = ("workshop", "keys")
 """Environments of this package that need nothing else and can show how they are played."""
@@ -13,6 +18,59 @@ def builtin_policy() -> Path:
     return Path(__file__).parent / "policies" / "tiny"
 
 
+def user_path(name: str) -> Path:
+    """A path as a user writes it, `~` resolved. Raises UserError for one that cannot exist."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()  # a name too long raises
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"path {name!r:.100}: cannot be one ({error!s:.60})") from None
+    return path
+
+
 def model_path(name: str) -> Path:
-    """The model folder behind the setting `model`: a path, or `builtin`."""
-    return builtin_policy() if name == "builtin" else Path(name).expanduser().resolve()
+    """The model folder behind the setting `model`: a path, or `builtin`. Raises UserError."""
+    return builtin_policy() if name == "builtin" else user_path(name).resolve()
+
+
+def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
+    """Raise UserError unless `folder` holds a Hugging Face model, its tokenizer and `weights`.
+    `called`: the option and value it came from."""
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
+            "builtin for the shipped tiny policy"
+        )
+    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
+        raise UserError(f"{called}: no tokenizer in {folder}; save one beside the model")
+    if weights:
+        _check_weights(folder, called)
+
+
+def _check_weights(folder: Path, called: str) -> None:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and not any(folder.glob("*.bin")):
+        raise UserError(f"{called}: no weights (*.safetensors) in {folder}; was all of it copied?")
+    for file in files:
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"{called}: {file.name} is damaged ({error!s:.80}); copy it again"
+            ) from None
+
+
+def read_tokenizer(folder: Path, called: str) -> Any:
+    """The tokenizer of a model folder whose configuration can be read too. Raises UserError.
+
+    Nothing is fetched: a folder that does not hold what it names is refused.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        AutoConfig.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # what a damaged file raises depends on where it is damaged
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{called}: transformers cannot read it ({reason})") from None

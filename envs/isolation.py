@@ -54,9 +54,8 @@ async def environments(config: EnvConfig) -> AsyncIterator[Callable[[], Environm
     if config.isolation == "auto":
         alone = not registry.in_process(config.name)
     if not alone:
-        make_env = partial(registry.make, config.name, **config.options)
-        make_env().close()
-        yield make_env
+        registry.try_out(config.name, config.options)
+        yield partial(registry.make, config.name, **config.options)
         return
     pool = EnvPool(config)
     try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from envs.base import SeededTasks, Split, TaskSource, TextEnv
 from r3l.errors import UserError
-from r3l.protocols import Environment
+from r3l.protocols import Environment, EnvSpec
 from r3l.records import Task
 
 ENVIRONMENTS = {
@@ -55,20 +56,23 @@ def make(name: str, **options: Any) -> TextEnv:
     """
     kind = _load(name)
     _check_options(name, kind, options)
-    try:
+    with _named(name, "cannot be made, it"):
         env = kind(**options)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"env {name}: cannot be made, it raised {type(error).__name__}: {_line(error)}"
-        ) from error
     if not isinstance(env, Environment):
         raise UserError(
             f"env {name}: not a text environment; it needs spec, reset, step and close "
             "(envs.TextEnv; envs.testing.check_env says more)"
         )
+    if not isinstance(env.spec, EnvSpec):
+        raise UserError(f"env {name}: its spec is a {type(env.spec).__name__}, not an EnvSpec")
     return env
+
+
+def try_out(name: str, options: Mapping[str, Any]) -> None:
+    """Make an environment and close it. Raises UserError where either fails."""
+    env = make(name, **options)
+    with _named(name, "its close"):
+        env.close()
 
 
 def task_source(name: str, **options: Any) -> TaskSource:
@@ -81,7 +85,8 @@ def task_source(name: str, **options: Any) -> TaskSource:
     own = getattr(kind.func if isinstance(kind, partial) else kind, "task_source", None)
     if own is None:
         return SeededTasks(name)
-    source: TaskSource = own(*kind.args if isinstance(kind, partial) else (), **options)
+    with _named(name, "its task_source"):
+        source: TaskSource = own(*kind.args if isinstance(kind, partial) else (), **options)
     return source
 
 
@@ -92,7 +97,11 @@ def tasks(
     where there are none at all."""
     if not count:
         return []
-    found = task_source(name, **options).tasks(split, count, seed)
+    source = task_source(name, **options)
+    with _named(name, "its task source"):
+        found = source.tasks(split, count, seed)
+        if not all(isinstance(task, Task) for task in found):
+            raise UserError(f"env {name}: its task source gave what is no envs.Task")
     if not found:
         raise UserError(f"env {name}: its {split} split holds no tasks; check env.options")
     return found
@@ -155,16 +164,23 @@ def _user_class(name: str) -> Any:
             sys.path.append(str(path.parent))
         sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
-        except Exception as error:
+            with _named(name, "importing it"):
+                spec.loader.exec_module(module)
+        except UserError:
             del sys.modules[module_name]
-            raise UserError(
-                f"env {name}: importing it raised {type(error).__name__}: {_line(error)}"
-            ) from error
+            raise
     if not isinstance(kind := getattr(module, attribute, None), type):
         raise UserError(f"env {name}: {path.name} defines no class {attribute!r}")
     return kind
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+@contextmanager
+def _named(name: str, what: str) -> Iterator[None]:
+    """Whatever a user's code raises, sys.exit() too, is a UserError that says whose it is."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"env {name}: {what} raised {type(error).__name__}: {reason}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -55,9 +56,13 @@ def main(
     from launch.run import Run
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
-    shortcuts = [f"{key}={value}" for key, value in named.items() if value is not None]
-    run = run_folder(run_name)
+    shortcuts = [
+        f"{key}={json.dumps(value, ensure_ascii=False)}"
+        for key, value in named.items()
+        if value is not None
+    ]
     try:
+        run = run_folder(run_name)
         if config_path is None and resume:
             config_path = run / "config.yaml"
         elif config_path is None and model in (None, "builtin"):
@@ -97,9 +102,11 @@ def prompt_texts(config: RunConfig) -> str:
 
 
 def run_folder(name: str | None) -> Path:
-    """A bare name lives under runs/; anything with a separator is a path."""
+    """A bare name lives under runs/; anything with a separator is a path. Raises UserError."""
+    from envs.builtin import user_path
+
     name = name or time.strftime("%Y%m%d-%H%M%S")
-    return Path(name).expanduser() if "/" in name else Path("runs") / name
+    return user_path(name) if "/" in name else Path("runs") / name
 
 
 if __name__ == "__main__":

@@ -52,13 +52,18 @@ def main(**options: Any) -> None:
 
 def run(options: dict[str, Any]) -> None:
     """The evaluation that the command line asks for. Raises UserError, EngineDead."""
+    from actors.engine import check_engine_arguments
     from envs.registry import tasks as tasks_of
     from launch.evaluation import Results, report, table
     from launch.plan import DEMO, resolve_model
 
-    shortcuts = [f"env={options['env_name']}", f"seed={options['seed']}", *options["overrides"]]
+    env_name = json.dumps(options["env_name"], ensure_ascii=False)
+    shortcuts = [f"env={env_name}", f"seed={options['seed']}", *options["overrides"]]
     config = configuration.load(DEMO if options["model"] == "builtin" else None, shortcuts)
-    model = resolve_model(options["model"], config.actor.earlier_reasoning)
+    model = resolve_model(
+        options["model"], config.actor.earlier_reasoning, weights=options["engine"] is None
+    )
+    check_engine_arguments(config.actor)
     config = config.model_copy(update={"model": str(model)})
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"])
     tasks = tasks_of(config.env.name, config.env.options, options["split"], options["count"])
@@ -94,7 +99,7 @@ async def _play(
 @asynccontextmanager
 async def _policy(config: RunConfig, engine: str | None) -> AsyncIterator[Policy]:
     """The engine that runs at a URL, or one of our own."""
-    if engine:
+    if engine is not None:
         from actors.served import ServedPolicy
 
         served = await ServedPolicy.connect(

@@ -62,20 +62,29 @@ class Results:
         known = folder / SETTINGS
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if known.exists():
-                _check_same(folder, json.loads(known.read_text(encoding="utf-8")), settings)
+            if known.exists() and self.path.exists():  # else nothing has been played yet
+                _check_same(folder, dict(json.loads(known.read_bytes())), settings)
             else:
                 building = folder / f".{SETTINGS}"
                 building.write_text(json.dumps(settings, indent=1), encoding="utf-8")
                 building.replace(known)
         except OSError as error:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
-        except json.JSONDecodeError:
+        except UserError:
+            raise
+        except (ValueError, TypeError):
             raise UserError(f"--out {folder}: its {SETTINGS} is no JSON; name another") from None
         self.done: dict[tuple[str, int], Result] = {}
         self._file: TextIO | None = None
-        if self.path.exists():
-            self._read()
+        try:
+            if self.path.exists():
+                self._read()
+        except OSError as error:
+            raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
+        except (ValueError, TypeError):
+            raise UserError(
+                f"--out {folder}: its {RESULTS} holds a line that is no result; name another"
+            ) from None
 
     def add(self, result: Result) -> None:
         """Keep a result; one that did not fail is on disk when this returns."""

@@ -61,6 +61,8 @@ def _parse(path: Path) -> dict[str, int]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UserError(f"--hostfile {path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--hostfile {path}: not UTF-8 text; is it a hostfile?") from None
     slots: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()

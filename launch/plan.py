@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.engine import check_engine_arguments
+from buffer import samplers
 from buffer.keys import ClientKeys, ServiceKeys, load
-from envs.builtin import model_path
-from envs.registry import make, tasks
+from envs.builtin import check_model_folder, model_path, read_tokenizer
+from envs.registry import tasks, try_out
 from launch.hosts import Hosts, read_hosts
-from learner.model_folder import check_model_folder
 from learner.settings import deepspeed_config, user_config
 from r3l import config as configuration
 from r3l.chat import ChatFormat, EarlierReasoning
@@ -21,6 +24,7 @@ from r3l.config import RunConfig
 from r3l.endpoints import check_bind
 from r3l.errors import UserError
 
+GPUS = Path("/proc/driver/nvidia/gpus")
 DEMO = Path(__file__).parent / "presets" / "demo.yaml"
 
 
@@ -61,7 +65,9 @@ def make_plan(
     hosts = read_hosts(hostfile, ranks) if hostfile is not None else None
     folder = resolve_model(config.model, config.actor.earlier_reasoning)
     config = config.model_copy(update={"model": str(folder)})
-    make(config.env.name, **config.env.options).close()
+    check_engine_arguments(config.actor)
+    samplers.make(samplers.Sampling(**config.buffer.sampler.model_dump()))
+    try_out(config.env.name, config.env.options)
     tasks(config.env.name, config.env.options, "train", 1)
     tasks(config.env.name, config.env.options, "eval", min(1, config.eval.tasks))
     check_run_folder(run, resume)
@@ -71,7 +77,9 @@ def make_plan(
             f"{config.learner.groups_per_step}; every rank needs a group: raise groups_per_step"
         )
     config = check_learner(config, device)
-    keys = check_keys(keys, {"--buffer": buffer_bind, "--weights": weights_bind})
+    binds = {"--buffer": buffer_bind, "--weights": weights_bind}
+    keys = check_keys(keys, binds)
+    buffer_endpoint, weights_endpoint = _endpoints(binds)
     if resume:
         check_checkpoint(config, run, ranks, device)
     return Plan(
@@ -80,8 +88,8 @@ def make_plan(
         actors=actors,
         learner_ranks=ranks,
         learner_device=device,
-        buffer_endpoint=_endpoint("--buffer", buffer_bind),
-        weights_endpoint=_endpoint("--weights", weights_bind),
+        buffer_endpoint=buffer_endpoint,
+        weights_endpoint=weights_endpoint,
         resume=resume,
         hosts=hosts,
         keys=keys,
@@ -103,8 +111,16 @@ def check_keys(folder: Path | None, binds: dict[str, str]) -> Path | None:
 def check_learner(config: RunConfig, device: str) -> RunConfig:
     """The configuration with the user's DeepSpeed file read into it, checked as a whole.
 
-    Raises UserError for a key that the learner sets itself.
+    Raises UserError for a key that the learner sets itself, and for what `device` cannot do.
     """
+    if config.learner.pack == "flex" and device == "cpu":
+        raise UserError(
+            "learner.pack=flex: FlexAttention trains on a GPU only; set learner.pack=tree"
+        )
+    if config.learner.attention == "flash_attention_2" and device == "cpu":
+        raise UserError(
+            "learner.attention=flash_attention_2: runs on a GPU only; set learner.attention=sdpa"
+        )
     deepspeed = user_config(config.learner.deepspeed)
     learner = config.learner.model_copy(update={"deepspeed": deepspeed})
     deepspeed_config(learner, bf16=_in_bfloat16(config, device))
@@ -146,29 +162,35 @@ def parse_learner(text: str, *, here: bool = True) -> tuple[int, str]:
 
 
 def count_gpus() -> int:
-    """NVIDIA GPUs of this machine, without importing torch."""
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    """NVIDIA GPUs that this process may use, without importing torch."""
+    return len(visible_gpus())
 
 
-def actor_gpu(index: int, gpus: int, learner_gpus: int) -> int | None:
+def visible_gpus() -> list[str]:
+    """The GPUs of this machine as CUDA names them, those alone that CUDA_VISIBLE_DEVICES leaves:
+    on a machine that is shared, the others are somebody else's."""
+    here = [str(i) for i, _ in enumerate(GPUS.glob("*"))]
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None or not here:
+        return here
+    return [name.strip() for name in allowed.split(",") if name.strip()]
+
+
+def actor_gpu(index: int, gpus: Sequence[str], learner_gpus: int) -> str | None:
     """The GPU of actor `index`: in turn those the learner leaves free, else in turn all of them;
     None on a machine without GPUs."""
-    free = range(learner_gpus, gpus) or range(gpus)
+    free = gpus[learner_gpus:] or gpus
     return free[index % len(free)] if free else None
 
 
-def resolve_model(name: str, earlier_reasoning: EarlierReasoning = "refuse") -> Path:
-    """The model folder behind a name. Raises UserError unless r3l can talk to it."""
+def resolve_model(
+    name: str, earlier_reasoning: EarlierReasoning = "refuse", *, weights: bool = True
+) -> Path:
+    """The model folder behind a name. Raises UserError unless r3l can talk to it; `weights`: and
+    load it."""
     folder = model_path(name)
-    check_model_folder(folder, f"--model {name}")
-    from transformers import AutoConfig, AutoTokenizer
-
-    try:
-        AutoConfig.from_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"--model {name}: transformers cannot read it ({reason})") from None
+    check_model_folder(folder, f"--model {name}", weights=weights)
+    tokenizer = read_tokenizer(folder, f"--model {name}")
     ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
     return folder
 
@@ -211,17 +233,35 @@ def reached(endpoint: str) -> str:
     return endpoint.replace("//0.0.0.0:", "//127.0.0.1:")
 
 
-def _endpoint(option: str, bind: str) -> str:
-    """`tcp://127.0.0.1:PORT` with a port that is free now; port 0 or * takes any."""
-    match = re.fullmatch(r"tcp://([\w.\-]+):(\d+|\*)", bind)
-    if match is None:
-        raise UserError(f"{option} {bind!r}: must look like tcp://127.0.0.1:5555")
-    host, port = match[1], free_port() if match[2] in ("*", "0") else int(match[2])
+def _endpoints(binds: dict[str, str]) -> list[str]:
+    """`tcp://HOST:PORT` for each option's address; port 0 or * takes one that is free now.
+
+    Raises UserError for one where nothing can listen, and for two that are the same.
+    """
+    endpoints: list[str] = []
+    ports: dict[int, str] = {}
+    for option, bind in binds.items():
+        match = re.fullmatch(r"tcp://([\w.\-]+):(\d+|\*)", bind)
+        if match is None:
+            raise UserError(f"{option} {bind!r}: must look like tcp://127.0.0.1:5555")
+        host, port = match[1], int(match[2].replace("*", "0"))
+        if port in ports:
+            raise UserError(f"{option} {bind}: is the port of {ports[port]} too; choose another")
+        while not port or port in ports:
+            port = free_port()
+        _check_free(option, bind, host, port)
+        ports[port] = option
+        endpoints.append(f"tcp://{host}:{port}")
+    return endpoints
+
+
+def _check_free(option: str, bind: str, host: str, port: int) -> None:
     with socket.socket() as probe:
+        # As ZeroMQ does: connections of a run that has just ended do not keep its port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except (OSError, OverflowError) as error:
             raise UserError(
                 f"{option} {bind}: cannot listen there ({error}); choose a free port"
             ) from None
-        return f"tcp://{host}:{port}"

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from launch.plan import Plan, actor_gpu, count_gpus, free_port, reached
+from launch.plan import Plan, actor_gpu, free_port, reached, visible_gpus
 from launch.processes import Child, Children
 from launch.progress import ProgressReader, eval_line, step_line
 from launch.restarts import FINAL, Restarts
@@ -168,6 +168,10 @@ class Run:
         if plan.learner_ranks == 1:
             return [*_python("learner.cli"), *arguments]
         where = ["--num_gpus", str(plan.learner_ranks)]
+        gpus = visible_gpus()[: plan.learner_ranks]
+        if plan.learner_device == "gpu" and gpus and all(gpu.isdecimal() for gpu in gpus):
+            # A count alone would be counted from 0, whatever CUDA_VISIBLE_DEVICES says.
+            where = ["--include", f"localhost:{','.join(gpus)}"]
         if plan.hosts is not None and len(plan.hosts.slots) > 1:
             where = ["--hostfile", str(plan.hosts.path), "--master_addr", plan.hosts.address]
         return [
@@ -195,8 +199,8 @@ class Run:
 
     def _actor_env(self, index: int) -> dict[str, str]:
         learner_gpus = self.plan.learner_ranks if self.plan.learner_device == "gpu" else 0
-        gpu = actor_gpu(index, count_gpus(), learner_gpus)
-        return self._cpu_env() if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
+        gpu = actor_gpu(index, visible_gpus(), learner_gpus)
+        return self._cpu_env() if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
 
     def _cpu_env(self) -> dict[str, str]:
         """Threads: the processes of a CPU run share the cores, and waiting threads must sleep."""

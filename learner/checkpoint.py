@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 SCHEMA = 2
 STATE = "state.json"
+SAID = {"version", "origin"}
+"""What a state file of this schema cannot do without."""
 MASTERS = (
     "single_partition_of_fp32_groups",  # ZeRO 1, 2
     "fp32_groups_flat_partition",  # ZeRO 1 that adds up bfloat16 gradients in float32
@@ -100,7 +102,7 @@ def read_state(checkpoint: Path) -> State:
     """What the checkpoint says about its run."""
     known = State.__dataclass_fields__
     values = {k: v for k, v in _read(checkpoint).items() if k in known}
-    return State(**values | {"groups": tuple(values["groups"])})
+    return State(**values | {"groups": tuple(values.get("groups", ()))})
 
 
 def check(
@@ -120,9 +122,9 @@ def check(
         ("stage", stage, "learner.zero_stage"),
         ("dtype", str(dtype), "learner.dtype"),
     ):
-        if values[name] != ours:
+        if (theirs := values.get(name)) != ours:
             raise UserError(
-                f"checkpoint {checkpoint}: {name} {values[name]}, this run has {ours}; resume "
+                f"checkpoint {checkpoint}: {name} {theirs}, this run has {ours}; resume "
                 f"with the same {setting}"
             )
 
@@ -215,6 +217,7 @@ def _finish(trainer: Trainer, building: Path, final: Path, state: State) -> None
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:
+    """What stands in the state file of a checkpoint that `latest` has found whole."""
     values: dict[str, Any] = json.loads((checkpoint / STATE).read_text())
     if values["schema"] != SCHEMA:
         raise UserError(
@@ -229,9 +232,12 @@ def _damage(checkpoint: Path) -> str:
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:
-        files = json.loads((checkpoint / STATE).read_text()).get("files", {})
-    except ValueError as error:
-        return f"{STATE} cannot be read ({error})"
+        values = json.loads((checkpoint / STATE).read_bytes())
+        if values["schema"] == SCHEMA and not values.keys() >= SAID:
+            return f"{STATE} lacks {', '.join(sorted(SAID - values.keys()))}"
+        files = dict(values.get("files", {}))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return f"{STATE} cannot be read ({error!r:.80})"
     for name, size in files.items():
         path = checkpoint / name
         if not path.is_file() or path.stat().st_size != size:

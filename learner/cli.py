@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from envs.builtin import model_path
-from learner.model_folder import check_model_folder, fingerprint
+from envs.builtin import check_model_folder, model_path, read_tokenizer
+from learner.model_folder import fingerprint
 from learner.warmup import warmup_command
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -74,8 +74,6 @@ def run_training(
     keys: Path | None = None,
 ) -> None:
     """One rank's part of a run, from start to the final model."""
-    from transformers import AutoTokenizer
-
     from learner import checkpoint, memory
     from learner.checkpoint import State
     from learner.loop import Training
@@ -84,8 +82,13 @@ def run_training(
     from r3l import algorithms
 
     check_endpoint(buffer_endpoint, "buffer")
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--run {run}: cannot be written ({error.strerror})") from None
     given = model_path(config.model)
     check_model_folder(given, f"model {config.model}")
+    tokenizer = read_tokenizer(given, f"model {config.model}")
     start = checkpoint.latest(run / "checkpoints") if resume else None
     origin = fingerprint(given)
     settings = config.learner.model_copy(
@@ -102,7 +105,6 @@ def run_training(
             origin=origin,
         )
     algorithm = algorithms.get(config.algorithm)
-    tokenizer = AutoTokenizer.from_pretrained(given)
     leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
         # Before the model is loaded, so that an address that cannot be had is told at once.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from r3l.errors import TrainingStopped
+from r3l.errors import TrainingStopped, UserError
 
 LIMITS = "limits.json"
 MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC")
@@ -42,13 +42,19 @@ def smaller_budget(budget: int, longest: int) -> int:
 
 
 def kept_budget(run: Path, configured: int) -> int:
-    """The token budget to start with: as configured, or as an earlier start had to lower it."""
+    """The token budget to start with: as configured, or as an earlier start had to lower it.
+    Raises UserError where that cannot be read."""
     path = run / LIMITS
     if not path.is_file():
         return configured
-    return min(
-        configured, int(json.loads(path.read_text(encoding="utf-8"))["tokens_per_micro_batch"])
-    )
+    try:
+        kept = int(json.loads(path.read_bytes())["tokens_per_micro_batch"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{path}: no token budget in it ({error!r:.80}); delete it to begin with the configured"
+            f" one, {configured}"
+        ) from None
+    return min(configured, kept)
 
 
 def keep_budget(run: Path, budget: int) -> None:

@@ -117,11 +117,6 @@ def load_model(
     from transformers import AutoModelForCausalLM
 
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}
-    if chosen and pack not in ("auto", "rows"):
-        raise UserError(
-            f"learner.attention={implementation}: learner.pack={pack} brings its own; set "
-            "learner.pack=rows or learner.attention=auto"
-        )
     pack = "rows" if chosen else pack
     try:
         lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **chosen)

@@ -1,25 +1,11 @@
-"""A model folder before it is loaded: whether it can be used, and whether it is the same one."""
+"""Whether two model folders hold the same model, told without loading them."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
-from r3l.errors import UserError
-
 BLOCKS, BLOCK_BYTES = 64, 1 << 16
-
-
-def check_model_folder(folder: Path, called: str) -> None:
-    """Raise UserError unless `folder` holds a Hugging Face model and its tokenizer. `called`:
-    the option and value it came from."""
-    if not (folder / "config.json").is_file():
-        raise UserError(
-            f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
-            "builtin for the shipped tiny policy"
-        )
-    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
-        raise UserError(f"{called}: no tokenizer in {folder}; save one beside the model")
 
 
 def fingerprint(folder: Path) -> str:

@@ -101,8 +101,11 @@ class WeightPublisher:
         nobody serves any more, so that actors do not wait in vain for what is published.
         """
         if not self._thread.is_alive():
-            raise WeightsError(f"weights {self.endpoint}: the thread that serves them has ended; "
-                               "its error stands above in this log", cause="not_served")  # fmt: skip
+            raise WeightsError(
+                f"weights {self.endpoint}: the thread that serves them has ended; its error stands "
+                "above in this log",
+                cause="not_served",
+            )
         began = time.monotonic()
         layout = Layout.of((name, _name(dtype or t.dtype), tuple(t.shape)) for name, t in weights)
         before = self._manifest

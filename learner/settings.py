@@ -41,6 +41,9 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
     """
     ours = _ours(config, bf16=bf16, gpu=gpu)
     theirs = _without_auto(user_config(config.deepspeed))
+    for key in theirs:
+        if isinstance(ours.get(key), dict) and not isinstance(theirs[key], dict):
+            raise UserError(f"learner.deepspeed.{key}: must be a mapping of DeepSpeed's settings")
     clashes = _clashes(ours, theirs)
     if clashes:
         raise UserError(f"learner.deepspeed: set by the learner itself: {'; '.join(clashes)}")

@@ -25,15 +25,14 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from envs import registry
 from envs.base import SeededTasks, Skill
-from envs.builtin import BUILTIN_WORLDS
+from envs.builtin import BUILTIN_WORLDS, check_model_folder, read_tokenizer, user_path
 from learner import demonstrations, tiny
 from learner.batch import Row, StepRows
 from learner.demonstrations import Lesson
-from learner.model_folder import check_model_folder
 from r3l.chat import ChatFormat, EarlierReasoning
 from r3l.config import ActorConfig, AlgorithmConfig, EnvConfig, LearnerConfig, RunConfig
 from r3l.errors import UserError
@@ -102,7 +101,7 @@ def warmup(
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = model_folder or _tiny_model(envs, Path(made_here), seed)
         check_model_folder(start, f"--model {start}")
-        tokenizer = AutoTokenizer.from_pretrained(start)
+        tokenizer = read_tokenizer(start, f"--model {start}")
         chat = ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
         stream = lessons(envs, chat, skill, seed=seed, copying=steps // 10)
         trainer = Trainer(start, config, None, seed=seed)
@@ -174,13 +173,25 @@ def _origin(folder: Path | None) -> Any:
 )
 @click.option(
     "--lr",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, 1, min_open=True),
     default=3e-3,
     show_default=True,
     help="highest learning rate",
 )
-@click.option("--seed", default=0, show_default=True, help="seed of model, tasks and order")
-@click.option("--withheld", default=4, show_default=True, help="rules left for reward to teach")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 32) - 1),
+    default=0,
+    show_default=True,
+    help="seed of model, tasks and order",
+)
+@click.option(
+    "--withheld",
+    type=click.IntRange(0),
+    default=4,
+    show_default=True,
+    help="rules left for reward to teach",
+)
 @click.option(
     "--earlier-reasoning",
     type=click.Choice(get_args(EarlierReasoning)),
@@ -188,10 +199,16 @@ def _origin(folder: Path | None) -> Any:
     show_default=True,
     help="chat templates that remove it",
 )
-@click.option("--measured", default=100, show_default=True, help="held-out tasks played at the end")
+@click.option(
+    "--measured",
+    type=click.IntRange(0),
+    default=100,
+    show_default=True,
+    help="held-out tasks played at the end",
+)
 def warmup_command(envs: tuple[str, ...], model: Path | None, out: Path, **settings: Any) -> None:
     """Teach a policy, from demonstrations, to act, to reflect and to follow advice."""
-    if out.exists():
+    if user_path(str(out)).exists():
         raise UserError(f"--out {out}: exists; warmup writes a new folder, name another")
     weights = model.glob("*.safetensors") if model is not None else ()
     if sum(path.stat().st_size for path in weights) < SMALL_BYTES:

@@ -7,9 +7,11 @@ Importing this module imports neither torch nor vllm.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import (
@@ -26,15 +28,21 @@ from pydantic import (
 from r3l import algorithms
 from r3l.errors import UserError
 
+LONGEST_S = 1e9  # of any time that can be set
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Section(BaseModel):
-    """A group of settings. A section with a `name` may be written as that name alone."""
+    """A group of settings. A section with a `name` may be written as that name alone, one in
+    which nothing is set as nothing. Numbers are finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _name_alone(cls, value: Any) -> Any:
+    def _in_short(cls, value: Any) -> Any:
+        if value is None:
+            return {}
         return {"name": value} if isinstance(value, str) and "name" in cls.model_fields else value
 
 
@@ -54,7 +62,10 @@ class EnvConfig(Section):
     step_s: float = Field(60.0, gt=0, description="time limit of one reset or step, seconds")
     memory_mib: int = Field(2048, ge=128, description="memory limit of a worker process, MiB")
     train_tasks: int = Field(
-        4096, ge=1, description="training tasks; each epoch visits them in another order"
+        4096,
+        ge=1,
+        le=10_000_000,
+        description="training tasks; each epoch visits them in another order",
     )
 
 
@@ -62,16 +73,13 @@ class AlgorithmConfig(Section):
     """What is computed (ALGORITHM §2-7); every ablation of the paper is one value here."""
 
     name: str = Field("r3l", description="algorithm, by registry name")
-    group_size: int = Field(8, ge=1, description="N, attempts in a group")
-    alpha: float = Field(
-        3.0, gt=0, allow_inf_nan=False, description="α, advantage of a full success"
-    )
+    group_size: int = Field(8, ge=1, le=1024, description="N, attempts in a group")
+    alpha: float = Field(3.0, gt=0, description="α, advantage of a full success")
     max_rule: Literal["success", "group_max"] = Field(
         "success", description="who receives α: full successes, or the group's best (Eq. 11 v1)"
     )
     max_advantage: float | None = Field(
         None,
-        allow_inf_nan=False,
         description="what a full success receives instead of α (released code: 1.0)",
     )
     credit: bool = Field(True, description="mask tokens before the pivot; off = 'w/o credit'")
@@ -91,13 +99,10 @@ class AlgorithmConfig(Section):
     normalize: Literal["trajectory", "token"] = Field(
         "trajectory", description="mean over trajectories of token means, or over all tokens"
     )
-    sft_weight: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="λ, weight of the auxiliary loss"
-    )
+    sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
     kl_coef: float | None = Field(
         None,
         ge=0,
-        allow_inf_nan=False,
         description="weight of the k3 KL to the reference model, 0: no reference; unset: the "
         "algorithm's own",
     )
@@ -107,10 +112,9 @@ class AlgorithmConfig(Section):
     clip_high: float | None = Field(
         None,
         ge=0,
-        allow_inf_nan=False,
         description="how far a ratio counts above 1; unset: the algorithm's own",
     )
-    tau: float = Field(1.0, ge=0, allow_inf_nan=False, description="τ of OPMD")
+    tau: float = Field(1.0, ge=0, description="τ of OPMD")
 
     @model_serializer(mode="wrap")
     def _what_is_used(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -170,46 +174,61 @@ class SamplerConfig(Section):
 class BufferConfig(Section):
     """The group buffer service."""
 
-    map_gib: float = Field(64.0, gt=0, description="LMDB map size, GiB of address space")
-    lease_s: float = Field(120.0, gt=0, description="lease length without a heartbeat, seconds")
+    map_gib: float = Field(
+        64.0, ge=0.01, le=65536, description="LMDB map size, GiB of address space"
+    )
+    lease_s: float = Field(
+        120.0, ge=0.001, le=LONGEST_S, description="lease length without a heartbeat, seconds"
+    )
     draw_s: float = Field(
         3600.0,
         ge=0,
-        allow_inf_nan=False,
+        le=LONGEST_S,
         description="seconds drawn groups are kept for a learner or other consumer that is silent, "
         "more than a step takes; 0: for ever",
     )
     straggler_s: float = Field(
         0.0,
         ge=0,
+        le=LONGEST_S,
         description="seconds after which a group no longer waits for its last slots; 0: it waits",
     )
     min_base: int = Field(
-        1, ge=1, description="base attempts a group needs to be completed without stragglers"
+        1,
+        ge=1,
+        le=1024,
+        description="base attempts a group needs to be completed without stragglers",
     )
     sampler: SamplerConfig = Field(default_factory=lambda: SamplerConfig())
     max_staleness: int = Field(
-        4, ge=0, description="η, oldest policy version a drawn group may hold, optimizer steps"
+        4,
+        ge=0,
+        le=1 << 31,
+        description="η, oldest policy version a drawn group may hold, optimizer steps",
     )
     retain_groups: int | None = Field(
         None, ge=0, description="groups kept; the oldest trained or dropped ones go first"
     )
-    retain_gib: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="size of all results kept, GiB"
-    )
-    retain_hours: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="age of a group, hours"
-    )
+    retain_gib: float | None = Field(None, ge=0, description="size of all results kept, GiB")
+    retain_hours: float | None = Field(None, ge=0, description="age of a group, hours")
     retain_versions: int | None = Field(
         None, ge=0, description="age of a group's oldest policy version, optimizer steps"
     )
     retain_grace_s: float = Field(
         600.0,
         ge=0,
-        allow_inf_nan=False,
         description="seconds a group stays after it was trained or dropped; more than the time "
         "between two checkpoints, so that a resumed learner finds its batches",
     )
+
+    @model_validator(mode="after")
+    def _map_holds_what_is_kept(self) -> Self:
+        if self.retain_gib is not None and self.retain_gib > self.map_gib:
+            raise ValueError(
+                f"retain_gib {self.retain_gib:g} is more than map_gib {self.map_gib:g}: the map "
+                "would be full before anything is evicted; raise map_gib or lower retain_gib"
+            )
+        return self
 
 
 class SafetyRule(Section):
@@ -248,7 +267,7 @@ class LearnerConfig(Section):
     lr: float = Field(1e-6, gt=0, description="learning rate")
     warmup_steps: int = Field(0, ge=0, description="linear learning-rate warm-up, steps")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW moment decays")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="AdamW moment decays")
     grad_clip: float = Field(1.0, gt=0, description="global gradient norm limit")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="how the rate falls from warm-up to the last step"
@@ -309,6 +328,15 @@ class LearnerConfig(Section):
         description="further DeepSpeed configuration, merged in: settings, or a JSON file's path",
     )
 
+    @model_validator(mode="after")
+    def _packing_brings_its_attention(self) -> Self:
+        if self.attention != "auto" and self.pack not in ("auto", "rows"):
+            raise ValueError(
+                f"attention {self.attention}: pack={self.pack} brings its own; set pack=rows or "
+                "attention=auto"
+            )
+        return self
+
     def publishes(self, version: int) -> bool:
         """Whether the weights of `version` are offered to the actors."""
         return version % self.sync_every == 0 or version == self.steps
@@ -326,7 +354,9 @@ class RunConfig(Section):
     """Everything one run is made of."""
 
     model: str = Field("builtin", description="model folder, or builtin (the shipped tiny policy)")
-    seed: int = Field(0, ge=0, description="seed of tasks, sampling and the learner")
+    seed: int = Field(
+        0, ge=0, le=(1 << 32) - 1, description="seed of tasks, sampling and the learner"
+    )
     env: EnvConfig = Field(default_factory=lambda: EnvConfig())
     algorithm: AlgorithmConfig = Field(default_factory=lambda: AlgorithmConfig())
     actor: ActorConfig = Field(default_factory=lambda: ActorConfig())
@@ -339,6 +369,16 @@ class RunConfig(Section):
     def _algorithm_uses_its_settings(cls, value: AlgorithmConfig) -> AlgorithmConfig:
         algorithms.get(value)
         return value
+
+    @model_validator(mode="after")
+    def _quorum_fits_the_group(self) -> Self:
+        base = algorithms.get(self.algorithm).plan().base
+        if self.buffer.min_base > base:
+            raise ValueError(
+                f"buffer.min_base {self.buffer.min_base}: a group of {self.algorithm.name} has "
+                f"{base} base attempts; lower min_base or raise algorithm.group_size"
+            )
+        return self
 
     @model_validator(mode="after")
     def _staleness_reaches_sync(self) -> Self:
@@ -369,35 +409,67 @@ def load(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
 
 def dump(config: RunConfig) -> str:
     """The configuration as YAML that `load` reads back to an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once, and 1e-5 is a number."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.MarkedYAMLError(f"{twice} stands twice in one section", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back: the text 1e-5 in quotes."""
+
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+for _yaml in (_Loader, _Dumper):
+    _yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"config {path}: cannot be read ({error.strerror})") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"config {path}: not YAML ({str(error).splitlines()[0]})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"config {path}: not UTF-8 text; is it a YAML file?") from None
+    tree = _parse(text, f"config {path}") or {}
     if not isinstance(tree, dict):
         raise UserError(f"config {path}: must be a mapping of sections at the top")
     return tree
 
 
+def _parse(text: str, what: str) -> Any:
+    """The value that YAML `text` stands for. Raises UserError that names `what`."""
+    try:
+        value = yaml.load(text, _Loader)
+        json.dumps(value, default=str, skipkeys=True)  # raises for an anchor that holds itself
+        return value
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # no such date, or too deep
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{what}: not YAML ({reason})") from None
+
+
 def _apply(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise UserError(f"override {override!r}: must look like section.key=value")
+        raise UserError(f"override {override!r:.200}: must look like section.key=value")
     *path, leaf = key.split(".")
     node = tree
     for part in path:
-        inner = node.setdefault(part, {})
-        if isinstance(inner, str):  # a section given by its name alone
-            inner = node[part] = {"name": inner}
+        inner = node.get(part)
+        if inner is None or isinstance(inner, str):  # an empty section, or its name alone
+            inner = node[part] = {} if inner is None else {"name": inner}
         if not isinstance(inner, dict):
-            raise UserError(f"override {override!r}: {part} is not a section")
+            raise UserError(f"override {override!r:.200}: {part} is not a section")
         node = inner
-    value = yaml.safe_load(text) if text else ""
+    value = _parse(text, f"override {override!r:.200}") if text else ""
     if isinstance(value, str) and isinstance(node.get(leaf), dict):
         value = node[leaf] | {"name": value}
     node[leaf] = value

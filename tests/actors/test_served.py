@@ -110,3 +110,28 @@ def test_a_server_of_another_model_is_refused_by_name(server):
     Handler.root = "/models/other"
     with pytest.raises(UserError, match=r"serves /models/other, not --model .*tiny"):
         sample(server, [7])
+
+
+@pytest.mark.parametrize(
+    "address", ["", "nonsense", "ftp://x", "http://[::", "http://127.0.0.1:99999"]
+)
+def test_an_address_that_is_none_is_refused_in_one_line(address):
+    with pytest.raises(UserError, match="--engine"):
+        asyncio.run(ServedPolicy.connect(address, MODEL))
+
+
+def test_an_answer_without_tokens_fails_the_request_and_says_why(server, monkeypatch):
+    def without_tokens(handler):
+        handler.reply(200, {"choices": [{"text": "hello", "finish_reason": "stop"}]})
+
+    monkeypatch.setattr(Handler, "do_POST", without_tokens)
+
+    async def ask():
+        policy = await ServedPolicy.connect(url(server), MODEL)
+        try:
+            await policy.sample([1, 2], SampleParams(8))
+        finally:
+            await policy.aclose()
+
+    with pytest.raises(EngineFailed, match="return_token_ids"):
+        asyncio.run(ask())

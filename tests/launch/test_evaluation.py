@@ -88,12 +88,23 @@ def test_troubles_that_attempts_outlived_are_kept_and_counted(tmp_path):
 
 
 def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_path):
-    Results(tmp_path, {"seed": 0, "split": "eval"})
+    Results(tmp_path, {"seed": 7, "split": "eval"})  # of which nothing was played
+    results = Results(tmp_path, {"seed": 0, "split": "eval"})
+    results.add(Result("t", 0))
+    results.close()
     with pytest.raises(UserError, match=r"holds an evaluation with seed 0, this one has 1"):
         Results(tmp_path, {"seed": 1, "split": "eval"})
-    (tmp_path / "settings.json").write_text("")
-    with pytest.raises(UserError, match="is no JSON"):
-        Results(tmp_path, {"seed": 0, "split": "eval"})
+    for damaged in (b"", b"[]", b"5", b"\xff"):
+        (tmp_path / "settings.json").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"is no JSON|holds an evaluation with seed None"):
+            Results(tmp_path, {"seed": 0, "split": "eval"})
+
+
+@pytest.mark.parametrize("line", [b"nope", b"[1]", b"{}", b"\xff"])
+def test_a_results_file_with_a_damaged_line_is_refused_by_name(tmp_path, line):
+    (tmp_path / "results.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(UserError, match=r"results\.jsonl holds a line that is no result"):
+        Results(tmp_path, {})
 
 
 def some_results():

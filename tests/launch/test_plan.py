@@ -4,13 +4,18 @@ import json
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import zmq
 from click.testing import CliRunner
 
 from envs.builtin import builtin_policy
 from launch import plan
 from launch.cli import main
+from launch.run import Run
+from r3l.config import load
 from r3l.errors import UserError
 
 
@@ -134,10 +139,10 @@ def test_every_rank_and_device_is_parsed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_actors_take_the_gpus_the_learner_leaves_and_share_when_it_leaves_none() -> None:
-    assert [plan.actor_gpu(i, 4, 2) for i in range(4)] == [2, 3, 2, 3]
-    assert [plan.actor_gpu(i, 2, 2) for i in range(3)] == [0, 1, 0]
-    assert [plan.actor_gpu(i, 2, 0) for i in range(3)] == [0, 1, 0]
-    assert plan.actor_gpu(0, 0, 0) is None
+    assert [plan.actor_gpu(i, "0123", 2) for i in range(4)] == ["2", "3", "2", "3"]
+    assert [plan.actor_gpu(i, "01", 2) for i in range(3)] == ["0", "1", "0"]
+    assert [plan.actor_gpu(i, "01", 0) for i in range(3)] == ["0", "1", "0"]
+    assert plan.actor_gpu(0, "", 0) is None
 
 
 def test_prompts_are_shown_as_the_environment_overrides_them(run: str) -> None:
@@ -145,6 +150,113 @@ def test_prompts_are_shown_as_the_environment_overrides_them(run: str) -> None:
     assert result.exit_code == 0 and not Path(run).exists()
     assert "--- guidance\nadvice: {improvement_suggestion}." in result.output
     assert "--- system\nEach item needs one tool" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["buffer.sampler=nope"], "nope"),
+        (["buffer.sampler.name=nope"], "nope"),
+        (["learner.pack=flex"], "set learner.pack=tree"),
+        (["learner.attention=flash_attention_2"], "set learner.attention=sdpa"),
+        (["learner.deepspeed={zero_optimization: 3}"], "must be a mapping"),
+        (["actor.engine={model: x}"], "actor.engine.model: set by the actor itself"),
+        (["--env", "{"], "env '{': unknown"),
+        (["--model", "{"], "no config.json"),
+        (["--model", "~nobody_of_that_name/x"], "cannot be one"),
+        (["--model", "x" * 300], "cannot be one"),
+        (["--hostfile", "{bytes}"], "not UTF-8"),
+        (["--keys", "{keys}"], "a key must have 40 characters"),
+        (["--buffer", "tcp://127.0.0.1:31999", "--weights", "tcp://127.0.0.1:31999"], "--buffer"),
+        (["--env", "{broken}:Exits"], "importing it raised SystemExit"),
+    ],
+)
+def test_what_some_process_would_end_over_is_told_before_any_is_started(
+    run: str, tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    (tmp_path / "keys").mkdir()
+    bad = {"public": "é" * 40, "secret": "a" * 40, "allowed": []}
+    (tmp_path / "keys" / "service.json").write_text(json.dumps(bad))
+    (tmp_path / "broken.py").write_text("raise SystemExit(0)")
+    paths = {"{bytes}": "bytes", "{keys}": "keys", "{broken}": "broken.py"}
+    for name, file in paths.items():
+        arguments = [text.replace(name, str(tmp_path / file)) for text in arguments]
+    assert named in refused("--run", run, *arguments) and not Path(run).exists()
+
+
+@pytest.mark.parametrize(
+    ("member", "named"),
+    [
+        ("def close(self): raise KeyError('shut')", "its close raised KeyError"),
+        ("task_source = staticmethod(lambda: 1 / 0)", "its task_source raised ZeroDivisionError"),
+        ("task_source = staticmethod(lambda: 5)", "its task source raised AttributeError"),
+        ("task_source = staticmethod(lambda: ListedTasks({'train': [1]}))", "no envs.Task"),
+        ("spec = 'x'", "its spec is a str, not an EnvSpec"),
+    ],
+)
+def test_whatever_a_users_environment_raises_is_one_line_that_names_it(
+    run: str, tmp_path: Path, member: str, named: str
+) -> None:
+    file = tmp_path / f"env{abs(hash(member))}.py"
+    file.write_text(
+        "from envs import EnvSpec, ListedTasks\n"
+        "class Mine:\n"
+        "    spec = EnvSpec('mine', '', max_steps=1)\n"
+        "    reset = step = close = lambda self, *a, **k: None\n"
+        f"    {member}\n"
+    )
+    line = refused("--run", run, "--env", f"{file}:Mine")
+    assert named in line and not Path(run).exists()
+
+
+@pytest.mark.parametrize(("weights", "named"), [(None, "no weights"), ("half", "is damaged")])
+def test_weights_that_were_not_copied_whole_are_refused(
+    tmp_path: Path, run: str, weights: str | None, named: str
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(builtin_policy(), model)
+    file = model / "model.safetensors"
+    whole = file.read_bytes()
+    file.unlink()
+    if weights is not None:
+        file.write_bytes(whole[: len(whole) // 2])
+    assert named in refused("--run", run, "--model", str(model)) and not Path(run).exists()
+
+
+def test_a_port_whose_run_has_just_ended_is_free() -> None:
+    with zmq.Context() as context:
+        service, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        port = service.bind_to_random_port("tcp://127.0.0.1")
+        client.connect(f"tcp://127.0.0.1:{port}")
+        client.send(b"hello")
+        service.recv_multipart()
+        service.close(linger=0)  # who closes first keeps the port for a minute, in TIME_WAIT
+        client.close(linger=0)
+    wanted = {"--buffer": f"tcp://127.0.0.1:{port}", "--weights": "tcp://127.0.0.1:*"}
+    endpoints = plan._endpoints(wanted)
+    assert endpoints[0] == wanted["--buffer"] and endpoints[1] != wanted["--buffer"]
+
+
+def test_only_the_gpus_that_the_environment_leaves_are_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for gpu in range(8):
+        (tmp_path / f"gpu{gpu}").write_text("")
+    monkeypatch.setattr(plan, "GPUS", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert plan.visible_gpus() == [str(i) for i in range(8)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 5,6")
+    assert plan.parse_learner("3gpu") == (3, "gpu")
+    with pytest.raises(UserError, match="has 3 GPUs"):
+        plan.parse_learner("4gpu")
+    assert [plan.actor_gpu(i, plan.visible_gpus(), 2) for i in range(2)] == ["6", "6"]
+    two: Any = SimpleNamespace(
+        run=tmp_path, config=load(), keys=None, hosts=None, learner_ranks=2, learner_device="gpu",
+        buffer_endpoint="tcp://127.0.0.1:1", weights_endpoint="tcp://127.0.0.1:2",
+    )  # fmt: skip
+    command = Run(two, print)._learner_command()
+    assert command[command.index("--include") + 1] == "localhost:4,5"
 
 
 def test_an_environment_without_tasks_is_refused(run: str, tmp_path: Path) -> None:

@@ -44,13 +44,38 @@ def refused(
         (["learner.deepspeed=/no/such.json"], "/no/such.json: cannot be read"),
         (["learner.offload=all", "learner.zero_stage=2"], "needs learner.zero_stage of 3"),
         (["learner.pack=flex"], "FlexAttention trains on a GPU only; set learner.pack=tree"),
-        (["learner.pack=tree", "learner.attention=sdpa"], "set learner.pack=rows"),
     ],
 )
 def test_settings_that_cannot_be_had_are_refused(
     tmp_path: Path, model: Path, settings: list[str], named: str
 ) -> None:
     assert named in refused(tmp_path / "run", model, *settings)
+
+
+@pytest.mark.parametrize("kept", ["", "{}", "[]", '{"tokens_per_micro_batch": "few"}'])
+def test_a_kept_token_budget_that_cannot_be_read_says_what_to_delete(
+    tmp_path: Path, model: Path, kept: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "limits.json").write_text(kept)
+    line = refused(run, model)
+    assert "limits.json: no token budget in it" in line and "delete it" in line
+
+
+def test_a_run_that_is_no_folder_and_a_tokenizer_that_is_damaged_are_refused(
+    tmp_path: Path, model: Path
+) -> None:
+    config, file = tmp_path / "config.yaml", tmp_path / "file"
+    config.write_text(dump(load(None, [f"model={model}"])))
+    file.write_text("")
+    command = ["train", "--config", str(config), "--run", str(file), *NOWHERE]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2 and "--run" in done.output and "cannot be written" in done.output
+    damaged = tmp_path / "model"
+    shutil.copytree(model, damaged)
+    (damaged / "tokenizer.json").write_text("nope")
+    assert "transformers cannot read it" in refused(tmp_path / "run", damaged)
 
 
 def test_an_address_that_cannot_be_had_is_refused_before_the_model_is_loaded(
@@ -69,7 +94,9 @@ def test_a_model_folder_that_is_none_is_refused(tmp_path: Path, model: Path) -> 
     copy = tmp_path / "copy"
     shutil.copytree(model, copy)
     (copy / "model.safetensors").unlink()
-    assert "cannot be loaded as a language model" in refused(tmp_path / "run", copy)
+    assert "no weights" in refused(tmp_path / "run", copy)
+    (copy / "model.safetensors").write_bytes(b"half of it")
+    assert "is damaged" in refused(tmp_path / "run", copy)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, model: Path) -> None:

@@ -85,6 +85,20 @@ def test_every_setting_is_described_and_no_section_can_be_changed():
         ("=3", "section.key=value"),
         ("seed.value=3", "seed"),
         ("buffer.max_staleness=0", ""),
+        ("learner.safety=[{", "'learner.safety=[{': not YAML"),
+        ("seed=@x", "not YAML"),
+        ("seed=!!python/object:os.system {}", "not YAML"),
+        ("learner.lr=2024-99-99", "not YAML (month must be"),
+        ("seed=" + "1" * 5000, "not YAML"),
+        ("seed=" + "[" * 3000, "not YAML"),
+        ("seed=4294967296", "seed"),  # NumPy's generators, and so vLLM, take 32 bits
+        ("learner.lr=.inf", "learner.lr: Input should be a finite number"),
+        ("learner.grad_clip=.inf", "learner.grad_clip"),
+        ("learner.betas=[0.9, 1.0]", "learner.betas.1: Input should be less than 1"),
+        ("learner.safety=[{figure: entropy, below: .nan}]", "learner.safety.0.below"),
+        ("buffer.lease_s=1e300", "buffer.lease_s"),
+        ("buffer.map_gib=1e9", "buffer.map_gib"),
+        ("env.train_tasks=999999999999", "env.train_tasks"),
     ],
 )
 def test_a_bad_override_is_one_line_that_names_it(override, named):
@@ -99,11 +113,46 @@ def test_staleness_that_cannot_reach_the_next_sync_is_refused():
     assert "max_staleness 1" in message and "lower sync_every" in message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["learner.attention=sdpa", "learner.pack=tree"], "set pack=rows or attention=auto"),
+        (["buffer.retain_gib=9", "buffer.map_gib=1"], "raise map_gib or lower retain_gib"),
+        (["buffer.min_base=5"], "has 4 base attempts; lower min_base"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_told_what_to_set_instead(overrides, named):
+    assert named in error_of(*overrides)
+    assert load(None, overrides[:1] if len(overrides) > 1 else ["buffer.min_base=4"])
+
+
+def test_numbers_may_have_an_exponent_without_a_point_and_texts_that_look_so_stay_texts(tmp_path):
+    overrides = ["learner.lr=1e-5", "env.options={rate: 2E3, name: '1e5'}"]
+    config = load(None, overrides)
+    assert (config.learner.lr, config.env.options) == (1e-5, {"rate": 2000.0, "name": "1e5"})
+    path = tmp_path / "run.yaml"
+    path.write_text(dump(config))
+    assert load(path) == config
+
+
+def test_a_key_that_stands_twice_is_refused_and_an_empty_section_is_none(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("learner:\n  lr: 1\nseed: 1\nlearner:\n  steps: 2\n")
+    assert "learner stands twice" in error_of(path=path)
+    path.write_text("learner:\nseed: 1\n")
+    assert load(path).learner == RunConfig().learner
+    assert load(path, ["learner.steps=3"]).learner.steps == 3
+
+
 def test_a_file_that_is_no_configuration_is_named(tmp_path):
     path = tmp_path / "run.yaml"
     assert f"config {path}: cannot be read" in error_of(path=path)
     path.write_text("a: [1")
     assert "not YAML" in error_of(path=path)
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8" in error_of(path=path)
+    path.write_text("learner: {deepspeed: &a {x: *a}}")
+    assert "Circular" in error_of(path=path)
     path.write_text("- 1\n- 2\n")
     assert "must be a mapping" in error_of(path=path)
     path.write_text("")
