@@ -69,7 +69,7 @@ def load(kind: type[K], path: Path) -> K:
         raise UserError(f"keys {path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError) as error:
         raise UserError(f"keys {path}: no {kind.__name__} in it ({error})") from None
-    others = [*getattr(keys, "allowed", ()), getattr(keys, "service", keys.public)]
+    others: list[Any] = [*getattr(keys, "allowed", ()), getattr(keys, "service", keys.public)]
     if not all(_is_key(key) for key in [keys.public, keys.secret, *others]):
         raise UserError(f"keys {path}: a key must have {_KEY_LENGTH} characters, of Z85's")
     return keys

@@ -7,13 +7,10 @@ Importing this module imports neither torch nor vllm.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -25,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from r3l import algorithms
+from r3l import algorithms, yaml_text
 from r3l.errors import UserError
 
 LONGEST_S = 1e9  # of any time that can be set
@@ -409,27 +406,7 @@ def load(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
 
 def dump(config: RunConfig) -> str:
     """The configuration as YAML that `load` reads back to an equal one."""
-    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key stands once, and 1e-5 is a number."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.MarkedYAMLError(f"{twice} stands twice in one section", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back: the text 1e-5 in quotes."""
-
-
-_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
-for _yaml in (_Loader, _Dumper):
-    _yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
+    return yaml_text.write(config.model_dump(mode="json"))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -439,21 +416,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"config {path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise UserError(f"config {path}: not UTF-8 text; is it a YAML file?") from None
-    tree = _parse(text, f"config {path}") or {}
+    tree = yaml_text.parse(text, f"config {path}") or {}
     if not isinstance(tree, dict):
         raise UserError(f"config {path}: must be a mapping of sections at the top")
     return tree
-
-
-def _parse(text: str, what: str) -> Any:
-    """The value that YAML `text` stands for. Raises UserError that names `what`."""
-    try:
-        value = yaml.load(text, _Loader)
-        json.dumps(value, default=str, skipkeys=True)  # raises for an anchor that holds itself
-        return value
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # no such date, or too deep
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{what}: not YAML ({reason})") from None
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
@@ -469,7 +435,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise UserError(f"override {override!r:.200}: {part} is not a section")
         node = inner
-    value = _parse(text, f"override {override!r:.200}") if text else ""
+    value = yaml_text.parse(text, f"override {override!r:.200}") if text else ""
     if isinstance(value, str) and isinstance(node.get(leaf), dict):
         value = node[leaf] | {"name": value}
     node[leaf] = value

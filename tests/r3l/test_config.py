@@ -127,9 +127,12 @@ def test_settings_that_contradict_each_other_are_told_what_to_set_instead(overri
 
 
 def test_numbers_may_have_an_exponent_without_a_point_and_texts_that_look_so_stay_texts(tmp_path):
-    overrides = ["learner.lr=1e-5", "env.options={rate: 2E3, name: '1e5'}"]
+    overrides = ["learner.lr=1e-5", "env.options={rate: 2E3, name: '1e5', of: 1e5-x}"]
     config = load(None, overrides)
-    assert (config.learner.lr, config.env.options) == (1e-5, {"rate": 2000.0, "name": "1e5"})
+    assert (config.learner.lr, config.env.options) == (
+        1e-5,
+        {"rate": 2e3, "name": "1e5", "of": "1e5-x"},
+    )
     path = tmp_path / "run.yaml"
     path.write_text(dump(config))
     assert load(path) == config

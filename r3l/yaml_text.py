@@ -1,0 +1,47 @@
+"""YAML as settings are written in it: nothing stands twice, and 1e-5 is a number."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from r3l.errors import UserError
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one section: the first would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.MarkedYAMLError(f"{twice} stands twice in one section", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back: the text 1e-5 in quotes."""
+
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+for _yaml in (_Loader, _Dumper):
+    _yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
+
+
+def parse(text: str, what: str) -> Any:
+    """The value that YAML `text` stands for. Raises UserError that names `what`."""
+    try:
+        value = yaml.load(text, _Loader)
+        json.dumps(value, default=str, skipkeys=True)  # raises for an anchor that holds itself
+        return value
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # no such date, or too deep
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{what}: not YAML ({reason})") from None
+
+
+def write(value: Any) -> str:
+    """YAML that `parse` reads back to an equal value."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
