@@ -81,10 +81,13 @@ class Child:
                         "for a disk or a GPU", self.name, self.process.pid)  # fmt: skip
 
     def _workers(self) -> list[psutil.Process]:
-        found = psutil.process_iter(["cmdline", "ppid"]) if self.worker else ()
-        known = [p for p in found if set(self.worker) <= set(p.info["cmdline"] or ())]
-        above = {p.info["ppid"] for p in known}  # launchers have it among their arguments too
-        return [p for p in known if p.pid not in above]
+        found = psutil.process_iter(["cmdline"]) if self.worker else ()
+        return [p for p in found if _holds(p.info["cmdline"] or [], self.worker)]
+
+
+def _holds(arguments: list[str], part: tuple[str, ...]) -> bool:
+    starts = range(len(arguments) - len(part) + 1)
+    return any(tuple(arguments[at : at + len(part)]) == part for at in starts)
 
 
 @dataclass

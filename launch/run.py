@@ -92,7 +92,8 @@ class Run:
 
     def _start_learner(self, *, resume: bool) -> None:
         command = self._learner_command() + (["--resume"] if resume else [])
-        worker = ("learner.cli", str(self.plan.run))
+        # Launchers have them among their arguments too, but not one after the other.
+        worker = ("-m", "learner.cli", "train", "--config", str(self.plan.run / "config.yaml"))
         self.children.start("learner", command, self._learner_env(), worker=worker)
 
     def _wait_ready(self, child: Child, word: str, deadline_s: float) -> bool:

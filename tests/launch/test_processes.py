@@ -60,6 +60,23 @@ def test_what_a_child_says_is_heard_through_the_shell_of_another_machine(tmp_pat
     assert child.ready("not down") and not child.ready("down") and not child.ready("away")
 
 
+def test_the_workers_behind_launchers_are_asked_to_end_not_the_launchers(tmp_path: Path) -> None:
+    worker = (
+        "import signal, sys, time;"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('ended well', flush=True), sys.exit()));"
+        "print('up', flush=True); time.sleep(600)"
+    )
+    launcher = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}, 'do', 'it'])"
+    )
+    children = Children(tmp_path)
+    command = [sys.executable, "-c", launcher, "do", "--quickly", "it"]
+    child = children.start("launcher", command, worker=("do", "it"))
+    until(lambda: child.ready("up"))
+    assert children.stop(deadline_s=20) == []
+    assert child.ready("ended well") and child.exit_code == 0
+
+
 def test_what_a_child_started_does_not_stay_behind(tmp_path: Path) -> None:
     children = Children(tmp_path)
     child = children.start("parent", [sys.executable, "-c", PARENT])
