@@ -1,0 +1,166 @@
+"""ALGORITHM §3-5 and §7 written out slowly: one trajectory and one token at a time.
+
+    groups ─► credit, advantages ─► loss, and its derivative by every token's log-probability
+
+Nothing here is taken from r3l or learner. `LogProbs` gives log π(token t | tokens before t) of a
+sequence, float64 [L], by the policy or the reference.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from r3l.records import AuxSample, Trajectory
+
+Float64 = npt.NDArray[np.float64]
+LogProbs = Callable[[Any], Float64]
+RATIO = ("grpo", "dapo", "gspo", "reflect_grpo", "critique_grpo")
+CLIP = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
+KL = {"grpo": 0.01, "gspo": 0.01, "reflect_grpo": 0.01}
+
+
+@dataclass
+class Drawn:
+    """A group as the paper sees it: its attempts, its auxiliary samples, its weight."""
+
+    attempts: list[Trajectory]
+    samples: list[AuxSample]
+    weight: float = 1.0
+
+
+@dataclass
+class Result:
+    """The loss, and its derivatives: (tokens, float64 [L] per log-probability) of each row."""
+
+    loss: float = 0.0
+    derivatives: list[tuple[Any, Float64]] = field(default_factory=list)
+
+
+def credit(one: Trajectory, group: Sequence[Trajectory], masked: bool) -> list[int]:
+    """The places of the tokens of an attempt that are trained."""
+    pivot = one.pivot if one.role == "distilled" else 0
+    for other in group:
+        if one.role == "base" and other.role == "distilled" and other.parent == one.slot:
+            pivot = other.pivot
+    first = pivot if masked else 0
+    return [t for start, end in one.step_spans.tolist()[first:] for t in range(start, end)]
+
+
+def amplified(rewards: list[float], settings: dict[str, Any]) -> list[float]:
+    alpha, rule = settings.get("alpha", 3.0), settings.get("max_rule", "success")
+    top = settings.get("max_advantage", alpha)
+    mean, equal = sum(rewards) / len(rewards), min(rewards) == max(rewards)
+    out = []
+    for reward in rewards:
+        s = 0.0 if equal else reward - mean
+        if not settings.get("amplify", True):
+            out.append(s)
+        elif rule == "group_max" and equal:
+            out.append(0.0)
+        elif reward >= 1.0 if rule == "success" else reward == max(rewards):
+            out.append(top)
+        else:
+            out.append(alpha * s if s >= 0 else s)
+    return out
+
+
+def advantages(name: str, rewards: list[float], settings: dict[str, Any]) -> list[float]:
+    if name == "r3l":
+        return amplified(rewards, settings)
+    if name == "raft":
+        return [1.0] * len(rewards)
+    if min(rewards) == max(rewards):
+        return [0.0] * len(rewards)
+    centered = [reward - sum(rewards) / len(rewards) for reward in rewards]
+    std = math.sqrt(sum(s * s for s in centered) / len(centered))
+    return centered if name == "opmd" else [s / (std + 1e-6) for s in centered]
+
+
+def kept(name: str, group: list[Trajectory]) -> list[Trajectory]:
+    rewards = [one.reward for one in group]
+    if name == "raft":
+        return [one for one in group if one.reward >= 1.0]
+    if name == "dapo":
+        return group if min(rewards) < max(rewards) else []
+    if name != "critique_grpo":
+        return group
+    bases = {one.slot: one for one in group if one.role == "base"}
+    better = [
+        one
+        for one in group
+        if one.role == "distilled" and bases[one.parent].reward < min(1.0, one.reward)
+    ]
+    if better:
+        best = max(better, key=lambda one: (one.reward, -one.slot))
+        bases[best.parent] = best
+    return list(bases.values())
+
+
+def term(
+    name: str, one: Trajectory, advantage: float, logprob: float, old: float
+) -> tuple[float, float]:
+    """(what a token adds to the sum, its derivative by the token's log-probability)."""
+    if name in ("r3l", "raft", "opmd"):
+        share = advantage / 2 if name == "opmd" else advantage
+        return -share * logprob, -share
+    if name == "critique_grpo" and one.role == "distilled":
+        p = math.exp(logprob)
+        return -advantage * p / (p + 0.1), -advantage * p * 0.1 / (p + 0.1) ** 2
+    low, high = CLIP.get(name, (0.2, 0.2))
+    ratio = math.exp(logprob - old)
+    plain, clipped = ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage
+    return (-plain, -plain) if plain <= clipped else (-clipped, 0.0)
+
+
+def whole(
+    groups: list[Drawn], settings: dict[str, Any], policy: LogProbs, reference: LogProbs
+) -> Result:
+    """The loss of one optimizer step over `groups` under the settings of `algorithm`."""
+    name = settings["name"]
+    rows = []
+    for group in groups:
+        members = kept(name, group.attempts)
+        values = advantages(name, [one.reward for one in members], settings) if members else []
+        masked = name == "r3l" and settings.get("credit", True)
+        for one, value in zip(members, values, strict=True):
+            rows.append((one, value, credit(one, group.attempts, masked), group.weight))
+    by_token = name == "dapo" or settings.get("normalize") == "token"
+    count = sum(len(places) for _, _, places, _ in rows) if by_token else len(rows)
+    result = Result()
+    for one, advantage, places, weight in rows:
+        logprobs, derivative = policy(one.token_ids), np.zeros(len(one.token_ids))
+        share = weight / count / (1 if by_token or not places else len(places))
+        old = one.logprobs.astype(np.float64)
+        if name == "gspo" and places:
+            sequence = float(np.mean([logprobs[t] - old[t] for t in places]))
+            value, slope = term(name, one, advantage, sequence, 0.0)
+            result.loss += share * len(places) * value
+            derivative[places] += share * slope
+        elif name != "gspo":
+            for t in places:
+                value, slope = term(name, one, advantage, logprobs[t], old[t])
+                result.loss += share * value
+                derivative[t] += share * slope
+        if name in KL:
+            apart = reference(one.token_ids) - logprobs
+            for t in places:
+                result.loss += share * KL[name] * (math.exp(apart[t]) - apart[t] - 1)
+                derivative[t] += share * KL[name] * (1 - math.exp(apart[t]))
+        result.derivatives.append((one.token_ids, derivative))
+    if name == "r3l" and settings.get("reflect", True):
+        _imitate(groups, settings.get("sft_weight", 1.0), policy, result)
+    return result
+
+
+def _imitate(groups: list[Drawn], scale: float, policy: LogProbs, result: Result) -> None:
+    """λ times the mean token negative log-likelihood of the auxiliary samples."""
+    samples = [(sample, group.weight) for group in groups for sample in group.samples]
+    tokens = sum(int(sample.response_mask.sum()) for sample, _ in samples)
+    for sample, weight in samples:
+        share = scale * weight / max(tokens, 1)
+        result.loss -= share * float(policy(sample.token_ids)[sample.response_mask].sum())
+        result.derivatives.append((sample.token_ids, -share * sample.response_mask))
