@@ -403,7 +403,7 @@ def request_frames(op: str, rid: str, arguments: Any, records: bytes, hold_s: fl
     header = {"v": PROTOCOL, "op": op, "rid": rid, "hold_s": hold_s}
     if len(records) > codec.RECORD_LIMIT:
         raise LimitExceeded(f"{op}: {len(records)} bytes; the limit is {codec.RECORD_LIMIT}")
-    frames: list[bytes] = [codec.pack(header), codec.encode(arguments)]
+    frames: list[bytes] = [codec.pack(header), codec.encode_unchecked(arguments)]
     return [*frames, records] if records else frames
 
 
