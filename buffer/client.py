@@ -230,7 +230,7 @@ class AsyncBufferClient:
         until = time.monotonic() + FIRST_TRY_S
         while socket is self._socket and time.monotonic() < until:
             try:
-                socket.send_multipart(frames, zmq.NOBLOCK)
+                protocol.send(socket, frames)
                 self._receive()  # the descriptor does not speak twice of what came meanwhile
                 break
             except zmq.Again:

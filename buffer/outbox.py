@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -64,14 +64,15 @@ class Outbox:
             self.socket.recv(zmq.NOBLOCK)
         return [self._answers.popleft() for _ in range(len(self._answers))]
 
-    def send(self, client: bytes, frames: list[bytes], send: Callable[..., Any]) -> None:
+    def send(self, client: bytes, frames: list[bytes], socket: Any) -> None:
         """Hand an answer to the network; its large frames are owed until they are gone."""
         size = _large(frames)
         if not size:
-            send([client, *frames], zmq.NOBLOCK)
+            protocol.send(socket, [client, *frames])
             return
         try:
-            tracker = send([client, *frames], zmq.NOBLOCK, copy=False, track=True)
+            parts = [client, *frames]
+            tracker = socket.send_multipart(parts, zmq.NOBLOCK, copy=False, track=True)
         except zmq.ZMQError:
             self._owe(client, -size)
             raise

@@ -40,6 +40,9 @@ SLOTS_LIMIT = 1024  # slots of a group
 TASK_LIMIT = 1 << 20  # bytes of one task
 NAME_LIMIT = 200  # characters of an actor or consumer
 LARGE = 16 << 10  # bytes from which a frame is not copied on its way in or out
+# Plain numbers, because calculating with pyzmq's flags takes as long as sending a frame.
+_NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_READABLE = int(zmq.POLLIN)
 FRAME_BYTES = 4 << 20  # bytes of records in one frame, unless one alone is larger
 
 
@@ -450,13 +453,25 @@ def apart(frames: Sequence[Frame], sizes: Sequence[int]) -> list[memoryview]:
 
 def receive(socket: Any) -> list[Frame]:
     """A message that has arrived; its large frames stay where they are, in ZeroMQ's memory."""
-    frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-    return [frame.bytes if len(frame) < LARGE else frame.buffer for frame in frames]
+    frames: list[Frame] = []
+    more = True
+    while more:
+        frame = socket.recv(_NOW, copy=False)
+        frames.append(frame.bytes if len(frame) < LARGE else frame.buffer)
+        more = frame.more
+    return frames
+
+
+def send(socket: Any, frames: Sequence[Frame]) -> None:
+    """Send copies of the frames as one message, or raise zmq.ZMQError at once."""
+    for frame in frames[:-1]:
+        socket.send(frame, _NOW_AND_MORE)
+    socket.send(frames[-1], _NOW)
 
 
 def has_message(socket: Any) -> bool:
     """Whether `receive` has something to receive."""
-    return bool(socket.get(zmq.EVENTS) & zmq.POLLIN)
+    return bool(socket.get(zmq.EVENTS) & _READABLE)
 
 
 def check_header(header: dict[str, Any]) -> None:

@@ -150,7 +150,7 @@ class Service:
         if error:
             self._refused[error] += 1
         try:
-            self._outbox.send(client, frames, self._router.send_multipart)
+            self._outbox.send(client, frames, self._router)
         except zmq.ZMQError as failure:  # gone (EHOSTUNREACH) or too slow (EAGAIN): it asks again
             self._refused["unanswered"] += 1
             log.debug("an answer could not be delivered: %s", failure)
