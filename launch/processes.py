@@ -107,9 +107,9 @@ class Children:
         """Start `command` with its output in `<name>.log` (a resumed run appends). A member of
         that name has ended; what it left behind is killed and the new one takes its place."""
         log = self.logs / f"{name}.log"
-        for before in [child for child in self.members if child.name == name]:
-            before.kill()
-            self.members.remove(before)
+        place = next((i for i, child in enumerate(self.members) if child.name == name), None)
+        if place is not None:
+            self.members[place].kill()
         with log.open("ab") as output:
             begins = output.tell()
             process = subprocess.Popen(
@@ -122,7 +122,10 @@ class Children:
                 preexec_fn=partial(_die_with, os.getpid()),
             )
         child = Child(name, log, process, worker, begins)
-        self.members.append(child)
+        if place is None:
+            self.members.append(child)
+        else:
+            self.members[place] = child
         return child
 
     def dead(self) -> list[Child]:

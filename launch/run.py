@@ -2,7 +2,7 @@
 
 buffer ready ─► learner and actors ─► watch: progress lines, deaths, signals ─► stop all
                       ▲                              │
-                      └── a learner that died ───────┘ goes on from its last checkpoint
+                      └── whoever died ──────────────┘ a learner goes on from its last checkpoint
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from launch.plan import Plan, actor_gpu, free_port, reached, visible_gpus
 from launch.processes import Child, Children
@@ -23,7 +24,7 @@ from r3l.config import BufferConfig
 WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
-LEARNER_READY, LEARNER_DONE = "r3l-learner ready", "r3l-learner done"
+LEARNER_DONE = "r3l-learner done"
 
 
 class Run:
@@ -33,7 +34,12 @@ class Run:
         self.plan, self.say = plan, say
         self.children = Children(plan.run / "logs")
         self.progress = ProgressReader(plan.run / PROGRESS)
-        self.restarts = Restarts({"learner": plan.config.learner.restarts})
+        config, actors = plan.config, [f"actor-{index}" for index in range(plan.actors)]
+        self.names = ["learner", *actors]
+        self.restarts = Restarts(
+            {"buffer": config.buffer.restarts, "learner": config.learner.restarts}
+            | dict.fromkeys(actors, config.actor.restarts)
+        )
         self.evaluations: list[dict[str, float]] = []
         self.steps = 0
         self.began = time.monotonic()
@@ -57,14 +63,11 @@ class Run:
         return code
 
     def _run(self) -> int:
-        buffer = self.children.start("buffer", self._buffer_command())
-        if not self._wait_ready(buffer, "r3l-buffer ready", BUFFER_START_S):
+        buffer = self._start("buffer")
+        if not self._wait_ready(buffer, _ready("buffer"), BUFFER_START_S):
             return 130 if self.interrupted else self._report_death(buffer)
-        self._start_learner(resume=self.plan.resume)
-        for index in range(self.plan.actors):
-            self.children.start(
-                f"actor-{index}", self._actor_command(index), self._actor_env(index)
-            )
+        for name in self.names:
+            self._start(name, resume=self.plan.resume)
         while not self.interrupted:
             self._show_progress()
             for child in self.children.dead():
@@ -72,7 +75,9 @@ class Run:
                 if code is not None:
                     return code
             time.sleep(WATCH_S)
-        self.say(f"{self.interrupted}: stopping; resume with --resume --run {self.plan.run.name}")
+        run = self.plan.run
+        where = run.name if run.parent == Path("runs") else run
+        self.say(f"{self.interrupted}: stopping; resume with --resume --run {where}")
         return 130
 
     def _after_death(self, child: Child) -> int | None:
@@ -80,21 +85,28 @@ class Run:
         # DeepSpeed's launcher reports success when it is killed itself: the line is what counts.
         if child.name == "learner" and child.exit_code == 0 and child.ready(LEARNER_DONE):
             return 0
-        if not self.restarts.allow(child, LEARNER_READY):
+        if not self.restarts.allow(child, _ready(child.name)):
             return self._report_death(child)
         count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
+        where = " from its last checkpoint" if child.name == "learner" else ""
         self.say(
-            f"{child.name} ended with exit code {child.exit_code}; started again from its last "
-            f"checkpoint ({count} of {limit} restarts within an hour; see {child.log})"
+            f"{child.name} ended with exit code {child.exit_code}; started again{where} "
+            f"({count} of {limit} restarts within an hour; see {child.log})"
         )
-        self._start_learner(resume=True)
+        self._start(child.name, resume=True)
         return None
 
-    def _start_learner(self, *, resume: bool) -> None:
-        command = self._learner_command() + (["--resume"] if resume else [])
-        # Launchers have them among their arguments too, but not one after the other.
-        worker = ("-m", "learner.cli", "train", "--config", str(self.plan.run / "config.yaml"))
-        self.children.start("learner", command, self._learner_env(), worker=worker)
+    def _start(self, name: str, *, resume: bool = False) -> Child:
+        """Start the process of that name; it takes the place of one that has ended."""
+        if name == "buffer":
+            return self.children.start(name, self._buffer_command())
+        if name == "learner":
+            command = self._learner_command() + (["--resume"] if resume else [])
+            # Launchers have them among their arguments too, but not one after the other.
+            worker = ("-m", "learner.cli", "train", "--config", str(self.plan.run / "config.yaml"))
+            return self.children.start(name, command, self._learner_env(), worker=worker)
+        index = int(name.removeprefix("actor-"))
+        return self.children.start(name, self._actor_command(index), self._actor_env(index))
 
     def _wait_ready(self, child: Child, word: str, deadline_s: float) -> bool:
         end = time.monotonic() + deadline_s
@@ -210,6 +222,11 @@ class Run:
         processes = self.plan.actors + self.plan.learner_ranks
         threads = max(1, (os.cpu_count() or 1) // processes)
         return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def _ready(name: str) -> str:
+    """The line with which the process of that name says that it has begun its work."""
+    return f"r3l-{name.partition('-')[0]} ready"
 
 
 def _retention(config: BufferConfig) -> list[str]:

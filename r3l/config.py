@@ -151,6 +151,9 @@ class ActorConfig(Section):
     engine_failures: int = Field(
         3, ge=1, description="engine failures in a row, with no result between, that end the actor"
     )
+    restarts: int = Field(
+        3, ge=0, description="times each dying actor is started again within an hour"
+    )
 
 
 class SamplerConfig(Section):
@@ -171,6 +174,9 @@ class SamplerConfig(Section):
 class BufferConfig(Section):
     """The group buffer service."""
 
+    restarts: int = Field(
+        3, ge=0, description="times a dying service is started again within an hour"
+    )
     map_gib: float = Field(
         64.0, ge=0.01, le=65536, description="LMDB map size, GiB of address space"
     )

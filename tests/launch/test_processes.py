@@ -1,10 +1,12 @@
 """Children end, with everything they started, whatever they do about signals."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from launch.processes import Children
 from launch.restarts import Restarts
 from launch.run import Run
+from r3l.config import load
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -111,16 +114,84 @@ def test_a_run_whose_terminal_closes_stops_as_for_a_signal_unless_under_nohup(
             os.kill(os.getpid(), signal.SIGHUP)
             return 130
 
-    learner = SimpleNamespace(restarts=0)
-    plan: Any = SimpleNamespace(run=tmp_path, config=SimpleNamespace(learner=learner))
+    plan: Any = SimpleNamespace(run=tmp_path, config=load(), actors=0)
     run = HungUp(plan, lambda line: None)
-    handlers = {s: signal.getsignal(s) for s in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handlers_put_back():
         signal.signal(signal.SIGHUP, getattr(signal, before))
         assert run.execute() == 130 and run.interrupted == seen
+
+
+@contextlib.contextmanager
+def handlers_put_back() -> Iterator[None]:
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
+
+
+class Played(Run):
+    """A run whose processes are short scripts. Buffer and actor die in their first life; the
+    learner is done when all live a second time."""
+
+    def _life(self, name: str) -> list[str]:
+        second, folder = f"{name}-again", self.plan.run
+        script = (
+            "import sys, time; from pathlib import Path; again = Path(sys.argv[1]);"
+            f"print('r3l-{name} ready', flush=True); known = again.exists(); again.touch();"
+            "time.sleep(600 if known else 1); sys.exit(9)"
+        )
+        return [sys.executable, "-c", script, str(folder / second)]
+
+    def _buffer_command(self) -> list[str]:
+        return self._life("buffer")
+
+    def _actor_command(self, index: int) -> list[str]:
+        return self._life("actor")
+
+    def _learner_command(self) -> list[str]:
+        return [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "logs").mkdir()
+    plan: Any = SimpleNamespace(
+        run=tmp_path, config=load(), actors=1, resume=False, learner_device="cpu", learner_ranks=1
+    )
+    said: list[str] = []
+    run = Played(plan, said.append)
+
+    def until_both_live_again() -> None:
+        if sum("started again" in line for line in said) == 2:
+            run.interrupted = "SIGINT"
+
+    run._show_progress = until_both_live_again  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    for name in ("buffer", "actor-0"):
+        line = next(line for line in said if line.startswith(name))
+        assert "ended with exit code 9; started again (1 of 3 restarts within an hour" in line
+    assert [child.name for child in run.children.members] == ["buffer", "learner", "actor-0"]
+    assert said[-1] == f"SIGINT: stopping; resume with --resume --run {tmp_path}"
+
+
+def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_lines(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "logs").mkdir()
+    plan: Any = SimpleNamespace(
+        run=tmp_path, config=load(None, ["actor.restarts=0"]), actors=1, resume=False,
+        learner_device="cpu", learner_ranks=1,
+    )  # fmt: skip
+    (tmp_path / "buffer-again").touch()
+    said: list[str] = []
+    with handlers_put_back():
+        assert Played(plan, said.append).execute() == 1
+    assert "actor-0 ended with exit code 9; its last log lines" in said[-2]
+    assert said[-1] == "  r3l-actor ready"
 
 
 def test_the_last_log_lines_are_kept_for_the_report(tmp_path: Path) -> None:
