@@ -39,7 +39,7 @@ from r3l.records import GroupPlan, SlotResult
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
-STORE_FULL_S = 2.0  # before a result that found no room is offered again
+STORE_FULL_S = 2.0  # before what found no room in the store is asked for again
 WATCH_S = 0.1
 LEAVE_S = 5.0  # for the puts under way and for the release, when the actor leaves
 
@@ -125,6 +125,11 @@ class Actor:
                     self.counts["buffer_unavailable"] += 1
                     log.warning("waiting for the buffer: %s", error)
                     continue
+                except StoreError as error:
+                    self.counts["store_full"] += 1
+                    log.warning("waiting for room for a lease: %s", error)
+                    await asyncio.sleep(STORE_FULL_S)
+                    continue
                 if isinstance(answer, Lease):
                     return answer
                 await asyncio.sleep(answer.retry_s)
@@ -206,8 +211,9 @@ class Actor:
             await asyncio.sleep(HEARTBEAT_S)
             try:
                 lost = await self.client.renew(list(self.held), self.name, self.figures())
-            except BufferUnavailable as error:
-                self.counts["buffer_unavailable"] += 1
+            except (BufferUnavailable, StoreError) as error:
+                full = isinstance(error, StoreError)
+                self.counts["store_full" if full else "buffer_unavailable"] += 1
                 log.warning("no heartbeat: %s", error)
                 continue
             for group_id in lost:
@@ -240,7 +246,7 @@ class Actor:
         try:
             async with asyncio.timeout(LEAVE_S):
                 await self.client.release(list(leases), self.name)
-        except (BufferUnavailable, TimeoutError) as error:
+        except (BufferUnavailable, StoreError, TimeoutError) as error:
             log.warning("leases not released, they will run out: %s", error)
 
     def figures(self) -> dict[str, float]:

@@ -20,6 +20,7 @@ from r3l.errors import (
     LimitExceeded,
     R3LError,
     RecordError,
+    StoreError,
 )
 from r3l.protocols import Sample, SampleParams
 from r3l.records import GroupPlan, SlotResult, Task
@@ -154,6 +155,46 @@ def test_groups_that_are_somebody_elses_by_now_are_left_and_counted() -> None:
             actor.stop.set()
             await running
             assert not buffer.released
+
+    asyncio.run(scenario())
+
+
+class FullBuffer(Buffer):
+    """Has no room for a while, and none for what is given back."""
+
+    asked = 0
+
+    def refuse(self) -> None:
+        self.asked += 1
+        if self.asked <= 4:
+            raise StoreError("the disk is full; nothing was written", cause="disk")
+
+    async def lease(self, *arguments: Any) -> Lease | Wait:
+        self.refuse()
+        return await super().lease(*arguments)
+
+    async def renew(self, *arguments: Any) -> list[str]:
+        self.refuse()
+        return await super().renew(*arguments)
+
+    async def release(self, groups: list[str], actor: str) -> None:
+        raise StoreError("the disk is full; nothing was written", cause="disk")
+
+
+def test_an_actor_outlives_a_store_that_is_full_whatever_it_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.actor.STORE_FULL_S", 0.1)
+    monkeypatch.setattr("actors.actor.HEARTBEAT_S", 0.1)
+
+    async def scenario() -> None:
+        engine, buffer = Engine(), FullBuffer(groups=1)
+        async with acting(engine, buffer, requests=64) as actor:
+            running = asyncio.create_task(actor.run())
+            await eventually(lambda: engine.figures.running == 2 and buffer.asked > 5)
+            assert actor.figures()["store_full"] == 4
+            actor.stop.set()
+            await running
 
     asyncio.run(scenario())
 
