@@ -253,6 +253,7 @@ def test_only_the_gpus_that_the_environment_leaves_are_used(
     assert [plan.actor_gpu(i, plan.visible_gpus(), 2) for i in range(2)] == ["6", "6"]
     two: Any = SimpleNamespace(
         run=tmp_path, config=load(), keys=None, hosts=None, learner_ranks=2, learner_device="gpu",
+        actors=0,
         buffer_endpoint="tcp://127.0.0.1:1", weights_endpoint="tcp://127.0.0.1:2",
     )  # fmt: skip
     command = Run(two, print)._learner_command()
