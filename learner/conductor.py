@@ -21,7 +21,7 @@ import torch
 
 from buffer import BufferClient, Draw
 from learner.checkpoint import State
-from learner.evaluate import Evaluation, Evaluator
+from learner.evaluate import Evaluation, Evaluator, parts
 from learner.exchange import WARN_AFTER_S, still_waiting
 from learner.metrics import buffer_figures, histograms, mismatched_fingerprints, unstamped
 from learner.publisher import WeightPublisher
@@ -57,7 +57,8 @@ class Conductor:
         self.client, self.publisher, self.reporter = client, publisher, reporter
         self.config, self.run = config, run
         train_tasks, eval_tasks = tasks
-        client.add_tasks(train_tasks)
+        for part in parts(train_tasks):
+            client.add_tasks(part)
         self.evaluator = Evaluator(client, config.eval, eval_tasks)
         self.meter = SafetyMeter(config.learner.safety)
         self.fingerprints: dict[int, str] = {}

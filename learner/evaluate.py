@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from buffer import BufferClient
 from r3l.advantage import SUCCESS
+from r3l.codec import RECORD_LIMIT, encode
 from r3l.config import EvalConfig
 from r3l.records import Task
 
 log = logging.getLogger(__name__)
 
+PART_BYTES = RECORD_LIMIT // 2  # of tasks in one message, which may hold a record's bytes
 POLL_S = 0.2
 QUIET_S = 60.0
 """Without progress for so long, a waiting learner says who it waits for."""
@@ -47,7 +49,8 @@ class Evaluator:
         """Ask for an evaluation of policy `version` (or newer, where actors moved on)."""
         if self.tasks:
             tag = f"eval@{version}"
-            self.client.add_tasks(self.tasks, purpose="eval", tag=tag, min_version=version)
+            for part in parts(self.tasks):
+                self.client.add_tasks(part, purpose="eval", tag=tag, min_version=version)
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int) -> None:
@@ -85,13 +88,36 @@ class Evaluator:
 
     def _read(self, tag: str, version: int) -> Evaluation:
         groups = self.client.query(purpose="eval", tag=tag, limit=len(self.tasks))
+        if gone := len(self.tasks) - len(groups):
+            log.error(
+                "evaluation of version %d: %d of %d groups were evicted before they were read and "
+                "are left out; raise buffer.retain_grace_s above the time it takes",
+                version,
+                gone,
+                len(self.tasks),
+            )
         played = [t for g in groups for t in g.trajectories]
-        count = max(len(self.tasks), 1)
+        count = max(len(groups), 1)
         return Evaluation(
             version=version,
             success=sum(t.reward >= SUCCESS for t in played) / count,
             reward=sum(t.reward for t in played) / count,
             steps=sum(t.num_steps for t in played) / max(len(played), 1),
-            tasks=len(self.tasks),
-            failed=len(self.tasks) - len(played),
+            tasks=len(groups),
+            failed=len(groups) - len(played),
         )
+
+
+def parts(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """Tasks in as few messages as the service takes them in, of PART_BYTES or a single task."""
+    part: list[Task] = []
+    size = 0
+    for task in tasks:
+        length = len(encode(task))
+        if part and size + length > PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(task)
+        size += length
+    if part:
+        yield part

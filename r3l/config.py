@@ -349,7 +349,12 @@ class EvalConfig(Section):
     """Evaluation on held-out tasks, played by the actors."""
 
     every: int = Field(20, ge=0, description="optimizer steps between evaluations; 0: ends only")
-    tasks: int = Field(200, ge=0, description="held-out tasks per evaluation; 0: none")
+    tasks: int = Field(
+        200,
+        ge=0,
+        le=4096,
+        description="held-out tasks per evaluation, no more than the buffer gives at once; 0: none",
+    )
     temperature: float = Field(0.4, ge=0, description="sampling temperature")
 
 
