@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from envs.builtin import check_model_folder, model_path, read_tokenizer
 from learner.model_folder import fingerprint
 from learner.warmup import warmup_command
 from r3l import config as configuration
-from r3l.config import RunConfig
+from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
 from r3l.errors import R3LError, RestartNeeded, TrainingStopped, UserError
 
@@ -77,40 +78,25 @@ def run_training(
     from learner import checkpoint, memory
     from learner.checkpoint import State
     from learner.loop import Training
-    from learner.model import resolve_dtype
     from learner.trainer import Trainer
     from r3l import algorithms
 
     check_endpoint(buffer_endpoint, "buffer")
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--run {run}: cannot be written ({error.strerror})") from None
-    given = model_path(config.model)
-    check_model_folder(given, f"model {config.model}")
-    tokenizer = read_tokenizer(given, f"model {config.model}")
-    start = checkpoint.latest(run / "checkpoints") if resume else None
-    origin = fingerprint(given)
-    settings = config.learner.model_copy(
-        update={
-            "tokens_per_micro_batch": memory.kept_budget(run, config.learner.tokens_per_micro_batch)
-        }
-    )
-    if start is not None:
-        checkpoint.check(
-            start,
-            settings,
-            world=int(os.environ.get("WORLD_SIZE", "1")),
-            dtype=resolve_dtype(settings.dtype),
-            origin=origin,
-        )
+    begins = _beginning(config, run, resume)
+    start = begins.checkpoint
     algorithm = algorithms.get(config.algorithm)
     leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
         # Before the model is loaded, so that an address that cannot be had is told at once.
         publisher = _publisher(config, weights_bind, keys, closing) if leading else None
-        trainer = Trainer(start or given, settings, algorithm, seed=config.seed, reference=given)
-        state = checkpoint.restore(trainer, start) if start else State(0, origin=origin)
+        trainer = Trainer(
+            start or begins.model,
+            begins.settings,
+            algorithm,
+            seed=config.seed,
+            reference=begins.model,
+        )
+        state = checkpoint.restore(trainer, start) if start else State(0, origin=begins.origin)
         conductor = None
         if publisher is not None:
             conductor = _conductor(config, buffer_endpoint, publisher, run, keys, state.version)
@@ -120,13 +106,47 @@ def run_training(
             for signum in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(signum, signal.SIG_IGN)  # rank 0 says when to stop
         try:
-            Training(trainer, algorithm, config, conductor, tokenizer, run, state).execute()
+            Training(trainer, algorithm, config, conductor, begins.tokenizer, run, state).execute()
         except RestartNeeded as error:
             if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
                 memory.keep_budget(run, int(budget))
             raise
         if leading:
             click.echo("r3l-learner done")
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a run begins with: the model folder it was given, that model's fingerprint (`origin`),
+    its tokenizer, the learner's settings and the checkpoint to go on from, if any."""
+
+    model: Path
+    origin: str
+    tokenizer: Any
+    settings: LearnerConfig
+    checkpoint: Path | None
+
+
+def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
+    """Check all that a run needs before a model is loaded. Raises UserError."""
+    from learner import checkpoint, memory
+    from learner.model import resolve_dtype
+
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--run {run}: cannot be written ({error.strerror})") from None
+    model = model_path(config.model)
+    check_model_folder(model, f"model {config.model}")
+    tokenizer = read_tokenizer(model, f"model {config.model}")
+    budget = memory.kept_budget(run, config.learner.tokens_per_micro_batch)
+    settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
+    origin = fingerprint(model)
+    newest = checkpoint.latest(run / "checkpoints") if resume else None
+    if newest is not None:
+        world, dtype = int(os.environ.get("WORLD_SIZE", "1")), resolve_dtype(settings.dtype)
+        checkpoint.check(newest, settings, world=world, dtype=dtype, origin=origin)
+    return Beginning(model, origin, tokenizer, settings, newest)
 
 
 def _publisher(config: RunConfig, bind: str, keys: Path | None, closing: ExitStack) -> Any:

@@ -30,8 +30,6 @@ from r3l.protocols import Sample, SampleParams
 from r3l.records import Bool, Int32, Task, Trajectory
 from r3l.rollout import Attempt, Snapshot, Tokens, branch, play, start
 
-LONGEST_REFLECTION = 4096
-
 
 @dataclass(frozen=True)
 class Lesson:

@@ -208,6 +208,8 @@ def _origin(folder: Path | None) -> Any:
 )
 def warmup_command(envs: tuple[str, ...], model: Path | None, out: Path, **settings: Any) -> None:
     """Teach a policy, from demonstrations, to act, to reflect and to follow advice."""
+    if not settings["lr"] > 0:
+        raise UserError(f"--lr {settings['lr']}: must be a number above 0, such as 3e-3")
     if user_path(str(out)).exists():
         raise UserError(f"--out {out}: exists; warmup writes a new folder, name another")
     weights = model.glob("*.safetensors") if model is not None else ()
