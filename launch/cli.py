@@ -82,13 +82,14 @@ def main(
             hostfile=hostfile,
             keys=keys,
         )
-        write_run_folder(plan)
+        lock = write_run_folder(plan)
     except UserError as error:
         click.echo(f"r3l-launch: {error}", err=True)
         sys.exit(2)
     click.echo(f"run {run}: {actors} actors, learner {learner}, {config.env.name}, "
                f"{config.algorithm.name}; tensorboard --logdir {run}/tensorboard")  # fmt: skip
-    sys.exit(Run(plan, click.echo).execute())
+    with lock:
+        sys.exit(Run(plan, click.echo).execute())
 
 
 def prompt_texts(config: RunConfig) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import re
@@ -10,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from actors.engine import check_engine_arguments
 from buffer import samplers
@@ -204,18 +206,29 @@ def check_run_folder(run: Path, resume: bool) -> None:
         raise UserError(f"run {run}: nothing to resume, it has no config.yaml")
 
 
-def write_run_folder(plan: Plan) -> None:
-    """Make the folder and write the configuration that every process reads.
+def write_run_folder(plan: Plan) -> TextIO:
+    """Make the folder and write the configuration that every process reads. Returns the folder's
+    lock: it is this process's until that file is closed.
 
-    Raises UserError where the folder cannot be written.
+    Raises UserError where the folder cannot be written or is another launcher's.
     """
     try:
         (plan.run / "logs").mkdir(parents=True, exist_ok=True)
+        lock = (plan.run / ".lock").open("a", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise UserError(
+                f"run {plan.run}: another r3l-launch is at work there; stop it first, or choose "
+                "another name"
+            ) from None
         (plan.run / "config.yaml").write_text(configuration.dump(plan.config), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"run {plan.run}: cannot be written ({error.strerror}); choose another with --run"
         ) from None
+    return lock
 
 
 def free_port() -> int:

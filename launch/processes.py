@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 TAIL_BYTES = 1 << 20
+LAST_S = 2.0  # for the buffer to close its store, also where the others took all the time
 KILLED_S = 5.0  # until a killed process is gone, unless the kernel holds it back
 
 
@@ -143,7 +144,7 @@ class Children:
         _wait([c for c in later if c is not None], end)
         if first is not None:
             first.terminate()
-            _wait([first], min(end, time.monotonic() + 5.0))
+            _wait([first], max(end, time.monotonic() + LAST_S))
         killed = [child.name for child in self.members if child.exit_code is None]
         for child in self.members:
             child.kill()

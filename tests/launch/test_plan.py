@@ -1,5 +1,6 @@
 """What a user can get wrong: one line that names it, exit code 2, nothing started."""
 
+import fcntl
 import json
 import shutil
 import socket
@@ -101,6 +102,16 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_an_existing_run_needs_resume(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("")
     assert "--resume" in refused("--run", str(tmp_path))
+
+
+def test_a_run_that_another_launcher_is_at_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 7")
+    lock = (tmp_path / ".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    line = refused("--run", str(tmp_path), "--resume", "seed=8")
+    assert "another r3l-launch is at work there" in line
+    assert (tmp_path / "config.yaml").read_text() == "seed: 7"
+    lock.close()
 
 
 def test_resume_needs_an_existing_run(run: str) -> None:

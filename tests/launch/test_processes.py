@@ -80,6 +80,20 @@ def test_the_workers_behind_launchers_are_asked_to_end_not_the_launchers(tmp_pat
     assert child.ready("ended well") and child.exit_code == 0
 
 
+def test_a_child_that_uses_up_the_deadline_leaves_the_first_one_time_to_end(tmp_path: Path) -> None:
+    children = Children(tmp_path)
+    tidy = (
+        "import signal, sys, time;"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), sys.exit(5)));"
+        "print('up', flush=True); time.sleep(600)"
+    )
+    first = children.start("buffer", [sys.executable, "-c", tidy])
+    second = children.start("stubborn", [sys.executable, "-c", STUBBORN])
+    until(lambda: first.ready("up") and second.ready("up"))
+    assert children.stop(deadline_s=0.1) == ["stubborn"]
+    assert first.exit_code == 5
+
+
 def test_what_a_child_started_does_not_stay_behind(tmp_path: Path) -> None:
     children = Children(tmp_path)
     child = children.start("parent", [sys.executable, "-c", PARENT])
