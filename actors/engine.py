@@ -21,9 +21,9 @@ from envs.builtin import read_tokenizer
 from r3l.chat import ChatFormat
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, UserError
+from r3l.manifest import Manifest
 from r3l.memory import STEADY_MEMORY
 from r3l.protocols import Sample, SampleParams, SeenPrefix
-from r3l.weights import Manifest
 
 CPU_ENVIRONMENT = {
     # Engines share the cores: binding them or letting OpenMP threads spin makes all of them slow.

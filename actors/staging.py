@@ -15,7 +15,8 @@ import numpy as np
 from r3l import delta
 from r3l.delta import Patch
 from r3l.errors import WeightsError
-from r3l.weights import Layout, Manifest, check
+from r3l.manifest import Layout, Manifest
+from r3l.weights import check
 
 UNKNOWN = -1
 

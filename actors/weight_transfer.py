@@ -26,7 +26,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
 
 from actors.lifeline import end_with_starter
-from r3l.weights import Manifest
+from r3l.manifest import Manifest
 
 BACKEND = "zmq"
 WORKER_EXTENSION = "actors.weight_transfer.WeightDigest"

@@ -23,7 +23,7 @@ from buffer.keys import ClientKeys, load, present
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_endpoint
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
-from r3l.weights import MANIFEST_LIMIT, Manifest
+from r3l.manifest import MANIFEST_LIMIT, Manifest
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,8 @@ import zmq.asyncio
 from actors.staging import StagedWeights
 from actors.weights import WeightSubscriber
 from learner.publisher import WORTH, WORTH_LOCALLY, WeightPublisher
-from r3l.weights import CHUNK_BYTES, Manifest, check
+from r3l.manifest import CHUNK_BYTES, Manifest
+from r3l.weights import check
 
 UPDATES: dict[str, dict[str, Any]] = {
     "dense": {"rate": 1e-6, "anchor": True},

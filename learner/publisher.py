@@ -32,7 +32,8 @@ from r3l.checksum import Bytes
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_bind, is_local
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
-from r3l.weights import MANIFEST_LIMIT, Chunk, Layout, Manifest, whole
+from r3l.manifest import MANIFEST_LIMIT, Layout, Manifest
+from r3l.weights import Chunk, whole
 
 log = logging.getLogger(__name__)
 

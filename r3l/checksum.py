@@ -8,9 +8,12 @@ an adversary: that is what the keys of the connection are for.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from r3l.compiled import compiled, read, types, written
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -25,10 +28,19 @@ def checksum(data: Bytes) -> int:
     An odd factor has an inverse, so a word that changed alone always changes the sum, and words
     that changed places change it as their factors differ. The sums, in order, are then hashed.
     """
-    in_rows = len(data) // (8 * _ROW) * (8 * _ROW)
-    rows = data[:in_rows].view("<u8").reshape(-1, _ROW)
-    sums = np.einsum("rw,w->r", rows, _FACTORS)
-    whole = hashlib.blake2b(sums.astype("<u8").tobytes(), digest_size=8)
+    sums = np.empty(len(data) // (8 * _ROW), dtype="<u8")
+    in_rows = len(sums) * 8 * _ROW
+    _sum_rows(data[:in_rows].view("<u8"), _FACTORS, sums)
+    whole = hashlib.blake2b(sums.tobytes(), digest_size=8)
     whole.update(data[in_rows:].tobytes())
     whole.update(len(data).to_bytes(8, "little"))
     return int.from_bytes(whole.digest(), "little")
+
+
+@compiled(types.void(read(types.uint64), read(types.uint64), written(types.uint64)))
+def _sum_rows(words: npt.NDArray[Any], factors: npt.NDArray[Any], sums: npt.NDArray[Any]) -> None:
+    for row in range(len(sums)):
+        total = np.uint64(0)
+        for word in range(_ROW):
+            total += words[row * _ROW + word] * factors[word]
+        sums[row] = total

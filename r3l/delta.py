@@ -22,12 +22,14 @@ import zstandard
 
 from r3l.checksum import Bytes, checksum
 from r3l.codec import pack, unpack
+from r3l.compiled import compiled, read, types, written
 from r3l.errors import RecordError, WeightsError
 
 LEVEL = 1  # zstd; higher levels gain under 2 % on such data and take several times longer
 FAR = 255
-BLOCK = 1 << 18  # elements compared at a time, so that they stay in the processor's cache
-_NOWHERE = np.zeros(0, dtype=np.int64)
+SAMPLE = 509  # elements between two that are looked at first; a prime meets every column
+BLOCK = 1024  # elements compared at a time, so that they stay in the processor's cache
+Elements = npt.NDArray[Any]
 _UNSIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _SIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<i2"), 4: np.dtype("<i4")}
 
@@ -68,49 +70,92 @@ class Patch:
 def encode(
     old: Bytes, new: Bytes, *, base: int, version: int, width: int, worth: float = 1.0
 ) -> Patch | None:
-    """The patch from `old` to `new` (uint8 [n], n a multiple of `width`).
+    """The patch from `old` to `new` (both uint8 [n], n a multiple of `width`).
 
     None where more than a share `worth` of the elements changed, or where it would not be
     smaller than the bytes themselves.
     """
+    if len(old) != len(new):
+        raise ValueError(f"a patch from {len(old)} bytes to {len(new)}")
     before, after = old.view(_UNSIGNED[width]), new.view(_UNSIGNED[width])
-    changes = _changes(before, after, int(worth * len(after)))
-    if changes is None:
+    if _clearly_more(before, after, worth):
         return None
-    where, differences = changes
-    gaps = np.diff(where, prepend=-1) - 1
-    far = gaps[gaps >= FAR].astype("<u4")
-    coded = _zigzag(differences, width)
+    limit = int(worth * len(after))
+    gaps = np.empty(limit, dtype=np.uint8)
+    far = np.empty(len(after) // FAR, dtype="<u4")
+    differences = np.empty(limit, dtype=_UNSIGNED[width])
+    in_words = len(new) // 8 * 8
+    words = old[:in_words].view("<u8"), new[:in_words].view("<u8")
+    changed, far_count = _compare(before, after, *words, gaps, far, differences)
+    if changed < 0:
+        return None
+    coded = _zigzag(differences[:changed], width)
     planes = [(coded >> 8 * plane).astype(np.uint8) for plane in range(width)]
-    streams = (np.minimum(gaps, FAR).astype(np.uint8), far, *planes)
+    streams = gaps[:changed], far[:far_count], *planes
     together = b"".join(stream.tobytes() for stream in streams)
     body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(together)
     if len(body) >= len(new):
         return None
-    return Patch(base, version, width, len(where), len(far), checksum(new), body)
+    return Patch(base, version, width, changed, far_count, checksum(new), body)
 
 
-def _changes(
-    before: npt.NDArray[Any], after: npt.NDArray[Any], limit: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]] | None:
-    """(positions, new minus old there); None as soon as more than `limit` are found."""
-    found, where, differences = 0, [_NOWHERE], [after[:0]]
-    differs = np.zeros(BLOCK, dtype=np.bool_)
+def _clearly_more(before: Elements, after: Elements, worth: float) -> bool:
+    """Whether a sample leaves no doubt that more than a share `worth` changed."""
+    differ = before[::SAMPLE] != after[::SAMPLE]
+    return bool(np.count_nonzero(differ) > 1.1 * worth * len(differ) + 10)
+
+
+def _comparing(element: Any) -> Any:
+    arrays = [read(element)] * 2 + [read(types.uint64)] * 2
+    found = written(types.uint8), written(types.uint32), written(element)
+    return types.UniTuple(types.int64, 2)(*arrays, *found)
+
+
+@compiled(_comparing(types.uint16), _comparing(types.uint32))
+def _compare(
+    before: Elements,
+    after: Elements,
+    before_words: Elements,
+    after_words: Elements,
+    gaps: Elements,
+    far: Elements,
+    differences: Elements,
+) -> tuple[int, int]:
+    """Find what differs; returns (changes, far gaps), or (-1, 0) where `gaps` is too short.
+
+    Which ones differ cannot be foretold, so they are listed without a branch: first words of 64
+    bits, as nearly all are equal, then elements of those that differ.
+    """
+    in_word = 8 // after.itemsize
+    found, found_far, expected = 0, 0, 0
+    words, elements = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for start in range(0, len(after), BLOCK):
         old, new = before[start : start + BLOCK], after[start : start + BLOCK]
-        np.not_equal(old, new, out=differs[: len(new)])
-        differs[len(new) :] = False
-        # Few are set: most are passed by eight at a time.
-        eights = differs.view(np.uint64)
-        some = np.flatnonzero(eights != 0)
-        at = np.flatnonzero(eights[some].view(np.bool_))
-        positions = (some[at >> 3] << 3) + (at & 7)
-        found += len(positions)
-        if found > limit:
-            return None
-        where.append(positions + start)
-        differences.append(new[positions] - old[positions])
-    return np.concatenate(where), np.concatenate(differences)
+        first, last = start // in_word, (start + len(new)) // in_word
+        old_words, new_words = before_words[first:last], after_words[first:last]
+        some, count = 0, 0
+        for word in range(len(new_words)):
+            words[some] = word
+            some += old_words[word] != new_words[word]
+        for word in words[:some]:
+            for element in range(word * in_word, (word + 1) * in_word):
+                elements[count] = element
+                count += old[element] != new[element]
+        for element in range(len(new_words) * in_word, len(new)):
+            elements[count] = element
+            count += old[element] != new[element]
+        if found + count > len(gaps):
+            return -1, 0
+        for element in elements[:count]:
+            gap = start + element - expected
+            if gap >= FAR:
+                far[found_far] = gap
+                found_far += 1
+            gaps[found] = min(gap, FAR)
+            differences[found] = new[element] - old[element]
+            expected = start + element + 1
+            found += 1
+    return found, found_far
 
 
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
@@ -127,14 +172,15 @@ def apply(patch: Patch, held: Bytes, *, version: int) -> None:
     if patch.width not in _UNSIGNED or len(held) % patch.width:
         raise _damaged(f"elements of {patch.width} bytes in {len(held)}")
     elements = held.view(_UNSIGNED[patch.width])
-    where, values = _read(patch, len(elements))
-    elements[where] += values
+    gaps, far, differences = _read(patch, len(elements))
+    if not _add(gaps, far, differences, elements):
+        raise _damaged("its gaps are miscounted or reach past the end")
     if checksum(held) != patch.checksum:
         raise _damaged("its result has another checksum")
 
 
-def _read(patch: Patch, elements: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """(positions, what to add there); every count is checked before memory is taken for it."""
+def _read(patch: Patch, elements: int) -> tuple[Elements, Elements, Elements]:
+    """(gaps, far, differences); every count is checked before memory is taken for it."""
     changed, far_count, width = patch.changed, patch.far, patch.width
     if not 0 <= far_count <= changed <= elements:
         raise _damaged(f"{changed} changes, {far_count} far, of {elements} elements")
@@ -145,31 +191,48 @@ def _read(patch: Patch, elements: int) -> tuple[npt.NDArray[np.int64], npt.NDArr
         streams = zstandard.ZstdDecompressor().decompress(patch.body)
     except zstandard.ZstdError as error:
         raise _damaged(str(error)) from None
-    gaps = np.frombuffer(streams, np.uint8, changed).astype(np.int64)
-    is_far = gaps == FAR
-    if np.count_nonzero(is_far) != far_count:
-        raise _damaged("its far gaps are miscounted")
-    gaps[is_far] = np.frombuffer(streams, "<u4", far_count, changed)
-    where = np.cumsum(gaps + 1) - 1
-    if changed and where[-1] >= elements:
-        raise _damaged("it reaches past the end")
+    gaps = np.frombuffer(streams, np.uint8, changed)
+    far = np.frombuffer(streams, "<u4", far_count, changed)
     planes = np.frombuffer(streams, np.uint8, offset=changed + 4 * far_count)
-    coded = np.zeros(changed, dtype=_UNSIGNED[width])
-    for plane, part in enumerate(planes.reshape(width, changed)):
-        coded |= part.astype(_UNSIGNED[width]) << 8 * plane
-    return where, _unzigzag(coded, width)
+    coded = np.empty(width * changed, dtype=np.uint8)
+    for plane in range(width):
+        coded[plane::width] = planes[plane * changed : (plane + 1) * changed]
+    return gaps, far, _unzigzag(coded.view(_UNSIGNED[width]), width)
 
 
-def _zigzag(difference: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+def _adding(element: Any) -> Any:
+    return types.boolean(read(types.uint8), read(types.uint32), read(element), written(element))
+
+
+@compiled(_adding(types.uint16), _adding(types.uint32))
+def _add(gaps: Elements, far: Elements, differences: Elements, elements: Elements) -> bool:
+    """Add each difference at its place; False where one is past the end or `far` too short."""
+    at, passed_far = np.int64(0), 0
+    for change in range(len(gaps)):
+        gap = np.int64(gaps[change])
+        if gap == FAR:
+            if passed_far == len(far):
+                return False
+            gap = np.int64(far[passed_far])
+            passed_far += 1
+        at += gap
+        if at >= len(elements):
+            return False
+        elements[at] += differences[change]
+        at += 1
+    return True
+
+
+def _zigzag(difference: Elements, width: int) -> Elements:
     """0, -1, 1, -2 … as 0, 1, 2, 3 …, modulo the width: small either way means small."""
     signed = difference.view(_SIGNED[width])
-    coded: npt.NDArray[Any] = (signed << 1) ^ (signed >> (8 * width - 1))
+    coded: Elements = (signed << 1) ^ (signed >> (8 * width - 1))
     return coded.view(_UNSIGNED[width])
 
 
-def _unzigzag(coded: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+def _unzigzag(coded: Elements, width: int) -> Elements:
     signs = (coded & 1).view(_SIGNED[width])
-    difference: npt.NDArray[Any] = (coded >> 1) ^ (-signs).view(_UNSIGNED[width])
+    difference: Elements = (coded >> 1) ^ (-signs).view(_UNSIGNED[width])
     return difference
 
 

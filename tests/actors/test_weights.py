@@ -17,7 +17,7 @@ from buffer.keys import generate
 from learner.publisher import WeightPublisher
 from r3l.delta import Patch
 from r3l.errors import PublisherUnavailable, UserError, WeightsError
-from r3l.weights import CHUNK_BYTES, Layout, Manifest
+from r3l.manifest import CHUNK_BYTES, Layout, Manifest
 
 Tensors = list[tuple[str, torch.Tensor]]
 

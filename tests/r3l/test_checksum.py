@@ -43,3 +43,10 @@ def test_it_is_the_sum_that_is_written_down() -> None:
 def test_length_and_emptiness_count() -> None:
     sizes = [0, 1, 8, ROW, ROW + 8, 2 * ROW]
     assert len({checksum(np.zeros(size, dtype=np.uint8)) for size in sizes}) == len(sizes)
+
+
+def test_bytes_may_lie_at_any_address() -> None:
+    for shift in range(8):
+        room = np.zeros(len(DATA) + 8, dtype=np.uint8)
+        room[shift : shift + len(DATA)] = DATA
+        assert checksum(room[shift : shift + len(DATA)]) == checksum(DATA)

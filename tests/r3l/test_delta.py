@@ -47,6 +47,52 @@ def test_a_patch_gives_back_the_new_bytes_whatever_they_are(
         assert patch.changed == np.count_nonzero(old != new)
 
 
+@given(st.integers(0, 1 << 30), st.sampled_from([2, 4]), st.floats(0, 1), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_every_change_of_a_stretch_of_any_length_is_found_where_it_is(
+    seed: int, width: int, share: float, in_bursts: bool
+) -> None:
+    """Several blocks and a part of one, at any address, against Python's own comparison."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 5000))
+    room = np.zeros(width * size + 8, dtype=np.uint8)
+    old = room[(shift := int(rng.integers(0, 8))) : shift + width * size].view(WIDTHS[width])
+    old[:] = rng.integers(0, 1 << 8 * width, size, dtype=WIDTHS[width])
+    where = rng.random(size if not in_bursts else size // 300 + 1) < share**3
+    where = np.repeat(where, 300)[:size] if in_bursts else where
+    new = old.copy()
+    new[where] ^= rng.integers(0, 3, where.sum(), dtype=WIDTHS[width])
+    patch = patch_between(old, new, width)
+    changed = sum(o != n for o, n in zip(old.tolist(), new.tolist(), strict=True))
+    if patch is None:
+        assert changed > size // 4 or old.nbytes < 200
+        return
+    assert patch.changed == changed
+    apply(patch, old.view(np.uint8), version=3)
+    assert old.tobytes() == new.tobytes()
+    assert room[:shift].sum() == room[shift + width * size :].sum() == 0
+
+
+@pytest.mark.parametrize("size", [50_000, 1 << 22])
+@pytest.mark.parametrize(("share", "made"), [(0.045, True), (0.1, False)])
+def test_no_patch_is_made_of_more_changes_than_it_is_worth(
+    share: float, made: bool, size: int
+) -> None:
+    """Of many elements a sample shows it, of few only the count."""
+    old = np.random.default_rng(0).integers(0, 1 << 16, size, dtype=np.uint16)
+    new = changed_copy(old, share)
+    patch = encode(old.view(np.uint8), new.view(np.uint8), base=3, version=4, width=2, worth=0.05)
+    assert (patch is not None) == made
+    if patch is not None:
+        apply(patch, old.view(np.uint8), version=3)
+        assert old.tobytes() == new.tobytes()
+
+
+def test_stretches_of_two_lengths_have_no_patch() -> None:
+    with pytest.raises(ValueError, match="from 20 bytes to 18"):
+        patch_between(np.zeros(10, dtype=np.uint16), np.zeros(9, dtype=np.uint16))
+
+
 def test_signs_that_flip_and_numbers_that_are_none_survive() -> None:
     old = np.array([0x0000, 0x8000, 0x7F80, 0x7FC1, 0xFFFF, 0, 0, 0, 0] * 9, dtype=np.uint16)
     new = old.copy()
@@ -135,3 +181,16 @@ def test_a_patch_cannot_ask_for_more_memory_than_its_stretch_has() -> None:
     for lie in ({"changed": 1 << 40}, {"far": patch.changed + 1}, {"changed": 50}, {"width": 3}):
         with pytest.raises(WeightsError, match="damaged"):
             apply(replace(patch, **lie), held, version=3)
+
+
+def test_a_patch_of_a_longer_stretch_is_refused_and_writes_nothing_past_the_end() -> None:
+    old = np.zeros(5000, dtype=np.uint16)
+    new = old.copy()
+    new[[10, 4000, 4001]] = 9
+    patch = patch_between(old, new)
+    assert patch is not None and patch.far == 1
+    for size in (3000, 4000, 4001):
+        held = old.copy()
+        with pytest.raises(WeightsError, match="past the end"):
+            apply(patch, held[:size].view(np.uint8), version=3)
+        assert not held[size:].any()
