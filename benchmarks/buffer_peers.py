@@ -3,6 +3,7 @@
     one client leases, puts and draws ─┬─ alone
                                        ├─ beside peers that ask for groups and were stopped
                                        ├─ beside connections that come and go, saying nothing
+                       ├─ beside as many to another process: what the machine itself costs
                                        └─ beside messages that are no requests
     in turn, several rounds ─► p50 and p99 of its calls, each beside the figure alone
 
@@ -17,6 +18,7 @@ import os
 import random
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -58,6 +60,19 @@ def connections(endpoint: str, groups: list[str], pace: float, acts: Any) -> Non
         acts.value += 1
 
 
+def elsewhere(endpoint: str, groups: list[str], pace: float, acts: Any) -> None:
+    """The same, to a socket that is not the service's."""
+    other = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    threading.Thread(target=_hang_up, args=(other,), daemon=True).start()
+    host, port = other.getsockname()
+    connections(f"tcp://{host}:{port}", groups, pace, acts)
+
+
+def _hang_up(listener: socket.socket) -> None:
+    while True:
+        listener.accept()[0].close()
+
+
 def nonsense(endpoint: str, groups: list[str], pace: float, acts: Any) -> None:
     """Sends what is no request."""
     dealer = zmq.Context().socket(zmq.DEALER)
@@ -83,6 +98,7 @@ PEERS: dict[str, Peer | None] = {
     "alone": None,
     "stopped peers": stopped,
     "connections": connections,
+    "as many elsewhere": elsewhere,
     "nonsense": nonsense,
 }
 
@@ -91,10 +107,12 @@ PEERS: dict[str, Peer | None] = {
 @click.option("--rounds", default=3, show_default=True, help="times every kind of peer has a turn")
 @click.option("--calls", default=400, show_default=True, help="groups put in a turn")
 @click.option("--pace", default=2000.0, show_default=True, help="acts of a bad peer a second")
-def main(rounds: int, calls: int, pace: float) -> None:
+@click.option("--peer", multiple=True, type=click.Choice([*PEERS]), help="only these, and alone")
+def main(rounds: int, calls: int, pace: float, peer: tuple[str, ...]) -> None:
     """Measure a good client beside bad ones."""
-    times: dict[str, dict[str, list[float]]] = {name: {"put": [], "draw": []} for name in PEERS}
-    acts = {name: multiprocessing.Value("q", 0) for name in PEERS}
+    peers = {name: PEERS[name] for name in PEERS if name in ("alone", *(peer or PEERS))}
+    times: dict[str, dict[str, list[float]]] = {name: {"put": [], "draw": []} for name in peers}
+    acts = {name: multiprocessing.Value("q", 0) for name in peers}
     options = ("--groups-per-step", 12, "--max-staleness", 1_000_000, "--lease-s", 86_400)
     with (
         tempfile.TemporaryDirectory(prefix="buffer-peers-") as folder,
@@ -104,8 +122,8 @@ def main(rounds: int, calls: int, pace: float) -> None:
         client.add_tasks([Task(f"t{i}", "workshop", i) for i in range(1000)])
         groups = [_put(client, []) for _ in range(12)]
         for _ in range(rounds):
-            for name, peer in PEERS.items():
-                with _beside(peer, service.endpoint, groups, pace, acts[name]):
+            for name, bad in peers.items():
+                with _beside(bad, service.endpoint, groups, pace, acts[name]):
                     _work(client, calls, times[name])
         memory, figures = service.process.memory_info(), client.stats()
     _report(times, {name: number.value for name, number in acts.items()})
@@ -156,12 +174,12 @@ def _put(client: BufferClient, times: list[float]) -> str:
 
 
 def _report(times: dict[str, dict[str, list[float]]], acts: dict[str, int]) -> None:
-    click.echo(f"{'beside':16}{'acts':>10}" + "".join(
+    click.echo(f"{'beside':18}{'acts':>10}" + "".join(
         f"{f'{verb} p50':>12}{f'{verb} p99, ms':>16}" for verb in ("put", "draw")
     ))  # fmt: skip
     alone = times["alone"]
     for name, own in times.items():
-        line = f"{name:16}{acts[name]:>10,}"
+        line = f"{name:18}{acts[name]:>10,}"
         for verb, values in own.items():
             p50, p99 = quantile(values, 0.5), quantile(values, 0.99)
             line += f"{p50:>12.2f}{p99:>8.2f} {p99 / quantile(alone[verb], 0.99):>5.2f} x"

@@ -6,10 +6,12 @@ import pytest
 from click.testing import CliRunner
 
 from buffer import cli, expression, offline
+from buffer.samplers import SAMPLERS, Sampling
 from buffer.store import Store
 from buffer.verify import verify
 from r3l.errors import NotFound, UserError
 from r3l.records import GroupPlan, SlotResult
+from tests.buffer.conftest import Desk, _done
 
 ROW = {"reward": 0.7, "env": "workshop", "step": 3}
 NAMES = frozenset(ROW)
@@ -118,3 +120,23 @@ def test_a_store_can_be_listed_beside_the_service_that_owns_it(serve, tasks, tmp
         store = Store(served.folder, read_only=True)
         assert [row["state"] for row in offline.rows(store)] == ["leased"]
         store.close()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_snapshot_gives_the_batches_that_the_store_would_have(make_desk, tasks, tmp_path, name):
+    desk = make_desk(per_step=9, sampling=Sampling(name, reuse=3, beta=0.5), seed=7)
+    desk.add(tasks(9))
+    for reward in range(9):
+        lease = desk.lease(plan=GroupPlan(2))
+        desk.put(lease.group_id, [_done("base", 0), _done("base", 1, reward=float(reward))])
+    desk.commit(desk.draw(4).draw_id, 1)
+    desk.store.copy(tmp_path / "snapshot")
+    beside = Desk(tmp_path / "snapshot", **vars(desk.settings))
+    beside.rids = desk.rids
+    for step in (2, 3, 4):
+        ours, theirs = desk.draw(4, 1), beside.draw(4, 1)
+        assert ours == theirs and len(ours.groups) == 4
+        desk.commit(ours.draw_id, step, 1)
+        beside.commit(theirs.draw_id, step, 1)
+    assert verify(beside.store) == []
+    beside.store.close()
