@@ -25,6 +25,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 KEPT_BYTES = 32 << 20
 LONGEST_S = 1e9  # of any time that can be set; far longer than a store lives
 SPARE_FILES = 1000  # open files beside connections, and room for those being turned away
+SILENT_FILES = 20_000  # for connections that have yet to say who they are, where the system allows
 
 
 @click.group()
@@ -151,7 +152,9 @@ def _allow_files(connections: int) -> None:
             f"connections {connections}: need {needed} open files, this system allows {most} "
             "(ulimit -n); ask for fewer"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, needed), most))
+    wanted = max(now, needed + SILENT_FILES)
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
 def _keep_freed_memory() -> None:

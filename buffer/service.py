@@ -23,7 +23,7 @@ import zmq
 from buffer import outcome, protocol, reads
 from buffer.book import Settings
 from buffer.entry import Status
-from buffer.gate import Gate
+from buffer.gate import HANDSHAKE_S, Gate
 from buffer.keys import ServiceKeys
 from buffer.outbox import Outbox
 from buffer.protocol import CREDIT, LARGE, Frame, Groups
@@ -36,7 +36,7 @@ POLL_MS = 100
 RECEIVE_AT_ONCE = 64
 QUEUE_BYTES = 128 << 20  # requests in memory; beyond, the socket is left to push back
 LINGER_MS = 2000
-HANDSHAKE_MS = 10_000  # for a new connection to say who it is
+BACKLOG = 1024  # connections that the system keeps until they are accepted
 log = logging.getLogger(__name__)
 
 
@@ -222,7 +222,8 @@ def _bind(router: Any, bind: str) -> None:
     router.set(zmq.SNDHWM, 2 * CREDIT)
     router.set(zmq.RCVHWM, 64)
     router.set(zmq.MAXMSGSIZE, protocol.MESSAGE_LIMIT)
-    router.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
+    router.set(zmq.BACKLOG, BACKLOG)
     router.set(zmq.HEARTBEAT_IVL, 2000)
     router.set(zmq.HEARTBEAT_TIMEOUT, 20000)
     router.copy_threshold = LARGE

@@ -21,6 +21,8 @@ from r3l.records import GroupPlan, SlotResult
 
 pytestmark = pytest.mark.system
 
+GREETING = b"\xff" + b"\0" * 7 + b"\1\x7f\3\0NULL" + b"\0" * 48  # of ZMTP 3.0
+
 
 def _until(happened, seconds=30):
     end = time.monotonic() + seconds
@@ -45,14 +47,34 @@ def test_who_comes_when_all_places_are_taken_is_turned_away_until_one_is_free(se
         client.close()
 
 
+def test_silent_connections_take_no_places_and_do_not_stay(serve):
+    served = serve("tcp://127.0.0.1:0", "--connections", 4)
+    process = psutil.Process(served.process.pid)
+    host, port = served.endpoint.removeprefix("tcp://").split(":")
+    files = process.num_fds()
+    silent = [socket.create_connection((host, int(port))) for _ in range(300)]
+    for number, stranger in enumerate(silent):
+        stranger.sendall(GREETING[: (0, 1, 12, 64)[number % 4]])
+    _until(lambda: process.num_fds() >= files + 300)
+    clients = [BufferClient(served.endpoint, timeout_s=5) for _ in range(4)]
+    for client in clients:
+        assert client.stats().refused == {}
+    with BufferClient(served.endpoint, timeout_s=1) as late, pytest.raises(BufferUnavailable):
+        late.stats()  # the places are taken by those who said who they are
+    _until(lambda: process.num_fds() < files + 30)  # four clients, and what the service opened
+    for client in clients:
+        client.close()
+    for stranger in silent:
+        stranger.close()
+
+
 def test_connections_that_say_nothing_or_nonsense_do_not_stop_the_others(serve):
     served = serve()
     host, port = served.endpoint.removeprefix("tcp://").split(":")
     with BufferClient(served.endpoint) as client:
         strangers = [socket.create_connection((host, int(port))) for _ in range(100)]
-        greeting = b"\xff" + b"\0" * 7 + b"\1\x7f\3\0NULL" + b"\0" * 48
         for number, stranger in enumerate(strangers):
-            with_length = greeting + b"\x06" + (2 << 30).to_bytes(8, "big")  # a 2 GB command
+            with_length = GREETING + b"\x06" + (2 << 30).to_bytes(8, "big")  # a 2 GB command
             stranger.sendall(
                 (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x80\x04.", with_length)[number % 4]
             )
