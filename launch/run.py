@@ -24,6 +24,7 @@ from r3l.config import BufferConfig
 WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
+QUIET_S = 300.0  # without a step or an evaluation, until it is said what the learner said last
 LEARNER_DONE = "r3l-learner done"
 
 
@@ -42,7 +43,8 @@ class Run:
         )
         self.evaluations: list[dict[str, float]] = []
         self.steps = 0
-        self.began = time.monotonic()
+        self.began = self.moved = time.monotonic()
+        self.quiet_s = QUIET_S
         self.interrupted = ""
 
     def execute(self) -> int:
@@ -70,6 +72,7 @@ class Run:
             self._start(name, resume=self.plan.resume)
         while not self.interrupted:
             self._show_progress()
+            self._break_silence()
             for child in self.children.dead():
                 code = self._after_death(child)
                 if code is not None:
@@ -124,8 +127,19 @@ class Run:
             self.say(f"  {line}")
         return code if code in FINAL else 1
 
+    def _break_silence(self) -> None:
+        """Say that nothing has come for long and what the learner, which knows whom it waits for,
+        said last; each time after twice as long."""
+        silent = time.monotonic() - self.moved
+        if silent > self.quiet_s:
+            self.quiet_s *= 2
+            learner = next(child for child in self.children.members if child.name == "learner")
+            said = "".join(learner.last_lines(1)) or "nothing"
+            self.say(f"no step for {silent:.0f} s; the learner said last: {said} ({learner.log})")
+
     def _show_progress(self) -> None:
         for line in self.progress.new():
+            self.moved, self.quiet_s = time.monotonic(), QUIET_S
             if line["kind"] == "eval":
                 self.evaluations.append(line)
                 self.say(eval_line(line))

@@ -192,6 +192,34 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
     assert said[-1] == f"SIGINT: stopping; resume with --resume --run {tmp_path}"
 
 
+def test_a_run_in_which_nothing_moves_says_what_the_learner_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waiting(Played):
+        def _learner_command(self) -> list[str]:
+            waits = "print('learner waits for actors', flush=True); import time; time.sleep(600)"
+            return [sys.executable, "-c", waits]
+
+    monkeypatch.setattr("launch.run.QUIET_S", 0.5)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "buffer-again").touch()
+    plan: Any = SimpleNamespace(
+        run=tmp_path, config=load(), actors=0, resume=False, learner_device="cpu", learner_ranks=1
+    )
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "learner waits for actors" in line:
+            run.interrupted = "SIGINT"
+
+    run = Waiting(plan, say)
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert all(line.startswith("no step for ") for line in said[:-1])
+    assert "; the learner said last: learner waits for actors (" in said[-2]
+
+
 def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_lines(
     tmp_path: Path,
 ) -> None:
