@@ -206,7 +206,7 @@ def write(record: Any) -> bytes:
     convert = _converter(kind)
     try:
         return _encode(record if convert is None else convert(record))
-    except (TypeError, ValueError, BufferError, OverflowError, RecursionError):
+    except (TypeError, ValueError, AttributeError, BufferError, OverflowError, RecursionError):
         raise Unusual from None
 
 

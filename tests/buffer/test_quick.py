@@ -292,5 +292,10 @@ def test_drawn_groups_are_decoded_when_looked_at_and_a_damaged_one_is_named_then
 def test_values_that_msgspec_cannot_write_are_left_to_the_careful_writer():
     attempt = replace(_attempt(), reward=np.float32(0.5), seed=np.int64(3))
     assert codec.encode_unchecked(attempt) == codec.encode(attempt)
+    turned = replace(_attempt(), step_spans=np.asfortranarray(_attempt().step_spans))
+    assert codec.encode_unchecked(turned) == codec.encode(_attempt())
+    for wrong in ("no sample", replace(RECORDS[3])):
+        with pytest.raises(RecordError, match=r"SlotResult\.aux"):
+            codec.encode_unchecked(SlotResult("base", 0, "not_triggered", aux=(wrong,)))
     with pytest.raises(RecordError, match=r"Task\.seed"):
         codec.encode_unchecked(Task("t", "e", object()))
