@@ -21,6 +21,7 @@ import zmq.asyncio
 from actors.staging import UNKNOWN, StagedWeights
 from buffer.keys import ClientKeys, load, present
 from r3l.codec import pack, unpack
+from r3l.delta import warm_up
 from r3l.endpoints import check_endpoint
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
 from r3l.manifest import MANIFEST_LIMIT, Manifest
@@ -65,6 +66,7 @@ class WeightSubscriber:
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10.0, keys: Path | None = None) -> None:
         self.endpoint, self.timeout_s = check_endpoint(endpoint, "weights"), timeout_s
+        warm_up()
         self.figures = TransferFigures()
         self.loaded: tuple[str, int] | None = None
         self.staged: StagedWeights | None = None

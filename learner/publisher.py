@@ -30,6 +30,7 @@ from buffer.gate import Gate
 from buffer.keys import ServiceKeys, load
 from r3l.checksum import Bytes
 from r3l.codec import pack, unpack
+from r3l.delta import warm_up
 from r3l.endpoints import check_bind, is_local
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
 from r3l.manifest import MANIFEST_LIMIT, Layout, Manifest
@@ -65,6 +66,7 @@ class WeightPublisher:
         worth: float | None = None,
     ) -> None:
         check_bind(bind, "weights", encrypted=keys is not None)
+        warm_up()
         self.anchor_every = anchor_every
         self.worth = worth or (WORTH_LOCALLY if is_local(bind) else WORTH)
         self.origin = uuid.uuid4().hex

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from r3l.compiled import compiled, read, types, written
+from r3l.compiled import compiled, read, written
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,15 +30,16 @@ def checksum(data: Bytes) -> int:
     """
     sums = np.empty(len(data) // (8 * _ROW), dtype="<u8")
     in_rows = len(sums) * 8 * _ROW
-    _sum_rows(data[:in_rows].view("<u8"), _FACTORS, sums)
+    sum_rows(data[:in_rows].view("<u8"), _FACTORS, sums)
     whole = hashlib.blake2b(sums.tobytes(), digest_size=8)
     whole.update(data[in_rows:].tobytes())
     whole.update(len(data).to_bytes(8, "little"))
     return int.from_bytes(whole.digest(), "little")
 
 
-@compiled(types.void(read(types.uint64), read(types.uint64), written(types.uint64)))
-def _sum_rows(words: npt.NDArray[Any], factors: npt.NDArray[Any], sums: npt.NDArray[Any]) -> None:
+@compiled(f"void({read('uint64')}, {read('uint64')}, {written('uint64')})")
+def sum_rows(words: npt.NDArray[Any], factors: npt.NDArray[Any], sums: npt.NDArray[Any]) -> None:
+    """The sum of each row of words, weighted."""
     for row in range(len(sums)):
         total = np.uint64(0)
         for word in range(_ROW):

@@ -1,51 +1,67 @@
 """Loops in machine code: what numpy could only do in many passes, made by numba.
 
-A loop is compiled when its module is imported, so that no update ever waits for it, and kept
-beside the source or in the user's cache folder, where the next process finds it. It runs without
-Python's lock.
+`prepare` compiles every loop, so that no update waits for it; the code is kept beside the source
+or in the user's cache folder, where the next process finds it. A loop runs without Python's lock.
+numba is imported by those processes alone that prepare or run a loop: it costs them 130 MB, and
+vLLM's CPU engine does not start where it is loaded.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-from numba import njit, types
+from functools import cached_property
+from typing import Any
 
 log = logging.getLogger(__name__)
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-__all__ = ["compiled", "read", "types", "written"]
 
-
-def read(element: Any) -> Any:
+def read(element: str) -> str:
     """The type of a contiguous array that is only read; it may lie at any address."""
-    return types.Array(element, 1, "C", readonly=True, aligned=False)
+    return f"Array({element}, 1, 'C', True, None, False)"
 
 
-def written(element: Any) -> Any:
+def written(element: str) -> str:
     """The type of a contiguous array that is written; it may lie at any address."""
-    return types.Array(element, 1, "C", readonly=False, aligned=False)
+    return f"Array({element}, 1, 'C', False, None, False)"
 
 
-def compiled(*signatures: Any) -> Callable[[Function], Function]:
-    """Compile a function for these signatures, such as `types.int64(read(types.uint8))`.
+class Compiled:
+    """A function of arrays and numbers, in machine code from its first call on."""
 
-    It takes nothing else, and looks at no bounds. Raises numba's error where it cannot be compiled.
-    """
+    def __init__(self, function: Callable[..., Any], signatures: tuple[str, ...]) -> None:
+        self.function, self.signatures = function, list(signatures)
 
-    def compile_now(function: Function) -> Function:
-        made: Function
+    def __call__(self, *values: Any) -> Any:
+        """Call it; it looks at no bounds, and takes nothing but what its signatures name."""
+        return self.code(*values)
+
+    @cached_property
+    def code(self) -> Any:
+        """What numba made of it; raises numba's error where it cannot."""
+        from numba import njit
+
         try:
-            made = njit(list(signatures), nogil=True, cache=True)(function)
+            return njit(self.signatures, nogil=True, cache=True)(self.function)
         except (RuntimeError, OSError) as error:
             log.warning(
                 "%s: compiled again at every start, as it cannot be kept (%s); let NUMBA_CACHE_DIR "
                 "name a folder that can be written",
-                function.__qualname__, error,
+                self.function.__qualname__, error,
             )  # fmt: skip
-            made = njit(list(signatures), nogil=True)(function)
-        return made
+            return njit(self.signatures, nogil=True)(self.function)
 
-    return compile_now
+
+def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Compiled]:
+    """Make a function `Compiled` for signatures such as `int64(int64)`, in numba's notation."""
+
+    def make(function: Callable[..., Any]) -> Compiled:
+        return Compiled(function, signatures)
+
+    return make
+
+
+def prepare(*loops: Compiled) -> None:
+    """Compile these now: seconds the first time on a machine, later half of one."""
+    for loop in loops:
+        loop.code  # noqa: B018

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from r3l.checksum import Bytes, checksum
+from r3l.checksum import Bytes, checksum, sum_rows
 from r3l.codec import pack, unpack
-from r3l.compiled import compiled, read, types, written
+from r3l.compiled import compiled, prepare, read, written
 from r3l.errors import RecordError, WeightsError
 
 LEVEL = 1  # zstd; higher levels gain under 2 % on such data and take several times longer
@@ -105,13 +105,13 @@ def _clearly_more(before: Elements, after: Elements, worth: float) -> bool:
     return bool(np.count_nonzero(differ) > 1.1 * worth * len(differ) + 10)
 
 
-def _comparing(element: Any) -> Any:
-    arrays = [read(element)] * 2 + [read(types.uint64)] * 2
-    found = written(types.uint8), written(types.uint32), written(element)
-    return types.UniTuple(types.int64, 2)(*arrays, *found)
+def _comparing(element: str) -> str:
+    arrays = [read(element)] * 2 + [read("uint64")] * 2
+    found = written("uint8"), written("uint32"), written(element)
+    return f"UniTuple(int64, 2)({', '.join((*arrays, *found))})"
 
 
-@compiled(_comparing(types.uint16), _comparing(types.uint32))
+@compiled(_comparing("uint16"), _comparing("uint32"))
 def _compare(
     before: Elements,
     after: Elements,
@@ -200,11 +200,11 @@ def _read(patch: Patch, elements: int) -> tuple[Elements, Elements, Elements]:
     return gaps, far, _unzigzag(coded.view(_UNSIGNED[width]), width)
 
 
-def _adding(element: Any) -> Any:
-    return types.boolean(read(types.uint8), read(types.uint32), read(element), written(element))
+def _adding(element: str) -> str:
+    return f"boolean({read('uint8')}, {read('uint32')}, {read(element)}, {written(element)})"
 
 
-@compiled(_adding(types.uint16), _adding(types.uint32))
+@compiled(_adding("uint16"), _adding("uint32"))
 def _add(gaps: Elements, far: Elements, differences: Elements, elements: Elements) -> bool:
     """Add each difference at its place; False where one is past the end or `far` too short."""
     at, passed_far = np.int64(0), 0
@@ -234,6 +234,11 @@ def _unzigzag(coded: Elements, width: int) -> Elements:
     signs = (coded & 1).view(_SIGNED[width])
     difference: Elements = (coded >> 1) ^ (-signs).view(_UNSIGNED[width])
     return difference
+
+
+def warm_up() -> None:
+    """Compile what encodes and applies patches, before an update has to wait for it."""
+    prepare(_compare, _add, sum_rows)
 
 
 def _damaged(what: str) -> WeightsError:
