@@ -87,6 +87,8 @@ def verdicts(measured: Rounds) -> str:
         f"put / raw LMDB: {rate('r3l service', 'put') / rate('raw LMDB', 'put'):.2f} (0.90 asked)",
         f"draw / raw ZeroMQ: {rate('r3l service', 'draw') / rate('raw ZeroMQ', 'draw'):.2f} "
         "(0.50 asked)",
+        f"put / bare service: {rate('r3l service', 'put') / rate('bare service', 'put'):.2f}, "
+        f"draw: {rate('r3l service', 'draw') / rate('bare service', 'draw'):.2f}",
         f"CPU put {cost('put'):.2f} ms (0.30 asked), draw {cost('draw'):.2f} ms (0.15 asked), "
         f"{cost('draw') + cost('read drawn'):.2f} ms with everything drawn read",
     ]

@@ -188,6 +188,12 @@ def raw_zeromq(run: Run) -> dict[str, Figures]:
     return figures
 
 
+def bare_service(run: Run) -> dict[str, Figures]:
+    """LMDB behind the simplest service: bytes in, bytes out, no lease, no check, no ledger. What
+    a Python service over ZeroMQ costs before it does anything for its users."""
+    return behind_service(run, lmdb_storage)
+
+
 # ── peers ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -329,6 +335,22 @@ def sqlite_storage(folder: Path, groups: int) -> tuple[Put, Get]:
     return put, get
 
 
+def lmdb_storage(folder: Path, groups: int) -> tuple[Put, Get]:
+    """LMDB, synchronous, a key a group."""
+    env = lmdb.open(str(folder / "lmdb"), map_size=8 << 30, readahead=False, lib_version=0)
+
+    def put(first: int, blobs: list[bytes]) -> None:
+        with env.begin(write=True) as txn:
+            for number, blob in enumerate(blobs, first):
+                txn.put(number.to_bytes(8, "big"), blob)
+
+    def get(numbers: list[int]) -> list[bytes]:
+        with env.begin() as txn:
+            return [txn.get(number.to_bytes(8, "big")) or b"" for number in numbers]
+
+    return put, get
+
+
 def torchrl_storage(folder: Path, groups: int) -> tuple[Put, Get]:
     """A memory-mapped tensor of bytes."""
     import torch
@@ -353,6 +375,7 @@ CONTESTANTS: dict[str, Callable[[Run], dict[str, Figures]]] = {
     "memcpy": memcpy,
     "raw ZeroMQ": raw_zeromq,
     "raw LMDB": raw_lmdb,
+    "bare service": bare_service,
     "Redis AOF everysec": redis_everysec,
     "SQLite WAL full": sqlite_full,
     "torchrl memmap": torchrl_memmap,
