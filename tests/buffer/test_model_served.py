@@ -102,7 +102,7 @@ class ServedLives(Lives):
 @pytest.mark.system
 def test_lives_of_a_service_that_is_killed_while_it_is_asked(soak):
     lives = settings(
-        max_examples=12 if soak else 4,
+        max_examples=4,
         stateful_step_count=100 if soak else 50,
         derandomize=True,
         deadline=None,
