@@ -55,6 +55,7 @@ class Service:
         self._refused: Counter[str] = Counter()
         self._waiting: Counter[bytes] = Counter()
         self._stop = threading.Event()
+        self._failure: UserError | None = None  # why the writer ended
         self._to_writer: SimpleQueue[Job | None] = SimpleQueue()
         self._to_reader: SimpleQueue[tuple[Job, Batch | None] | None] = SimpleQueue()
         self._writer = Writer(store, settings, self._to_writer, self._refused)
@@ -88,6 +89,8 @@ class Service:
         self._router.close(linger=LINGER_MS)
         self._outbox.socket.close(linger=0)
         self._context.term()
+        if self._failure is not None:
+            raise self._failure
         if not self._stop.is_set():
             raise BufferError_("a thread of the buffer service ended unexpectedly; see its log")
 
@@ -159,11 +162,16 @@ class Service:
 
     def _run_writer(self) -> None:
         with self._outbox.bell() as bell:
-            self._writer.run(
-                answer=lambda job, result: self._outbox.put(job.client, job.request.rid, result),
-                answered=lambda: bell.send(b""),
-                send_batch=lambda job, batch: self._to_reader.put((job, batch)),
-            )
+            try:
+                self._writer.run(
+                    answer=lambda job, result: self._outbox.put(
+                        job.client, job.request.rid, result
+                    ),
+                    answered=lambda: bell.send(b""),
+                    send_batch=lambda job, batch: self._to_reader.put((job, batch)),
+                )
+            except UserError as error:
+                self._failure = error
         self._to_reader.put(None)
 
     def _run_reader(self) -> None:

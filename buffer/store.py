@@ -60,6 +60,8 @@ class Store:
             readonly=read_only,
             subdir=True,
         )
+        found = os.stat(self.folder / "data.mdb")
+        self._file = found.st_dev, found.st_ino
         self._refuse_foreign()
         if read_only:
             self._tables = self._existing_tables()
@@ -118,6 +120,15 @@ class Store:
         self._refuse_fork()
         with self._env.begin(buffers=in_place) as raw:
             yield Txn(raw, self._tables)
+
+    @property
+    def gone(self) -> bool:
+        """Whether its data file was moved or deleted: what is written now nobody would find."""
+        try:
+            found = os.stat(self.folder / "data.mdb")
+        except FileNotFoundError:
+            return True
+        return (found.st_dev, found.st_ino) != self._file
 
     @property
     def disk_bytes(self) -> int:

@@ -29,7 +29,7 @@ from buffer.protocol import BufferStats, DrawHead, Request
 from buffer.room import Room
 from buffer.store import Store
 from buffer.views import Views
-from r3l.errors import BufferError_, R3LError
+from r3l.errors import BufferError_, R3LError, UserError
 
 BATCH_JOBS = 256
 BATCH_BYTES = 16 << 20
@@ -85,12 +85,18 @@ class Writer:
     def run(self, answer: Answer, answered: Callable[[], None], send_batch: SendBatch) -> None:
         """Work until None is taken from the queue; then answer what is left.
 
-        `answered` is called after the answers of one transaction.
+        `answered` is called after the answers of one transaction. Raises UserError when the
+        store is no longer where it was opened.
         """
         running = True
         while running:
             jobs, running = self._take()
             answers = self._transact(jobs, last=not running)
+            if self.store.gone:  # before anything is said to be on disk
+                raise UserError(
+                    f"store {self.store.folder}: was moved or deleted while it was served; what "
+                    "was put there since is lost"
+                )
             for job, result in answers:
                 if isinstance(result, Batch):
                     send_batch(job, result)
@@ -141,6 +147,8 @@ class Writer:
             log.error("a transaction of %d requests failed", len(jobs), exc_info=error)
             self.refused["failed_transactions"] += 1
             self.index = self._load()
+            if not jobs:
+                time.sleep(TICK_S)  # nobody waits, and what failed would fail again at once
             if len(jobs) > 1:  # one at a time, so that only the one to blame is refused
                 return [answer for job in jobs for answer in self._transact([job], last)]
             named = error if isinstance(error, R3LError) else BufferError_(f"internal: {error!r}")

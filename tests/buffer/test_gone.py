@@ -1,0 +1,29 @@
+"""A store that is moved or deleted while it is served ends its service, which says so once."""
+
+import shutil
+
+import pytest
+
+from buffer import BufferClient
+from r3l.errors import BufferUnavailable
+from r3l.records import GroupPlan, Task
+
+pytestmark = pytest.mark.system
+
+
+@pytest.mark.parametrize("away", ["moved", "deleted"])
+def test_nothing_is_said_to_be_kept_in_a_store_that_is_gone(serve, done, tmp_path, away) -> None:
+    served = serve()
+    with BufferClient(served.endpoint, timeout_s=3) as client:
+        client.add_tasks([Task("t", "bench", 0)])
+        group = client.lease("a", 0, GroupPlan(1)).group_id
+        if away == "moved":
+            (tmp_path / "store").rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(tmp_path / "store")
+        with pytest.raises(BufferUnavailable):
+            client.put(group, "a", done())
+    assert served.process.wait(timeout=20) == 2
+    log = (tmp_path / "store.log").read_text()
+    assert log.count("was moved or deleted while it was served") == 1
+    assert len(log.splitlines()) < 60
