@@ -25,6 +25,8 @@ def verify(store: Store) -> list[str]:
     live: list[str] = []
     with store.read() as txn:  # the view keeps the pages that are checked from being reused
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
+        if problems:  # LMDB reads what it trusts: a page beyond the end would end this process
+            return [*problems, "its records were not looked at, since the file itself is damaged"]
         for entry in txn.entries():
             trained[entry.group_id] -= len(entry.steps)
             live += [] if entry.closed else [entry.group_id]
