@@ -84,23 +84,22 @@ def verdicts(measured: Rounds) -> str:
         return statistics.median(f[what].client_ms + f[what].server_ms for f in ours)
 
     lines = [
-        f"put / raw LMDB: {rate('r3l service', 'put') / rate('raw LMDB', 'put'):.2f} (0.90 asked)",
-        f"draw / raw ZeroMQ: {rate('r3l service', 'draw') / rate('raw ZeroMQ', 'draw'):.2f} "
-        "(0.50 asked)",
-        f"put / bare service: {rate('r3l service', 'put') / rate('bare service', 'put'):.2f}, "
-        f"draw: {rate('r3l service', 'draw') / rate('bare service', 'draw'):.2f}",
         f"CPU put {cost('put'):.2f} ms (0.30 asked), draw {cost('draw'):.2f} ms (0.15 asked), "
-        f"{cost('draw') + cost('read drawn'):.2f} ms with everything drawn read",
+        f"{cost('draw') + cost('read drawn'):.2f} ms with everything drawn read"
     ]
-    for peer, what in [
-        ("Redis AOF everysec", "put"),
-        ("SQLite WAL full", "put"),
-        ("torchrl memmap", "put"),
-        ("Redis AOF everysec", "draw"),
+    for what, against, asked in [
+        ("put", "raw LMDB", "0.90 asked"),
+        ("draw", "raw ZeroMQ", "0.50 asked"),
+        ("put", "bare service", "no bound"),
+        ("draw", "bare service", "no bound"),
+        ("put", "Redis AOF everysec", "> 1 asked"),
+        ("put", "SQLite WAL full", "> 1 asked"),
+        ("put", "torchrl memmap", "> 1 asked"),
+        ("draw", "Redis AOF everysec", "> 1 asked"),
     ]:
-        if peer in measured:
-            ratio = rate("r3l service", what) / rate(peer, what)
-            lines.append(f"{what} / {peer}: {ratio:.2f} (> 1 asked)")
+        if against in measured:
+            ratio = rate("r3l service", what) / rate(against, what)
+            lines.append(f"{what} / {against}: {ratio:.2f} ({asked})")
     return "\n".join(lines)
 
 

@@ -63,7 +63,10 @@ class Entry:
             object.__setattr__(self, "step", -1)
 
     def but(self, **changes: Any) -> Entry:
-        """Itself with other values of these fields; much quicker than dataclasses.replace."""
+        """Itself with other values of these fields; much quicker than dataclasses.replace.
+        Raises TypeError for what is no field."""
+        if not changes.keys() <= self.__dict__.keys():
+            raise TypeError(f"no fields of an Entry: {changes.keys() - self.__dict__.keys()}")
         changed = object.__new__(Entry)
         changed.__dict__.update(self.__dict__, **changes)
         return changed

@@ -164,8 +164,10 @@ class _Explorer:
 
     def _pivot(self, named: int, num_steps: int) -> int:
         """The step a retry starts from, where the reflection names step `named`; -1: none."""
-        if self.exploration.from_start or named < 0:
-            return 0 if self.exploration.from_start else -1
+        if self.exploration.from_start:
+            return 0
+        if named < 0:
+            return -1
         return min(max(named + self.exploration.pivot_shift, 0), num_steps - 1)
 
     async def _ask(

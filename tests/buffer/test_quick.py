@@ -299,3 +299,15 @@ def test_values_that_msgspec_cannot_write_are_left_to_the_careful_writer():
             codec.encode_unchecked(SlotResult("base", 0, "not_triggered", aux=(wrong,)))
     with pytest.raises(RecordError, match=r"Task\.seed"):
         codec.encode_unchecked(Task("t", "e", object()))
+
+
+def test_what_todays_client_writes_is_checked_without_making_a_record(done, monkeypatch):
+    results = [done(length=length, version=3, reward=0.5) for length in (3, 8, 4000)]
+    together, sizes = codec.encode_together(results)
+    encoded = protocol.apart([bytes(together)], sizes)
+    monkeypatch.setattr(codec, "decode", None)  # what the slow way would call
+    for data in encoded:
+        told = outcome.check(data)
+        assert (told.role, told.slot, told.status, told.reward, told.oldest) == (
+            "base", 0, "done", 0.5, 3
+        )  # fmt: skip

@@ -114,3 +114,20 @@ def test_tasks_of_other_lists_are_told_apart(desk, tasks, done):
     key = b"eval\0step-0\0" + u64(0)
     wrong = codec.encode(Task("other", "workshop", 0))
     assert "table task_id: 1 missing" in _problems(desk, lambda txn: txn.put("task", key, wrong))
+
+
+def test_records_of_a_damaged_file_are_not_looked_at(filled, monkeypatch):
+    def never(*_: object) -> None:
+        raise AssertionError("LMDB was asked for what its file may not hold")
+
+    monkeypatch.setattr("buffer.verify.lmdb_verify.verify", lambda folder: ["page 7 is torn"])
+    monkeypatch.setattr("buffer.verify._group_problems", never)
+    page, unread = verify(filled.store)
+    assert page == "page 7 is torn" and "not looked at" in unread
+
+
+def test_a_state_changes_only_in_fields_that_it_has(filled):
+    entry = filled.entry("g0000000001")
+    assert entry.but(actor="b").actor == "b"
+    with pytest.raises(TypeError, match="actr"):
+        entry.but(actr="b")

@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from buffer.keys import generate
+from buffer.store import Store
+from buffer.verify import verify
 from tests.system.generate import PROMPT
 
 pytestmark = pytest.mark.system
@@ -192,6 +194,29 @@ def test_ctrl_c_ends_every_process_and_resume_goes_on(tmp_path: Path) -> None:
     assert [line["step"] for line in steps] == list(range(1, reached + 3))
     for line in steps[reached:]:  # no sample of weights that the learner did not go on from
         assert line["learner/behaviour_kl_base"] < 0.1 and line["staleness/max"] <= 4
+
+
+def test_an_actor_and_the_buffer_that_are_killed_are_started_again_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "killed"
+    process = launch(run, "--steps", "4")
+    assert process.stdout is not None
+    victims, output = {"step 1/4": "actors.cli", "step 2/4": "buffer.cli"}, []
+    for line in process.stdout:
+        output.append(line)
+        if (module := victims.pop(line.partition("  ")[0], "")) != "":
+            (victim,) = (
+                p for p in psutil.process_iter(["cmdline"])
+                if module in (p.info["cmdline"] or []) and str(run) in " ".join(p.info["cmdline"])
+            )  # fmt: skip
+            victim.kill()
+    assert process.wait(timeout=60) == 0 and not victims, output
+    again = "ended with exit code -9; started again (1 of 3 restarts"
+    assert [line.split()[0] for line in output if again in line] == ["actor-0", "buffer"]
+    with contextlib.closing(Store(run / "buffer", read_only=True)) as store:
+        assert verify(store) == []
+    assert processes_of(run) == []
 
 
 def test_a_launcher_that_is_killed_outright_leaves_no_process_not_even_an_engine(
