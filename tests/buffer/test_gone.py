@@ -11,16 +11,19 @@ from r3l.records import GroupPlan, Task
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.parametrize("away", ["moved", "deleted"])
+@pytest.mark.parametrize("away", ["moved", "deleted", "replaced"])
 def test_nothing_is_said_to_be_kept_in_a_store_that_is_gone(serve, done, tmp_path, away) -> None:
     served = serve()
     with BufferClient(served.endpoint, timeout_s=3) as client:
         client.add_tasks([Task("t", "bench", 0)])
         group = client.lease("a", 0, GroupPlan(1)).group_id
-        if away == "moved":
-            (tmp_path / "store").rename(tmp_path / "elsewhere")
+        store, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+        if away == "deleted":
+            shutil.rmtree(store)
         else:
-            shutil.rmtree(tmp_path / "store")
+            store.rename(elsewhere)
+        if away == "replaced":
+            shutil.copytree(elsewhere, store)
         with pytest.raises(BufferUnavailable):
             client.put(group, "a", done())
     assert served.process.wait(timeout=20) == 2
