@@ -64,7 +64,8 @@ async def _run(
     EngineDead with the last engine's last lines.
     """
     from actors.actor import Actor
-    from actors.engine import EngineFigures, VLLMPolicy, check_engine_arguments
+    from actors.arguments import check_engine_arguments
+    from actors.engine import EngineFigures, VLLMPolicy
     from actors.engine_log import EngineLog
     from actors.weights import WeightSubscriber
     from buffer import AsyncBufferClient

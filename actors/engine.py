@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.arguments import engine_arguments
 from envs.builtin import read_tokenizer
 from r3l.chat import ChatFormat
 from r3l.config import ActorConfig
@@ -40,17 +41,6 @@ CPU_ENVIRONMENT = {
 
 
 REMEMBERED = 16  # versions whose fingerprints are kept, for attempts that outlived them
-
-OWNED_ARGUMENTS = {
-    "model": "model",
-    "max_model_len": "actor.max_model_len",
-    "dtype": "actor.dtype",
-    "seed": "seed",
-    "weight_transfer_config": None,
-    "worker_extension_cls": None,
-    "enable_prefix_caching": None,
-}
-"""Engine arguments the actor sets itself, and where the user sets them instead."""
 
 
 class VLLMPolicy:
@@ -91,7 +81,7 @@ class VLLMPolicy:
         chat = ChatFormat(tokenizer, earlier_reasoning=config.earlier_reasoning)
         limit = getattr(AutoConfig.from_pretrained(model), "max_position_embeddings", 1 << 30)
         context_length = min(config.max_model_len, limit)
-        arguments = _arguments(model, config, context_length, seed)
+        arguments = engine_arguments(model, config, context_length, seed)
         try:
             args = AsyncEngineArgs(**arguments)
             engine_config = args.create_engine_config(UsageContext.ENGINE_CONTEXT)
@@ -279,60 +269,3 @@ class EngineFigures:
         if seen is not None:
             self.retry_prefix_tokens += seen.tokens
             self.retry_cached_tokens += min(cached, seen.tokens)
-
-
-def check_engine_arguments(config: ActorConfig) -> None:
-    """Raise UserError for an engine argument that is ours. (Which others there are only vLLM
-    knows, and it takes long to import.)"""
-    for name, instead in OWNED_ARGUMENTS.items():
-        if name in config.engine:
-            hint = f"set {instead} instead" if instead else "leave it out"
-            raise UserError(f"actor.engine.{name}: set by the actor itself; {hint}")
-
-
-def _arguments(model: Path, config: ActorConfig, context_length: int, seed: int) -> dict[str, Any]:
-    """vLLM's engine arguments: ours, then the user's. Raises UserError for one that is ours."""
-    import torch
-    from vllm.config import StructuredOutputsConfig, WeightTransferConfig
-
-    from actors.weight_transfer import BACKEND, WORKER_EXTENSION
-
-    check_engine_arguments(config)
-    on_cpu = {} if torch.cuda.is_available() else _cpu_arguments(context_length)
-    return {
-        "model": str(model),
-        "dtype": config.dtype if config.dtype != "auto" else _auto_dtype(),
-        "max_model_len": context_length,
-        "skip_tokenizer_init": False,
-        "enable_prefix_caching": True,
-        "generation_config": "vllm",
-        "seed": seed,
-        # Weak models fill their budget with the white space a grammar leaves open.
-        "structured_outputs_config": StructuredOutputsConfig(
-            backend="xgrammar", disable_any_whitespace=True
-        ),
-        "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
-        "worker_extension_cls": WORKER_EXTENSION,
-        **on_cpu,
-        **config.engine,
-    }
-
-
-def _cpu_arguments(context_length: int) -> dict[str, Any]:
-    """No prefill cut in two: vLLM 0.32 rewinds the random stream of a seeded request whose
-    prefill is cut, which CPU generators cannot do. Small cache blocks, so that short prompts
-    share their prefix too. A cache of a GiB: vLLM would take half the machine's memory."""
-    return {
-        "enforce_eager": True,
-        "distributed_executor_backend": "uni",
-        "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(8192, context_length),
-        "block_size": 32,
-        "kv_cache_memory_bytes": 1 << 30,
-    }
-
-
-def _auto_dtype() -> str:
-    import torch
-
-    return "bfloat16" if torch.cuda.is_available() else "float32"

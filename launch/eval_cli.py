@@ -52,7 +52,7 @@ def main(**options: Any) -> None:
 
 def run(options: dict[str, Any]) -> None:
     """The evaluation that the command line asks for. Raises UserError, EngineDead."""
-    from actors.engine import check_engine_arguments
+    from actors.arguments import check_engine_arguments
     from envs.registry import tasks as tasks_of
     from launch.evaluation import Results, report, table
     from launch.plan import DEMO, resolve_model

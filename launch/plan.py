@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from actors.engine import check_engine_arguments
+from actors.arguments import check_engine_arguments
 from buffer import samplers
 from buffer.keys import ClientKeys, ServiceKeys, load
 from envs.builtin import check_model_folder, model_path, read_tokenizer

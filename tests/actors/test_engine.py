@@ -4,6 +4,7 @@ One engine serves all tests of this file, so their order matters to the last one
 """
 
 import asyncio
+import dataclasses
 import multiprocessing
 import os
 import shutil
@@ -19,6 +20,7 @@ import torch
 import zmq
 from safetensors.torch import save_file
 
+from actors.arguments import known_arguments
 from actors.engine import VLLMPolicy
 from actors.weights import WeightSubscriber, follow
 from envs.builtin import builtin_policy
@@ -394,6 +396,12 @@ def test_settings_the_actor_owns_or_vllm_does_not_know_are_refused(tmp_path: Pat
     ):
         with pytest.raises(UserError, match=message):
             VLLMPolicy.start(builtin_policy(), ActorConfig(engine=engine))
+
+
+def test_the_engine_arguments_that_are_known_without_vllm_are_all_of_vllms() -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    assert known_arguments() == {field.name for field in dataclasses.fields(AsyncEngineArgs)}
 
 
 def test_a_load_that_fails_means_the_engine_is_dead_for_its_weights_are_unknown(

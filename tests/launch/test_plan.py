@@ -172,6 +172,11 @@ def test_prompts_are_shown_as_the_environment_overrides_them(run: str) -> None:
         (["learner.attention=flash_attention_2"], "set learner.attention=sdpa"),
         (["learner.deepspeed={zero_optimization: 3}"], "must be a mapping"),
         (["actor.engine={model: x}"], "actor.engine.model: set by the actor itself"),
+        (
+            ["actor.engine.max_num_seq=8"],
+            "no engine argument of that name; did you mean max_num_seqs?",
+        ),
+        (["actor.engine.qwertz=8"], "that name; see vLLM's engine arguments"),
         (["--env", "{"], "env '{': unknown"),
         (["--model", "{"], "no config.json"),
         (["--model", "~nobody_of_that_name/x"], "cannot be one"),
