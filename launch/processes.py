@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from learner.watchdog import STACKS
 from r3l.memory import STEADY_MEMORY
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 TAIL_BYTES = 1 << 20
 LAST_S = 2.0  # for the buffer to close its store, also where the others took all the time
+STACKS_S = 2.0  # for many threads, and a process that was swapped out
 KILLED_S = 5.0  # until a killed process is gone, unless the kernel holds it back
 
 
@@ -70,6 +72,14 @@ class Child:
             for process in self._workers() or [psutil.Process(self.process.pid)]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(signal.SIGTERM)
+
+    def show_stacks(self) -> None:
+        """Have the workers write what each of their threads does, also those that are stopped."""
+        for process in self._workers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(STACKS)
+                process.send_signal(signal.SIGCONT)
+        time.sleep(STACKS_S)
 
     def kill(self) -> None:
         """Kill the process and whatever it started, also where it is gone itself."""

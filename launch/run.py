@@ -18,7 +18,9 @@ from launch.plan import Plan, actor_gpu, free_port, reached, visible_gpus
 from launch.processes import Child, Children
 from launch.progress import ProgressReader, eval_line, step_line
 from launch.restarts import FINAL, Restarts
+from launch.signs import LastSign
 from learner.report import PROGRESS
+from learner.watchdog import HANGS_LINE, note_hang
 from r3l.config import BufferConfig
 
 WATCH_S = 0.2
@@ -41,6 +43,8 @@ class Run:
             {"buffer": config.buffer.restarts, "learner": config.learner.restarts}
             | dict.fromkeys(actors, config.actor.restarts)
         )
+        self.last_sign = LastSign(plan.run, config.learner.hang_s)
+        self.killed: Child | None = None  # the learner that hung and did not end itself
         self.evaluations: list[dict[str, float]] = []
         self.steps = 0
         self.began = self.moved = time.monotonic()
@@ -73,6 +77,7 @@ class Run:
         while not self.interrupted:
             self._show_progress()
             self._break_silence()
+            self._kill_hung_learner()
             for child in self.children.dead():
                 code = self._after_death(child)
                 if code is not None:
@@ -88,6 +93,8 @@ class Run:
         # DeepSpeed's launcher reports success when it is killed itself: the line is what counts.
         if child.name == "learner" and child.exit_code == 0 and child.ready(LEARNER_DONE):
             return 0
+        if child is self.killed or (child.name == "learner" and child.ready(HANGS_LINE)):
+            self._count_hang(child)
         if not self.restarts.allow(child, _ready(child.name)):
             return self._report_death(child)
         count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
@@ -104,6 +111,7 @@ class Run:
         if name == "buffer":
             return self.children.start(name, self._buffer_command())
         if name == "learner":
+            self.last_sign.renew()
             command = self._learner_command() + (["--resume"] if resume else [])
             # Launchers have them among their arguments too, but not one after the other.
             worker = ("-m", "learner.cli", "train", "--config", str(self.plan.run / "config.yaml"))
@@ -127,13 +135,33 @@ class Run:
             self.say(f"  {line}")
         return code if code in FINAL else 1
 
+    def _kill_hung_learner(self) -> None:
+        """A learner that gives no sign of life ends itself, unless it is stopped, waits in the
+        kernel, or was lost before it could watch itself."""
+        learner = self._learner()
+        if learner.exit_code is None and self.last_sign.overdue():
+            learner.show_stacks()
+            learner.kill()
+            self.killed = learner
+
+    def _count_hang(self, learner: Child) -> None:
+        doing, ended_by = self.last_sign.doing, "launcher" if learner is self.killed else "itself"
+        note_hang(self.plan.run, doing, ended_by)
+        self.say(
+            f"learner hung: no sign of life for {self.last_sign.limit_s:g} s (learner.hang_s) "
+            f"since it began {doing}; ended by {ended_by}, stacks in {learner.log}"
+        )
+
+    def _learner(self) -> Child:
+        return next(child for child in self.children.members if child.name == "learner")
+
     def _break_silence(self) -> None:
         """Say that nothing has come for long and what the learner, which knows whom it waits for,
         said last; each time after twice as long."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2
-            learner = next(child for child in self.children.members if child.name == "learner")
+            learner = self._learner()
             said = "".join(learner.last_lines(1)) or "nothing"
             self.say(f"no step for {silent:.0f} s; the learner said last: {said} ({learner.log})")
 

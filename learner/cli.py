@@ -16,6 +16,7 @@ import click
 from envs.builtin import check_model_folder, model_path, read_tokenizer
 from learner.model_folder import fingerprint
 from learner.warmup import warmup_command
+from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
@@ -62,7 +63,9 @@ def train(
 ) -> None:
     """Draw groups, step, commit, publish; one process per rank."""
     config = configuration.load(config_path)
-    run_training(config, buffer_endpoint, weights_bind, run, resume=resume, keys=keys)
+    leading = os.environ.get("RANK", "0") == "0"
+    with Watchdog(config.learner.hang_s, run if leading else None):
+        run_training(config, buffer_endpoint, weights_bind, run, resume=resume, keys=keys)
 
 
 def run_training(

@@ -28,6 +28,7 @@ from learner.publisher import WeightPublisher
 from learner.report import Reporter
 from learner.safety import SafetyMeter
 from learner.trainer import Trainer
+from learner.watchdog import count_hangs, sign
 from r3l.config import RunConfig
 from r3l.errors import NotFound, UserError
 from r3l.records import Group, Task
@@ -63,7 +64,7 @@ class Conductor:
         self.meter = SafetyMeter(config.learner.safety)
         self.fingerprints: dict[int, str] = {}
         self.generated = (time.monotonic(), 0.0)
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter[str](hangs=count_hangs(run))
         self.drawn = State(0)
         self.max_staleness = config.buffer.max_staleness
         self.stopped = False
@@ -152,6 +153,7 @@ class Conductor:
         Raises DrawExpired where the step took so long that others have had its groups: these
         weights are in no ledger then, and the learner has to start again from its checkpoint.
         """
+        sign(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version)
         groups = tuple(group.group_id for group in draw.groups)
         self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)

@@ -5,8 +5,8 @@
     others    meet ─────┴─────────────────┴──────────────────────┘
 
 However long rank 0 waits for actors, no rank waits for another longer than a moment: rank 0 says
-that it still waits. So the deadline of torch's collectives (10 minutes, DEEPSPEED_TIMEOUT) is what
-notices a rank that hangs. torch's own object broadcast pickles; this one does not.
+that it still waits. So each rank's watchdog notices that it, or one that it waits for, hangs.
+torch's own object broadcast pickles; this one does not.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 
 from learner.trainer import Trainer
+from learner.watchdog import sign
 from r3l.codec import decode, encode
 from r3l.errors import RankLost
 from r3l.records import Group
@@ -31,6 +32,7 @@ WARN_AFTER_S = 30.0
 def still_waiting(trainer: Trainer) -> None:
     """Rank 0 waits for somebody else: tell the ranks that are in `meet`. To be called every few
     seconds; raises RankLost where one of them does not hear it in time."""
+    sign("waiting for actors")
     if trainer.world > 1:
         _word(trainer, WAIT)
 
@@ -47,6 +49,7 @@ def meet(trainer: Trainer) -> None:
         return
     began, said = time.monotonic(), WARN_AFTER_S
     while _word(trainer, NOTHING) == WAIT:
+        sign("waiting for rank 0, which waits for actors")
         waited = time.monotonic() - began
         if waited > said:
             said = 2 * waited

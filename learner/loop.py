@@ -26,6 +26,7 @@ from learner.exchange import meet, share_groups
 from learner.memory import keep_budget
 from learner.metrics import group_figures, staleness_figures
 from learner.trainer import Trainer
+from learner.watchdog import sign
 from r3l.config import RunConfig
 from r3l.errors import TrainingStopped
 from r3l.recipe import Algorithm
@@ -97,6 +98,7 @@ class Training:
         groups, weights = share_groups(self.trainer, *drawn)
         if not groups:
             return False, []
+        sign(f"step {version + 1}")
         check_tokens(groups, self.trainer.vocabulary)
         figures, applied = self._train_on(groups, weights)
         if conductor is not None and draw is not None:
@@ -175,6 +177,7 @@ class Training:
 
     def _save_model(self, folder: Path) -> None:
         """A Hugging Face folder, whole or as it was before; a collective."""
+        sign(f"to save {folder}")
         building = folder.with_name(f".building-{folder.name}")
         self.trainer.save_model(building)
         if self.trainer.rank == 0:
@@ -184,6 +187,7 @@ class Training:
             building.rename(folder)
 
     def _save(self, version: int) -> None:
+        sign(f"checkpoint {version}")
         state = self.conductor.state(version) if self.conductor is not None else State(version)
         keep = self.config.learner.keep_checkpoints
         checkpoint.save(self.trainer, self.run / "checkpoints", state, self.tokenizer, keep)

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -27,12 +28,14 @@ from learner.memory import is_out_of_memory, smaller_budget
 from learner.model import PolicyModule, load_model, resolve_dtype
 from learner.safety import clipped_share, drift_figures, drift_sums
 from learner.settings import deepspeed_config, learning_rate_share
+from learner.watchdog import sign
 from r3l.config import LearnerConfig
 from r3l.errors import RestartNeeded
 from r3l.loss import sft
 from r3l.recipe import Algorithm
 
 log = logging.getLogger(__name__)
+LATER_S = 60.0  # collectives give up after the watchdogs, which say where each rank is
 
 
 class Trainer:
@@ -55,7 +58,7 @@ class Trainer:
         import deepspeed
 
         torch.manual_seed(seed)
-        join_process_group()
+        join_process_group(config.hang_s + LATER_S)
         self.config, self.algorithm = config, algorithm
         self.budget = config.tokens_per_micro_batch
         self.dtype = resolve_dtype(config.dtype)
@@ -119,6 +122,7 @@ class Trainer:
             self.budget = smaller_budget(self.budget, _longest(batch))
             log.warning("out of memory: going on with %d tokens a micro-batch", self.budget)
             figures, retries = self._attempt(batch), retries + 1
+        sign("the optimizer's update")
         applied, norm = self._apply()
         figures |= drift_figures(figures) | _shares(figures)
         figures["applied"] = float(applied)
@@ -141,6 +145,7 @@ class Trainer:
         figures: dict[str, float] = {}
         lost = False
         for number, rows in enumerate(mine):
+            sign(f"micro-batch {number + 1} of {len(mine)}")
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
             parts = None if lost else self._try_micro_batch(rows, batch)
             if parts is None:
@@ -273,8 +278,9 @@ class Trainer:
                 self.module.lm.save_pretrained(folder, state_dict=state, safe_serialization=True)
 
 
-def join_process_group() -> None:
-    """Join the group the launcher describes in the environment; alone when there is none."""
+def join_process_group(timeout_s: float) -> None:
+    """Join the group the launcher describes in the environment; alone when there is none. Its
+    collectives fail after `timeout_s`."""
     import deepspeed
 
     if torch.distributed.is_initialized():
@@ -289,7 +295,8 @@ def join_process_group() -> None:
         # A single rank meets nobody, so it needs no port that another process might take.
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
-    deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    timeout = timedelta(seconds=timeout_s)
+    deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=timeout)
 
 
 def _longest(batch: StepRows) -> int:

@@ -319,6 +319,13 @@ class LearnerConfig(Section):
     restarts: int = Field(
         3, ge=0, description="times a dying learner is started again within an hour"
     )
+    hang_s: float = Field(
+        1200.0,
+        ge=1,
+        le=LONGEST_S,
+        description="seconds the start of a learner, a micro-batch, an update, a broadcast or a "
+        "checkpoint may take each; a learner silent for longer hangs and is started again",
+    )
     safety: tuple[SafetyRule, ...] = Field(
         (
             SafetyRule(figure="behaviour_ess", role="base", below=0.3, steps=3),

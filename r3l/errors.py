@@ -16,6 +16,7 @@
     ├── WeightsError         weights that did not arrive whole
     │   └── PublisherUnavailable
     ├── RankLost             another rank of the learner is not heard of
+    ├── LearnerHung          the learner gave no sign of life for too long, and ended itself
     ├── TrainingStopped      the learner gave up, and would again: it is not restarted
     └── RestartNeeded        the learner can only go on in new processes
 
@@ -130,6 +131,10 @@ class PublisherUnavailable(WeightsError, TimeoutError):
 
 class RankLost(R3LError, TimeoutError):
     """A rank of the learner hangs or has ended; the ranks that miss it end too."""
+
+
+class LearnerHung(R3LError, TimeoutError):
+    """A piece of the learner's work did not come to its end in time; its process ends."""
 
 
 class TrainingStopped(R3LError, RuntimeError):

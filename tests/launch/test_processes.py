@@ -17,6 +17,7 @@ import pytest
 from launch.processes import Children
 from launch.restarts import Restarts
 from launch.run import Run
+from learner.watchdog import count_hangs
 from r3l.config import load
 
 STUBBORN = (
@@ -218,6 +219,61 @@ def test_a_run_in_which_nothing_moves_says_what_the_learner_waits_for(
         assert run.execute() == 130
     assert all(line.startswith("no step for ") for line in said[:-1])
     assert "; the learner said last: learner waits for actors (" in said[-2]
+
+
+HANGING = """
+import os, signal, sys, time
+from pathlib import Path
+from learner.watchdog import Watchdog, sign
+
+run, how = Path(sys.argv[5]).parent, sys.argv[6]
+with Watchdog(1.0, run):
+    print("r3l-learner ready", flush=True)
+    sign("step 7")
+    time.sleep(0.5)
+    if not (run / "learner-again").exists():
+        (run / "learner-again").touch()
+        if how == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(600)
+    while True:
+        sign("step 8")
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(("how", "ended_by"), [("hangs", "itself"), ("stopped", "launcher")])
+def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, ended_by: str
+) -> None:
+    class Hanging(Played):
+        def _learner_command(self) -> list[str]:
+            worker = ("-m", "learner.cli", "train", "--config", str(tmp_path / "config.yaml"))
+            return [sys.executable, "-c", HANGING, *worker, how]
+
+    monkeypatch.setattr("launch.signs.GRACE_S", 2.0)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "buffer-again").touch()
+    plan: Any = SimpleNamespace(
+        run=tmp_path, config=load(None, ["learner.hang_s=1"]), actors=0, resume=False,
+        learner_device="cpu", learner_ranks=1,
+    )  # fmt: skip
+    said: list[str] = []
+
+    def until_it_lives_again() -> None:
+        if run.last_sign.doing == "step 8":
+            run.interrupted = "SIGINT"
+
+    run = Hanging(plan, said.append)
+    run._show_progress = until_it_lives_again  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert said[0].startswith("learner hung: no sign of life for 1 s (learner.hang_s) since it "
+                              f"began step 7; ended by {ended_by}, stacks in ")  # fmt: skip
+    assert "started again from its last checkpoint (1 of 3 restarts within an hour" in said[1]
+    assert len(said) == 3 and count_hangs(tmp_path) == 1
+    log = (tmp_path / "logs" / "learner.log").read_text()
+    assert 'File "<string>", line 1' in log
 
 
 def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_lines(

@@ -1,0 +1,98 @@
+"""A learner that hangs ends itself, and says where: real processes, real hangs."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from learner.watchdog import HANGS_LINE, LAST_SIGN, STACKS, count_hangs, note_hang
+from tests.learner.model import tiny_policy
+from tests.learner.recorded import Recording
+from tests.learner.test_resume import ROOT, Learning, buffer_options, prepare, steps_of
+
+PROGRAM = """
+import sys, threading, time
+from pathlib import Path
+from learner.watchdog import Watchdog, sign
+
+def hung_helper():
+    time.sleep(600)
+
+with Watchdog(2.0, Path(sys.argv[1])):
+    for number in range(6):
+        sign(f"piece {number}")
+        time.sleep(0.5)
+    print("worked for 3 s", flush=True)
+    if sys.argv[2] == "hang":
+        threading.Thread(target=hung_helper, daemon=True).start()
+        sys.stderr.close()
+        time.sleep(600)
+print("done", flush=True)
+"""
+
+
+def started(folder: Path, what: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder), what],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def test_a_process_whose_work_does_not_come_back_ends_with_every_threads_stack(
+    tmp_path: Path,
+) -> None:
+    process = started(tmp_path, "hang")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "worked for 3 s" in output and "done" not in output
+    assert f"\n{HANGS_LINE}: rank 0 gave no sign of life for 2 s" in output
+    assert "since it began piece 5" in output
+    assert "in hung_helper" in output and 'File "<string>", line 17 in <module>' in output
+    assert (tmp_path / LAST_SIGN).read_text() == "piece 5"
+
+
+def test_a_process_that_gives_signs_is_left_alone_and_shows_its_stacks_when_asked(
+    tmp_path: Path,
+) -> None:
+    process = started(tmp_path, "work")
+    end = time.monotonic() + 30
+    while not (tmp_path / LAST_SIGN).exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    os.kill(process.pid, STACKS)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and HANGS_LINE not in output
+    assert 'File "<string>", line' in output and output.endswith("done\n")
+
+
+def test_hangs_of_a_run_are_counted_over_the_lives_of_its_learner(tmp_path: Path) -> None:
+    assert count_hangs(tmp_path) == 0
+    note_hang(tmp_path, "micro-batch 1 of 2", "itself")
+    note_hang(tmp_path, "checkpoint 4", "launcher")
+    assert count_hangs(tmp_path) == 2
+
+
+@pytest.mark.system
+def test_when_a_rank_hangs_in_a_step_all_end_and_their_successors_go_on(
+    serve, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    prepare(run, tiny_policy(tmp_path / "policy"), "learner.steps=2", "learner.checkpoint_every=1")
+    served = serve(tmp_path / "store", *buffer_options())
+    with Recording(served.endpoint):
+        hanging = Learning(run, served.endpoint, ranks=2, module="tests.learner.hanging")
+        assert hanging.wait() != 0
+        log = (run / "learner.log").read_text()
+        assert f"{HANGS_LINE}: rank 1" in log
+        assert "tests/learner/hanging.py" in log and "in hang" in log
+        note_hang(run, "micro-batch 1 of 1", "itself")  # as the launcher does
+        resumed = Learning(run, served.endpoint, ranks=2, resume=True)
+        assert resumed.wait() == 0, resumed.log()
+    lines = steps_of(run)
+    assert [line["step"] for line in lines] == [1, 2]
+    assert [line["learner/hangs"] for line in lines] == [0, 1]
