@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 
 log = logging.getLogger(__name__)
-LONGEST_NAME = 200  # characters; the buffer takes no longer one
+LONGEST_NAME = 190  # characters; with its end it is what the buffer takes
 
 # The engine's process imports the program it was started from before anything else: an actor that
 # is killed while its engine starts is followed at once, not when the engine misses it.
@@ -33,26 +34,37 @@ end_with_starter()
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
 @click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
 @click.option("--weights", "weights_endpoint", required=True, help="publisher, tcp://host:port")
-@click.option("--name", default="", help="name in logs and figures; default actor-<host>-<pid>")
+@click.option(
+    "--name",
+    default="",
+    help="name in logs and figures, to which every process adds an end of its own; "
+    "default actor-<host>-<pid>",
+)
 @click.option("--keys", type=Path, help="client.json of r3l-buffer keygen, for encrypted services")
 def main(
     config_path: Path, buffer_endpoint: str, weights_endpoint: str, name: str, keys: Path | None
 ) -> None:
     """Explore groups for a running job until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
     name_starter()
     try:
         if len(name) > LONGEST_NAME:
             raise UserError(f"--name {name:.20}…: {len(name)} characters; at most {LONGEST_NAME}")
         config = configuration.load(config_path)
-        asyncio.run(_run(config, buffer_endpoint, weights_endpoint, name, keys))
+        asyncio.run(_run(config, buffer_endpoint, weights_endpoint, own_name(name), keys))
     except UserError as error:
         click.echo(f"r3l-actor: {error}", err=True)
         sys.exit(2)
     except EngineDead as dead:
         click.echo(f"r3l-actor: {dead}", err=True)
         sys.exit(1)
+
+
+def own_name(name: str) -> str:
+    """The name under which this process leases groups and tells its figures: nobody else's, also
+    where another actor, or the life before of this one, was given the same `name`."""
+    name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
+    return f"{name}.{uuid.uuid4().hex[:8]}"
 
 
 async def _run(

@@ -18,6 +18,7 @@ from r3l.records import Group, Trajectory
 
 Figures = dict[str, float]
 REMEMBERED = 1000
+GONE_S = 30.0  # without a heartbeat, which come every other second, until an actor counts as gone
 
 
 def group_figures(groups: Sequence[Group], *, requires_success: bool = True) -> Figures:
@@ -114,28 +115,33 @@ def buffer_figures(stats: BufferStats, version: int) -> Figures:
         "buffer/quorums": float(stats.quorums),
         "buffer/refused": float(sum(stats.refused.values())),
     }
-    reports = list(stats.actors.values())
-    if reports:
-        for name in ("requests_running", "generated_tokens"):
-            figures[f"actor/{name}"] = sum(r.get(name, 0.0) for r in reports)
-        for name in ("idle_share", "prefix_hit", "weight_version", "paused_s"):
-            figures[f"actor/{name}"] = _mean(r.get(name, 0.0) for r in reports)
-        figures |= _weight_figures(reports, version)
-    return _finite(figures)
+    return _finite(figures | _actor_figures(list(stats.actors.values()), version))
 
 
-def _weight_figures(reports: Sequence[dict[str, float]], version: int) -> Figures:
-    """`weights/` as the actors see it, and how much of their retries' prefixes was cached."""
+def _actor_figures(reports: Sequence[dict[str, float]], version: int) -> Figures:
+    """`actor/` and `weights/` as the actors see it: totals of all that ever told any, whatever
+    else of those alone that are there."""
 
     def total(name: str) -> float:
         return sum(report.get(name, 0.0) for report in reports)
 
+    here = [report for report in reports if report.get("seen_s", 0.0) < GONE_S]
+
+    def mean(name: str) -> float:
+        return _mean(report.get(name, 0.0) for report in here)
+
     figures = {
-        "weights/version_lag": version - min(r.get("weight_version", 0.0) for r in reports),
+        "actor/requests_running": sum(r.get("requests_running", 0.0) for r in here),
+        "actor/generated_tokens": total("generated_tokens"),
         "weights/received_bytes": total("weights_received_bytes"),
-        "weights/fetch_s": _mean(r.get("weights_fetch_s", 0.0) for r in reports),
-        "weights/pause_s": _mean(r.get("weights_pause_s", 0.0) for r in reports),
+        "weights/fetch_s": mean("weights_fetch_s"),
+        "weights/pause_s": mean("weights_pause_s"),
     }
+    for name in ("idle_share", "prefix_hit", "weight_version", "paused_s"):
+        figures[f"actor/{name}"] = mean(name)
+    if here:
+        oldest = min(report.get("weight_version", 0.0) for report in here)
+        figures["weights/version_lag"] = version - oldest
     if prefixes := total("retry_prefix_tokens"):
         figures["actor/retry_prefix_hit"] = total("retry_cached_tokens") / prefixes
     names = {name for report in reports for name in report if name.startswith("weights_failed_")}

@@ -1,14 +1,18 @@
 """`r3l-actor` refuses what it cannot do: one line, exit code 2, and no engine is started."""
 
+import asyncio
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from actors.cli import main
+from buffer import AsyncBufferClient, BufferClient
 from envs.builtin import builtin_policy
 from r3l.config import dump, load
+from tests.buffer.conftest import Served
 
 
 def refused(tmp_path: Path, *settings: str, arguments: tuple[str, ...] = ()) -> str:
@@ -37,6 +41,40 @@ def test_a_model_that_another_machine_has_and_this_one_lacks_is_named(tmp_path: 
 
 def test_an_engine_argument_of_ours_a_long_name_and_bad_endpoints_are_named(tmp_path: Path) -> None:
     assert "leave it out" in refused(tmp_path, "actor.engine={worker_extension_cls: x}")
-    assert "at most 200" in refused(tmp_path, arguments=("--name", "x" * 201))
+    assert "at most 190" in refused(tmp_path, arguments=("--name", "x" * 201))
     for option in ("--buffer", "--weights"):
         assert "65535" in refused(tmp_path, arguments=(option, "tcp://127.0.0.1:65536"))
+
+
+class Reports:
+    """An actor that tells one figure, and leaves."""
+
+    def __init__(self, name: str, policy: object, client: AsyncBufferClient, *_: object) -> None:
+        self.name, self.client, self.stop = name, client, asyncio.Event()
+        self.results = 0
+
+    async def run(self) -> None:
+        await self.client.renew([], self.name, {"generated_tokens": 5.0})
+
+
+def test_two_actors_that_were_given_one_name_are_two_to_the_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "actors.engine.VLLMPolicy.start", lambda *_, **__: SimpleNamespace(close=int)
+    )
+    monkeypatch.setattr("actors.actor.Actor", Reports)
+    config = tmp_path / "config.yaml"
+    config.write_text(dump(load(None)))
+    served = Served(tmp_path / "store", "tcp://127.0.0.1:0")
+    command = ["--config", str(config), "--buffer", served.endpoint, "--name", "twin"]
+    try:
+        for _ in range(2):
+            done = CliRunner().invoke(main, [*command, "--weights", "tcp://127.0.0.1:2"])
+            assert done.exit_code == 0, done.output
+        with BufferClient(served.endpoint) as client:
+            told = client.stats().actors
+    finally:
+        served.kill()
+    assert len(told) == 2 and all(name.startswith("twin.") for name in told)
+    assert [figures["generated_tokens"] for figures in told.values()] == [5.0, 5.0]

@@ -106,3 +106,19 @@ def test_losses_are_shown_by_cause_and_by_role_with_cause() -> None:
     assert figures["buffer/drop_stale"] == 2 and figures["buffer/quorums"] == 4
     assert figures["buffer/drop_base_stale"] == 3
     assert figures["buffer/drop_distilled_engine"] == 1
+
+
+def test_totals_are_of_all_actors_that_ever_were_and_the_rest_of_those_that_are_there() -> None:
+    here = {"seen_s": 1.0, "requests_running": 5.0, "idle_share": 0.5, "weight_version": 7.0}
+    gone = {"seen_s": 99.0, "requests_running": 9.0, "idle_share": 0.1, "weight_version": 2.0}
+    stats = BufferStats(
+        actors={
+            "a.1": gone | {"generated_tokens": 100.0, "weights_failed_checksum": 1.0},
+            "a.2": here | {"generated_tokens": 10.0},
+            "a.3": here | {"generated_tokens": 1.0, "requests_running": 2.0},
+        }
+    )
+    figures = buffer_figures(stats, version=8)
+    assert figures["actor/generated_tokens"] == 111 and figures["weights/failed_checksum"] == 1
+    assert figures["actor/requests_running"] == 7 and figures["actor/idle_share"] == 0.5
+    assert figures["weights/version_lag"] == 1

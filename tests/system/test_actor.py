@@ -82,7 +82,9 @@ class Job:
         return self.client.stats().puts
 
     def report(self, name: str) -> dict[str, float]:
-        return self.client.stats().actors.get(name, {})
+        """What the actor that joined under that name tells of itself."""
+        told = self.client.stats().actors
+        return next((told[known] for known in told if known.startswith(f"{name}.")), {})
 
     def abandoned(self) -> Lease:
         """What the buffer gives to another actor: a group somebody gave back, if there is one."""
