@@ -56,6 +56,7 @@ class Service:
         self._waiting: Counter[bytes] = Counter()
         self._stop = threading.Event()
         self._failure: UserError | None = None  # why the writer ended
+        self._checked: list[Job] = []  # for the writer, of the messages being received
         self._to_writer: SimpleQueue[Job | None] = SimpleQueue()
         self._to_reader: SimpleQueue[tuple[Job, Batch | None] | None] = SimpleQueue()
         self._writer = Writer(store, settings, self._to_writer, self._refused)
@@ -115,6 +116,7 @@ class Service:
                 self._receive(bytes(client), frames)
                 if not protocol.has_message(self._router):
                     break
+            self._hand_over()
 
     def _receive(self, client: bytes, frames: list[Frame]) -> None:
         """Check one message and pass it on, or answer why not."""
@@ -139,8 +141,14 @@ class Service:
         if request.op in _READS or request.op in _FIGURES:
             self._to_reader.put((job, None))
         else:
+            self._checked.append(job)
+
+    def _hand_over(self) -> None:
+        """Give the writer what came at once together: it would commit the first by itself."""
+        for job in self._checked:
             self._sent_bytes += job.nbytes
             self._to_writer.put(job)
+        self._checked.clear()
 
     def _send_answers(self) -> None:
         for client, error, frames in self._outbox.take():
