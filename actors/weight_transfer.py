@@ -9,6 +9,7 @@ vLLM finds `register` through the entry point group `vllm.general_plugins`, in e
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Iterator
@@ -112,24 +113,29 @@ def digest(model: torch.nn.Module) -> str:
     """Hash of a model's parameters, reduced where they are: each block of 64-bit words becomes
     one sum, weighted with fixed odd numbers (so that every changed word changes it), mod 2^64."""
     whole = hashlib.blake2b(digest_size=16)
-    factors: dict[torch.device, torch.Tensor] = {}
     for name, parameter in model.named_parameters():
         data = parameter.detach().contiguous().view(-1).view(torch.uint8)
         split = len(data) // 8 * 8
-        if data.device not in factors:
-            factors[data.device] = _odd_numbers(DIGEST_WORDS).to(data.device)
-        odd = factors[data.device]
+        odd = _odd_numbers(DIGEST_WORDS, data.device)
         blocks = data[:split].view(torch.int64).split(DIGEST_WORDS)
-        sums = [(block * odd[: len(block)]).sum() for block in blocks]
+        sums = [_weighted(block, odd[: len(block)]) for block in blocks]
         whole.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
         whole.update(torch.stack(sums).cpu().numpy().tobytes() if split else b"")
         whole.update(data[split:].cpu().numpy().tobytes())
     return whole.hexdigest()
 
 
-def _odd_numbers(count: int) -> torch.Tensor:
+def _weighted(words: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """The sum of words, each times its factor, mod 2^64."""
+    if words.device.type == "cpu":  # a GPU has no such product of integers
+        return torch.dot(words, factors)
+    return (words * factors).sum()
+
+
+@functools.cache
+def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(-(1 << 62), 1 << 62, (count,), generator=generator) | 1
+    return (torch.randint(-(1 << 62), 1 << 62, (count,), generator=generator) | 1).to(device)
 
 
 def register() -> None:

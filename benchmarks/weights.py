@@ -45,6 +45,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "lr 1e-5, as over a network": {"rate": 1e-5, "worth": WORTH},
 }
 SUBSCRIBERS = 16
+PAUSES, LONG = 10, 900  # updates, and tokens of the requests that run meanwhile
 Figures = dict[str, float]
 
 
@@ -176,14 +177,14 @@ def medians(runs: list[Figures]) -> Figures:
     return {name: median(run[name] for run in runs) for name in runs[0]}
 
 
-async def pause(policy: Any, change: Any) -> tuple[float, float, float]:
-    """(longest gap between tokens of running requests during an update, their usual longest
-    gap, the engine's pause), seconds."""
+async def pauses(policy: Any, change: Any) -> tuple[list[float], list[float], list[float]]:
+    """(the longest gap between tokens of running requests during each of PAUSES updates, the
+    engine's load each time, all gaps where nothing was updated), seconds."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     params = SamplingParams(
-        max_tokens=400, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
+        max_tokens=LONG, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
     )
     gaps: list[tuple[float, float]] = []
 
@@ -197,17 +198,35 @@ async def pause(policy: Any, change: Any) -> tuple[float, float, float]:
         return tokens
 
     watching = [asyncio.create_task(watch(number)) for number in range(4)]
-    while len(gaps) < 200:
-        await asyncio.sleep(0.01)
-    began = time.monotonic()
-    figures = await change()
-    ended = time.monotonic()
-    while not gaps or gaps[-1][0] < ended + 0.5:
-        await asyncio.sleep(0.01)
-    usual = max(gap for at, gap in gaps[4:] if at < began)
-    seen = max(gap for at, gap in gaps if at > began)
-    assert await asyncio.gather(*watching) == [400] * 4, "a request was lost or cut"
-    return seen, usual, figures["load_s"]
+    seen, loads, usual = [], [], []
+    for _ in range(PAUSES):
+        quiet = len(gaps)
+        while len(gaps) < quiet + 40:
+            await asyncio.sleep(0.01)
+        usual += [gap for _, gap in gaps[quiet + 4 :]]
+        updating = len(gaps)
+        loads.append((await change())["load_s"])
+        ended = time.monotonic()
+        while gaps[-1][0] < ended + 0.5:
+            await asyncio.sleep(0.01)
+        seen.append(max(gap for _, gap in gaps[updating:]))
+    assert not any(task.done() for task in watching), "requests ended before the updates did"
+    assert await asyncio.gather(*watching) == [LONG] * 4, "a request was lost or cut"
+    return seen, loads, usual
+
+
+def report_pauses(seen: list[float], loads: list[float], usual: list[float]) -> None:
+    """A token takes a step of the engine in any case, so only what its gap has beyond a usual
+    one is pause; both are printed."""
+    beyond = [gap - load for gap, load in zip(seen, loads, strict=True)]
+    step = median(usual)
+    print(
+        f"{len(seen)} updates under running requests, a load takes {median(loads):.3f} s "
+        f"({min(loads):.3f} to {max(loads):.3f}): the gap between two tokens is longer by "
+        f"{1e3 * median(beyond):.0f} ms (at most {1e3 * max(beyond):.0f}); without the step that "
+        f"a token always takes ({1e3 * step:.0f} ms) by {1e3 * (median(beyond) - step):.0f} ms "
+        f"(at most {1e3 * (max(beyond) - step):.0f}); none lost, none restarted"
+    )
 
 
 async def crowd(publisher: Publisher, stopped: bool) -> tuple[float, float]:
@@ -313,11 +332,7 @@ async def measure(folder: Path, repeat: int, policy: Any) -> None:
         f"({median(raw):.3f} s) plus one load ({dense['load_s']:.3f} s)"
     )
     if not isinstance(policy, NoEngine):
-        seen, usual, load = await pause(policy, lambda: change(1e-6))
-        print(
-            f"a running request waits {seen:.3f} s (usually at most {usual:.3f} s) during a load "
-            f"of {load:.3f} s; none lost, none restarted"
-        )
+        report_pauses(*await pauses(policy, lambda: change(1e-6)))
     policy.close()
     await measure_crowd(publisher, median(raw))
     publisher.process.kill()

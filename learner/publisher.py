@@ -4,9 +4,10 @@
 
 Held are one copy of the weights, cut into chunks, and for each chunk the patches that led to it
 (r3l.weights). Every transfer is pulled chunk by chunk by the subscriber, so a slow or stopped
-one holds back nobody and costs no memory. While a version is being published its chunks change
-one after the other; who asks for a chunk that is past the version it wants is told that this one
-is gone, and comes back for the next with what it already has.
+one holds back nobody and costs no memory but that of the few chunks on their way to it. While a
+version is being published its chunks change one after the other, in their place; who asks for a
+chunk that changes, or is past the version it wants, is told that this one is gone, and comes back
+for the next with what it already has.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import zmq
 from torch import Tensor
@@ -30,7 +33,7 @@ from buffer.gate import Gate
 from buffer.keys import ServiceKeys, load
 from r3l.checksum import Bytes
 from r3l.codec import pack, unpack
-from r3l.delta import warm_up
+from r3l.delta import Piece, warm_up
 from r3l.endpoints import check_bind, is_local
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
 from r3l.manifest import MANIFEST_LIMIT, Layout, Manifest
@@ -74,7 +77,9 @@ class WeightPublisher:
         """Bytes sent, whole chunks (`full_bytes`) and patches (`patch_bytes`); requests refused
         (`refused`)."""
         self._manifest: Manifest | None = None
-        self._chunks: list[Chunk] = []
+        self._offer = threading.Lock()
+        self._chunks: list[Chunk | None] = []
+        self._sending: dict[int, list[zmq.MessageTracker]] = {}
         secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
         self._socket = _router(self._context)
@@ -111,22 +116,33 @@ class WeightPublisher:
             )
         began = time.monotonic()
         layout = Layout.of((name, _name(dtype or t.dtype), tuple(t.shape)) for name, t in weights)
-        before = self._manifest
-        if before is None or before.layout != layout:
-            self._manifest, self._chunks = None, []
+        if self._manifest is None or self._manifest.layout != layout:
+            with self._offer:
+                self._manifest, self._chunks = None, [None] * layout.num_chunks
         worth = self.worth if version % self.anchor_every else 0.0
 
-        def renewed(index: int, data: Bytes) -> Chunk:
-            if self._manifest is None:
-                return whole(data, version)
-            return self._chunks[index].renewed(data, version, layout.width, worth)
+        def renewed(index: int, pieces: Sequence[Piece]) -> Chunk:
+            old = self._withdraw(index)
+            if old is None:
+                span = layout.span(index)
+                return whole(np.empty(span.stop - span.start, np.uint8), pieces, version)
+            return old.renewed(pieces, version, layout.width, worth)
 
-        chunks = layout.cut(_bytes(t, dtype) for _, t in weights)
-        for index, chunk in enumerate(_in_threads(renewed, chunks)):
-            self._chunks[index : index + 1] = [chunk]  # takes its place, or the next one
-        checksums = tuple(chunk.checksum for chunk in self._chunks)
+        chunks: list[Chunk] = []
+        for chunk in _in_threads(renewed, layout.cut(_bytes(t, dtype) for _, t in weights)):
+            self._chunks[len(chunks)] = chunk
+            chunks.append(chunk)
+        checksums = tuple(chunk.checksum for chunk in chunks)
         self._manifest = Manifest(self.origin, version, layout, checksums)
-        return _figures(self._chunks, layout) | {"publish_s": time.monotonic() - began}
+        return _figures(chunks, layout) | {"publish_s": time.monotonic() - began}
+
+    def _withdraw(self, index: int) -> Chunk | None:
+        """Offer a chunk no longer, so that it can be changed in its place: one that is still on
+        its way to somebody as a copy."""
+        with self._offer:
+            chunk, self._chunks[index] = self._chunks[index], None
+            on_its_way = any(not sent.done for sent in self._sending.pop(index, ()))
+        return replace(chunk, data=chunk.data.copy()) if chunk and on_its_way else chunk
 
     def close(self) -> None:
         """Stop serving."""
@@ -147,17 +163,22 @@ class WeightPublisher:
         self._gate.close()
 
     def _answer(self, frames: list[bytes]) -> None:
-        payload: list[Any] = []
-        try:
-            header, payload = self._reply(unpack(frames[-1]))
-        except R3LError as error:
-            self.sent["refused"] += 1
-            header = to_wire(error)
-        try:
-            # Chunks never change, they are replaced: their bytes may be sent without a copy.
-            self._socket.send_multipart([frames[0], pack(header), *payload], copy=False)
-        except zmq.ZMQError as error:
-            log.info("weights: a subscriber left before its answer (%s)", error)
+        with self._offer:  # no chunk is withdrawn before it is known to be on its way
+            payload: list[Any] = []
+            try:
+                header, payload = self._reply(unpack(frames[-1]))
+            except R3LError as error:
+                self.sent["refused"] += 1
+                header = to_wire(error)
+            try:
+                sent = self._socket.send_multipart(
+                    [frames[0], pack(header), *payload], copy=False, track=True
+                )
+            except zmq.ZMQError as error:
+                log.info("weights: a subscriber left before its answer (%s)", error)
+            else:
+                if sent and header.get("full"):
+                    self._sending.setdefault(header["index"], []).append(sent)
 
     def _reply(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         reply: dict[str, Any] = {"rid": request.get("rid")}
@@ -206,13 +227,13 @@ def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
 
 def _in_threads(
-    function: Callable[[int, Bytes], Chunk], chunks: Iterable[Bytes]
+    function: Callable[[int, Sequence[Piece]], Chunk], chunks: Iterable[Sequence[Piece]]
 ) -> Iterator[Chunk]:
-    """`function` of each chunk's index and bytes, in order, a few at the same time."""
+    """`function` of each chunk's index and pieces, in order, a few at the same time."""
     ahead: deque[Future[Chunk]] = deque()
     with ThreadPoolExecutor(THREADS) as pool:
-        for index, data in enumerate(chunks):
-            ahead.append(pool.submit(function, index, data))
+        for index, pieces in enumerate(chunks):
+            ahead.append(pool.submit(function, index, pieces))
             if len(ahead) > THREADS:
                 yield ahead.popleft().result()
         for last in ahead:

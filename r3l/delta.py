@@ -13,6 +13,7 @@ with the checksum of what must come out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,10 +29,13 @@ from r3l.errors import RecordError, WeightsError
 LEVEL = 1  # zstd; higher levels gain under 2 % on such data and take several times longer
 FAR = 255
 SAMPLE = 509  # elements between two that are looked at first; a prime meets every column
-BLOCK = 1024  # elements compared at a time, so that they stay in the processor's cache
+BLOCK = 512  # elements compared at a time, so that they stay in the processor's cache
 Elements = npt.NDArray[Any]
 _UNSIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _SIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<i2"), 4: np.dtype("<i4")}
+_BYTE_OF = 0x0001020304050607  # times 1 << 8 n has n as its highest byte
+Piece = tuple[int, Bytes]
+"""Where in a chunk, in bytes, and the bytes themselves (uint8 [n])."""
 
 
 @dataclass(frozen=True)
@@ -68,94 +72,110 @@ class Patch:
 
 
 def encode(
-    old: Bytes, new: Bytes, *, base: int, version: int, width: int, worth: float = 1.0
+    held: Bytes,
+    pieces: Sequence[Piece],
+    *,
+    base: int,
+    version: int,
+    width: int,
+    worth: float = 1.0,
 ) -> Patch | None:
-    """The patch from `old` to `new` (both uint8 [n], n a multiple of `width`).
+    """Bring `held` (uint8 [n], bytes of `base`) up to date in place; returns the patch that does so
+    elsewhere.
 
-    None where more than a share `worth` of the elements changed, or where it would not be
-    smaller than the bytes themselves.
+    `pieces` are the new bytes, in order; what lies between them stays. None where more than a
+    share `worth` of the elements changed, or where a patch would not be smaller than the bytes
+    themselves; then `held` may be spoiled and must be written whole. Raises ValueError for
+    pieces that reach past the end.
     """
-    if len(old) != len(new):
-        raise ValueError(f"a patch from {len(old)} bytes to {len(new)}")
-    before, after = old.view(_UNSIGNED[width]), new.view(_UNSIGNED[width])
-    if _clearly_more(before, after, worth):
+    if any(at + len(new) > len(held) for at, new in pieces):
+        raise ValueError(f"pieces that reach past {len(held)} bytes")
+    parts = [
+        (at, held[at : at + len(new)].view(_UNSIGNED[width]), new.view(_UNSIGNED[width]))
+        for at, new in pieces
+    ]
+    if _clearly_more(parts, worth):
         return None
-    limit = int(worth * len(after))
-    gaps = np.empty(limit, dtype=np.uint8)
-    far = np.empty(len(after) // FAR, dtype="<u4")
-    differences = np.empty(limit, dtype=_UNSIGNED[width])
-    in_words = len(new) // 8 * 8
-    words = old[:in_words].view("<u8"), new[:in_words].view("<u8")
-    changed, far_count = _compare(before, after, *words, gaps, far, differences)
-    if changed < 0:
-        return None
+    elements = len(held) // width
+    gaps = np.empty(int(worth * elements), dtype=np.uint8)
+    far = np.empty(elements // FAR, dtype="<u4")
+    differences = np.empty(len(gaps), dtype=_UNSIGNED[width])
+    found = 0, 0, 0
+    for at, old, new in parts:
+        found = _renew(old, new, at // width, found, gaps, far, differences)
+        if found[0] < 0:
+            return None
+    changed, far_count, _ = found
     coded = _zigzag(differences[:changed], width)
     planes = [(coded >> 8 * plane).astype(np.uint8) for plane in range(width)]
     streams = gaps[:changed], far[:far_count], *planes
     together = b"".join(stream.tobytes() for stream in streams)
     body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(together)
-    if len(body) >= len(new):
+    if len(body) >= len(held):
         return None
-    return Patch(base, version, width, changed, far_count, checksum(new), body)
+    return Patch(base, version, width, changed, far_count, checksum(held), body)
 
 
-def _clearly_more(before: Elements, after: Elements, worth: float) -> bool:
+def _clearly_more(parts: Sequence[tuple[int, Elements, Elements]], worth: float) -> bool:
     """Whether a sample leaves no doubt that more than a share `worth` changed."""
-    differ = before[::SAMPLE] != after[::SAMPLE]
-    return bool(np.count_nonzero(differ) > 1.1 * worth * len(differ) + 10)
+    differ = [old[::SAMPLE] != new[::SAMPLE] for _, old, new in parts]
+    changed = sum(int(np.count_nonzero(some)) for some in differ)
+    return changed > 1.1 * worth * sum(map(len, differ)) + 10
 
 
-def _comparing(element: str) -> str:
-    arrays = [read(element)] * 2 + [read("uint64")] * 2
-    found = written("uint8"), written("uint32"), written(element)
-    return f"UniTuple(int64, 2)({', '.join((*arrays, *found))})"
+def _renewing(element: str) -> str:
+    arrays = f"{written(element)}, {read(element)}"
+    found = ", ".join(written(kind) for kind in ("uint8", "uint32", element))
+    return f"UniTuple(int64, 3)({arrays}, int64, UniTuple(int64, 3), {found})"
 
 
-@compiled(_comparing("uint16"), _comparing("uint32"))
-def _compare(
-    before: Elements,
-    after: Elements,
-    before_words: Elements,
-    after_words: Elements,
+@compiled(_renewing("uint16"), _renewing("uint32"))
+def _renew(
+    held: Elements,
+    renewed: Elements,
+    first: int,
+    before: tuple[int, int, int],
     gaps: Elements,
     far: Elements,
     differences: Elements,
-) -> tuple[int, int]:
-    """Find what differs; returns (changes, far gaps), or (-1, 0) where `gaps` is too short.
+) -> tuple[int, int, int]:
+    """Write what differs into `held`, elements from `first` on of a chunk, and list it.
 
-    Which ones differ cannot be foretold, so they are listed without a branch: first words of 64
-    bits, as nearly all are equal, then elements of those that differ.
+    `before`: changes and far gaps listed so far, and the element after the last change; returns
+    the same with its own, or a negative count where `gaps` is too short. Which elements differ
+    cannot be foretold: of a block all are compared, eight results make a word, and the words
+    that are not zero are listed without a branch.
     """
-    in_word = 8 // after.itemsize
-    found, found_far, expected = 0, 0, 0
-    words, elements = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    for start in range(0, len(after), BLOCK):
-        old, new = before[start : start + BLOCK], after[start : start + BLOCK]
-        first, last = start // in_word, (start + len(new)) // in_word
-        old_words, new_words = before_words[first:last], after_words[first:last]
-        some, count = 0, 0
-        for word in range(len(new_words)):
-            words[some] = word
-            some += old_words[word] != new_words[word]
-        for word in words[:some]:
-            for element in range(word * in_word, (word + 1) * in_word):
-                elements[count] = element
-                count += old[element] != new[element]
-        for element in range(len(new_words) * in_word, len(new)):
-            elements[count] = element
-            count += old[element] != new[element]
-        if found + count > len(gaps):
-            return -1, 0
-        for element in elements[:count]:
-            gap = start + element - expected
-            if gap >= FAR:
-                far[found_far] = gap
-                found_far += 1
-            gaps[found] = min(gap, FAR)
-            differences[found] = new[element] - old[element]
-            expected = start + element + 1
-            found += 1
-    return found, found_far
+    found, found_far, expected = before
+    differ, some = np.zeros(BLOCK, np.uint8), np.empty(BLOCK, np.int64)
+    eights, one = differ.view(np.uint64), np.uint64(1)
+    for start in range(0, len(held), BLOCK):
+        old, new = held[start : start + BLOCK], renewed[start : start + BLOCK]
+        for element in range(len(old)):
+            differ[element] = old[element] != new[element]
+        differ[len(old) :] = 0
+        count = 0
+        for eight in range(len(eights)):
+            some[count] = eight
+            count += eights[eight] != 0
+        for eight in some[:count]:
+            left = eights[eight]
+            while left:
+                lowest = left & (~left + one)  # 1, 1 << 8, 1 << 16 …: the byte that is set
+                left ^= lowest
+                element = 8 * eight + np.int64((lowest * np.uint64(_BYTE_OF)) >> np.uint64(56))
+                if found == len(gaps):
+                    return -1, 0, 0
+                gap = first + start + element - expected
+                if gap >= FAR:
+                    far[found_far] = gap
+                    found_far += 1
+                gaps[found] = min(gap, FAR)
+                differences[found] = new[element] - old[element]
+                old[element] = new[element]
+                expected = first + start + element + 1
+                found += 1
+    return found, found_far, expected
 
 
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
@@ -238,7 +258,7 @@ def _unzigzag(coded: Elements, width: int) -> Elements:
 
 def warm_up() -> None:
     """Compile what encodes and applies patches, before an update has to wait for it."""
-    prepare(_compare, _add, sum_rows)
+    prepare(_renew, _add, sum_rows)
 
 
 def _damaged(what: str) -> WeightsError:

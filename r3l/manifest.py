@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from r3l.errors import WeightsError
 
 if TYPE_CHECKING:  # an engine's worker reads manifests and compiles nothing
     from r3l.checksum import Bytes
+    from r3l.delta import Piece
 
 ALIGNMENT = 64
 CHUNK_BYTES = 8 << 20
@@ -73,31 +72,25 @@ class Layout:
         """Where chunk `index` lies in the set."""
         return slice(index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, self.total_bytes))
 
-    def cut(self, data: Iterable[Bytes]) -> Iterator[Bytes]:
-        """The chunks of a set whose tensors' bytes (uint8 arrays, in order) are `data`.
-
-        Takes one tensor at a time, and each chunk is a new array.
+    def cut(self, data: Iterable[Bytes]) -> Iterator[list[Piece]]:
+        """What each chunk is made of, in a set whose tensors' bytes (uint8 arrays, in order) are
+        `data`: the pieces of tensors and where in the chunk they lie. Takes one tensor at a time.
         """
-        chunk, index = self._new_chunk(0), 0
+        pieces: list[Piece] = []
+        index = 0
         for entry, source in zip(self.tensors, data, strict=True):
             done = 0
             while done < entry.nbytes:
                 at = entry.offset + done - index * CHUNK_BYTES
                 if at >= CHUNK_BYTES:
-                    yield chunk
-                    index += 1
-                    chunk = self._new_chunk(index)
+                    yield pieces
+                    pieces, index = [], index + 1
                     continue
                 count = min(entry.nbytes - done, CHUNK_BYTES - at)
-                chunk[at : at + count] = source[done : done + count]
-                chunk[at + count : -(-(at + count) // ALIGNMENT) * ALIGNMENT] = 0
+                pieces.append((at, source[done : done + count]))
                 done += count
         if self.total_bytes:
-            yield chunk
-
-    def _new_chunk(self, index: int) -> Bytes:
-        span = self.span(index)
-        return np.empty(max(span.stop - span.start, 0), dtype=np.uint8)
+            yield pieces
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ whoever holds one of these needs only the patches since (r3l.delta).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from r3l import delta
 from r3l.checksum import Bytes, checksum
-from r3l.delta import Patch
+from r3l.delta import Patch, Piece
 from r3l.errors import WeightsError
 from r3l.manifest import Manifest
 
@@ -34,28 +35,35 @@ class Chunk:
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
-    def renewed(self, data: Bytes, version: int, width: int, worth: float) -> Chunk:
-        """This chunk with `data` as its next version.
+    def renewed(self, pieces: Sequence[Piece], version: int, width: int, worth: float) -> Chunk:
+        """The next version of this chunk, made of `pieces` in the same memory: nobody may be
+        reading this one any more.
 
         Without a patch, so that everyone fetches it whole, where more than a share `worth` of its
         elements changed. Patches that together would outweigh what they save are forgotten,
         oldest first.
         """
         patch = None
-        if worth and len(data) == len(self.data):
+        if worth:
             patch = delta.encode(
-                self.data, data, base=self.version, version=version, width=width, worth=worth
+                self.data, pieces, base=self.version, version=version, width=width, worth=worth
             )
         if patch is None:
-            return whole(data, version)
+            return whole(self.data, pieces, version)
         kept = [*self.patches, patch]
-        while len(kept) > 1 and sum(len(p.body) for p in kept) > HISTORY * len(data):
+        while len(kept) > 1 and sum(len(p.body) for p in kept) > HISTORY * len(self.data):
             kept.pop(0)
-        return Chunk(version, data, patch.checksum, tuple(kept))
+        return Chunk(version, self.data, patch.checksum, tuple(kept))
 
 
-def whole(data: Bytes, version: int) -> Chunk:
-    """A chunk without a history."""
+def whole(data: Bytes, pieces: Sequence[Piece], version: int) -> Chunk:
+    """A chunk without a history: `data` filled with `pieces`, and zeros between them."""
+    end = 0
+    for at, piece in pieces:
+        data[end:at] = 0
+        end = at + len(piece)
+        data[at:end] = piece
+    data[end:] = 0
     return Chunk(version, data, checksum(data))
 
 

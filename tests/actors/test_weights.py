@@ -3,7 +3,7 @@ asker's own pace, whatever happens to the other side."""
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from actors.staging import StagedWeights
 from actors.weights import WeightSubscriber, follow
 from buffer.keys import generate
 from learner.publisher import WeightPublisher
-from r3l.delta import Patch
+from r3l.delta import Patch, Piece
 from r3l.errors import PublisherUnavailable, UserError, WeightsError
 from r3l.manifest import CHUNK_BYTES, Layout, Manifest
 
@@ -45,7 +45,15 @@ def updated(weights: Tensors, share: float = 0.02) -> Tensors:
 def laid_out(weights: Tensors) -> bytes:
     layout = Layout.of((n, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in weights)
     data = (t.contiguous().view(-1).view(torch.uint8).numpy() for _, t in weights)
-    return b"".join(chunk.tobytes() for chunk in layout.cut(data))
+    return put_together(layout, layout.cut(data)).tobytes()
+
+
+def put_together(layout: Layout, chunks: Iterable[list[Piece]]) -> np.ndarray:
+    put = np.zeros(layout.total_bytes, dtype=np.uint8)
+    for index, pieces in enumerate(chunks):
+        for at, piece in pieces:
+            put[layout.span(index)][at : at + len(piece)] = piece
+    return put
 
 
 def held(staged: StagedWeights | None) -> bytes:
@@ -349,8 +357,12 @@ def test_chunks_are_cut_where_the_manifest_says_whatever_the_sizes_of_tensors() 
              for i, t in enumerate(layout.tensors)]  # fmt: skip
     chunks = list(layout.cut(parts))
     assert len(chunks) == layout.num_chunks
-    whole = np.concatenate(chunks)
-    assert len(whole) == layout.total_bytes
+    for index, pieces in enumerate(chunks):
+        ends = [0, *(at + len(piece) for at, piece in pieces)]
+        assert ends == sorted(ends) and ends[-1] <= len(
+            range(layout.total_bytes)[layout.span(index)]
+        )
+    whole = put_together(layout, chunks)
     for entry, part in zip(layout.tensors, parts, strict=True):
         assert np.array_equal(whole[entry.offset : entry.offset + entry.nbytes], part)
 

@@ -1,5 +1,6 @@
 """Patches between versions of weights: exact, small where updates are small, never half right."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,14 @@ from r3l.errors import WeightsError
 WIDTHS = {2: np.uint16, 4: np.uint32}
 
 
-def patch_between(old: np.ndarray, new: np.ndarray, width: int = 2) -> Patch | None:
-    return encode(old.view(np.uint8), new.view(np.uint8), base=3, version=4, width=width)
+def patch_between(
+    old: np.ndarray, new: np.ndarray, width: int = 2, worth: float = 1.0
+) -> Patch | None:
+    """The patch, after a look at the copy that was brought up to date on the way."""
+    held = old.view(np.uint8).copy()
+    patch = encode(held, [(0, new.view(np.uint8))], base=3, version=4, width=width, worth=worth)
+    assert patch is None or held.tobytes() == new.tobytes()
+    return patch
 
 
 def changed_copy(old: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
@@ -81,16 +88,34 @@ def test_no_patch_is_made_of_more_changes_than_it_is_worth(
     """Of many elements a sample shows it, of few only the count."""
     old = np.random.default_rng(0).integers(0, 1 << 16, size, dtype=np.uint16)
     new = changed_copy(old, share)
-    patch = encode(old.view(np.uint8), new.view(np.uint8), base=3, version=4, width=2, worth=0.05)
+    patch = patch_between(old, new, worth=0.05)
     assert (patch is not None) == made
     if patch is not None:
         apply(patch, old.view(np.uint8), version=3)
         assert old.tobytes() == new.tobytes()
 
 
-def test_stretches_of_two_lengths_have_no_patch() -> None:
-    with pytest.raises(ValueError, match="from 20 bytes to 18"):
-        patch_between(np.zeros(10, dtype=np.uint16), np.zeros(9, dtype=np.uint16))
+@given(st.integers(0, 1 << 30), st.sampled_from([2, 4]))
+@settings(max_examples=60, deadline=None)
+def test_new_bytes_in_pieces_make_the_patch_that_they_make_in_one(seed: int, width: int) -> None:
+    rng = np.random.default_rng(seed)
+    old = rng.integers(0, 256, 4 * int(rng.integers(1, 4000)), dtype=np.uint8)
+    new = changed_copy(old.view(WIDTHS[width]), rng.random() ** 3, seed).view(np.uint8)
+    cuts = np.sort(rng.integers(0, len(old) // 4 + 1, 6)) * 4
+    pieces = [(int(a), new[a:b]) for a, b in itertools.pairwise(cuts)]
+    pieces = [piece for number, piece in enumerate(pieces) if number != 2]  # a hole
+    expected = old.copy()
+    for at, piece in pieces:
+        expected[at : at + len(piece)] = piece
+    held = old.copy()
+    patch = encode(held, pieces, base=3, version=4, width=width)
+    assert patch == patch_between(old, expected, width)
+    assert patch is None or held.tobytes() == expected.tobytes()
+
+
+def test_a_piece_past_the_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="past 18 bytes"):
+        patch_between(np.zeros(9, dtype=np.uint16), np.zeros(10, dtype=np.uint16))
 
 
 def test_signs_that_flip_and_numbers_that_are_none_survive() -> None:
