@@ -261,6 +261,35 @@ def test_a_version_that_is_gone_half_way_costs_only_what_changed(
     subscribed(publisher.endpoint, scenario)
 
 
+def test_what_is_on_its_way_arrives_as_it_was_though_newer_weights_are_published(
+    publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.weights.CREDIT", 1)  # so little is received before it is read
+    weights = some_weights(elements=24_000_000)
+    publisher.publish(1, weights)
+
+    async def scenario(subscriber: WeightSubscriber) -> None:
+        manifest = await subscriber.latest()
+        assert manifest is not None
+        staged = subscriber._stage(manifest)
+        for index in range(manifest.layout.num_chunks):
+            await subscriber._ask(staged, manifest, index, {})
+        while len(publisher._sending) < manifest.layout.num_chunks:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        waiting = [index for index, sent in publisher._sending.items() if not sent[0].done]
+        assert waiting
+        publisher.publish(2, updated(weights))
+        for index in range(manifest.layout.num_chunks):
+            header, payload = await subscriber._receive()
+            subscriber._take(staged, manifest, index, header, payload)
+        assert held(staged) == laid_out(weights)
+        await update(subscriber)
+        assert held(staged) == laid_out(updated(weights))
+
+    subscribed(publisher.endpoint, scenario)
+
+
 def test_a_publisher_that_starts_anew_is_followed_even_to_an_older_version() -> None:
     first = WeightPublisher("tcp://127.0.0.1:0")
     first.publish(9, some_weights(9, 100))
