@@ -32,7 +32,6 @@ SAMPLE = 509  # elements between two that are looked at first; a prime meets eve
 BLOCK = 512  # elements compared at a time, so that they stay in the processor's cache
 Elements = npt.NDArray[Any]
 _UNSIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
-_SIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<i2"), 4: np.dtype("<i4")}
 _BYTE_OF = 0x0001020304050607  # times 1 << 8 n has n as its highest byte
 Piece = tuple[int, Bytes]
 """Where in a chunk, in bytes, and the bytes themselves (uint8 [n])."""
@@ -106,11 +105,11 @@ def encode(
         if found[0] < 0:
             return None
     changed, far_count, _ = found
-    coded = _zigzag(differences[:changed], width)
-    planes = [(coded >> 8 * plane).astype(np.uint8) for plane in range(width)]
-    streams = gaps[:changed], far[:far_count], *planes
-    together = b"".join(stream.tobytes() for stream in streams)
-    body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(together)
+    streams = np.empty(changed + 4 * far_count + width * changed, dtype=np.uint8)
+    streams[:changed] = gaps[:changed]
+    streams[changed : changed + 4 * far_count] = far[:far_count].view(np.uint8)
+    _to_planes(differences[:changed], streams[changed + 4 * far_count :])
+    body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(streams)
     if len(body) >= len(held):
         return None
     return Patch(base, version, width, changed, far_count, checksum(held), body)
@@ -213,11 +212,9 @@ def _read(patch: Patch, elements: int) -> tuple[Elements, Elements, Elements]:
         raise _damaged(str(error)) from None
     gaps = np.frombuffer(streams, np.uint8, changed)
     far = np.frombuffer(streams, "<u4", far_count, changed)
-    planes = np.frombuffer(streams, np.uint8, offset=changed + 4 * far_count)
-    coded = np.empty(width * changed, dtype=np.uint8)
-    for plane in range(width):
-        coded[plane::width] = planes[plane * changed : (plane + 1) * changed]
-    return gaps, far, _unzigzag(coded.view(_UNSIGNED[width]), width)
+    differences = np.empty(changed, dtype=_UNSIGNED[width])
+    _from_planes(np.frombuffer(streams, np.uint8, offset=changed + 4 * far_count), differences)
+    return gaps, far, differences
 
 
 def _adding(element: str) -> str:
@@ -243,22 +240,36 @@ def _add(gaps: Elements, far: Elements, differences: Elements, elements: Element
     return True
 
 
-def _zigzag(difference: Elements, width: int) -> Elements:
-    """0, -1, 1, -2 … as 0, 1, 2, 3 …, modulo the width: small either way means small."""
-    signed = difference.view(_SIGNED[width])
-    coded: Elements = (signed << 1) ^ (signed >> (8 * width - 1))
-    return coded.view(_UNSIGNED[width])
+@compiled(*(f"void({read(kind)}, {written('uint8')})" for kind in ("uint16", "uint32")))
+def _to_planes(differences: Elements, planes: Elements) -> None:
+    """Differences zigzag coded, that is 0, -1, 1, -2 … as 0, 1, 2, 3 …, modulo the width: small
+    either way means small; then all lowest bytes, all of the next …"""
+    count, one, sign = len(differences), np.uint32(1), np.uint32(8 * differences.itemsize - 1)
+    for plane in range(differences.itemsize):
+        shift = np.uint32(8 * plane)
+        for at in range(count):
+            difference = np.uint32(differences[at])
+            coded = (difference << one) ^ (np.uint32(0) - (difference >> sign))
+            planes[plane * count + at] = coded >> shift
 
 
-def _unzigzag(coded: Elements, width: int) -> Elements:
-    signs = (coded & 1).view(_SIGNED[width])
-    difference: Elements = (coded >> 1) ^ (-signs).view(_UNSIGNED[width])
-    return difference
+@compiled(*(f"void({read('uint8')}, {written(kind)})" for kind in ("uint16", "uint32")))
+def _from_planes(planes: Elements, differences: Elements) -> None:
+    """The inverse of `_to_planes`."""
+    count, one = len(differences), np.uint32(1)
+    differences[:] = 0
+    for plane in range(differences.itemsize):
+        shift = np.uint32(8 * plane)
+        for at in range(count):
+            differences[at] |= np.uint32(planes[plane * count + at]) << shift
+    for at in range(count):
+        coded = np.uint32(differences[at])
+        differences[at] = (coded >> one) ^ (np.uint32(0) - (coded & one))
 
 
 def warm_up() -> None:
     """Compile what encodes and applies patches, before an update has to wait for it."""
-    prepare(_renew, _add, sum_rows)
+    prepare(_renew, _to_planes, _from_planes, _add, sum_rows)
 
 
 def _damaged(what: str) -> WeightsError:

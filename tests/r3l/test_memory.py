@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from r3l.memory import STEADY_MEMORY
 
@@ -24,8 +27,22 @@ print(held_mib() - before)
 """
 
 
+COUNT_FAULTS = """
+import resource
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    bytes(bytearray(32 << 20))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
 def _held_mib(environment: dict[str, str]) -> int:
-    command = [sys.executable, "-c", LEAVE_HOLES]
+    return _run(LEAVE_HOLES, environment)
+
+
+def _run(program: str, environment: dict[str, str]) -> int:
+    command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, check=True)
     return int(done.stdout)
 
@@ -33,3 +50,13 @@ def _held_mib(environment: dict[str, str]) -> int:
 def test_blocks_freed_between_others_are_given_back_where_memory_is_steady() -> None:
     assert _held_mib(STEADY_MEMORY) < 20
     assert _held_mib({"MALLOC_MMAP_THRESHOLD_": str(32 << 20)}) > 150
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(),
+    reason="this system has no huge pages for the asking",
+)
+def test_large_blocks_are_made_of_few_pages() -> None:
+    assert _run(COUNT_FAULTS, STEADY_MEMORY) < 10_000
+    plain = STEADY_MEMORY | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+    assert _run(COUNT_FAULTS, plain) > 50_000 or "[always]" in HUGE_PAGES.read_text()
