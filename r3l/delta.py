@@ -109,7 +109,7 @@ def encode(
     streams[:changed] = gaps[:changed]
     streams[changed : changed + 4 * far_count] = far[:far_count].view(np.uint8)
     _to_planes(differences[:changed], streams[changed + 4 * far_count :])
-    body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(streams)
+    body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(streams.data)
     if len(body) >= len(held):
         return None
     return Patch(base, version, width, changed, far_count, checksum(held), body)
@@ -146,7 +146,7 @@ def _renew(
     that are not zero are listed without a branch.
     """
     found, found_far, expected = before
-    differ, some = np.zeros(BLOCK, np.uint8), np.empty(BLOCK, np.int64)
+    differ, some = np.zeros(BLOCK, np.uint8), np.empty(BLOCK // 8, np.int64)
     eights, one = differ.view(np.uint64), np.uint64(1)
     for start in range(0, len(held), BLOCK):
         old, new = held[start : start + BLOCK], renewed[start : start + BLOCK]
