@@ -7,6 +7,10 @@
 Every request has an id and a deadline. When an answer is late the request is sent again, same
 id, on a new socket, as often as the deadline allows; the service answers a known id as it did
 before, so nothing happens twice. After the deadline: BufferUnavailable.
+
+A request under way when its client is closed ends with ClientClosed. A client that nobody closed
+is closed when it is collected, with a ResourceWarning; one that lives to the end of its process
+keeps no process from ending.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ import asyncio
 import functools
 import inspect
 import itertools
+import sys
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -29,10 +35,11 @@ from buffer.keys import ClientKeys, load, present
 from buffer.protocol import Frame
 from buffer.verbs import Call
 from r3l.endpoints import check_endpoint
-from r3l.errors import BufferUnavailable, RecordError
+from r3l.errors import BufferUnavailable, ClientClosed, RecordError
 
 FIRST_TRY_S = 1.0  # wait for an answer before asking again; doubles
 LONGEST_TRY_S = 5.0
+LOOK_S = 0.1  # until a request under way notices that its client is to be closed
 FULL_S = 0.005  # wait before another try to send into a full queue
 UNDER_WAY = protocol.CREDIT // 2  # the other half is for requests that were given up
 
@@ -69,7 +76,7 @@ def _as_method(verb: F) -> F:
 
 
 class BufferClient:
-    """Blocking client; threads may share it, one request at a time.
+    """Blocking client; threads may share it, one request at a time, and any of them close it.
 
     `timeout_s`: seconds until a request without an answer raises BufferUnavailable.
     `keys`: the client's key file, where the service asks for one (buffer.keys).
@@ -81,11 +88,12 @@ class BufferClient:
     ) -> None:
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
+        self._keys = load(ClientKeys, keys) if keys else None
         self._context = zmq.Context()
         self._socket: Any = None
         self._rids = _request_ids()
-        self._keys = load(ClientKeys, keys) if keys else None
         self._lock = threading.Lock()
+        self._closed = False
 
     add_tasks = _blocking(verbs.add_tasks)
     lease = _blocking(verbs.lease)
@@ -107,8 +115,13 @@ class BufferClient:
     stats = _blocking(verbs.stats)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._context.destroy(linger=0)
+        """Close the connection; a request that another thread makes ends first (ClientClosed)."""
+        self._closed = True
+        with self._lock:  # only one thread at a time may touch a socket, also to close it
+            self._context.destroy(linger=0)
+
+    def __del__(self) -> None:
+        _warn_unclosed(self)
 
     def __enter__(self) -> Self:
         return self
@@ -120,17 +133,25 @@ class BufferClient:
         with self._lock:
             return verbs.read_answer(call, self._exchange(call))
 
+    def _receive(self, seconds: float) -> list[Frame] | None:
+        """The next answer, if one arrives in time."""
+        until = time.monotonic() + seconds
+        while not self._closed and (left := until - time.monotonic()) > 0:
+            if self._socket.poll(min(left, LOOK_S) * 1000):
+                return protocol.receive(self._socket)
+        return None
+
     def _exchange(self, call: Call[Any]) -> list[Frame]:
         rid, start = next(self._rids), time.monotonic()
         deadline, patience = start + call.hold_s + self.timeout_s, FIRST_TRY_S
         while (now := time.monotonic()) < deadline:
+            _refuse_closed(self, call)
             if self._socket is None:
                 self._socket = _connect(self._context, self.endpoint, self._keys)
             try:
                 self._socket.send_multipart(call.frames(rid, now - start))
                 until = min(deadline, now + patience)
-                while (left := until - time.monotonic()) > 0 and self._socket.poll(left * 1000):
-                    frames = protocol.receive(self._socket)
+                while (frames := self._receive(until - time.monotonic())) is not None:
                     if verbs.answer_id(frames) == rid:
                         return frames
             except BaseException:
@@ -160,12 +181,13 @@ class AsyncBufferClient:
     ) -> None:
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
-        self._context = zmq.Context()
         self._keys = load(ClientKeys, keys) if keys else None
+        self._context = zmq.Context()
         self._rids = _request_ids()
         self._waiting: dict[str, _Waiting] = {}
         self._turns = asyncio.Semaphore(UNDER_WAY)
         self._socket: Any = None
+        self._closed = False
 
     add_tasks = _awaited(verbs.add_tasks)
     lease = _awaited(verbs.lease)
@@ -187,9 +209,15 @@ class AsyncBufferClient:
     stats = _awaited(verbs.stats)
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; requests under way end with ClientClosed."""
+        self._closed = True
         self._drop_socket()
         self._context.destroy(linger=0)
+        for waiting in self._waiting.values():
+            waiting.wake()
+
+    def __del__(self) -> None:
+        _warn_unclosed(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -221,7 +249,8 @@ class AsyncBufferClient:
 
     async def _send(self, waiting: _Waiting) -> Any:
         """Send a request; returns the socket it went to, or was to go to: one with a full queue
-        is given up like one without answers."""
+        is given up like one without answers. Raises ClientClosed."""
+        _refuse_closed(self, waiting.call)
         if self._socket is None:
             self._socket = _connect(self._context, self.endpoint, self._keys)
             asyncio.get_running_loop().add_reader(self._socket.fd, self._receive)
@@ -273,21 +302,22 @@ class _Waiting:
         """Take the answer; the first one counts."""
         if self.answer is None:
             self.answer = frames
-            self._wake()
+            self.wake()
 
     async def within(self, seconds: float) -> Sequence[Frame] | None:
         """The answer, if it arrives in time."""
         if self.answer is None:
             loop = asyncio.get_running_loop()
             self._woken = loop.create_future()
-            alarm = loop.call_later(seconds, self._wake)
+            alarm = loop.call_later(seconds, self.wake)
             try:
                 await self._woken
             finally:
                 alarm.cancel()
         return self.answer
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """End the wait for an answer."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
@@ -311,6 +341,23 @@ def _connect(context: Any, endpoint: str, keys: ClientKeys | None) -> Any:
         present(socket, keys)
     socket.connect(endpoint)
     return socket
+
+
+def _refuse_closed(client: BufferClient | AsyncBufferClient, call: Call[Any]) -> None:
+    if client._closed:
+        raise ClientClosed(f"{client.name or 'a client'} of the buffer at {client.endpoint} was "
+                           f"closed: no {call.op}")  # fmt: skip
+
+
+def _warn_unclosed(client: BufferClient | AsyncBufferClient) -> None:
+    """Close a client that is collected and was forgotten. Not where the interpreter ends: there
+    its threads may still be at work with it, and the system closes what is left."""
+    opened = hasattr(client, "_closed") and not client._closed
+    if opened and not sys.is_finalizing():
+        who = client.name or "a client"
+        warnings.warn(f"{who} of the buffer at {client.endpoint} was not closed", ResourceWarning,
+                      stacklevel=3, source=client)  # fmt: skip
+        client._context.destroy(linger=0)
 
 
 def _unavailable(

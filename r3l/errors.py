@@ -11,8 +11,8 @@
     │   └── EngineFailed
     ├── EngineDead           the inference engine is gone; its actor ends
     ├── BufferError_         a request the buffer refused or could not answer
-    │   ├── BufferUnavailable, LeaseLost, NotFound, LimitExceeded, UnknownVerb, StoreError,
-    │       Conflict
+    │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownVerb,
+    │       StoreError, Conflict
     ├── WeightsError         weights that did not arrive whole
     │   └── PublisherUnavailable
     ├── RankLost             another rank of the learner is not heard of
@@ -91,6 +91,10 @@ class BufferError_(R3LError, RuntimeError):
 
 class BufferUnavailable(BufferError_, TimeoutError):
     """No answer from the buffer within the deadline."""
+
+
+class ClientClosed(BufferError_, ValueError):
+    """A request of a client that was closed, before it or meanwhile."""
 
 
 class LeaseLost(BufferError_):
