@@ -34,8 +34,11 @@ def own(folder: Path) -> int:
         owner = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise UserError(f"store {folder}: already served by process {owner}") from None
-    os.ftruncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
+    try:  # over what is there, for which a full disk has room
+        os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))
+    except OSError as error:
+        os.close(lock)
+        raise UserError(f"store {folder}: cannot be used ({error.strerror})") from None
     return lock
 
 

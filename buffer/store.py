@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+from lmdb import verify as lmdb_verify
 
 from buffer import guard
 from buffer.tables import SCHEMA, TABLES, Txn
@@ -62,6 +63,7 @@ class Store:
         )
         found = os.stat(self.folder / "data.mdb")
         self._file = found.st_dev, found.st_ino
+        self._refuse_cut_off(found.st_size)
         self._refuse_foreign()
         if read_only:
             self._tables = self._existing_tables()
@@ -79,6 +81,19 @@ class Store:
             with self.write() as txn:
                 txn.upgrade()
             _sync(self.folder, self.folder.parent)
+
+    def _refuse_cut_off(self, size: int) -> None:
+        """Whoever reads a page beyond the end of the file is ended by the system, without a word.
+
+        Only free pages may be missing there.
+        """
+        with self._env.begin():  # the pages that are looked at stay what they are
+            whole = (int(self._env.info()["last_pgno"]) + 1) * PAGE
+            if size < whole and lmdb_verify.verify(str(self.folder)):
+                raise UserError(
+                    f"store {self.folder}: data.mdb has {size} of its {whole} bytes; it was cut "
+                    "off. Copy it again, from a store that is served with r3l-buffer compact"
+                )
 
     def _refuse_foreign(self) -> None:
         with self._env.begin() as raw:

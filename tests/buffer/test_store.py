@@ -92,6 +92,22 @@ def test_a_copy_made_while_serving_is_a_whole_store(desk, tasks, tmp_path):
     assert verify.verify(str(tmp_path / "copy")) == []
 
 
+def test_a_store_that_was_cut_off_is_refused_where_it_would_end_the_process(desk, tasks, tmp_path):
+    desk.add(tasks(3))
+    for _ in range(3):
+        desk.complete()
+    desk.store.copy(tmp_path / "copy")
+    whole = (tmp_path / "copy" / "data.mdb").read_bytes()
+    for number, size in enumerate((5000, 8192, len(whole) // 2, len(whole) - 1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "data.mdb").write_bytes(whole[:size])
+        for read_only in (True, False):
+            with pytest.raises(UserError, match=f"{size} of its {len(whole)} bytes"):
+                Store(folder, read_only=read_only)
+        assert (folder / "data.mdb").read_bytes() == whole[:size]
+
+
 def test_a_forked_child_cannot_write_through_its_parents_store(desk):
     desk.store._pid += 1
     with pytest.raises(StoreError, match="parent"), desk.store.write():
@@ -113,3 +129,19 @@ def test_a_folder_or_a_database_of_somebody_else_is_refused_and_left_alone(tmp_p
     with pytest.raises(UserError, match=r"'diary\.txt' is there"):
         Store(notes)
     assert [path.name for path in notes.iterdir()] == ["diary.txt"]
+
+
+def test_the_owner_writes_its_name_over_the_last_ones_or_is_refused_where_it_cannot(
+    tmp_path, monkeypatch
+):
+    tmp_path.joinpath("owner.lock").write_text("4000000, a longer name")
+    Store(tmp_path, map_gib=0.01).close()
+    assert tmp_path.joinpath("owner.lock").read_text() == f"{os.getpid()}\n"
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for _ in range(2):  # the lock is given back
+        with pytest.raises(UserError, match=r"cannot be used \(No space"):
+            Store(tmp_path, map_gib=0.01)
