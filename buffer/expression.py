@@ -24,14 +24,16 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }
 Row = Mapping[str, Any]
 Filter = Callable[[Row], bool]
+EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
 
 
 def parse(text: str, names: frozenset[str]) -> Filter:
     """A filter over rows that have `names`; raises UserError for anything it does not know."""
     try:
         tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UserError(f"query {text!r:.80}: does not parse") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = error.msg if isinstance(error, SyntaxError) else "it is too deep"
+        raise UserError(f"query {text!r:.80}: does not parse ({why}); {EXAMPLE}") from None
     _check(tree, names, text)
 
     def accepts(row: Row) -> bool:
@@ -39,6 +41,8 @@ def parse(text: str, names: frozenset[str]) -> Filter:
             return bool(_value(tree, row))
         except TypeError as error:
             raise UserError(f"query {text!r:.80}: {error}") from None
+        except RecursionError:
+            raise UserError(f"query {text!r:.80}: is nested too deeply") from None
 
     return accepts
 

@@ -38,6 +38,8 @@ def filled(desk, tasks, done):
         ("0 < reward <= 0.7 or step == -1", True),
         ("env in ['a', 'b']", False),
         ("step not in (1, 2)", True),
+        ("0 < step < 2", False),
+        ("5 > step > reward > 0.5", True),
     ],
 )
 def test_a_filter_says_what_it_says(text, accepted):
@@ -59,11 +61,18 @@ def test_a_filter_says_what_it_says(text, accepted):
         "reward > 'a'",
         "-env == 1",
         "(" * 500,
+        "not " * 2000 + "reward",
+        "not " * 20_000 + "reward",
     ],
 )
 def test_a_filter_that_is_not_understood_is_refused(text):
     with pytest.raises(UserError, match="query"):
         expression.parse(text, NAMES)(ROW)
+
+
+def test_who_types_something_else_is_told_what_a_filter_is_like():
+    with pytest.raises(UserError, match=r"invalid syntax.* like reward > 0.5 and env =="):
+        expression.parse("reward = 0.5", NAMES)
 
 
 def test_a_step_is_replayed_exactly(filled):
