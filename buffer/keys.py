@@ -40,6 +40,7 @@ class ClientKeys:
 
 
 K = TypeVar("K", ServiceKeys, ClientKeys)
+_FILES: dict[type[Any], str] = {ServiceKeys: "service.json", ClientKeys: "client.json"}
 
 
 def generate(folder: Path) -> tuple[Path, Path]:
@@ -55,20 +56,27 @@ def generate(folder: Path) -> tuple[Path, Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"keys {folder}: cannot be made a folder ({error.strerror})") from None
-    return _write(folder / "service.json", service), _write(folder / "client.json", client)
+    paths = folder / _FILES[ServiceKeys], folder / _FILES[ClientKeys]
+    for path in paths:  # both or none: keys of two generations know nothing of each other
+        if path.exists():
+            raise UserError(f"keys {path}: exists already; choose another folder")
+    return _write(paths[0], service), _write(paths[1], client)
 
 
-def load(kind: type[K], path: Path) -> K:
+def load(kind: type[K], path: Path | str) -> K:
     """Read a key file; raises UserError, one line, for one that is not of this kind."""
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         if "allowed" in values:
             values["allowed"] = tuple(values["allowed"])
         keys: K = kind(**values)
     except OSError as error:
         raise UserError(f"keys {path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError) as error:
-        raise UserError(f"keys {path}: no {kind.__name__} in it ({error})") from None
+        raise UserError(
+            f"keys {path}: no {kind.__name__} in it ({error}); r3l-buffer keygen writes them to "
+            f"{_FILES[kind]}"
+        ) from None
     others: list[Any] = [*getattr(keys, "allowed", ()), getattr(keys, "service", keys.public)]
     if not all(_is_key(key) for key in [keys.public, keys.secret, *others]):
         raise UserError(f"keys {path}: a key must have {_KEY_LENGTH} characters, of Z85's")

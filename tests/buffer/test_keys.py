@@ -35,6 +35,10 @@ def test_keys_are_readable_by_their_owner_alone_and_never_overwritten(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(UserError, match="exists"):
         generate(tmp_path)
+    (tmp_path / "service.json").unlink()
+    with pytest.raises(UserError, match="exists"):
+        generate(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["client.json"]
 
 
 def test_a_file_that_holds_other_keys_is_refused(tmp_path):
