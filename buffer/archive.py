@@ -29,7 +29,7 @@ from buffer.entry import DrawEntry, Dropped, Entry, LedgerEntry, Marks
 from buffer.store import Store
 from buffer.tables import Txn
 from r3l import codec
-from r3l.errors import R3LError, SchemaVersionError, UserError
+from r3l.errors import R3LError, SchemaVersionError, StoreError, UserError
 from r3l.records import Group, Purpose, Task
 
 FORMAT = "r3l-buffer-export"
@@ -99,8 +99,23 @@ FORMATS: dict[str, Format] = {"jsonl": jsonl, "parquet": parquet}
 
 
 def export(store: Store, folder: Path, name: str) -> dict[str, int]:
-    """Write a store into an empty folder in a format of FORMATS; returns rows by table."""
+    """Write a store into an empty folder in a format of FORMATS; returns rows by table.
+
+    All of it or nothing: raises StoreError for a disk that is full, RecordError for a group that
+    was damaged.
+    """
     _make_empty(folder)
+    try:
+        return _export(store, folder, name)
+    except BaseException as error:
+        for path in folder.iterdir():
+            path.unlink()
+        if isinstance(error, OSError):
+            raise StoreError(f"export to {folder}: {error}", cause="disk") from None
+        raise
+
+
+def _export(store: Store, folder: Path, name: str) -> dict[str, int]:
     files: dict[str, dict[str, Any]] = {}
     with store.read() as txn:
         for table, kind in TABLES.items():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import lmdb
 
 from buffer import evicting, guard, protocol, samplers, tools
 from buffer.book import Settings
@@ -48,7 +49,9 @@ def commands() -> None:
     show_default=True,
     help="Seconds of silence after which a consumer's draws are given back; 0: never.",
 )
-@click.option("--sampler", default="fifo", show_default=True, help="Which groups are drawn.")
+@click.option(
+    "--sampler", default="fifo", show_default=True, help=f"One of {', '.join(samplers.SAMPLERS)}."
+)
 @click.option("--reuse", default=1, show_default=True, help="Steps a group may be trained in.")
 @click.option("--cooldown", default=0, show_default=True, help="Draws between two of a group.")
 @click.option("--alpha", default=1.0, show_default=True, help="Exponent of the priority.")
@@ -180,7 +183,7 @@ def main() -> None:
     except (UserError, NotFound, SchemaVersionError) as error:  # a wrong name is the user's too
         click.echo(f"r3l-buffer: {error}", err=True)
         sys.exit(2)
-    except R3LError as error:
+    except (R3LError, OSError, lmdb.Error) as error:  # a damaged file, a full disk, a closed pipe
         click.echo(f"r3l-buffer: {error}", err=True)
         sys.exit(1)
 

@@ -62,6 +62,14 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
     return [group(store, group_id) for group_id in line.groups if group_id not in gone], gone
 
 
+def weights(store: Store, step: int) -> dict[str, float]:
+    """The importance weight of each group of a trained step, as its draw gave it to the learner."""
+    with store.read() as txn:
+        line = txn.ledger(step)
+        drawn = None if line is None else txn.draw(line.draw_id)
+    return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
+
+
 def _row(txn: Txn, entry: Entry) -> dict[str, Any]:
     rewards = entry.rewards or (0.0,)
     return {

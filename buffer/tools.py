@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from buffer import archive, expression, jsonl, offline
 from buffer import verify as verification
 from buffer.client import BufferClient
 from buffer.store import Store
-from r3l.errors import NotFound
+from r3l.errors import NotFound, UserError
 from r3l.records import Group, Trajectory
 
 _store = click.option(
@@ -57,12 +58,15 @@ def ls(folder: Path, limit: int) -> None:
     _list(folder, lambda row: True, limit)
 
 
-@click.command()
+@click.command(epilog=f"Names a filter may use: {', '.join(sorted(offline.ROW_NAMES))}.")
 @_store
 @click.argument("text")
 @click.option("--limit", default=50, show_default=True, help="Newest groups shown.")
 def query(folder: Path, text: str, limit: int) -> None:
-    """Groups a filter accepts, such as "reward > 0.5 and env == 'workshop'"."""
+    """Groups a filter accepts, such as "reward > 0.5 and env == 'workshop'".
+
+    Comparisons, `in` with a list, and, or, not. `reward` is the best of a group's attempts.
+    """
     _list(folder, expression.parse(text, offline.ROW_NAMES), limit)
 
 
@@ -79,11 +83,16 @@ def show(folder: Path, group_id: str) -> None:
 @_store
 @click.argument("step", type=int)
 def replay(folder: Path, step: int) -> None:
-    """The exact batch of a trained step, one JSON line per group."""
+    """The exact batch of a trained step, one JSON line per group.
+
+    `weight`: importance weight that the sampler gave it; 1 without a prioritised one.
+    """
     with _reading(folder) as store:
         groups, gone = offline.replay(store, step)
+        weights = offline.weights(store, step)
     for group in groups:
-        click.echo(json.dumps(jsonl.plain(group)))
+        weight = weights.get(group.group_id, 1.0)
+        click.echo(json.dumps(jsonl.plain(group) | {"weight": weight}))
     if gone:
         raise NotFound(f"step {step}: {len(gone)} of its groups were evicted: {' '.join(gone)}")
 
@@ -106,11 +115,21 @@ def export(folder: Path, target: Path, form: str) -> None:
 def import_(folder: Path, map_gib: float, source: Path) -> None:
     """Make a store from the folder that `export` wrote."""
     archive.check(source)
-    store = Store(folder, map_gib=map_gib)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"store {folder}: is not empty; import into a new folder")
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of an import that was interrupted
     try:
-        click.echo(json.dumps(archive.restore(source, store)))
-    finally:
-        store.close()
+        store = Store(partial, map_gib=map_gib)
+        try:
+            rows = archive.restore(source, store)
+        finally:
+            store.close()
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    click.echo(json.dumps(rows))
 
 
 @click.command()

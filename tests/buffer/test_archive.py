@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from buffer import archive, cli, jsonl, verify
 from buffer.store import Store
-from r3l.errors import SchemaVersionError, UserError
+from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
 from tests.buffer.conftest import _done
 
@@ -129,6 +129,27 @@ def test_a_damaged_or_foreign_export_is_refused_before_anything_is_made(filled, 
     result = CliRunner().invoke(cli.commands, ["import", "--store", str(tmp_path / "x"), str(out)])
     assert isinstance(result.exception, UserError) and "groups.jsonl" in str(result.exception)
     assert not (tmp_path / "x").exists()
+
+
+def test_what_cannot_be_written_out_or_in_to_its_end_leaves_nothing(filled, tmp_path, monkeypatch):
+    def full(path, kind, records):
+        path.write_text("half of it")
+        raise OSError(28, "No space left on device")
+
+    out, new = tmp_path / "out", tmp_path / "new"
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonl, "write", full)
+        with pytest.raises(StoreError, match="No space"):
+            archive.export(filled.store, out, "jsonl")
+    archive.export(filled.store, out, "jsonl")
+    arguments = ["import", "--store", str(new), "--map-gib", "0.25", str(out)]
+    with monkeypatch.context() as patch:
+        patch.setitem(archive._PUT, "drops", lambda txn, row: full(tmp_path / "x", None, None))
+        assert isinstance(CliRunner().invoke(cli.commands, arguments).exception, OSError)
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "out", "x"}
+    assert CliRunner().invoke(cli.commands, arguments).exit_code == 0
+    again = CliRunner().invoke(cli.commands, arguments).exception
+    assert isinstance(again, UserError) and "is not empty" in str(again)
 
 
 LINES = {
