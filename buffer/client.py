@@ -84,7 +84,12 @@ class BufferClient:
     """
 
     def __init__(
-        self, endpoint: str, *, name: str = "", timeout_s: float = 10.0, keys: Path | None = None
+        self,
+        endpoint: str,
+        *,
+        name: str = "",
+        timeout_s: float = 10.0,
+        keys: Path | str | None = None,
     ) -> None:
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
@@ -177,7 +182,12 @@ class AsyncBufferClient:
     """
 
     def __init__(
-        self, endpoint: str, *, name: str = "", timeout_s: float = 10.0, keys: Path | None = None
+        self,
+        endpoint: str,
+        *,
+        name: str = "",
+        timeout_s: float = 10.0,
+        keys: Path | str | None = None,
     ) -> None:
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s

@@ -406,7 +406,12 @@ def request_frames(op: str, rid: str, arguments: Any, records: bytes, hold_s: fl
     header = {"v": PROTOCOL, "op": op, "rid": rid, "hold_s": hold_s}
     if len(records) > codec.RECORD_LIMIT:
         raise LimitExceeded(f"{op}: {len(records)} bytes; the limit is {codec.RECORD_LIMIT}")
-    frames: list[bytes] = [codec.pack(header), codec.encode_unchecked(arguments)]
+    try:
+        frames: list[bytes] = [codec.pack(header), codec.encode_unchecked(arguments)]
+    except RecordError as error:
+        if error.cause != "too_large":
+            raise
+        raise LimitExceeded(f"{op}: {error}; ask for less at a time") from None
     return [*frames, records] if records else frames
 
 

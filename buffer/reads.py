@@ -101,4 +101,6 @@ def _listed(txn: Txn, args: protocol.AskQuery) -> Iterator[Entry]:
 
 def _check_count(count: int, least: int = 1) -> None:
     if not least <= count <= protocol.GROUPS_LIMIT:
-        raise LimitExceeded(f"{count} groups asked for; the limit is {protocol.GROUPS_LIMIT}")
+        raise LimitExceeded(
+            f"{count} groups asked for; an answer has {least} to {protocol.GROUPS_LIMIT}"
+        )

@@ -92,13 +92,13 @@ def renew(
     group_ids: Sequence[str], actor: str, metrics: Mapping[str, float] | None = None
 ) -> Call[tuple[str, ...]]:
     """Heartbeat: extend leases; returns the groups that are no longer this actor's."""
-    arguments = protocol.Renew(tuple(group_ids), actor, dict(metrics or {}))
+    arguments = protocol.Renew(_each(group_ids), actor, dict(metrics or {}))
     return Call("renew", arguments, _ids)
 
 
 def release(group_ids: Sequence[str], actor: str) -> Call[tuple[str, ...]]:
     """Give leases back at once, accepted results kept; returns those that were this actor's."""
-    return Call("release", protocol.Release(tuple(group_ids), actor), _ids)
+    return Call("release", protocol.Release(_each(group_ids), actor), _ids)
 
 
 def draw(
@@ -172,7 +172,7 @@ def ledger(step: int) -> Call[list[str]]:
 
 def get(group_ids: Sequence[str]) -> Call[list[Group]]:
     """Groups by id, in this order; unfinished ones with what was accepted so far."""
-    return Call("get", protocol.AskGroups(tuple(group_ids)), _groups)
+    return Call("get", protocol.AskGroups(_each(group_ids)), _groups)
 
 
 def evict(limits: Retention, *, dry_run: bool = False) -> Call[Evicted]:
@@ -203,6 +203,11 @@ def read_answer(call: Call[T], frames: Sequence[Frame]) -> T:
     if kind is None or len(frames) < 2:
         raise RecordError(f"an answer of unknown kind {header.get('kind')!r:.40}")
     return call.parse(codec.decode(kind, frames[1]), frames[2:])
+
+
+def _each(group_ids: Sequence[str]) -> tuple[str, ...]:
+    """The ids; one alone is a sequence of one, not of its letters."""
+    return (group_ids,) if isinstance(group_ids, str) else tuple(group_ids)
 
 
 def _result(result: Any, frames: Sequence[Frame]) -> Any:
