@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -165,6 +166,7 @@ async def update(publisher: Publisher, policy: Any, subscriber: Any, **order: An
     staged = await subscriber.fetch(manifest)
     figures["fetch_s"] = time.monotonic() - began
     figures["load_s"] = await policy.load(staged.path, manifest)
+    figures["loaded_at"] = time.monotonic()
     subscriber.loaded = (manifest.origin, manifest.version)
     after = subscriber.figures.full_bytes + subscriber.figures.patch_bytes
     figures["received"] = float(after - before)
@@ -177,55 +179,59 @@ def medians(runs: list[Figures]) -> Figures:
     return {name: median(run[name] for run in runs) for name in runs[0]}
 
 
-async def pauses(policy: Any, change: Any) -> tuple[list[float], list[float], list[float]]:
-    """(the longest gap between tokens of running requests during each of PAUSES updates, the
-    engine's load each time, all gaps where nothing was updated), seconds."""
+async def pauses(policy: Any, change: Any) -> tuple[list[Figures], list[float]]:
+    """What PAUSES updates cost requests that run meanwhile, the longest of each: seconds that the
+    `load` took, that a request `stopped` from its last token before to the end of the load, and
+    that the `next` token came after that; and how long a token takes where nothing is updated."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     params = SamplingParams(
         max_tokens=LONG, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
     )
-    gaps: list[tuple[float, float]] = []
+    arrivals: list[list[float]] = [[] for _ in range(4)]
 
     async def watch(number: int) -> int:
-        tokens, last = 0, time.monotonic()
+        tokens, request = 0, f"p{time.monotonic()}{number}"
         prompt = policy.prompt([5 + number] * 20)
-        async for output in policy.engine.generate(prompt, params, f"p{time.monotonic()}{number}"):
-            now = time.monotonic()
-            gaps.append((now, now - last))
-            tokens, last = tokens + len(output.outputs[0].token_ids), now
+        async for output in policy.engine.generate(prompt, params, request):
+            arrivals[number].append(time.monotonic())
+            tokens += len(output.outputs[0].token_ids)
         return tokens
 
-    watching = [asyncio.create_task(watch(number)) for number in range(4)]
-    seen, loads, usual = [], [], []
+    async def until(moment: float, tokens: int) -> None:
+        while any(bisect(times, moment) > len(times) - tokens for times in arrivals):
+            await asyncio.sleep(0.01)
+
+    watching = [asyncio.create_task(watch(number)) for number in range(len(arrivals))]
+    runs: list[Figures] = []
+    usual: list[float] = []
     for _ in range(PAUSES):
-        quiet = len(gaps)
-        while len(gaps) < quiet + 40:
-            await asyncio.sleep(0.01)
-        usual += [gap for _, gap in gaps[quiet + 4 :]]
-        updating = len(gaps)
-        loads.append((await change())["load_s"])
-        ended = time.monotonic()
-        while gaps[-1][0] < ended + 0.5:
-            await asyncio.sleep(0.01)
-        seen.append(max(gap for _, gap in gaps[updating:]))
+        await until(time.monotonic(), 12)
+        usual += np.diff(arrivals[0][-10:]).tolist()
+        figures = await change()
+        loaded = figures["loaded_at"]
+        await until(loaded, 1)
+        before = [times[bisect(times, loaded) - 1] for times in arrivals]
+        after = [times[bisect(times, loaded)] for times in arrivals]
+        stopped, following = loaded - min(before), max(after) - loaded
+        runs.append({"load": figures["load_s"], "stopped": stopped, "next": following})
     assert not any(task.done() for task in watching), "requests ended before the updates did"
     assert await asyncio.gather(*watching) == [LONG] * 4, "a request was lost or cut"
-    return seen, loads, usual
+    return runs, usual
 
 
-def report_pauses(seen: list[float], loads: list[float], usual: list[float]) -> None:
-    """A token takes a step of the engine in any case, so only what its gap has beyond a usual
-    one is pause; both are printed."""
-    beyond = [gap - load for gap, load in zip(seen, loads, strict=True)]
-    step = median(usual)
+def report_pauses(runs: list[Figures], usual: list[float]) -> None:
+    """What a request waits for beyond the load, and the step that makes its next token."""
+    loads, following = [run["load"] for run in runs], [run["next"] for run in runs]
+    beyond = [run["stopped"] - run["load"] for run in runs]
     print(
-        f"{len(seen)} updates under running requests, a load takes {median(loads):.3f} s "
-        f"({min(loads):.3f} to {max(loads):.3f}): the gap between two tokens is longer by "
-        f"{1e3 * median(beyond):.0f} ms (at most {1e3 * max(beyond):.0f}); without the step that "
-        f"a token always takes ({1e3 * step:.0f} ms) by {1e3 * (median(beyond) - step):.0f} ms "
-        f"(at most {1e3 * (max(beyond) - step):.0f}); none lost, none restarted"
+        f"{len(runs)} updates under running requests, a load takes {median(loads):.3f} s "
+        f"({min(loads):.3f} to {max(loads):.3f}): a request stands still "
+        f"{1e3 * median(beyond):+.0f} ms longer (at most {1e3 * max(beyond):+.0f}); its next "
+        "token then takes "
+        f"{1e3 * median(following):.0f} ms (at most {1e3 * max(following):.0f}), others "
+        f"{1e3 * median(usual):.0f} ms (at most {1e3 * max(usual):.0f}); none lost, none restarted"
     )
 
 
