@@ -119,6 +119,7 @@ class WeightPublisher:
         if self._manifest is None or self._manifest.layout != layout:
             with self._offer:
                 self._manifest, self._chunks = None, [None] * layout.num_chunks
+                self._sending = {}
         worth = self.worth if version % self.anchor_every else 0.0
 
         def renewed(index: int, pieces: Sequence[Piece]) -> Chunk:
