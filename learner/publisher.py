@@ -104,7 +104,7 @@ class WeightPublisher:
     ) -> dict[str, float]:
         """Offer tensors (checkpoint names) as the newest version, in `dtype` if one is given.
 
-        Copies one tensor at a time. Returns figures for `weights/`: bytes of the whole set and
+        Converts one tensor at a time. Returns figures for `weights/`: bytes of the whole set and
         of the patches to it, the share of elements sent, seconds. Raises WeightsError where
         nobody serves any more, so that actors do not wait in vain for what is published.
         """
