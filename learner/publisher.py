@@ -19,7 +19,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ class WeightPublisher:
         """Bytes sent, whole chunks (`full_bytes`) and patches (`patch_bytes`); requests refused
         (`refused`)."""
         self._manifest: Manifest | None = None
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")
         self._offer = threading.Lock()
         self._chunks: list[Chunk | None] = []
         self._sending: dict[int, list[zmq.MessageTracker]] = {}
@@ -129,8 +130,9 @@ class WeightPublisher:
                 return whole(np.empty(span.stop - span.start, np.uint8), pieces, version)
             return old.renewed(pieces, version, layout.width, worth)
 
+        data = (_bytes(tensor, dtype) for _, tensor in weights)
         chunks: list[Chunk] = []
-        for chunk in _in_threads(renewed, layout.cut(_bytes(t, dtype) for _, t in weights)):
+        for chunk in _in_threads(self._pool, renewed, layout.cut(data)):
             self._chunks[len(chunks)] = chunk
             chunks.append(chunk)
         checksums = tuple(chunk.checksum for chunk in chunks)
@@ -149,6 +151,7 @@ class WeightPublisher:
         """Stop serving."""
         self._stop.set()
         self._thread.join(timeout=5)
+        self._pool.shutdown()
         self._context.destroy(linger=0)
 
     def _serve(self) -> None:
@@ -228,17 +231,22 @@ def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
 
 def _in_threads(
-    function: Callable[[int, Sequence[Piece]], Chunk], chunks: Iterable[Sequence[Piece]]
+    pool: ThreadPoolExecutor,
+    function: Callable[[int, Sequence[Piece]], Chunk],
+    chunks: Iterable[Sequence[Piece]],
 ) -> Iterator[Chunk]:
-    """`function` of each chunk's index and pieces, in order, a few at the same time."""
+    """`function` of each chunk's index and pieces, in order, a few at the same time; none of them
+    runs any more when this ends, however it ends."""
     ahead: deque[Future[Chunk]] = deque()
-    with ThreadPoolExecutor(THREADS) as pool:
+    try:
         for index, pieces in enumerate(chunks):
             ahead.append(pool.submit(function, index, pieces))
             if len(ahead) > THREADS:
                 yield ahead.popleft().result()
-        for last in ahead:
-            yield last.result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        wait(ahead)
 
 
 def _name(dtype: torch.dtype) -> str:

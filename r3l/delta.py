@@ -13,6 +13,7 @@ with the checksum of what must come out.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,6 +36,27 @@ _UNSIGNED: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _BYTE_OF = 0x0001020304050607  # times 1 << 8 n has n as its highest byte
 Piece = tuple[int, Bytes]
 """Where in a chunk, in bytes, and the bytes themselves (uint8 [n])."""
+
+
+class _Kept(threading.local):
+    """What a thread codes with, kept from chunk to chunk: fresh memory would take as long to come
+    by as the work that is done in it."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(LEVEL, write_checksum=True)
+        self.decompressor = zstandard.ZstdDecompressor()
+        self._memory: dict[str, Bytes] = {}
+
+    def array(self, name: str, count: int, dtype: npt.DTypeLike) -> Elements:
+        """`count` elements, until the next array of that name is asked for."""
+        size = count * np.dtype(dtype).itemsize
+        memory = self._memory.get(name)
+        if memory is None or len(memory) < size:
+            memory = self._memory[name] = np.empty(size, np.uint8)
+        return memory[:size].view(dtype)
+
+
+_kept = _Kept()
 
 
 @dataclass(frozen=True)
@@ -96,20 +118,21 @@ def encode(
     if _clearly_more(parts, worth):
         return None
     elements = len(held) // width
-    gaps = np.empty(int(worth * elements), dtype=np.uint8)
-    far = np.empty(elements // FAR, dtype="<u4")
-    differences = np.empty(len(gaps), dtype=_UNSIGNED[width])
+    limit = int(worth * elements)
+    gaps = _kept.array("gaps", limit, np.uint8)
+    far = _kept.array("far", elements // FAR, "<u4")
+    differences = _kept.array("differences", limit, _UNSIGNED[width])
     found = 0, 0, 0
     for at, old, new in parts:
         found = _renew(old, new, at // width, found, gaps, far, differences)
         if found[0] < 0:
             return None
     changed, far_count, _ = found
-    streams = np.empty(changed + 4 * far_count + width * changed, dtype=np.uint8)
+    streams = _kept.array("streams", changed + 4 * far_count + width * changed, np.uint8)
     streams[:changed] = gaps[:changed]
     streams[changed : changed + 4 * far_count] = far[:far_count].view(np.uint8)
     _to_planes(differences[:changed], streams[changed + 4 * far_count :])
-    body = zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(streams.data)
+    body = _kept.compressor.compress(streams.data)
     if len(body) >= len(held):
         return None
     return Patch(base, version, width, changed, far_count, checksum(held), body)
@@ -207,12 +230,12 @@ def _read(patch: Patch, elements: int) -> tuple[Elements, Elements, Elements]:
     try:
         if zstandard.frame_content_size(patch.body) != size:
             raise _damaged("its streams have another length")
-        streams = zstandard.ZstdDecompressor().decompress(patch.body)
+        streams = _kept.decompressor.decompress(patch.body)
     except zstandard.ZstdError as error:
         raise _damaged(str(error)) from None
     gaps = np.frombuffer(streams, np.uint8, changed)
     far = np.frombuffer(streams, "<u4", far_count, changed)
-    differences = np.empty(changed, dtype=_UNSIGNED[width])
+    differences = _kept.array("differences", changed, _UNSIGNED[width])
     _from_planes(np.frombuffer(streams, np.uint8, offset=changed + 4 * far_count), differences)
     return gaps, far, differences
 
