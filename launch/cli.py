@@ -25,8 +25,20 @@ from r3l.errors import UserError
 @click.option("--seed", type=int, help="seed of the whole run")
 @click.option("--run", "run_name", help="run name, or a path; default: a time stamp under runs/")
 @click.option("--resume", is_flag=True, help="go on with an existing run")
-@click.option("--buffer", "buffer_bind", default="tcp://127.0.0.1:*", show_default=True)
-@click.option("--weights", "weights_bind", default="tcp://127.0.0.1:*", show_default=True)
+@click.option(
+    "--buffer",
+    "buffer_bind",
+    default="tcp://127.0.0.1:*",
+    show_default=True,
+    help="where the buffer listens; *: any free port",
+)
+@click.option(
+    "--weights",
+    "weights_bind",
+    default="tcp://127.0.0.1:*",
+    show_default=True,
+    help="where the learner offers weights",
+)
 @click.option("--keys", type=Path, help="folder of r3l-buffer keygen: encrypts, admits its clients")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment, and end")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")

@@ -65,14 +65,14 @@ def make_plan(
     """Check everything that can be checked without starting. Raises UserError."""
     ranks, device = parse_learner(learner, here=hostfile is None)
     hosts = read_hosts(hostfile, ranks) if hostfile is not None else None
-    folder = resolve_model(config.model, config.actor.earlier_reasoning)
-    config = config.model_copy(update={"model": str(folder)})
     check_engine_arguments(config.actor)
     samplers.make(samplers.Sampling(**config.buffer.sampler.model_dump()))
     try_out(config.env.name, config.env.options)
     tasks(config.env.name, config.env.options, "train", 1)
     tasks(config.env.name, config.env.options, "eval", min(1, config.eval.tasks))
     check_run_folder(run, resume)
+    folder = resolve_model(config.model, config.actor.earlier_reasoning)
+    config = config.model_copy(update={"model": str(folder)})
     if ranks > config.learner.groups_per_step:
         raise UserError(
             f"--learner {learner}: {ranks} ranks for learner.groups_per_step "

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from learner.watchdog import STACKS
+from learner.protocol import STACKS
 from r3l.memory import STEADY_MEMORY
 
 log = logging.getLogger(__name__)

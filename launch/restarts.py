@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from launch.processes import Child
-from learner.cli import EXIT_CODES
+from learner.protocol import EXIT_CODES
 from r3l.errors import RestartNeeded, TrainingStopped, UserError
 
 WINDOW_S = 3600.0

@@ -19,15 +19,14 @@ from launch.processes import Child, Children
 from launch.progress import ProgressReader, eval_line, step_line
 from launch.restarts import FINAL, Restarts
 from launch.signs import LastSign
-from learner.report import PROGRESS
-from learner.watchdog import HANGS_LINE, note_hang
+from learner.protocol import DONE_LINE, HANGS_LINE, PROGRESS
+from learner.watchdog import note_hang
 from r3l.config import BufferConfig
 
 WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
 QUIET_S = 300.0  # without a step or an evaluation, until it is said what the learner said last
-LEARNER_DONE = "r3l-learner done"
 
 
 class Run:
@@ -91,7 +90,7 @@ class Run:
     def _after_death(self, child: Child) -> int | None:
         """The run's exit code, or None where the process was started again and it goes on."""
         # DeepSpeed's launcher reports success when it is killed itself: the line is what counts.
-        if child.name == "learner" and child.exit_code == 0 and child.ready(LEARNER_DONE):
+        if child.name == "learner" and child.exit_code == 0 and child.ready(DONE_LINE):
             return 0
         if child is self.killed or (child.name == "learner" and child.ready(HANGS_LINE)):
             self._count_hang(child)

@@ -1,4 +1,4 @@
-"""The learner's signs of life, as its launcher sees them (see learner.watchdog)."""
+"""The learner's signs of life, as its launcher sees them (learner.watchdog gives them)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learner.watchdog import LAST_SIGN
+from learner.protocol import LAST_SIGN
 
 GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselves to be gone
 

@@ -15,16 +15,13 @@ import click
 
 from envs.builtin import check_model_folder, model_path, read_tokenizer
 from learner.model_folder import fingerprint
+from learner.protocol import DONE_LINE, EXIT_CODES, READY_LINE
 from learner.warmup import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
-from r3l.errors import R3LError, RestartNeeded, TrainingStopped, UserError
-
-EXIT_CODES: dict[type[R3LError], int] = {UserError: 2, TrainingStopped: 3, RestartNeeded: 4}
-"""Why the learner ended: what the user asked for is wrong, starting it again would end the same,
-or it has to be started again."""
+from r3l.errors import RestartNeeded, TrainingStopped, UserError
 
 
 class _Commands(click.Group):
@@ -115,7 +112,7 @@ def run_training(
                 memory.keep_budget(run, int(budget))
             raise
         if leading:
-            click.echo("r3l-learner done")
+            click.echo(DONE_LINE)
 
 
 @dataclass(frozen=True)
@@ -189,7 +186,7 @@ def _conductor(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    click.echo(f"r3l-learner ready {publisher.endpoint}")
+    click.echo(f"{READY_LINE} {publisher.endpoint}")
     return conductor
 
 

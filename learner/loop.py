@@ -134,6 +134,7 @@ class Training:
     # ── what is kept ────────────────────────────────────────────────────────────────────
 
     def _begin(self, version: int) -> None:
+        sign("to begin")
         if version == 0:
             self._keep_candidate(0)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-PROGRESS = "progress.jsonl"
+from learner.protocol import PROGRESS
 
 
 class Reporter:

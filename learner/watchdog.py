@@ -15,20 +15,14 @@ import contextlib
 import faulthandler
 import json
 import os
-import signal
 import threading
 import time
 from pathlib import Path
 from typing import Self
 
+from learner.protocol import HANGS, HANGS_LINE, LAST_SIGN, STACKS
 from r3l.errors import LearnerHung
 
-LAST_SIGN = ".last-sign"
-HANGS = "hangs.jsonl"
-"""In the run folder: one line for every hang, written by the launcher, counted by the learner."""
-HANGS_LINE = "r3l-learner hangs"
-STACKS = signal.SIGUSR2
-"""Writes every thread's stack to the log, also where the interpreter is kept busy."""
 STDERR = 2  # not sys.stderr, which the hung thread may hold
 LONGEST_TICK_S = 1.0
 
@@ -43,7 +37,8 @@ class Watchdog:
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s
         self._file = folder / LAST_SIGN if folder else None
-        self._last = ("to start", time.monotonic())
+        self._began = time.monotonic()
+        self._last = ("to start", self._began)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -65,7 +60,7 @@ class Watchdog:
         self._last = (doing, time.monotonic())
 
     def _watch(self) -> None:
-        written = 0.0
+        written = self._began  # nothing before it is known that the run can be had
         while not self._ended.wait(min(LONGEST_TICK_S, self.limit_s / 10)):
             doing, since = self._last
             silent = time.monotonic() - since

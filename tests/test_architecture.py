@@ -59,7 +59,16 @@ def test_torch_is_used_in_r3l_only_for_the_losses() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["r3l.config", "r3l.algorithms", "r3l.weights", "launch.cli", "buffer"]
+    "module",
+    [
+        "r3l.config",
+        "r3l.algorithms",
+        "r3l.weights",
+        "launch.cli",
+        "launch.plan",
+        "launch.run",
+        "buffer",
+    ],
 )
 def test_importing_the_light_modules_loads_no_heavy_library(module: str) -> None:
     heavy = ("torch", "vllm", "numba")

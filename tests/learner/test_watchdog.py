@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.watchdog import HANGS_LINE, LAST_SIGN, STACKS, count_hangs, note_hang
+from learner.protocol import HANGS_LINE, LAST_SIGN, STACKS
+from learner.watchdog import count_hangs, note_hang
 from tests.learner.model import tiny_policy
 from tests.learner.recorded import Recording
 from tests.learner.test_resume import ROOT, Learning, buffer_options, prepare, steps_of
