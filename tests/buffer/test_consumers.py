@@ -6,6 +6,7 @@ import pytest
 
 from buffer import BufferClient, acting
 from buffer.protocol import Wait
+from buffer.retention import Retention
 from buffer.samplers import Sampling
 from buffer.verify import verify
 from r3l.errors import Conflict, DrawExpired
@@ -226,3 +227,18 @@ def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done
         learner.commit(ours.draw_id, 1, 1)
         figures = learner.stats()
         assert figures.draws_expired == 1 and figures.drawn_by == {}
+
+
+def test_a_late_commit_of_groups_that_are_gone_says_so(make):
+    desk = make(groups=2)
+    theirs = desk.draw(2, consumer="notebook")
+    desk.do(acting.notice_lapsed)
+    desk.now += 61
+    ours = desk.draw(2)
+    desk.commit(ours.draw_id, 1)
+    assert desk.evict(Retention(groups=0, grace_s=0.0)).groups == 2
+    for late in (lambda: desk.commit(theirs.draw_id, 2), lambda: desk.commit(theirs.draw_id, 2)):
+        with pytest.raises(DrawExpired, match="2 of its 2 groups were drawn or dropped since"):
+            late()
+    assert desk.discard(theirs.draw_id, "not_finite") == 0
+    assert verify(desk.store) == []

@@ -1,8 +1,10 @@
 """Life of a group: leased, filled by whoever holds it, drawn once, trained once."""
 
+import shutil
+
 import pytest
 
-from buffer import stats
+from buffer import acting, stats
 from buffer.protocol import Lease, Wait
 from buffer.tables import read_group
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, NotFound, RecordError, StoreError
@@ -264,14 +266,31 @@ def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again
 
 
 def test_tasks_come_in_a_shuffled_order_that_differs_by_epoch_and_repeats_by_seed(make_desk, tasks):
-    desk = make_desk(per_step=50)
-    assert desk.add(tasks(10)) == 10
-    assert desk.add(tasks(10)) == 0
-    ids = [desk.lease().task.task_id for _ in range(20)]
-    assert sorted(ids[:10]) == sorted(ids[10:]) == sorted(t.task_id for t in tasks(10))
-    assert ids[:10] != ids[10:]
-    again = [desk.entry(f"g{i:010d}").task_id for i in range(1, 21)]
-    assert again == ids
+    orders = []
+    for seed in (3, 3, 4):
+        desk = make_desk(per_step=50, seed=seed)
+        assert desk.add(tasks(10)) == 10
+        assert desk.add(tasks(10)) == 0
+        ids = [desk.lease().task.task_id for _ in range(20)]
+        assert sorted(ids[:10]) == sorted(ids[10:]) == sorted(t.task_id for t in tasks(10))
+        assert ids[:10] != ids[10:]
+        orders.append(ids)
+        desk.store.close()
+        shutil.rmtree(desk.folder)
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_lease_that_ran_out_and_is_renewed_is_nobody_elses(desk, tasks):
+    desk.add(tasks(2))
+    group = desk.lease("a").group_id
+    desk.now += 11
+    desk.do(acting.notice_lapsed)
+    assert desk.renew([group]) == ()
+    assert desk.lease("b").group_id != group
+    desk.now += 11
+    assert desk.lease("c").group_id == group
+    assert desk.renew([group]) == (group,)
+    assert desk.index.counts["leases_expired"] == 3
 
 
 def test_the_task_cycle_goes_on_where_it_was_after_a_restart(make_desk, tasks):

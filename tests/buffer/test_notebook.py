@@ -40,6 +40,8 @@ def test_what_people_get_wrong_is_answered_in_a_sentence(endpoint, tmp_path):
     client = BufferClient(endpoint)
     (group,) = client.get("g0000000001")  # one id is not a list of letters
     assert group.group_id == "g0000000001" and client.renew("g7", "a") == ("g7",)
+    ids = ["g0000000002", "g0000000001", "g0000000002"]
+    assert [group.group_id for group in client.get(ids)] == ids  # in the order asked for
     for count in (0, 4097):
         with pytest.raises(LimitExceeded, match=f"{count} groups asked for; .* 1 to 4096"):
             client.query(limit=count)

@@ -47,6 +47,19 @@ def test_who_comes_when_all_places_are_taken_is_turned_away_until_one_is_free(se
         client.close()
 
 
+def test_a_client_that_takes_what_it_asks_for_is_given_as_much_as_it_asks_for(serve, tasks, done):
+    served = serve()
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(1))
+        group = client.lease("a", 0, GroupPlan(1)).group_id
+        client.put(group, "a", done(length=600_000))
+        taken = 0
+        while taken < 1.5 * OWED_LIMIT:
+            (got,) = client.get([group])
+            taken += 9 * len(got.trajectories[0].token_ids)
+        assert client.stats().refused == {}
+
+
 def test_silent_connections_take_no_places_and_do_not_stay(serve):
     served = serve("tcp://127.0.0.1:0", "--connections", 4)
     process = psutil.Process(served.process.pid)

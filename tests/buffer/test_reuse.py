@@ -1,10 +1,12 @@
 """Groups that may be trained on again: how often, how soon, how old, and undone how."""
 
+import json
 import shutil
 
 import pytest
 
-from buffer.samplers import Sampling
+from buffer import BufferClient, tools
+from buffer.samplers import FLOOR, Sampling
 from buffer.verify import verify
 from r3l.records import GroupPlan
 
@@ -36,6 +38,21 @@ def test_a_group_is_trained_as_often_as_allowed_and_never_once_more(make):
     assert _train(desk, 4) is None
     assert desk.entry("g0000000001").steps == (1, 2, 3)
     assert verify(desk.store) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_restart_changes_nothing_about_who_may_be_drawn_again(make, restarted):
+    desk = make(groups=4, reuse=3, cooldown=1)
+    first, second = _train(desk, 1), _train(desk, 2)
+    desk.set_version(3)  # η is 3: what version 0 sampled may be drawn once more
+    if restarted:
+        desk.reopen()
+    third = desk.draw(2, version=3)
+    assert set(third.groups) == set(first.groups)
+    desk.commit(third.draw_id, 3, version=4)
+    if restarted:
+        desk.reopen()
+    assert desk.draw(2, version=4) is None and set(second.groups).isdisjoint(first.groups)
 
 
 def test_it_rests_for_as_many_draws_as_asked_for(make):
@@ -100,3 +117,26 @@ def test_the_same_seed_and_the_same_groups_give_the_same_batches(make_desk, task
         shutil.rmtree(desk.folder)
     first, second = ([(d.groups, d.probabilities) for d in run] for run in batches)
     assert first == second
+
+
+def test_a_batch_carries_its_weights_to_the_learner_and_into_its_replay(
+    serve, tasks, done, tmp_path, capsys
+):
+    served = serve(
+        "tcp://127.0.0.1:0", "--groups-per-step", 4, "--sampler", "prioritised",
+        "--alpha", 2, "--beta", 0.5, "--seed", 3,
+    )  # fmt: skip
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(9))
+        for number in range(4):
+            group = client.lease("a", 0, GroupPlan(2)).group_id
+            client.put(group, "a", [done("base", 0), done("base", 1, reward=float(number))])
+        draw = client.draw(3, 0)
+        client.commit(draw.draw_id, 1, 1)
+    priorities = {f"g{n + 1:010d}": (n + FLOOR) ** 2 for n in range(4)}
+    expected = {g: 4 * p / sum(priorities.values()) for g, p in priorities.items()}
+    told = {g.group_id: w for g, w in zip(draw.groups, draw.weights, strict=True)}
+    assert told == pytest.approx({g: expected[g] ** -0.5 for g in told})
+    tools.replay.callback(served.folder, 1)
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert {line["group_id"]: line["weight"] for line in lines} == told

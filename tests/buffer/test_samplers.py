@@ -48,6 +48,23 @@ def test_the_same_seed_and_draw_pick_the_same_groups(name):
     assert first == second
 
 
+@pytest.mark.parametrize("name", ["uniform", "prioritised"])
+def test_another_seed_and_another_draw_pick_other_groups(name):
+    sampler = samplers.make(Sampling(name))
+
+    def picks(seed, draw):
+        return tuple(map(_number, sampler.pick(MANY, 5, samplers.chance(seed, draw))))
+
+    assert len({picks(seed, 1) for seed in range(20)}) > 15
+    assert len({picks(1, draw) for draw in range(20)}) > 15
+
+
+def test_contrast_is_how_far_rewards_lie_apart_wherever_they_lie():
+    assert _entry(1, rewards=(0.75, 0.5, 0.625)).contrast == 0.25
+    assert _entry(1, rewards=(-3.0, -1.0)).contrast == 2.0
+    assert _entry(1, rewards=(0.9,)).contrast == _entry(1, rewards=()).contrast == 0.0
+
+
 def test_orders_are_what_their_names_say():
     entries = [_entry(1, 5), _entry(2, 3), _entry(3, 5), _entry(4, 4)]
     chance = samplers.chance(0, 0)

@@ -7,6 +7,7 @@ import pytest
 from lmdb import verify
 
 from buffer import guard
+from buffer.retention import Retention
 from buffer.store import Store
 from buffer.tables import SCHEMA
 from r3l import codec
@@ -90,6 +91,28 @@ def test_a_copy_made_while_serving_is_a_whole_store(desk, tasks, tmp_path):
         assert [e.group_id for e in txn.entries()] == groups
     copied.close()
     assert verify.verify(str(tmp_path / "copy")) == []
+
+
+def test_a_copy_has_only_what_is_still_there(desk, tasks, done, tmp_path):
+    desk.add(tasks(3))
+    for step in range(1, 5):
+        for _ in range(2):
+            version = desk.index.marks.version
+            desk.put(desk.lease(version=version).group_id, done(version=version, length=50_000))
+        desk.commit(desk.draw(2, version).draw_id, step)
+    desk.evict(Retention(groups=1, grace_s=0.0))
+    desk.store.copy(tmp_path / "copy")
+    copied = Store(tmp_path / "copy", read_only=True)
+    assert copied.disk_bytes < desk.store.disk_bytes / 4
+    copied.close()
+
+
+def test_what_is_opened_to_be_read_cannot_be_written(desk):
+    desk.store.close()
+    store = Store(desk.folder, read_only=True)
+    with pytest.raises(StoreError, match="Permission denied"), store.write():
+        pass
+    store.close()
 
 
 def test_a_store_that_was_cut_off_is_refused_where_it_would_end_the_process(desk, tasks, tmp_path):

@@ -44,6 +44,23 @@ def test_a_view_that_another_process_holds_is_aged_and_named_in_the_log(desk, ta
     assert views.oldest_s(WARN_S + 40.0) == 0.0
 
 
+@pytest.mark.system
+def test_a_view_whose_process_was_killed_keeps_nothing(desk, tasks):
+    desk.add(tasks(1))
+    views = Views(desk.store)
+    command = [sys.executable, "-c", LOOK, str(desk.folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "looking\n"
+        views.look(1.0)
+        assert views.oldest_s(5.0) == 4.0
+        other.kill()
+        other.wait(timeout=30)
+    views.look(10.0)
+    assert views.oldest_s(20.0) == 0.0
+
+
 def test_a_view_of_this_process_counts_too(desk):
     views = Views(desk.store)
     with desk.store.read():
