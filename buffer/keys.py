@@ -53,7 +53,9 @@ def generate(folder: Path) -> tuple[Path, Path]:
     service = ServiceKeys(service_public, service_secret, (client_public,))
     client = ClientKeys(client_public, client_secret, service_public)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            (folder / ".gitignore").write_text("*\n", encoding="utf-8")  # secrets, in any checkout
     except OSError as error:
         raise UserError(f"keys {folder}: cannot be made a folder ({error.strerror})") from None
     paths = folder / _FILES[ServiceKeys], folder / _FILES[ClientKeys]

@@ -64,7 +64,7 @@ def main(
     Settings come from the defaults (for the built-in policy: the demo's), a YAML file and
     KEY=VALUE overrides such as algorithm=grpo or learner.lr=1e-5, in this order.
     """
-    from launch.plan import DEMO, make_plan, write_run_folder
+    from launch.plan import DEMO, check_run_folder, make_plan, write_run_folder
     from launch.run import Run
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
@@ -76,6 +76,7 @@ def main(
     try:
         run = run_folder(run_name)
         if config_path is None and resume:
+            check_run_folder(run, resume)
             config_path = run / "config.yaml"
         elif config_path is None and model in (None, "builtin"):
             config_path = DEMO

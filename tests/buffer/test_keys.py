@@ -13,6 +13,7 @@ pytestmark = pytest.mark.system
 
 def test_only_clients_with_a_known_key_are_answered(serve, tmp_path):
     service, known = generate(tmp_path / "keys")
+    assert (service.parent / ".gitignore").read_text() == "*\n"
     _, stranger = generate(tmp_path / "others")
     served = serve("tcp://0.0.0.0:0", "--keys", service)
     endpoint = served.endpoint.replace("0.0.0.0", "127.0.0.1")

@@ -115,7 +115,7 @@ def test_a_run_that_another_launcher_is_at_is_left_alone(tmp_path: Path) -> None
 
 
 def test_resume_needs_an_existing_run(run: str) -> None:
-    assert "config.yaml" in refused("--run", run, "--resume")
+    assert "nothing to resume" in refused("--run", run, "--resume")
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: str) -> None:
