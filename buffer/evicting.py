@@ -106,7 +106,7 @@ def _would_evict(folder: Path, wanted: Retention) -> Evicted:
 def _evict(folder: Path, wanted: Retention) -> Evicted:
     if not (folder / "data.mdb").exists():
         raise UserError(f"store {folder}: no store there (data.mdb is missing)")
-    store = Store(folder)
+    store = Store(folder, map_gib=None)
     try:
         index = Index.load(store)
 

@@ -31,7 +31,4 @@ class Room:
             self._most = held
         if held < self._most:
             return ""
-        return (
-            f"its map of {self.store.map_bytes / (1 << 30):.3g} GiB is used up; evict groups "
-            "(r3l-buffer evict) or serve it with a larger --map-gib"
-        )
+        return self.store.map_used_up

@@ -21,19 +21,25 @@ from buffer.tables import SCHEMA, TABLES, Txn
 from r3l.errors import SchemaVersionError, StoreError, UserError
 
 PAGE = 4096  # bytes of LMDB's pages
+GIB = 1 << 30
 OURS = {"owner.lock", "lock.mdb"}  # files of a store that has no data yet
-_NO_ROOM = (lmdb.MapFullError, lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
+_NO_ROOM = (lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
 
 MAP_GIB = (0.0005, 131_072.0)  # address space of a store; a process has no more
 
 
 class Store:
-    """An open store. `read_only` may be used beside the service that owns the folder."""
+    """An open store. `read_only` may be used beside the service that owns the folder.
 
-    def __init__(self, folder: Path, *, map_gib: float = 64.0, read_only: bool = False) -> None:
+    `map_gib`: what its file may grow to; None: the most that it ever was.
+    """
+
+    def __init__(
+        self, folder: Path, *, map_gib: float | None = 64.0, read_only: bool = False
+    ) -> None:
         self.folder = folder
         self._pid = os.getpid()
-        if not MAP_GIB[0] <= map_gib <= MAP_GIB[1]:
+        if map_gib is not None and not MAP_GIB[0] <= map_gib <= MAP_GIB[1]:
             raise UserError(f"map-gib {map_gib}: must be {MAP_GIB[0]} to {MAP_GIB[1]}")
         if read_only and not (folder / "data.mdb").exists():
             raise UserError(f"store {folder}: no store there (data.mdb is missing)")
@@ -41,7 +47,7 @@ class Store:
             _refuse_other_files(folder)
         self._lock = None if read_only else guard.own(folder)
         try:
-            self._open(int(map_gib * (1 << 30)), read_only)
+            self._open(int((map_gib or 0) * GIB), read_only)
         except lmdb.Error as error:
             self._unlock()
             raise UserError(f"store {folder}: cannot be opened ({error})") from None
@@ -65,6 +71,11 @@ class Store:
         self._file = found.st_dev, found.st_ino
         self._refuse_cut_off(found.st_size)
         self._refuse_foreign()
+        if not read_only and 0 < map_size < self._used_bytes:
+            raise UserError(
+                f"store {self.folder}: takes {self._used_bytes / GIB:.3g} GiB already; map-gib "
+                f"{map_size / GIB:.3g} is less: give it more"
+            )
         if read_only:
             self._tables = self._existing_tables()
         else:
@@ -88,7 +99,7 @@ class Store:
         Only free pages may be missing there.
         """
         with self._env.begin():  # the pages that are looked at stay what they are
-            whole = (int(self._env.info()["last_pgno"]) + 1) * PAGE
+            whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
                 raise UserError(
                     f"store {self.folder}: data.mdb has {size} of its {whole} bytes; it was cut "
@@ -122,6 +133,8 @@ class Store:
         try:
             with self._env.begin(write=True) as raw:
                 yield Txn(raw, self._tables)
+        except lmdb.MapFullError as error:
+            raise StoreError(f"store {self.folder}: {self.map_used_up}", cause="disk") from error
         except lmdb.Error as error:
             cause = "disk" if type(error) in _NO_ROOM else "lmdb"
             raise StoreError(f"store {self.folder}: {error}", cause=cause) from error
@@ -171,10 +184,21 @@ class Store:
         return int(self._env.info()["map_size"])
 
     @property
+    def map_used_up(self) -> str:
+        """What is to be said where no more results fit into the map."""
+        return (
+            f"its map of {self.map_bytes / GIB:.3g} GiB is used up; evict groups "
+            "(r3l-buffer evict) or serve it with a larger --map-gib"
+        )
+
+    @property
     def map_room(self) -> int:
         """Bytes by which the file may still grow; pages that became free are not among them."""
-        info = self._env.info()
-        return int(info["map_size"]) - (int(info["last_pgno"]) + 1) * PAGE
+        return self.map_bytes - self._used_bytes
+
+    @property
+    def _used_bytes(self) -> int:
+        return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
         """Write a compacted, consistent copy into `folder`, while serving.

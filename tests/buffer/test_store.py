@@ -80,6 +80,25 @@ def test_a_full_store_refuses_by_name_and_is_as_it_was(make_desk, tasks, done):
     assert desk.put(groups[len(accepted)], done(length=50_000)).complete
 
 
+def test_a_map_that_is_smaller_than_the_store_is_refused_and_used_up_it_says_what_to_do(
+    make_desk, tasks, done
+):
+    desk = make_desk(per_step=1000)
+    desk.add(tasks(1))
+    for _ in range(5):
+        desk.put(desk.lease().group_id, done(length=50_000))
+    desk.store.close()
+    with pytest.raises(UserError, match=r"takes 0\.0\d+ GiB already; map-gib 0.001 is less"):
+        Store(desk.folder, map_gib=0.001)
+    desk.store = Store(desk.folder, map_gib=0.003)
+    with pytest.raises(StoreError, match=r"used up; evict groups .* larger --map-gib"):
+        for _ in range(5):
+            desk.put(desk.lease().group_id, done(length=50_000))
+    desk.store.close()
+    desk.store = Store(desk.folder, map_gib=None)
+    assert desk.store.map_bytes == 2**28
+
+
 def test_a_copy_made_while_serving_is_a_whole_store(desk, tasks, tmp_path):
     desk.add(tasks(3))
     groups = [desk.complete() for _ in range(3)]
