@@ -410,15 +410,29 @@ def test_bad_requests_are_refused_and_leave_no_trace(desk, tasks, done):
         desk.put(group, done(), full="its disk")
     with pytest.raises(LimitExceeded, match=r"reward 1e\+50"):
         desk.put(group, done(reward=1e50))
-    with pytest.raises(LimitExceeded):
-        desk.lease(plan=GroupPlan(0, 1))
-    with pytest.raises(RecordError):
-        desk.lease(actor="")
-    with pytest.raises(LimitExceeded):
-        desk.add(tasks(1, "x" * 600))
+    for cause in ("c" * 81, "with a \0"):
+        with pytest.raises(LimitExceeded, match="at most 80 bytes, none of them NUL"):
+            desk.resolve(group, "base", 0, cause)
+    for plan in (GroupPlan(0, 1), GroupPlan(1000, 25)):
+        with pytest.raises(LimitExceeded, match="at most 1024 slots"):
+            desk.lease(plan=plan)
+    for name in ("", "a" * 201):
+        with pytest.raises(RecordError, match="1 to 200 letters"):
+            desk.lease(actor=name)
+    for task, rule in (
+        (Task("x" * 600, "workshop", 0), "more than 400 bytes together"),
+        (Task("x\0y", "workshop", 0), "NUL"),
+        (Task("x", "workshop", 0, {"text": "y" * (1 << 20)}), "bytes; limit 1048576"),
+    ):
+        with pytest.raises(LimitExceeded, match=rule):
+            desk.add([Task("first", "workshop", 0), task])
+    with pytest.raises(RecordError, match="take no tag"):
+        desk.add(tasks(1), tag="x")
     with pytest.raises(RecordError):
         desk.set_version(-1)
     assert desk.entry(group).resolved == () and desk.index.in_flight == 1
+    with desk.store.read() as txn:
+        assert txn.count("task") == 2
 
 
 def test_two_engines_that_disagree_about_a_version_leave_evidence(desk, tasks, done):

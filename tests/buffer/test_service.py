@@ -260,10 +260,10 @@ def test_no_answer_within_the_deadline_names_the_endpoint_and_the_wait():
         client.stats()
 
     async def ask():
-        async with AsyncBufferClient(endpoint, timeout_s=0.3) as client:
+        async with AsyncBufferClient(endpoint, name="a notebook", timeout_s=0.3) as client:
             await client.stats()
 
-    with pytest.raises(BufferUnavailable, match="no answer to stats"):
+    with pytest.raises(BufferUnavailable, match="no answer to stats from a notebook in"):
         asyncio.run(ask())
 
 
