@@ -1,6 +1,7 @@
 """What rank 0 says while it waits, and what it does when its batch was taken from it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from learner import conductor
 from learner.conductor import Conductor
 from learner.trainer import Trainer
+from learner.watchdog import note_hang
+from r3l.config import load
 from r3l.errors import DrawExpired
 
 
@@ -43,6 +46,13 @@ def test_a_learner_that_waits_says_what_is_missing_and_who_is_to_bring_it(
     alone: Any = SimpleNamespace(world=1)
     assert waiting.draw(alone, 0)[0] is None
     assert "for a batch: 0 of 4 groups are there; waits for actors to finish 3" in caplog.text
+
+
+def test_a_learner_counts_how_often_the_ones_before_it_hung(tmp_path: Path) -> None:
+    note_hang(tmp_path, "micro-batch 1 of 2", "itself")
+    anything: Any = SimpleNamespace()
+    counts = Conductor(anything, anything, anything, load(None), ([], []), tmp_path).counts
+    assert counts == {"hangs": 1}
 
 
 def test_a_step_whose_batch_others_had_meanwhile_is_not_published(waiting: Any) -> None:

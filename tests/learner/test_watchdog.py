@@ -79,9 +79,7 @@ def test_hangs_of_a_run_are_counted_over_the_lives_of_its_learner(tmp_path: Path
 
 
 @pytest.mark.system
-def test_when_a_rank_hangs_in_a_step_all_end_and_their_successors_go_on(
-    serve, tmp_path: Path
-) -> None:
+def test_when_a_rank_hangs_in_a_step_all_ranks_end(serve, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare(run, tiny_policy(tmp_path / "policy"), "learner.steps=2", "learner.checkpoint_every=1")
     served = serve(tmp_path / "store", *buffer_options())
@@ -91,9 +89,4 @@ def test_when_a_rank_hangs_in_a_step_all_end_and_their_successors_go_on(
         log = (run / "learner.log").read_text()
         assert f"{HANGS_LINE}: rank 1" in log
         assert "tests/learner/hanging.py" in log and "in hang" in log
-        note_hang(run, "micro-batch 1 of 1", "itself")  # as the launcher does
-        resumed = Learning(run, served.endpoint, ranks=2, resume=True)
-        assert resumed.wait() == 0, resumed.log()
-    lines = steps_of(run)
-    assert [line["step"] for line in lines] == [1, 2]
-    assert [line["learner/hangs"] for line in lines] == [0, 1]
+    assert [line["step"] for line in steps_of(run)] == [1]
