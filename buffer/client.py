@@ -375,7 +375,8 @@ def _unavailable(
 ) -> BufferUnavailable:
     who = client.name or "a client"
     return BufferUnavailable(
-        f"buffer at {client.endpoint}: no answer to {call.op} from {who} in {waited_s:.1f} s",
+        f"buffer at {client.endpoint}: no answer to {call.op} from {who} in {waited_s:.1f} s"
+        f"{'' if client._keys else '; is it served there, and without keys?'}",
         endpoint=client.endpoint,
         waited_s=waited_s,
     )

@@ -242,3 +242,12 @@ def test_a_late_commit_of_groups_that_are_gone_says_so(make):
             late()
     assert desk.discard(theirs.draw_id, "not_finite") == 0
     assert verify(desk.store) == []
+
+
+def test_a_commit_that_comes_after_a_later_one_does_not_take_the_version_back(make):
+    desk = make()
+    slow, quick = desk.draw(2, consumer="slow"), desk.draw(2, consumer="quick")
+    desk.commit(quick.draw_id, 2)
+    desk.commit(slow.draw_id, 1)
+    assert desk.index.marks.version == 2
+    assert _ledger(desk) == {1: slow.groups, 2: quick.groups}

@@ -293,6 +293,17 @@ def test_a_lease_that_ran_out_and_is_renewed_is_nobody_elses(desk, tasks):
     assert desk.index.counts["leases_expired"] == 3
 
 
+def test_tasks_that_come_during_an_epoch_join_the_next_one(make_desk, tasks):
+    desk = make_desk(per_step=50)
+    desk.add(tasks(3))
+    first = desk.lease().task.task_id
+    desk.add(tasks(5))
+    desk.reopen()
+    leased = [desk.lease().task.task_id for _ in range(7)]
+    assert sorted([first, *leased[:2]]) == ["t0", "t1", "t2"]
+    assert sorted(leased[2:]) == ["t0", "t1", "t2", "t3", "t4"]
+
+
 def test_the_task_cycle_goes_on_where_it_was_after_a_restart(make_desk, tasks):
     desk = make_desk(per_step=50)
     desk.add(tasks(6))

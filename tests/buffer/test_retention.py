@@ -12,6 +12,7 @@ from buffer import (
     BufferClient,
     acting,
     cli,
+    evicting,
     learning,
     offline,
     outcome,
@@ -84,10 +85,20 @@ def test_each_limit_alone_does_what_it_says(roomy):
 
 
 def test_a_group_that_was_closed_just_now_stays_for_the_learner_that_may_need_it(roomy):
-    groups = _trained(roomy)
+    groups = [roomy.complete() for _ in range(2)]
+    roomy.now += 100  # it is long since they were leased
+    roomy.commit(roomy.draw(2).draw_id, 1)
     assert _evict(roomy, groups=0, grace_s=60.0).groups == 0
     roomy.now += 61
     assert _evict(roomy, groups=0, grace_s=60.0).groups == len(groups)
+
+
+def test_a_group_without_attempts_is_behind_by_any_number_of_versions(roomy, done):
+    failed = roomy.lease().group_id
+    roomy.put(failed, SlotResult("base", 0, "failed", cause="env"))
+    trained = _trained(roomy)
+    assert _evict(roomy, versions=1).last == failed
+    assert _there(roomy) == trained
 
 
 def test_an_evicted_group_stays_refused_and_its_id_is_never_used_again(roomy, done):
@@ -254,3 +265,9 @@ def test_the_service_keeps_to_its_limits_by_itself(serve, tasks, done):
         assert client.ledger(1) == [f"g{i:010d}" for i in range(1, 5)]
         with pytest.raises(LeaseLost, match="evicted"):
             client.put("g0000000001", "a", done())
+
+
+def test_options_are_in_the_units_they_name():
+    limits = evicting.limits(None, 0.5, 1.5, 3, 20.0)
+    assert limits == Retention(None, 1 << 29, 5400.0, 3, 20.0)
+    assert evicting.limits(7, None, None, None, 600.0) == Retention(7)

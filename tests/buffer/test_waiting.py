@@ -1,0 +1,57 @@
+"""Draws that wait for groups: answered when the service stops, forgotten when their learner is."""
+
+import pytest
+import zmq
+
+from buffer import BufferClient, verbs
+from buffer.verbs import answer_id, read_answer
+from r3l.records import GroupPlan
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def learner():
+    """A learner's socket, for requests whose answers are taken later, or never."""
+    context = zmq.Context()
+    yield context.socket(zmq.DEALER)
+    context.destroy(linger=0)
+
+
+def _answer(learner, call, rid):
+    assert learner.poll(15_000), f"no answer to {rid}"
+    frames = learner.recv_multipart()
+    assert answer_id(frames) == rid
+    return read_answer(call, frames)
+
+
+def _wait_for_a_draw(learner, endpoint, explain=None):
+    """Ask for a group there is not yet; returns the call once the service has it."""
+    learner.connect(endpoint)
+    draw, stats = verbs.draw(1, 0, wait_s=60.0, explain=explain), verbs.stats()
+    learner.send_multipart(draw.frames("waits", 0.0))
+    learner.send_multipart(stats.frames("after it", 0.0))
+    assert _answer(learner, stats, "after it").draws == 0
+    return draw
+
+
+def test_a_draw_that_waits_is_told_why_not_when_the_service_stops(serve, learner):
+    served, said = serve(), []
+    draw = _wait_for_a_draw(learner, served.endpoint, said.append)
+    assert served.stop() == 0
+    assert _answer(learner, draw, "waits") is None
+    assert said == ["0 of 1 groups are there; no training task is registered"]
+
+
+def test_what_a_dead_learner_waited_for_is_not_drawn_for_it_once_it_started_anew(
+    serve, learner, tasks, done
+):
+    served = serve()
+    _wait_for_a_draw(learner, served.endpoint)
+    with BufferClient(served.endpoint) as client:
+        client.release_draws("another one")
+        client.release_draws()
+        client.add_tasks(tasks(1))
+        client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", done())
+        assert client.stats().drawn_by == {}
+        assert len(client.draw(1, 0).groups) == 1
