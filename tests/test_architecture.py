@@ -87,3 +87,11 @@ def test_no_file_passes_500_lines_and_no_function_80() -> None:
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     assert node.end_lineno - node.lineno < 80, f"{path}: {node.name}"
+
+
+def test_no_thread_of_a_test_keeps_pytest_from_ending_when_the_test_fails() -> None:
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Thread"):
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                assert "daemon=True" in ast.unparse(node), f"{where}: a thread that is no daemon"

@@ -113,7 +113,7 @@ def test_200_actors_and_a_learner_that_stands_still_fit_into_memory(serve, tasks
         client.add_tasks(tasks(50))
         for number in range(40):  # 40 batches of 1 MB, and it never looks at one
             stuck.send_multipart(verbs.draw(12, 0, wait_s=60).frames(f"r{number}", 0.0))
-        watcher = threading.Thread(target=watch)
+        watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         asyncio.run(crowd())
         stats = client.stats()

@@ -134,7 +134,7 @@ def test_of_two_clients_that_race_for_a_slot_exactly_one_wins(serve, tasks, done
             start = threading.Barrier(2)
             racers = [(first, group, "the holder", done(reward=0.0), start)]
             racers += [(second, group, name, done(reward=1.0), start)]
-            threads = [threading.Thread(target=put, args=racer) for racer in racers]
+            threads = [threading.Thread(target=put, args=racer, daemon=True) for racer in racers]
             for thread in threads:
                 thread.start()
             for thread in threads:

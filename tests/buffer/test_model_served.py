@@ -28,7 +28,7 @@ class Window:
         self.client = BufferClient(self.served.endpoint, timeout_s=60)
         self.store = Store(folder, read_only=True)
         self.over, self.kills = threading.Event(), 0
-        self.killer = threading.Thread(target=self._kill_it_again_and_again)
+        self.killer = threading.Thread(target=self._kill_it_again_and_again, daemon=True)
         self.killer.start()
 
     def __getattr__(self, verb):

@@ -68,7 +68,7 @@ class Recorded:
 
     def run(self, puts):
         work = [(self.act, "a", puts), (self.act, "b", puts), (self.learn, puts)]
-        threads = [threading.Thread(target=self._guarded, args=args) for args in work]
+        threads = [threading.Thread(target=self._guarded, args=args, daemon=True) for args in work]
         for thread in threads:
             thread.start()
         for thread in threads:

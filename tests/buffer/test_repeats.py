@@ -86,7 +86,7 @@ def test_an_answer_that_died_with_the_service_comes_from_the_next_one(serve, tas
     def call(ask):
         answers = []
         mark.touch()
-        thread = threading.Thread(target=lambda: answers.append(ask()))
+        thread = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
         thread.start()
         assert served[-1].process.wait(timeout=30) == 9
         served.append(serve(served[-1].endpoint, *OPTIONS, change=change))

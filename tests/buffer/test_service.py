@@ -142,7 +142,7 @@ def test_a_draw_waits_until_there_are_enough_groups(client, served, tasks, done)
         with BufferClient(served.endpoint) as mine:
             drawn.append(mine.draw(1, 0, wait_s=30))
 
-    thread = threading.Thread(target=learner)
+    thread = threading.Thread(target=learner, daemon=True)
     thread.start()
     client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", done())
     thread.join(timeout=25)
@@ -297,7 +297,7 @@ def test_killed_and_started_again_it_has_every_acknowledged_result(serve, tasks,
 
     with BufferClient(served.endpoint, timeout_s=30) as client:
         client.add_tasks(tasks(20))
-        threads = [threading.Thread(target=actor, args=(f"a{i}",)) for i in range(4)]
+        threads = [threading.Thread(target=actor, args=(f"a{i}",), daemon=True) for i in range(4)]
         for thread in threads:
             thread.start()
         for floor in (15, 40, 65):

@@ -24,7 +24,7 @@ class Work:
     def __init__(self, endpoint, done):
         self.endpoint, self.done = endpoint, done
         self.over, self.acked, self.errors = threading.Event(), [], []
-        self.thread = threading.Thread(target=self.run)
+        self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self):

@@ -209,7 +209,9 @@ def test_a_reference_that_cannot_be_read_fails_the_attempt_by_name(verifier):
 def test_threads_share_the_pool(verifier):
     verdicts = {}
     threads = [
-        threading.Thread(target=lambda n=n: verdicts.update({n: verifier.check(str(n), f"{n}.0")}))
+        threading.Thread(
+            target=lambda n=n: verdicts.update({n: verifier.check(str(n), f"{n}.0")}), daemon=True
+        )
         for n in range(20)
     ]
     for thread in threads:

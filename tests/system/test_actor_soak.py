@@ -36,7 +36,7 @@ class Learner:
         self.job, self.over = job, threading.Event()
         self.trained: list[str] = []
         self.error: Exception | None = None
-        self.thread = threading.Thread(target=self._guarded)
+        self.thread = threading.Thread(target=self._guarded, daemon=True)
         self.thread.start()
 
     def _guarded(self) -> None:
