@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 from r3l.endpoints import SOCKET_PATH_LIMIT
@@ -58,6 +59,18 @@ def own_socket(path: Path) -> int:
         os.close(lock)
         raise UserError(f"bind ipc://{path}: another service listens there") from None
     return lock
+
+
+def new_folder(folder: Path, what: str) -> Path:
+    """Where to make a folder that takes its name only when it is whole; what was interrupted there
+    before is removed. Raises UserError for a folder that is in use."""
+    if not folder.name:
+        raise UserError(f"{what} {folder}: give the folder by its name")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{what} {folder}: is not empty; choose a new folder")
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    return partial
 
 
 def refuse_remote(folder: Path, mounts: str | None = None) -> None:

@@ -35,9 +35,9 @@ class Store:
     """
 
     def __init__(
-        self, folder: Path, *, map_gib: float | None = 64.0, read_only: bool = False
+        self, folder: Path | str, *, map_gib: float | None = 64.0, read_only: bool = False
     ) -> None:
-        self.folder = folder
+        self.folder = folder = Path(folder)
         self._pid = os.getpid()
         if map_gib is not None and not MAP_GIB[0] <= map_gib <= MAP_GIB[1]:
             raise UserError(f"map-gib {map_gib}: must be {MAP_GIB[0]} to {MAP_GIB[1]}")
@@ -206,10 +206,7 @@ class Store:
         The folder has the copy when all of it is on disk, or nothing. Raises UserError for a
         folder that is in use, StoreError for a disk that is full.
         """
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"copy to {folder}: the folder is not empty")
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)  # of a copy that was interrupted
+        partial = guard.new_folder(folder, "copy to")
         try:
             partial.mkdir(parents=True)
             self._env.copy(str(partial), compact=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from buffer import archive, expression, jsonl, offline
+from buffer import archive, expression, guard, jsonl, offline
 from buffer import verify as verification
 from buffer.client import BufferClient
 from buffer.store import Store
-from r3l.errors import NotFound, UserError
+from r3l.errors import NotFound
 from r3l.records import Group, Trajectory
 
 _store = click.option(
@@ -115,10 +115,7 @@ def export(folder: Path, target: Path, form: str) -> None:
 def import_(folder: Path, map_gib: float, source: Path) -> None:
     """Make a store from the folder that `export` wrote."""
     archive.check(source)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"store {folder}: is not empty; import into a new folder")
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of an import that was interrupted
+    partial = guard.new_folder(folder, "store")
     try:
         store = Store(partial, map_gib=map_gib)
         try:

@@ -2,11 +2,18 @@
 
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from buffer import cli
+from buffer.book import Settings
+from buffer.keys import ServiceKeys, generate, load
+from buffer.retention import Retention
+from buffer.samplers import Sampling
 from buffer.store import Store
 from r3l import codec
+from r3l.errors import UserError
 
 
 def _refused(arguments, rule, capsys):
@@ -59,6 +66,8 @@ def test_what_is_not_there_or_cannot_be_is_refused_in_one_line(tmp_path, capsys)
         (["show", *at, "g7"], "no group 'g7'"),
         (["replay", *at, "7"], "step 7 is not in the ledger"),
         (["replay", *at, "9" * 23], "is not in the ledger"),
+        (["compact", *at, "."], "by its name"),
+        (["compact", *at, str(file)], "is not empty; choose a new folder"),
         (["keygen", str(file)], "cannot be made a folder (File exists)"),
         (["keygen", str(file / "keys")], "cannot be made a folder (Not a directory)"),
     ):
@@ -68,3 +77,33 @@ def test_what_is_not_there_or_cannot_be_is_refused_in_one_line(tmp_path, capsys)
         txn.put("sys", b"schema", codec.pack({"schema": 99}))
     store.close()
     _refused(["ls", *at], "written by schema 99", capsys)
+
+
+def test_every_option_of_serve_reaches_the_service(tmp_path, monkeypatch):
+    told = []
+
+    def service(store, settings, *others):
+        told.append((store.map_bytes, settings, *others))
+        raise UserError("enough")
+
+    monkeypatch.setattr(cli, "Service", service)
+    monkeypatch.setattr(cli, "_keep_freed_memory", lambda: None)
+    keys, _ = generate(tmp_path / "keys")
+    options = {
+        "store": tmp_path / "store", "bind": "tcp://0.0.0.0:0", "keys": keys, "map-gib": 0.25,
+        "lease-s": 1.5, "max-staleness": 2, "groups-per-step": 3, "min-base": 5, "straggler-s": 7.5,
+        "draw-s": 8.5, "sampler": "prioritised", "reuse": 9, "cooldown": 10, "alpha": 0.25,
+        "beta": 0.5, "decay": 0.75, "seed": 11, "connections": 12, "retain-groups": 13,
+        "retain-gib": 0.125, "retain-hours": 2.0, "retain-versions": 14, "retain-grace-s": 15.5,
+    }  # fmt: skip
+    assert {f"--{name}" for name in options} | {"--help"} == {
+        name for option in cli.serve.get_params(click.Context(cli.serve)) for name in option.opts
+    }
+    arguments = [str(one) for name, value in options.items() for one in (f"--{name}", value)]
+    CliRunner().invoke(cli.commands, ["serve", *arguments])
+    settings = Settings(
+        lease_s=1.5, max_staleness=2, per_step=3, min_base=5, straggler_s=7.5, draw_s=8.5, seed=11,
+        sampling=Sampling("prioritised", reuse=9, cooldown=10, alpha=0.25, beta=0.5, decay=0.75),
+        retention=Retention(13, 1 << 27, 7200.0, 14, 15.5),
+    )  # fmt: skip
+    assert told == [(1 << 28, settings, "tcp://0.0.0.0:0", load(ServiceKeys, keys), 12)]

@@ -97,6 +97,19 @@ def test_every_row_has_the_names_filters_may_use(filled):
     assert all(row.keys() == offline.ROW_NAMES for row in offline.rows(filled.store))
 
 
+def test_a_notebook_reads_a_snapshot(filled, tmp_path):
+    filled.store.copy(tmp_path / "snapshot")
+    store = Store(str(tmp_path / "snapshot"), read_only=True)
+    assert [row["group"] for row in offline.rows(store) if row["reward"] == 1.0] == [
+        "g0000000001",
+        "g0000000002",
+    ]
+    groups, gone = offline.replay(store, 1)
+    assert [list(group.rewards) for group in groups] == [[1.0], [1.0]] and gone == []
+    assert offline.weights(store, 1) == {"g0000000001": 1.0, "g0000000002": 1.0}
+    store.close()
+
+
 def test_the_commands_read_a_snapshot(filled, tmp_path):
     filled.store.copy(tmp_path / "snapshot")
     at = ["--store", str(tmp_path / "snapshot")]

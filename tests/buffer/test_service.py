@@ -66,9 +66,10 @@ def test_a_run_of_two_steps_from_tasks_to_ledger(client, tasks, done):
         assert [g.state for g in draw.groups] == ["drawn"] * 4
         client.commit(draw.draw_id, step, step)
         assert client.ledger(step) == [g.group_id for g in draw.groups]
+    client.renew([], "a", {"requests": 3.0})
     stats = client.stats()
     assert (stats.trained, stats.puts, stats.draws, stats.learner_version) == (8, 16, 2, 2)
-    assert stats.actors["a"]["tokens_per_s"] == 5.0
+    assert stats.actors["a"]["tokens_per_s"] == 5.0 and stats.actors["a"]["requests"] == 3.0
     assert len(client.query(purpose="train", state="trained", limit=3)) == 3
     newest = client.history("t0", 5)
     assert newest == [] or newest[0].task.task_id == "t0"
