@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import learner.publisher
 from actors.staging import StagedWeights
 from actors.weights import WeightSubscriber, follow
 from buffer.keys import generate
@@ -287,6 +288,36 @@ def test_what_is_on_its_way_arrives_as_it_was_though_newer_weights_are_published
         await update(subscriber)
         assert held(staged) == laid_out(updated(weights))
 
+    subscribed(publisher.endpoint, scenario)
+
+
+def test_a_set_that_could_not_be_published_to_its_end_is_never_taken(
+    publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = some_weights(elements=10_000_000)
+    publisher.publish(1, weights)
+
+    def full(tensor: torch.Tensor, dtype: torch.dtype | None) -> np.ndarray:
+        if tensor.numel() == 15:
+            raise MemoryError
+        return good(tensor, dtype)
+
+    async def scenario(subscriber: WeightSubscriber) -> None:
+        await update(subscriber)
+        good_set = held(subscriber.staged)
+        with monkeypatch.context() as patching:
+            patching.setattr("learner.publisher._bytes", full)
+            with pytest.raises(MemoryError):
+                publisher.publish(2, updated(weights))
+        assert await subscriber.latest() is None
+        subscriber.loaded = None
+        await update(subscriber)
+        assert held(subscriber.staged) == good_set
+        publisher.publish(3, updated(weights))
+        assert await update(subscriber) == 3
+        assert held(subscriber.staged) == laid_out(updated(weights))
+
+    good = learner.publisher._bytes
     subscribed(publisher.endpoint, scenario)
 
 
