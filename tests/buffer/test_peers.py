@@ -81,6 +81,31 @@ def test_silent_connections_take_no_places_and_do_not_stay(serve):
         stranger.close()
 
 
+TWENTY_TIMES_AS_SOON = """
+import zmq
+wait = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: 1000}
+plain = zmq.Socket.set
+zmq.Socket.set = lambda self, option, value: plain(self, option, wait.get(option, value))
+"""
+
+
+def test_a_client_whose_machine_is_gone_loses_its_place(serve):
+    served = serve("tcp://127.0.0.1:0", "--connections", 1, change=TWENTY_TIMES_AS_SOON)
+    host, port = served.endpoint.removeprefix("tcp://").split(":")
+    ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
+    with socket.create_connection((host, int(port)), timeout=10) as gone:
+        gone.sendall(GREETING + b"\x04" + bytes([len(ready)]) + ready)
+        with BufferClient(served.endpoint, timeout_s=0.5) as client:
+            with pytest.raises(BufferUnavailable):
+                client.stats()
+            client.timeout_s = 30
+            assert client.stats().puts == 0  # since the first no longer answers heartbeats
+        heard = b""
+        while more := gone.recv(1 << 16):
+            heard += more
+        assert b"\x04PING" in heard
+
+
 def test_connections_that_say_nothing_or_nonsense_do_not_stop_the_others(serve):
     served = serve()
     host, port = served.endpoint.removeprefix("tcp://").split(":")

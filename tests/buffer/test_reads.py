@@ -6,6 +6,7 @@ import pytest
 
 from buffer import reads, stats
 from buffer.protocol import AskHistory, AskQuery, Wait
+from r3l.errors import LimitExceeded
 from r3l.records import SlotResult, Task
 
 
@@ -60,6 +61,17 @@ def test_the_history_of_a_task_has_what_was_attempted_and_finished(filled):
     assert (
         _numbers(filled, reads.history, AskHistory("x0", 9, True)) == []
     )  # evaluated, not trained
+
+
+def test_more_than_an_answer_can_hold_is_refused_with_the_limit(filled, monkeypatch):
+    with filled.store.read() as txn:
+        entries = reads.query(txn, AskQuery("train", None, "trained", 2))
+        size = sum(map(len, reads.records(txn, entries)))
+        monkeypatch.setattr(reads, "ANSWER_LIMIT", size)
+        assert len(reads.records(txn, entries)) == 2
+        monkeypatch.setattr(reads, "ANSWER_LIMIT", size - 1)
+        with pytest.raises(LimitExceeded, match=f"more than {size - 1} bytes; ask for fewer"):
+            reads.records(txn, entries)
 
 
 def test_losses_by_task_name_the_tasks_that_lost_most():

@@ -4,7 +4,9 @@ import pytest
 import zmq
 
 from buffer import BufferClient, verbs
+from buffer.protocol import CREDIT
 from buffer.verbs import answer_id, read_answer
+from r3l.errors import LimitExceeded
 from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
@@ -55,3 +57,19 @@ def test_what_a_dead_learner_waited_for_is_not_drawn_for_it_once_it_started_anew
         client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", done())
         assert client.stats().drawn_by == {}
         assert len(client.draw(1, 0).groups) == 1
+
+
+def test_who_has_as_many_requests_waiting_as_it_may_is_refused_one_more(serve, learner):
+    served = serve()
+    learner.connect(served.endpoint)
+    draw, stats = verbs.draw(1, 0, wait_s=60.0), verbs.stats()
+    for number in range(CREDIT):
+        learner.send_multipart(draw.frames(f"draw {number}", 0.0))
+    learner.send_multipart(stats.frames("one more", 0.0))
+    with pytest.raises(LimitExceeded, match=f"{CREDIT} requests wait for answers"):
+        _answer(learner, stats, "one more")
+    with BufferClient(served.endpoint) as client:
+        assert client.stats().refused == {"LimitExceeded": 1}
+    assert served.stop() == 0
+    for number in range(CREDIT):  # and every one of them is answered
+        assert _answer(learner, draw, f"draw {number}") is None
