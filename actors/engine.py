@@ -90,12 +90,16 @@ class VLLMPolicy:
             raise UserError(f"actor.engine: {' '.join(reason[:3])}; see vLLM's engine arguments"
                             ) from None  # fmt: skip
         try:
-            engine = AsyncLLM.from_vllm_config(
-                engine_config, disable_log_stats=args.disable_log_stats
+            # No variable holds it: vLLM keeps this frame, and an engine's finaliser does not
+            # survive the interpreter's own end.
+            return cls(
+                AsyncLLM.from_vllm_config(engine_config, disable_log_stats=args.disable_log_stats),
+                chat,
+                context_length,
+                timeout_s=config.engine_timeout_s,
             )
         except Exception as error:  # whatever keeps an engine from starting: it is not there
             raise EngineDead(f"the engine did not start: {error!r:.500}") from error
-        return cls(engine, chat, context_length, timeout_s=config.engine_timeout_s)
 
     @property
     def dead(self) -> bool:
@@ -242,7 +246,7 @@ class VLLMPolicy:
         """End the engine process; unfinished requests are lost."""
         if self.engine is not None:
             self.engine.shutdown()
-        self.engine = None  # its finaliser does not survive the interpreter's own end
+        self.engine = None
 
 
 @dataclass
