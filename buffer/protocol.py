@@ -316,7 +316,8 @@ class BufferStats:
     the results they hold. `drops`: expired groups by cause. `slot_drops`: by "role/cause", slots
     that failed and attempts lost with their group; `drops_by_task`: the same by task, for the
     tasks that lost most. `quorums`: groups completed without their stragglers. `rewound`:
-    groups of steps a learner went back before, `rewound_evicted` of them were gone by then.
+    groups of steps a learner went back before, `rewound_evicted` of them were gone by then and
+    stay among the `trained`.
     `eval_progress`: tag -> (finished, all).
     `actors`: latest metrics by actor, with `seen_s` seconds since it was heard, since the
     service started. `refused`: error replies by error, and `unanswered`: replies whose client

@@ -93,7 +93,8 @@ class ServedLives(Lives):
     def remembers(self, txn):
         stats, counts = self.desk.stats(), txn.counts()
         assert (stats.draws, stats.made) == (counts["draws"], counts["made"])
-        assert stats.trained == sum(map(len, self.steps.values()))
+        remembered = sum(map(len, self.steps.values()))
+        assert stats.trained == remembered + stats.rewound_evicted
 
     restart = time_passes = learner_is_silent_for_too_long = None  # no clock of its own
     commit_after_the_draw_expired = move_to_a_snapshot = None
