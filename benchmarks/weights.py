@@ -340,21 +340,29 @@ async def measure(folder: Path, repeat: int, policy: Any) -> None:
     if not isinstance(policy, NoEngine):
         report_pauses(*await pauses(policy, lambda: change(1e-6)))
     policy.close()
-    await measure_crowd(publisher, median(raw))
+    await measure_crowd(publisher, size, repeat)
     publisher.process.kill()
     publisher.process.wait()
     subscriber.close()
 
 
-async def measure_crowd(publisher: Publisher, raw: float) -> None:
-    """Many subscribers at once, then the same beside one that was stopped."""
+async def measure_crowd(publisher: Publisher, size: int, repeat: int) -> None:
+    """Many subscribers at once, each time after a raw transfer of what one of them fetches, since
+    the machine's speed changes from minute to minute; at last beside one that was stopped."""
     before = publisher.resident()
-    alone, peak = await crowd(publisher, stopped=False)
+    raw, together, peaks = list[float](), list[float](), list[float]()
+    for _ in range(repeat):
+        raw.append(await raw_transfer(publisher, size))
+        took, peak = await crowd(publisher, stopped=False)
+        together.append(took)
+        peaks.append(peak)
+    of_raw = [took / (SUBSCRIBERS * one) for took, one in zip(together, raw, strict=True)]
     beside, peak_beside = await crowd(publisher, stopped=True)
     print(
-        f"{SUBSCRIBERS} subscribers: {alone:.2f} s, {alone / (SUBSCRIBERS * raw):.2f} × "
-        f"{SUBSCRIBERS} raw transfers; beside a stopped one {beside:.2f} s; publisher "
-        f"{before:.0f} MB before, {peak:.0f} and {peak_beside:.0f} MB at most"
+        f"{SUBSCRIBERS} subscribers: {median(together):.2f} s, {median(of_raw):.2f} × "
+        f"({min(of_raw):.2f} to {max(of_raw):.2f}) {SUBSCRIBERS} raw transfers "
+        f"({median(raw):.3f} s); beside a stopped one {beside:.2f} s; publisher "
+        f"{before:.0f} MB before, {max(peaks):.0f} and {peak_beside:.0f} MB at most"
     )
 
 
