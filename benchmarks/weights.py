@@ -35,7 +35,7 @@ import zmq.asyncio
 from actors.staging import StagedWeights
 from actors.weights import WeightSubscriber
 from learner.publisher import WORTH, WORTH_LOCALLY, WeightPublisher
-from r3l.manifest import CHUNK_BYTES, Manifest
+from r3l.manifest import Manifest
 from r3l.weights import check
 
 UPDATES: dict[str, dict[str, Any]] = {
@@ -100,7 +100,8 @@ class Learner:
         return self.publisher.publish(self.version, weights)
 
     def serve(self) -> None:
-        """Obey one JSON line after the other; plain bytes are offered beside the weights."""
+        """Obey one JSON line after the other; the bytes that were published last are also offered
+        plain."""
         raw: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUSH)
         port = raw.bind_to_random_port("tcp://127.0.0.1")
         print(json.dumps([self.publisher.endpoint, f"tcp://127.0.0.1:{port}"]), flush=True)
@@ -108,9 +109,8 @@ class Learner:
             order = json.loads(line)
             figures: Figures = {}
             if "raw" in order:
-                chunk = bytearray(CHUNK_BYTES)
-                for at in range(0, order["raw"], CHUNK_BYTES):
-                    raw.send(memoryview(chunk)[: order["raw"] - at], copy=False)
+                for chunk in filter(None, self.publisher._chunks):
+                    raw.send(chunk.data.data, copy=False)
             else:
                 figures = self.publish(**order)
             print(json.dumps(figures), flush=True)
@@ -149,7 +149,7 @@ async def raw_transfer(publisher: Publisher, size: int) -> float:
     with zmq.asyncio.Context.instance().socket(zmq.PULL) as pull:
         pull.connect(publisher.raw)
         began, left = time.monotonic(), size
-        asked = asyncio.create_task(asyncio.to_thread(publisher.order, raw=size))
+        asked = asyncio.create_task(asyncio.to_thread(publisher.order, raw=True))
         while left > 0:
             left -= len((await pull.recv(copy=False)).buffer)
         took = time.monotonic() - began
