@@ -182,7 +182,9 @@ class WeightPublisher:
                 log.info("weights: a subscriber left before its answer (%s)", error)
             else:
                 if sent and header.get("full"):
-                    self._sending.setdefault(header["index"], []).append(sent)
+                    others = self._sending.get(header["index"], ())
+                    under_way = [other for other in others if not other.done]
+                    self._sending[header["index"]] = [*under_way, sent]
 
     def _reply(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         reply: dict[str, Any] = {"rid": request.get("rid")}

@@ -291,6 +291,23 @@ def test_what_is_on_its_way_arrives_as_it_was_though_newer_weights_are_published
     subscribed(publisher.endpoint, scenario)
 
 
+def test_what_has_arrived_is_not_remembered_as_on_its_way(publisher: WeightPublisher) -> None:
+    publisher.publish(1, some_weights())
+
+    async def scenario(subscriber: WeightSubscriber) -> None:
+        manifest = await subscriber.latest()
+        assert manifest is not None
+        staged = subscriber._stage(manifest)
+        for _ in range(30):
+            await subscriber._ask(staged, manifest, 0, {})
+            await subscriber._receive()
+            while not all(sent.done for sent in publisher._sending.get(0, ())):
+                await asyncio.sleep(0.001)
+        assert len(publisher._sending[0]) == 1
+
+    subscribed(publisher.endpoint, scenario)
+
+
 def test_a_set_that_could_not_be_published_to_its_end_is_never_taken(
     publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
