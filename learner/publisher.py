@@ -48,6 +48,9 @@ THREADS = min(4, os.cpu_count() or 1)  # compare and compress chunks
 WORTH, WORTH_LOCALLY = 0.5, 0.05
 """Share of changed elements from which a chunk is sent whole: a patch would save little of it; on
 loopback, where bytes are cheap, making the patch would take longer than sending the chunk."""
+LOCAL_SEND_BUFFER = 512 << 10
+"""Bytes under way to a subscriber on loopback: few enough that those of many subscribers are still
+in the processor's cache when they are received. Over a network the system chooses."""
 
 
 class WeightPublisher:
@@ -83,7 +86,7 @@ class WeightPublisher:
         self._sending: dict[int, list[zmq.MessageTracker]] = {}
         secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
-        self._socket = _router(self._context)
+        self._socket = _router(self._context, bind)
         self._gate = Gate(self._context, self._socket, secrets, CONNECTIONS)
         try:
             self._socket.bind(bind)
@@ -220,8 +223,10 @@ class WeightPublisher:
         return reply | {"full": False}, frames
 
 
-def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
+def _router(context: zmq.Context[Any], bind: str) -> zmq.Socket[bytes]:
     router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+    if is_local(bind):
+        router.setsockopt(zmq.SNDBUF, LOCAL_SEND_BUFFER)
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.SNDHWM, HIGH_WATER)
