@@ -32,10 +32,10 @@ import torch
 import zmq
 import zmq.asyncio
 
-from actors.staging import StagedWeights
+from actors.staging import UNKNOWN, StagedWeights
 from actors.weights import WeightSubscriber
 from learner.publisher import WORTH, WORTH_LOCALLY, WeightPublisher
-from r3l.manifest import Manifest
+from r3l.manifest import Layout, Manifest
 from r3l.weights import check
 
 UPDATES: dict[str, dict[str, Any]] = {
@@ -251,7 +251,7 @@ async def crowd(publisher: Publisher, stopped: bool) -> tuple[float, float]:
         nonlocal peak
         while not over:
             peak = max(peak, publisher.resident())
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
     async def join() -> None:
         subscriber = Simulated(publisher.endpoint, timeout_s=120)
@@ -272,6 +272,13 @@ async def crowd(publisher: Publisher, stopped: bool) -> tuple[float, float]:
 
 class Checked(StagedWeights):
     """Chunks that are checked and then forgotten."""
+
+    def __init__(self, layout: Layout, origin: str) -> None:
+        self.layout, self.origin = layout, origin
+        self.versions = [UNKNOWN] * layout.num_chunks
+
+    def close(self) -> None:
+        """Nothing was kept."""
 
     def replace(self, index: int, manifest: Manifest, data: memoryview) -> None:
         check(np.frombuffer(data, dtype=np.uint8), manifest, index)
@@ -348,21 +355,24 @@ async def measure(folder: Path, repeat: int, policy: Any) -> None:
 
 async def measure_crowd(publisher: Publisher, size: int, repeat: int) -> None:
     """Many subscribers at once, each time after a raw transfer of what one of them fetches, since
-    the machine's speed changes from minute to minute; at last beside one that was stopped."""
+    the machine's speed changes from minute to minute; and again beside one that was stopped."""
     before = publisher.resident()
-    raw, together, peaks = list[float](), list[float](), list[float]()
+    runs: list[Figures] = []
     for _ in range(repeat):
-        raw.append(await raw_transfer(publisher, size))
-        took, peak = await crowd(publisher, stopped=False)
-        together.append(took)
-        peaks.append(peak)
-    of_raw = [took / (SUBSCRIBERS * one) for took, one in zip(together, raw, strict=True)]
-    beside, peak_beside = await crowd(publisher, stopped=True)
+        raw = await raw_transfer(publisher, size)
+        free, peak = await crowd(publisher, stopped=False)
+        beside, peak_beside = await crowd(publisher, stopped=True)
+        of_raw = free / (SUBSCRIBERS * raw)
+        runs.append({"raw": raw, "free": free, "of_raw": of_raw, "beside": beside,
+                     "peak": peak, "peak_beside": peak_beside})  # fmt: skip
+    middle = medians(runs)
     print(
-        f"{SUBSCRIBERS} subscribers: {median(together):.2f} s, {median(of_raw):.2f} × "
-        f"({min(of_raw):.2f} to {max(of_raw):.2f}) {SUBSCRIBERS} raw transfers "
-        f"({median(raw):.3f} s); beside a stopped one {beside:.2f} s; publisher "
-        f"{before:.0f} MB before, {max(peaks):.0f} and {peak_beside:.0f} MB at most"
+        f"{SUBSCRIBERS} subscribers: {middle['free']:.2f} s, {middle['of_raw']:.2f} × "
+        f"({min(run['of_raw'] for run in runs):.2f} to {max(run['of_raw'] for run in runs):.2f}) "
+        f"{SUBSCRIBERS} raw transfers ({middle['raw']:.3f} s); beside a stopped one "
+        f"{middle['beside']:.2f} s; publisher {before:.0f} MB before, "
+        f"{max(run['peak'] for run in runs):.0f} and "
+        f"{max(run['peak_beside'] for run in runs):.0f} MB at most"
     )
 
 
