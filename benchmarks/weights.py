@@ -38,15 +38,16 @@ from learner.publisher import WORTH, WORTH_LOCALLY, WeightPublisher
 from r3l.manifest import Layout, Manifest
 from r3l.weights import check
 
-UPDATES: dict[str, dict[str, Any]] = {
-    "dense": {"rate": 1e-6, "anchor": True},
-    "lr 1e-6": {"rate": 1e-6},
-    "lr 1e-5": {"rate": 1e-5},
-    "lr 1e-4": {"rate": 1e-4},
-    "lr 1e-5, as over a network": {"rate": 1e-5, "worth": WORTH},
+UPDATES: dict[str, tuple[float, dict[str, Any]]] = {
+    "dense": (1e-6, {"anchor": True}),
+    "lr 1e-6": (1e-6, {}),
+    "lr 1e-5": (1e-5, {}),
+    "lr 1e-4": (1e-4, {}),
+    "lr 1e-5, as over a network": (1e-5, {"worth": WORTH}),
 }
+"""Learning rate of the step before it, and how the update is published."""
 SUBSCRIBERS = 16
-PAUSES, LONG = 10, 900  # updates, and tokens of the requests that run meanwhile
+PAUSES, LONG = 10, 60  # updates, and tokens of the requests that run meanwhile
 Figures = dict[str, float]
 
 
@@ -82,8 +83,8 @@ class Learner:
         self.publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1 << 30)
         self.version = 0
 
-    def publish(self, rate: float, anchor: bool, worth: float) -> Figures:
-        """One optimizer step at `rate`, after two that only fill its moments, then publish."""
+    def step(self, rate: float) -> Figures:
+        """One optimizer step at `rate`, after two that only fill its moments."""
         parameters = [p for _, p in self.master]
         optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
         for step in range(3):
@@ -91,9 +92,13 @@ class Learner:
                 parameter.grad = torch.randn_like(parameter)
             optimizer.param_groups[0]["lr"] = rate if step == 2 else 0.0
             optimizer.step()
-        weights = [(name, p.detach().bfloat16()) for name, p in self.master]
         for parameter in parameters:
             parameter.grad = None
+        return {}
+
+    def publish(self, anchor: bool, worth: float) -> Figures:
+        """Offer the weights as they are now."""
+        weights = [(name, p.detach().bfloat16()) for name, p in self.master]
         self.version += 1
         self.publisher.anchor_every = 1 if anchor else 1 << 30
         self.publisher.worth = worth
@@ -111,6 +116,8 @@ class Learner:
             if "raw" in order:
                 for chunk in filter(None, self.publisher._chunks):
                     raw.send(chunk.data.data, copy=False)
+            elif "rate" in order:
+                figures = self.step(**order)
             else:
                 figures = self.publish(**order)
             print(json.dumps(figures), flush=True)
@@ -179,46 +186,47 @@ def medians(runs: list[Figures]) -> Figures:
     return {name: median(run[name] for run in runs) for name in runs[0]}
 
 
-async def pauses(policy: Any, change: Any) -> tuple[list[Figures], list[float]]:
-    """What PAUSES updates cost requests that run meanwhile, the longest of each: seconds that the
-    `load` took, that a request `stopped` from its last token before to the end of the load, and
-    that the `next` token came after that; and how long a token takes where nothing is updated."""
+async def pauses(policy: Any, prepare: Any, change: Any) -> tuple[list[Figures], list[float]]:
+    """What PAUSES updates, each prepared before, cost requests that run meanwhile, the longest of
+    each: seconds that the `load` took, that a request `stopped` from its last token before to the
+    end of the load, and that the `next` token came after that; and how long a token takes where
+    nothing is updated."""
+    runs: list[Figures] = []
+    usual: list[float] = []
+    for _ in range(PAUSES):
+        await prepare()
+        arrivals: list[list[float]] = [[] for _ in range(4)]
+        watching = [
+            asyncio.create_task(watch(policy, number, times))
+            for number, times in enumerate(arrivals)
+        ]
+        while min(len(times) for times in arrivals) < LONG // 5:
+            await asyncio.sleep(0.01)
+        usual += np.diff(arrivals[0][-10:]).tolist()
+        figures = await change()
+        loaded = figures["loaded_at"]
+        assert not any(task.done() for task in watching), "a request ended before the update did"
+        assert await asyncio.gather(*watching) == [LONG] * 4, "a request was lost or cut"
+        before = [times[bisect(times, loaded) - 1] for times in arrivals]
+        after = [times[bisect(times, loaded)] for times in arrivals]
+        stopped, following = loaded - min(before), max(after) - loaded
+        runs.append({"load": figures["load_s"], "stopped": stopped, "next": following})
+    return runs, usual
+
+
+async def watch(policy: Any, number: int, arrivals: list[float]) -> int:
+    """Generate LONG tokens, noting when each arrives; returns how many did."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     params = SamplingParams(
         max_tokens=LONG, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
     )
-    arrivals: list[list[float]] = [[] for _ in range(4)]
-
-    async def watch(number: int) -> int:
-        tokens, request = 0, f"p{time.monotonic()}{number}"
-        prompt = policy.prompt([5 + number] * 20)
-        async for output in policy.engine.generate(prompt, params, request):
-            arrivals[number].append(time.monotonic())
-            tokens += len(output.outputs[0].token_ids)
-        return tokens
-
-    async def until(moment: float, tokens: int) -> None:
-        while any(bisect(times, moment) > len(times) - tokens for times in arrivals):
-            await asyncio.sleep(0.01)
-
-    watching = [asyncio.create_task(watch(number)) for number in range(len(arrivals))]
-    runs: list[Figures] = []
-    usual: list[float] = []
-    for _ in range(PAUSES):
-        await until(time.monotonic(), 12)
-        usual += np.diff(arrivals[0][-10:]).tolist()
-        figures = await change()
-        loaded = figures["loaded_at"]
-        await until(loaded, 1)
-        before = [times[bisect(times, loaded) - 1] for times in arrivals]
-        after = [times[bisect(times, loaded)] for times in arrivals]
-        stopped, following = loaded - min(before), max(after) - loaded
-        runs.append({"load": figures["load_s"], "stopped": stopped, "next": following})
-    assert not any(task.done() for task in watching), "requests ended before the updates did"
-    assert await asyncio.gather(*watching) == [LONG] * 4, "a request was lost or cut"
-    return runs, usual
+    tokens, prompt = 0, policy.prompt([5 + number] * 20)
+    async for output in policy.engine.generate(prompt, params, f"p{time.monotonic()}{number}"):
+        arrivals.append(time.monotonic())
+        tokens += len(output.outputs[0].token_ids)
+    return tokens
 
 
 def report_pauses(runs: list[Figures], usual: list[float]) -> None:
@@ -317,10 +325,11 @@ async def measure(folder: Path, repeat: int, policy: Any) -> None:
     publisher = Publisher(folder)
     subscriber = WeightSubscriber(publisher.endpoint, timeout_s=120)
 
-    async def change(
-        rate: float = 0.0, *, anchor: bool = False, worth: float = WORTH_LOCALLY
-    ) -> Figures:
-        return await update(publisher, policy, subscriber, rate=rate, anchor=anchor, worth=worth)
+    async def step(rate: float = 1e-6) -> None:
+        await asyncio.to_thread(publisher.order, rate=rate)
+
+    async def change(*, anchor: bool = False, worth: float = WORTH_LOCALLY) -> Figures:
+        return await update(publisher, policy, subscriber, anchor=anchor, worth=worth)
 
     size = int((await change(anchor=True))["full_bytes"])
     print(f"{size / 1e6:.0f} MB, {size / 2e6:.0f} M parameters in bf16, {repeat} runs each\n")
@@ -328,8 +337,9 @@ async def measure(folder: Path, repeat: int, policy: Any) -> None:
     runs: dict[str, list[Figures]] = {name: [] for name in UPDATES}
     for _ in range(repeat):
         raw.append(await raw_transfer(publisher, size))
-        for name, order in UPDATES.items():
-            runs[name].append(await change(**order))
+        for name, (rate, how) in UPDATES.items():
+            await step(rate)
+            runs[name].append(await change(**how))
     dense = medians(runs["dense"])
     bound = median(raw) + dense["load_s"]
     print(f"{'update':<26}  sent    bytes   publish  fetch   load    in all  of dense")
@@ -345,7 +355,7 @@ async def measure(folder: Path, repeat: int, policy: Any) -> None:
         f"({median(raw):.3f} s) plus one load ({dense['load_s']:.3f} s)"
     )
     if not isinstance(policy, NoEngine):
-        report_pauses(*await pauses(policy, lambda: change(1e-6)))
+        report_pauses(*await pauses(policy, step, change))
     policy.close()
     await measure_crowd(publisher, size, repeat)
     publisher.process.kill()
