@@ -21,6 +21,7 @@ from envs.builtin import check_model_folder, model_path
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
+from r3l.memory import freeze_heap
 
 log = logging.getLogger(__name__)
 LONGEST_NAME = 190  # characters; with its end it is what the buffer takes
@@ -98,6 +99,7 @@ async def _run(
                 try:
                     with engine_log.captured():
                         policy = VLLMPolicy.start(model, config.actor, seed=config.seed)
+                    freeze_heap()
                     policy.figures = figures
                     actor = Actor(name, policy, client, subscriber, make_env, config, counts)
                     click.echo(f"r3l-actor ready {name}")

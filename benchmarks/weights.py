@@ -36,6 +36,7 @@ from actors.staging import UNKNOWN, StagedWeights
 from actors.weights import WeightSubscriber
 from learner.publisher import WORTH, WORTH_LOCALLY, WeightPublisher
 from r3l.manifest import Layout, Manifest
+from r3l.memory import freeze_heap
 from r3l.weights import check
 
 UPDATES: dict[str, tuple[float, dict[str, Any]]] = {
@@ -317,7 +318,10 @@ def start_engine(folder: Path) -> Any:
     from r3l.config import ActorConfig
 
     cache = {"kv_cache_memory_bytes": 1 << 28}
-    return VLLMPolicy.start(folder, ActorConfig(dtype="bfloat16", max_model_len=1024, engine=cache))
+    config = ActorConfig(dtype="bfloat16", max_model_len=1024, engine=cache)
+    policy = VLLMPolicy.start(folder, config)
+    freeze_heap()  # as an actor does
+    return policy
 
 
 async def measure(folder: Path, repeat: int, policy: Any) -> None:

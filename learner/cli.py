@@ -22,6 +22,7 @@ from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
 from r3l.errors import RestartNeeded, TrainingStopped, UserError
+from r3l.memory import freeze_heap
 
 
 class _Commands(click.Group):
@@ -105,6 +106,7 @@ def run_training(
         else:
             for signum in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(signum, signal.SIG_IGN)  # rank 0 says when to stop
+        freeze_heap()
         try:
             Training(trainer, algorithm, config, conductor, begins.tokenizer, run, state).execute()
         except RestartNeeded as error:

@@ -1,6 +1,7 @@
 """`r3l-actor` refuses what it cannot do: one line, exit code 2, and no engine is started."""
 
 import asyncio
+import gc
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,7 @@ class Reports:
         self.results = 0
 
     async def run(self) -> None:
+        assert gc.get_freeze_count() > 10_000, "a full collection would stop every request"
         await self.client.renew([], self.name, {"generated_tokens": 5.0})
 
 
@@ -75,6 +77,7 @@ def test_two_actors_that_were_given_one_name_are_two_to_the_buffer(
         with BufferClient(served.endpoint) as client:
             told = client.stats().actors
     finally:
+        gc.unfreeze()
         served.kill()
     assert len(told) == 2 and all(name.startswith("twin.") for name in told)
     assert [figures["generated_tokens"] for figures in told.values()] == [5.0, 5.0]

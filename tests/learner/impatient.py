@@ -1,6 +1,7 @@
 """`r3l-learner` whose ranks wait for one another at most PATIENCE_S, from the first step's
-preparations on."""
+preparations on. Its full garbage collections must have nothing much to look at."""
 
+import gc
 from datetime import timedelta
 
 import torch
@@ -15,6 +16,7 @@ begin = Training._begin
 
 def impatient(training: Training, version: int) -> None:
     """Lower the deadline of all collectives when every rank is there, then begin."""
+    assert gc.get_freeze_count() > 10_000, "a full collection would stop every rank"
     torch.distributed.barrier()
     _set_pg_timeout(timedelta(seconds=PATIENCE_S), torch.distributed.group.WORLD)
     begin(training, version)

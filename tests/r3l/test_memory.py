@@ -1,4 +1,4 @@
-"""Freed memory goes back to the system, whatever lies between the freed blocks."""
+"""Freed memory goes back to the system, and collections leave out what lives long."""
 
 import os
 import subprocess
@@ -34,6 +34,26 @@ for _ in range(4):
     bytes(bytearray(32 << 20))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+FREEZE = """
+import gc, weakref
+from r3l.memory import freeze_heap
+
+class Engine:
+    def __init__(self):
+        self.itself = self
+
+gc.disable()
+kept, engine = [[] for _ in range(100_000)], Engine()
+freeze_heap()
+assert gc.get_freeze_count() > 100_000
+looked_at, alive = len(gc.get_objects()), weakref.ref(engine)
+del engine
+gc.collect()
+assert alive(), "what is frozen is not looked at"
+freeze_heap()
+assert alive() is None, "what was frozen and is garbage now is collected by the next"
+print(looked_at)
+"""
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -60,3 +80,7 @@ def test_large_blocks_are_made_of_few_pages() -> None:
     assert _run(COUNT_FAULTS, STEADY_MEMORY) < 10_000
     plain = STEADY_MEMORY | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
     assert _run(COUNT_FAULTS, plain) > 50_000 or "[always]" in HUGE_PAGES.read_text()
+
+
+def test_a_frozen_heap_is_left_out_of_collections_until_it_is_frozen_anew() -> None:
+    assert _run(FREEZE, {}) < 1000
