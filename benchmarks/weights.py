@@ -34,17 +34,18 @@ import zmq.asyncio
 
 from actors.staging import UNKNOWN, StagedWeights
 from actors.weights import WeightSubscriber
-from learner.publisher import WORTH, WORTH_LOCALLY, WeightPublisher
+from learner.publisher import WeightPublisher
 from r3l.manifest import Layout, Manifest
 from r3l.memory import freeze_heap
-from r3l.weights import check
+from r3l.weights import LOOPBACK, NETWORK, check
 
 UPDATES: dict[str, tuple[float, dict[str, Any]]] = {
     "dense": (1e-6, {"anchor": True}),
     "lr 1e-6": (1e-6, {}),
     "lr 1e-5": (1e-5, {}),
     "lr 1e-4": (1e-4, {}),
-    "lr 1e-5, as over a network": (1e-5, {"worth": WORTH}),
+    "lr 1e-6, as over a network": (1e-6, {"local": False}),
+    "lr 1e-5, as over a network": (1e-5, {"local": False}),
 }
 """Learning rate of the step before it, and how the update is published."""
 SUBSCRIBERS = 16
@@ -97,12 +98,12 @@ class Learner:
             parameter.grad = None
         return {}
 
-    def publish(self, anchor: bool, worth: float) -> Figures:
+    def publish(self, anchor: bool, local: bool) -> Figures:
         """Offer the weights as they are now."""
         weights = [(name, p.detach().bfloat16()) for name, p in self.master]
         self.version += 1
         self.publisher.anchor_every = 1 if anchor else 1 << 30
-        self.publisher.worth = worth
+        self.publisher.link = LOOPBACK if local else NETWORK
         return self.publisher.publish(self.version, weights)
 
     def serve(self) -> None:
@@ -332,8 +333,8 @@ async def measure(folder: Path, repeat: int, policy: Any) -> None:
     async def step(rate: float = 1e-6) -> None:
         await asyncio.to_thread(publisher.order, rate=rate)
 
-    async def change(*, anchor: bool = False, worth: float = WORTH_LOCALLY) -> Figures:
-        return await update(publisher, policy, subscriber, anchor=anchor, worth=worth)
+    async def change(*, anchor: bool = False, local: bool = True) -> Figures:
+        return await update(publisher, policy, subscriber, anchor=anchor, local=local)
 
     size = int((await change(anchor=True))["full_bytes"])
     print(f"{size / 1e6:.0f} MB, {size / 2e6:.0f} M parameters in bf16, {repeat} runs each\n")

@@ -37,7 +37,7 @@ from r3l.delta import Piece, warm_up
 from r3l.endpoints import check_bind, is_local
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
 from r3l.manifest import MANIFEST_LIMIT, Layout, Manifest
-from r3l.weights import Chunk, whole
+from r3l.weights import LOOPBACK, NETWORK, Chunk, Link, whole
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,6 @@ POLL_MS = 200
 CONNECTIONS = 4096
 HIGH_WATER = 16  # answers waiting for one subscriber; a well-behaved one asks for fewer
 THREADS = min(4, os.cpu_count() or 1)  # compare and compress chunks
-WORTH, WORTH_LOCALLY = 0.5, 0.05
-"""Share of changed elements from which a chunk is sent whole: a patch would save little of it; on
-loopback, where bytes are cheap, making the patch would take longer than sending the chunk."""
-LOCAL_SEND_BUFFER = 512 << 10
-"""Bytes under way to a subscriber on loopback: few enough that those of many subscribers are still
-in the processor's cache when they are received. Over a network the system chooses."""
 
 
 class WeightPublisher:
@@ -58,9 +52,8 @@ class WeightPublisher:
 
     `endpoint` is where it listens (a port of 0 in `bind` takes a free one). `anchor_every`:
     versions between two that everyone fetches whole. `keys`: a service's key file; without it
-    only loopback is served. `worth`: share of changed elements from which a chunk is sent whole;
-    None: what suits the address. Raises UserError for a port in use or an address that is not
-    local.
+    only loopback is served. `link`: the way to the subscribers; None: what suits the address.
+    Raises UserError for a port in use or an address that is not local.
     """
 
     def __init__(
@@ -69,12 +62,12 @@ class WeightPublisher:
         *,
         anchor_every: int = 50,
         keys: Path | None = None,
-        worth: float | None = None,
+        link: Link | None = None,
     ) -> None:
         check_bind(bind, "weights", encrypted=keys is not None)
         warm_up()
         self.anchor_every = anchor_every
-        self.worth = worth or (WORTH_LOCALLY if is_local(bind) else WORTH)
+        self.link = link or (LOOPBACK if is_local(bind) else NETWORK)
         self.origin = uuid.uuid4().hex
         self.sent: Counter[str] = Counter()
         """Bytes sent, whole chunks (`full_bytes`) and patches (`patch_bytes`); requests refused
@@ -86,7 +79,7 @@ class WeightPublisher:
         self._sending: dict[int, list[zmq.MessageTracker]] = {}
         secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
-        self._socket = _router(self._context, bind)
+        self._socket = _router(self._context, self.link)
         self._gate = Gate(self._context, self._socket, secrets, CONNECTIONS)
         try:
             self._socket.bind(bind)
@@ -124,14 +117,14 @@ class WeightPublisher:
             with self._offer:
                 self._manifest, self._chunks = None, [None] * layout.num_chunks
                 self._sending = {}
-        worth = self.worth if version % self.anchor_every else 0.0
+        link = self.link if version % self.anchor_every else None
 
         def renewed(index: int, pieces: Sequence[Piece]) -> Chunk:
             old = self._withdraw(index)
             if old is None:
                 span = layout.span(index)
                 return whole(np.empty(span.stop - span.start, np.uint8), pieces, version)
-            return old.renewed(pieces, version, layout.width, worth)
+            return old.renewed(pieces, version, layout.width, link)
 
         data = (_bytes(tensor, dtype) for _, tensor in weights)
         chunks: list[Chunk] = []
@@ -223,10 +216,9 @@ class WeightPublisher:
         return reply | {"full": False}, frames
 
 
-def _router(context: zmq.Context[Any], bind: str) -> zmq.Socket[bytes]:
+def _router(context: zmq.Context[Any], link: Link) -> zmq.Socket[bytes]:
     router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-    if is_local(bind):
-        router.setsockopt(zmq.SNDBUF, LOCAL_SEND_BUFFER)
+    router.setsockopt(zmq.SNDBUF, link.send_buffer)
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.SNDHWM, HIGH_WATER)

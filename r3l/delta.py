@@ -27,7 +27,6 @@ from r3l.codec import pack, unpack
 from r3l.compiled import compiled, prepare, read, written
 from r3l.errors import RecordError, WeightsError
 
-LEVEL = 1  # zstd; higher levels gain under 2 % on such data and take several times longer
 FAR = 255
 SAMPLE = 509  # elements between two that are looked at first; a prime meets every column
 BLOCK = 512  # elements compared at a time, so that they stay in the processor's cache
@@ -43,9 +42,15 @@ class _Kept(threading.local):
     by as the work that is done in it."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(LEVEL, write_checksum=True)
         self.decompressor = zstandard.ZstdDecompressor()
+        self._compressors: dict[int, zstandard.ZstdCompressor] = {}
         self._memory: dict[str, Bytes] = {}
+
+    def compressor(self, level: int) -> zstandard.ZstdCompressor:
+        """One that tries as hard as `level` says."""
+        if level not in self._compressors:
+            self._compressors[level] = zstandard.ZstdCompressor(level, write_checksum=True)
+        return self._compressors[level]
 
     def array(self, name: str, count: int, dtype: npt.DTypeLike) -> Elements:
         """`count` elements, until the next array of that name is asked for."""
@@ -100,14 +105,15 @@ def encode(
     version: int,
     width: int,
     worth: float = 1.0,
+    level: int = 1,
 ) -> Patch | None:
     """Bring `held` (uint8 [n], bytes of `base`) up to date in place; returns the patch that does so
     elsewhere.
 
-    `pieces` are the new bytes, in order; what lies between them stays. None where more than a
-    share `worth` of the elements changed, or where a patch would not be smaller than the bytes
-    themselves; then `held` may be spoiled and must be written whole. Raises ValueError for
-    pieces that reach past the end.
+    `pieces` are the new bytes, in order; what lies between them stays. `level`: how hard zstd
+    tries. None where more than a share `worth` of the elements changed, or where a patch would not
+    be smaller than the bytes themselves; then `held` may be spoiled and must be written whole.
+    Raises ValueError for pieces that reach past the end.
     """
     if any(at + len(new) > len(held) for at, new in pieces):
         raise ValueError(f"pieces that reach past {len(held)} bytes")
@@ -132,7 +138,7 @@ def encode(
     streams[:changed] = gaps[:changed]
     streams[changed : changed + 4 * far_count] = far[:far_count].view(np.uint8)
     _to_planes(differences[:changed], streams[changed + 4 * far_count :])
-    body = _kept.compressor.compress(streams.data)
+    body = _kept.compressor(level).compress(streams.data)
     if len(body) >= len(held):
         return None
     return Patch(base, version, width, changed, far_count, checksum(held), body)

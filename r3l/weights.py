@@ -19,6 +19,28 @@ HISTORY = 0.5  # bytes of all patches kept of a chunk, as a share of the chunk
 
 
 @dataclass(frozen=True)
+class Link:
+    """What suits the way to the subscribers.
+
+    `worth`: share of changed elements from which a chunk is sent whole; `level`: how hard zstd
+    tries to make patches smaller; `send_buffer`: bytes under way to one subscriber, -1: the
+    system chooses.
+    """
+
+    worth: float
+    level: int
+    send_buffer: int
+
+
+NETWORK = Link(worth=0.5, level=1, send_buffer=-1)
+"""Bytes are dear. Higher levels would gain under 2 % and take several times longer."""
+LOOPBACK = Link(worth=0.05, level=-100, send_buffer=512 << 10)
+"""Bytes are cheap: beyond that share a patch takes longer to make than its chunk to send, and most
+of that time would be zstd's. What is under way to many subscribers is still in the processor's
+cache when it is received."""
+
+
+@dataclass(frozen=True)
 class Chunk:
     """One chunk of the set that is offered: its bytes at `version`, and the patches that lead
     there, each from the version before, the last one's result being these bytes."""
@@ -35,18 +57,26 @@ class Chunk:
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
-    def renewed(self, pieces: Sequence[Piece], version: int, width: int, worth: float) -> Chunk:
+    def renewed(
+        self, pieces: Sequence[Piece], version: int, width: int, link: Link | None
+    ) -> Chunk:
         """The next version of this chunk, made of `pieces` in the same memory: nobody may be
         reading this one any more.
 
-        Without a patch, so that everyone fetches it whole, where more than a share `worth` of its
-        elements changed. Patches that together would outweigh what they save are forgotten,
-        oldest first.
+        Without a patch, so that everyone fetches it whole, where no `link` is given or it is not
+        worth one. Patches that together would outweigh what they save are forgotten, oldest
+        first.
         """
         patch = None
-        if worth:
+        if link is not None:
             patch = delta.encode(
-                self.data, pieces, base=self.version, version=version, width=width, worth=worth
+                self.data,
+                pieces,
+                base=self.version,
+                version=version,
+                width=width,
+                worth=link.worth,
+                level=link.level,
             )
         if patch is None:
             return whole(self.data, pieces, version)
