@@ -11,16 +11,18 @@ from hypothesis.extra import numpy as arrays
 
 from r3l.delta import Patch, apply, encode
 from r3l.errors import WeightsError
+from r3l.weights import LOOPBACK, NETWORK
 
 WIDTHS = {2: np.uint16, 4: np.uint32}
 
 
 def patch_between(
-    old: np.ndarray, new: np.ndarray, width: int = 2, worth: float = 1.0
+    old: np.ndarray, new: np.ndarray, width: int = 2, worth: float = 1.0, level: int = 1
 ) -> Patch | None:
     """The patch, after a look at the copy that was brought up to date on the way."""
     held = old.view(np.uint8).copy()
-    patch = encode(held, [(0, new.view(np.uint8))], base=3, version=4, width=width, worth=worth)
+    pieces = [(0, new.view(np.uint8))]
+    patch = encode(held, pieces, base=3, version=4, width=width, worth=worth, level=level)
     assert patch is None or held.tobytes() == new.tobytes()
     return patch
 
@@ -34,10 +36,10 @@ def changed_copy(old: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     return new
 
 
-@given(st.data(), st.sampled_from([2, 4]))
+@given(st.data(), st.sampled_from([2, 4]), st.sampled_from([NETWORK.level, LOOPBACK.level]))
 @settings(max_examples=200, deadline=None)
 def test_a_patch_gives_back_the_new_bytes_whatever_they_are(
-    data: st.DataObject, width: int
+    data: st.DataObject, width: int, level: int
 ) -> None:
     size = data.draw(st.integers(0, 2000))
     words = arrays.arrays(WIDTHS[width], size, elements={"max_value": 2 ** (8 * width) - 1})
@@ -46,7 +48,7 @@ def test_a_patch_gives_back_the_new_bytes_whatever_they_are(
     where = data.draw(st.lists(st.integers(0, max(size - 1, 0)), max_size=size // 2))
     for index in where:
         new[index] = data.draw(st.integers(0, 2 ** (8 * width) - 1))
-    patch = patch_between(old, new, width)
+    patch = patch_between(old, new, width, level=level)
     if patch is not None:
         held = old.view(np.uint8).copy()
         apply(Patch.from_wire(patch.to_wire()), held, version=3)
