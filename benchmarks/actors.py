@@ -29,6 +29,7 @@ from envs.registry import make, task_source
 from launch.plan import DEMO
 from r3l import config as configuration
 from r3l.config import RunConfig
+from r3l.memory import freeze_heap
 from r3l.protocols import Sample, SampleParams
 
 SERVE = [sys.executable, "-m", "buffer.cli", "serve", "--bind", "tcp://127.0.0.1:0",
@@ -81,6 +82,7 @@ async def measure(requests: int, seconds: float, repeat: int, endpoint: str) -> 
     config = configuration.load(DEMO, overrides)
     policy = Recorder.start(Path(config.model), config.actor)
     assert isinstance(policy, Recorder)
+    freeze_heap()  # as an actor does
     policy.asked = []
     await through_the_loop(policy, endpoint, config, 5.0)  # kernels warm up
     rates, ratios = [], []
