@@ -2,7 +2,8 @@
 
 One engine, one run, in turn: the actor explores the workshop against a real buffer service; then
 the engine is given every prompt the actor gave it, with the same parameters, in one batch. The
-engine alone neither waits for environments nor knows which prompts follow from which.
+engine alone neither waits for environments nor knows which prompts follow from which. The actor
+has a quarter more requests than the engine has places, so that some always wait for one.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ async def in_one_batch(policy: Recorder) -> tuple[int, float]:
 
 async def measure(requests: int, seconds: float, repeat: int, endpoint: str) -> None:
     """Print both rates and their ratio."""
-    overrides = [f"model={builtin_policy()}", f"actor.concurrent_requests={requests}",
-                 f"actor.engine.max_num_seqs={requests}"]  # fmt: skip
+    overrides = [f"model={builtin_policy()}", f"actor.engine.max_num_seqs={requests}",
+                 f"actor.concurrent_requests={requests * 5 // 4}"]  # fmt: skip
     config = configuration.load(DEMO, overrides)
     policy = Recorder.start(Path(config.model), config.actor)
     assert isinstance(policy, Recorder)
@@ -103,7 +104,7 @@ async def measure(requests: int, seconds: float, repeat: int, endpoint: str) -> 
 
 
 @click.command()
-@click.option("--requests", default=64, show_default=True, help="requests kept running")
+@click.option("--requests", default=64, show_default=True, help="places of the engine")
 @click.option("--seconds", default=20.0, show_default=True, help="length of each run")
 @click.option("--repeat", default=3, show_default=True, help="runs")
 def main(requests: int, seconds: float, repeat: int) -> None:
