@@ -207,21 +207,25 @@ class Actor:
         return (version, known) if known else None
 
     async def _heartbeat(self) -> NoReturn:
+        """Renew every lease and report the metrics, the first time before any group ends."""
         while True:
+            await self._renew()
             await asyncio.sleep(HEARTBEAT_S)
-            try:
-                lost = await self.client.renew(list(self.held), self.name, self.figures())
-            except (BufferUnavailable, StoreError) as error:
-                full = isinstance(error, StoreError)
-                self.counts["store_full" if full else "buffer_unavailable"] += 1
-                log.warning("no heartbeat: %s", error)
-                continue
-            for group_id in lost:
-                if task := self.held.get(group_id):
-                    log.warning("%s: the lease ran out; left to another actor", group_id)
-                    self.counts["lease_lost"] += 1
-                    self._forget(group_id)
-                    task.cancel()
+
+    async def _renew(self) -> None:
+        try:
+            lost = await self.client.renew(list(self.held), self.name, self.figures())
+        except (BufferUnavailable, StoreError) as error:
+            full = isinstance(error, StoreError)
+            self.counts["store_full" if full else "buffer_unavailable"] += 1
+            log.warning("no heartbeat: %s", error)
+            return
+        for group_id in lost:
+            if task := self.held.get(group_id):
+                log.warning("%s: the lease ran out; left to another actor", group_id)
+                self.counts["lease_lost"] += 1
+                self._forget(group_id)
+                task.cancel()
 
     async def _watch(self) -> NoReturn:
         """Notice an engine that died while nobody asked it, and how much it has to do."""
