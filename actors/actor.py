@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -18,10 +17,10 @@ from dataclasses import asdict
 from typing import NoReturn
 
 from actors.engine import VLLMPolicy
-from actors.occupancy import Occupancy
-from actors.weights import WeightSubscriber, follow
+from actors.utilization import Idleness, Occupancy
+from actors.weights.subscriber import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease, Wait
-from r3l import algorithms
+from r3l.algorithms import registry
 from r3l.config import RunConfig
 from r3l.errors import (
     BufferUnavailable,
@@ -32,9 +31,9 @@ from r3l.errors import (
     RecordError,
     StoreError,
 )
-from r3l.explore import explore_group
-from r3l.protocols import Environment
 from r3l.records import GroupPlan, SlotResult
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Environment
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class Actor:
         self.name, self.policy, self.client = name, policy, client
         self.subscriber, self.make_env, self.config = subscriber, make_env, config
         self.counts = counts
-        self.plan: GroupPlan = algorithms.get(config.algorithm).plan()
+        self.plan: GroupPlan = registry.get(config.algorithm).plan()
         self.stop = asyncio.Event()
         self.held: dict[str, asyncio.Task[None]] = {}
         self.live: Counter[str] = Counter()
@@ -268,44 +267,6 @@ class Actor:
             "weights_received_bytes": float(transfer.full_bytes + transfer.patch_bytes),
             **{f"weights_failed_{cause}": float(n) for cause, n in transfer.failures.items()},
         }
-
-
-class Idleness:
-    """Time in which the engine lacked requests because no lease was granted.
-
-    Entered while a lease is waited for; `observe` says what share of the wanted requests is
-    missing from now on.
-    """
-
-    def __init__(self) -> None:
-        self._waiting, self._missing = False, 0.0
-        self._idle_s, self._since = 0.0, time.monotonic()
-        self._reported = (0.0, self._since)
-
-    def __enter__(self) -> None:
-        self._advance()
-        self._waiting = True
-
-    def __exit__(self, *_: object) -> None:
-        self._advance()
-        self._waiting = False
-
-    def observe(self, missing: float) -> None:
-        """Take in the share of the wanted requests that is missing, 0 to 1."""
-        self._advance()
-        self._missing = missing
-
-    def share(self) -> float:
-        """Idle share of the time since the previous call."""
-        self._advance()
-        idle_s, then = self._reported
-        self._reported = (self._idle_s, self._since)
-        return (self._idle_s - idle_s) / max(self._since - then, 1e-6)
-
-    def _advance(self) -> None:
-        now = time.monotonic()
-        self._idle_s += (now - self._since) * self._missing * self._waiting
-        self._since = now
 
 
 def _granted(asking: asyncio.Task[Lease | Wait] | None) -> list[str]:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import click
 
-from actors.lifeline import end_with_starter, name_starter
-from envs.builtin import check_model_folder, model_path
+from actors.parent_death import end_with_starter, name_starter
+from envs.builtin.policy import model_path
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
-from r3l.memory import freeze_heap
+from r3l.model_folder import check_model_folder
+from r3l.process import freeze_heap
 
 log = logging.getLogger(__name__)
 LONGEST_NAME = 190  # characters; with its end it is what the buffer takes
@@ -77,12 +78,12 @@ async def _run(
     EngineDead with the last engine's last lines.
     """
     from actors.actor import Actor
-    from actors.arguments import check_engine_arguments
     from actors.engine import EngineFigures, VLLMPolicy
+    from actors.engine_arguments import check_engine_arguments
     from actors.engine_log import EngineLog
-    from actors.weights import WeightSubscriber
+    from actors.weights.subscriber import WeightSubscriber
     from buffer import AsyncBufferClient
-    from envs.isolation import environments
+    from envs.isolation.pool import environments
 
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}")

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.arguments import engine_arguments
-from envs.builtin import read_tokenizer
-from r3l.chat import ChatFormat
+from actors.engine_arguments import engine_arguments
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, UserError
-from r3l.manifest import Manifest
-from r3l.memory import STEADY_MEMORY
-from r3l.protocols import Sample, SampleParams, SeenPrefix
+from r3l.model_folder import read_tokenizer
+from r3l.process import STEADY_MEMORY
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
+from r3l.weights.manifest import Manifest
 
 CPU_ENVIRONMENT = {
     # Engines share the cores: binding them or letting OpenMP threads spin makes all of them slow.
@@ -44,7 +44,7 @@ REMEMBERED = 16  # versions whose fingerprints are kept, for attempts that outli
 
 
 class VLLMPolicy:
-    """A `r3l.protocols.Policy` on one vLLM engine.
+    """A `r3l.rollout.interfaces.Policy` on one vLLM engine.
 
     `version` is the policy version the engine holds, `fingerprints` the hashes of the weights
     of the newest versions. `timeout_s`: after that long without an answer the engine is dead.
@@ -74,7 +74,7 @@ class VLLMPolicy:
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        from actors.weight_transfer import register
+        from actors.weights.vllm_backend import register
 
         register()
         tokenizer = read_tokenizer(model, f"model {model}")

@@ -23,15 +23,15 @@ import click
 
 from actors.actor import Actor
 from actors.engine import VLLMPolicy
-from actors.weights import WeightSubscriber
+from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient
-from envs.builtin import builtin_policy
+from envs.builtin.policy import builtin_policy
 from envs.registry import make, task_source
 from launch.plan import DEMO
 from r3l import config as configuration
 from r3l.config import RunConfig
-from r3l.memory import freeze_heap
-from r3l.protocols import Sample, SampleParams
+from r3l.process import freeze_heap
+from r3l.rollout.interfaces import Sample, SampleParams
 
 SERVE = [sys.executable, "-m", "buffer.cli", "serve", "--bind", "tcp://127.0.0.1:0",
          "--max-staleness", "100000", "--groups-per-step", "1000"]  # fmt: skip

@@ -20,17 +20,17 @@ from typing import Any
 import torch
 
 from envs.registry import make, task_source
-from learner.batch import rows_of
-from learner.metrics import group_figures
-from learner.tiny import LocalPolicy
-from learner.trainer import Trainer
-from r3l import algorithms
-from r3l.advantage import SUCCESS
-from r3l.chat import ChatFormat
+from learner.metrics.group_metrics import group_figures
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from learner.warmup.tiny_policy import LocalPolicy
+from r3l.algorithms import registry
+from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
-from r3l.explore import explore_group
-from r3l.protocols import Policy
 from r3l.records import Group, GroupPlan, Task
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Policy
 
 CURVES = ("success_base", "trigger_rate", "improvement_rate")
 
@@ -40,7 +40,7 @@ async def alternate(config: RunConfig, tokens: int) -> dict[str, Any]:
     the last step is finished. Returns what the held-out tasks showed, what was spent
     (`seconds` without loading and evaluation) and the `curve`: for each step the tokens sampled
     so far, and shares of 1 of its attempts (None where there were none)."""
-    algorithm = algorithms.get(config.algorithm)
+    algorithm = registry.get(config.algorithm)
     trainer = Trainer(Path(config.model), config.learner, algorithm, seed=config.seed)
     policy = sampler(Path(config.model), config.seed)
     source = task_source(config.env.name, **config.env.options)

@@ -25,9 +25,10 @@ import click
 import psutil
 
 from benchmarks.buffer_service import Service, attempt
-from buffer import AsyncBufferClient, Lease, offline
-from buffer.store import Store
-from buffer.verify import verify
+from buffer import AsyncBufferClient, Lease
+from buffer.storage.store import Store
+from buffer.tools import offline
+from buffer.tools.verify import verify
 from r3l.errors import Conflict, LeaseLost
 from r3l.records import GroupPlan, Task
 

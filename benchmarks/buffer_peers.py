@@ -30,7 +30,8 @@ import zmq
 
 from benchmarks.buffer_load import quantile
 from benchmarks.buffer_service import Service, attempt
-from buffer import BufferClient, Lease, verbs
+from buffer import BufferClient, Lease
+from buffer.client import calls as verbs
 from r3l.records import GroupPlan, Task
 
 PLAN = GroupPlan(8)

@@ -23,11 +23,14 @@ import click
 import numpy as np
 import psutil
 
-from buffer import BufferClient, Lease, acting, learning, outcome, protocol
-from buffer.book import Book, Settings
-from buffer.index import Index
-from buffer.outcome import Outcome
-from buffer.store import Store
+from buffer import BufferClient, Lease
+from buffer.groups import draws, incoming, leases, results
+from buffer.groups.incoming import Outcome
+from buffer.groups.index import Index
+from buffer.groups.tasks import add_tasks
+from buffer.groups.unit_of_work import Book, Settings
+from buffer.storage.store import Store
+from buffer.wire import messages
 from r3l import codec
 from r3l.records import GroupPlan, SlotResult, Task, Trajectory
 
@@ -113,11 +116,11 @@ def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
     store = Store(folder)
     index, steps = Index.load(store), -(-groups // PER_STEP)
     data = [codec.encode(result) for result in results]
-    outcomes = [outcome.check(one) for one in data]
+    outcomes = [incoming.check(one) for one in data]
     with store.write() as txn:
         book = Book(txn, index, SETTINGS, time.time())
         tasks = tuple(Task(f"t{i}", "workshop", i) for i in range(4096))
-        acting.add_tasks(book, protocol.AddTasks(tasks, "train", "", 0))
+        add_tasks(book, messages.AddTasks(tasks, "train", "", 0))
         book.finish()
     for first in range(0, steps, AT_ONCE):
         with store.write() as txn:
@@ -131,12 +134,12 @@ def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
 
 def _train(book: Book, step: int, outcomes: list[Outcome], data: list[bytes]) -> None:
     for number in range(PER_STEP):
-        lease = acting.lease(book, protocol.AskLease("bench", step, PLAN, {}), f"{step}.{number}")
+        lease = leases.lease(book, messages.AskLease("bench", step, PLAN, {}), f"{step}.{number}")
         assert isinstance(lease, Lease), lease
-        acting.put(book, protocol.Put(lease.group_id, "bench", None), outcomes, data)
-    draw = learning.draw(book, protocol.AskDraw(PER_STEP, 0, "learner"), f"d{step}")
+        results.put(book, messages.Put(lease.group_id, "bench", None), outcomes, data)
+    draw = draws.draw(book, messages.AskDraw(PER_STEP, 0, "learner"), f"d{step}")
     assert draw is not None
-    learning.commit(book, protocol.Commit(draw.draw_id, step + 1, step + 1))
+    draws.commit(book, messages.Commit(draw.draw_id, step + 1, step + 1))
 
 
 def _result(slot: int, tokens: int) -> SlotResult:

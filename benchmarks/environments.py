@@ -2,8 +2,9 @@
 
     python -m benchmarks.environments --env scienceworld --beside 8 --seconds 20
 
-Every attempt plays the same few commands through `envs.isolation`, as an actor's would; between
-two steps it asks at once, as no policy does: the figures are what the environments can give.
+Every attempt plays the same few commands through `envs.isolation.pool`, as an actor's would;
+between two steps it asks at once, as no policy does: the figures are what the environments can
+give.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import click
 import psutil
 
-from envs.isolation import EnvPool
+from envs.isolation.pool import EnvPool
 from envs.registry import task_source
 from r3l.config import EnvConfig
 from r3l.records import Task

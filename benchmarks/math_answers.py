@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 
-from envs.problems import load
-from envs.verifier import Verifier
+from envs.questions.datasets import load
+from envs.questions.verifier import Verifier
 
 WHOLE = re.compile(r"-?\d+")
 PIECES = [

@@ -32,12 +32,12 @@ import torch
 import zmq
 import zmq.asyncio
 
-from actors.staging import UNKNOWN, StagedWeights
-from actors.weights import WeightSubscriber
+from actors.weights.staging import UNKNOWN, StagedWeights
+from actors.weights.subscriber import WeightSubscriber
 from learner.publisher import WeightPublisher
-from r3l.manifest import Layout, Manifest
-from r3l.memory import STEADY_MEMORY, freeze_heap
-from r3l.weights import LOOPBACK, NETWORK, check
+from r3l.process import STEADY_MEMORY, freeze_heap
+from r3l.weights.chunks import LOOPBACK, NETWORK, check
+from r3l.weights.manifest import Layout, Manifest
 
 UPDATES: dict[str, tuple[float, dict[str, Any]]] = {
     "dense": (1e-6, {"anchor": True}),
@@ -59,7 +59,7 @@ def build_model(folder: Path, hidden: int, layers: int) -> None:
     """A random Qwen2 of about 100 M parameters (hidden 768, 12 layers), with a tokenizer."""
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from envs.builtin import builtin_policy
+    from envs.builtin.policy import builtin_policy
 
     torch.manual_seed(0)
     config = Qwen2Config(

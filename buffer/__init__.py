@@ -1,7 +1,7 @@
-"""The durable group buffer: store, service, client. See buffer.client for a first look."""
+"""The durable group buffer: store, service, client. See buffer.client.clients for a first look."""
 
-from buffer.client import AsyncBufferClient, BufferClient
-from buffer.protocol import BufferStats, Draw, Lease, PutAck, Wait
+from buffer.client.clients import AsyncBufferClient, BufferClient
+from buffer.wire.messages import BufferStats, Draw, Lease, PutAck, Wait
 
 __all__ = [
     "AsyncBufferClient",

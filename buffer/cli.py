@@ -14,11 +14,15 @@ from typing import Any
 import click
 import lmdb
 
-from buffer import evicting, guard, protocol, samplers, tools
-from buffer.book import Settings
-from buffer.keys import ServiceKeys, generate, load
-from buffer.service import Service
-from buffer.store import Store
+from buffer.groups import samplers
+from buffer.groups.unit_of_work import Settings
+from buffer.server.service import Service
+from buffer.storage import folder_lock
+from buffer.storage.store import Store
+from buffer.tools import commands as tools
+from buffer.tools import evict
+from buffer.wire import messages
+from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l.endpoints import check_bind
 from r3l.errors import NotFound, R3LError, SchemaVersionError, UserError
 
@@ -60,7 +64,7 @@ def commands() -> None:
 @click.option("--seed", default=0, show_default=True, help="Seed of task order and draws.")
 @click.option("--connections", default=1024, show_default=True, help="At most so many.")
 @click.option("--keys", type=click.Path(path_type=Path), help="service.json of keygen.")
-@evicting.options
+@evict.options
 def serve(
     folder: Path,
     bind: str,
@@ -88,15 +92,15 @@ def serve(
     _check_range("straggler-s", straggler_s, 0, LONGEST_S)
     _check_range("draw-s", draw_s, 0, LONGEST_S)
     _check_range("max-staleness", max_staleness, 0, 1 << 31)
-    _check_range("groups-per-step", groups_per_step, 1, protocol.GROUPS_LIMIT)
-    _check_range("min-base", min_base, 1, protocol.SLOTS_LIMIT)
+    _check_range("groups-per-step", groups_per_step, 1, messages.GROUPS_LIMIT)
+    _check_range("min-base", min_base, 1, messages.SLOTS_LIMIT)
     _check_range("seed", seed, 0, 1 << 63)
     _check_range("connections", connections, 1, 1 << 20)
     sampling = samplers.Sampling(sampler, reuse, cooldown, alpha, beta, decay)
     samplers.make(sampling)
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)
-    retention = evicting.limits(**retain)
+    retention = evict.limits(**retain)
     if retention.nbytes is not None and retention.nbytes > map_gib * (1 << 30):
         raise UserError(
             f"retain-gib {retain['retain_gib']} is more than map-gib {map_gib}: the map would be "
@@ -116,7 +120,7 @@ def serve(
     _allow_files(connections)
     _keep_freed_memory()
     if bind.startswith("ipc://"):
-        guard.own_socket(Path(bind.removeprefix("ipc://")))  # until the process ends
+        folder_lock.own_socket(Path(bind.removeprefix("ipc://")))  # until the process ends
     store = Store(folder, map_gib=map_gib)
     try:
         service = Service(store, settings, bind, service_keys, connections)
@@ -137,7 +141,7 @@ def keygen(folder: Path) -> None:
         click.echo(str(path))
 
 
-for command in (*tools.COMMANDS, evicting.evict):
+for command in (*tools.COMMANDS, evict.evict):
     commands.add_command(command)
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from r3l.errors import UserError
-from r3l.protocols import Environment
 from r3l.records import Task
+from r3l.rollout.interfaces import Environment
 
 Split = Literal["warmup", "train", "eval"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -30,7 +30,7 @@ class TextEnv(Environment, Protocol):
     `reset(seed=…, options=…)` returns (observation, info), `step(action)` returns (observation,
     reward, terminated, truncated, info); observations and actions are text. `reset` alone puts
     everything back: an instance plays many attempts. `spec` declares the rest
-    (`r3l.protocols.EnvSpec`).
+    (`r3l.rollout.interfaces.EnvSpec`).
 
     Optional methods, found by attribute:
     `snapshot() -> bytes`, `restore(bytes)`: the whole state of the attempt, and back to it;
@@ -41,7 +41,8 @@ class TextEnv(Environment, Protocol):
 
     Optional on the class:
     `task_source(**options) -> TaskSource`, else tasks are endless seeds;
-    `in_process = True`: too quick and too tame for a worker process of its own (envs.isolation).
+    `in_process = True`: too quick and too tame for a worker process of its own
+    (envs.isolation.pool).
     """
 
 

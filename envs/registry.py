@@ -19,31 +19,31 @@ from typing import Any
 
 from envs.base import SeededTasks, Split, TaskSource, TextEnv
 from r3l.errors import UserError
-from r3l.protocols import Environment, EnvSpec
 from r3l.records import Task
+from r3l.rollout.interfaces import Environment, EnvSpec
 
 ENVIRONMENTS = {
-    "workshop": "envs.workshop:Workshop",
-    "keys": "envs.keys:Keys",
-    "alfworld": "envs.alfworld:AlfWorld",
-    "scienceworld": "envs.scienceworld:ScienceWorld",
-    "textworld": "envs.textworld:TextWorld",
-    "webshop": "envs.webshop:WebShop",
-    "gsm8k": "envs.math_problems:GSM8K",
-    "math": "envs.math_problems:MathProblems",
-    "olympiadbench": "envs.math_problems:OlympiadBench",
-    "dapo-math": "envs.math_problems:DapoMath",
-    "aime24": "envs.math_problems:AIME24",
-    "aime25": "envs.math_problems:AIME25",
-    "amc23": "envs.math_problems:AMC23",
-    "countdown": "envs.countdown:Countdown",
-    "countdown-steps": "envs.countdown:CountdownSteps",
+    "workshop": "envs.builtin.workshop:Workshop",
+    "keys": "envs.builtin.keys:Keys",
+    "alfworld": "envs.adapters.alfworld:AlfWorld",
+    "scienceworld": "envs.adapters.scienceworld:ScienceWorld",
+    "textworld": "envs.adapters.textworld:TextWorld",
+    "webshop": "envs.adapters.webshop:WebShop",
+    "gsm8k": "envs.questions.math_problems:GSM8K",
+    "math": "envs.questions.math_problems:MathProblems",
+    "olympiadbench": "envs.questions.math_problems:OlympiadBench",
+    "dapo-math": "envs.questions.math_problems:DapoMath",
+    "aime24": "envs.questions.math_problems:AIME24",
+    "aime25": "envs.questions.math_problems:AIME25",
+    "amc23": "envs.questions.math_problems:AMC23",
+    "countdown": "envs.questions.countdown:Countdown",
+    "countdown-steps": "envs.questions.countdown:CountdownSteps",
 }
 FAMILIES = {
-    "gym": "envs.gym:Gymnasium",
-    "gem": "envs.gem:Gem",
-    "textarena": "envs.textarena:TextArena",
-    "reasoning": "envs.reasoning:Reasoning",
+    "gym": "envs.adapters.gym:Gymnasium",
+    "gem": "envs.adapters.gem:Gem",
+    "textarena": "envs.adapters.textarena:TextArena",
+    "reasoning": "envs.questions.reasoning_gym:Reasoning",
 }
 """`family:member`; the member's name is the constructor's first argument."""
 

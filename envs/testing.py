@@ -20,9 +20,9 @@ import psutil
 
 from envs import registry
 from envs.base import TextEnv
-from r3l.prompts import Prompts
-from r3l.protocols import EnvSpec
 from r3l.records import Task
+from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.prompts import Prompts
 
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")
 

@@ -65,7 +65,7 @@ def main(
     KEY=VALUE overrides such as algorithm=grpo or learner.lr=1e-5, in this order.
     """
     from launch.plan import DEMO, check_run_folder, make_plan, write_run_folder
-    from launch.run import Run
+    from launch.supervisor import Run
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
     shortcuts = [
@@ -108,7 +108,7 @@ def main(
 def prompt_texts(config: RunConfig) -> str:
     """Every text the policy is shown in the configured environment, by name."""
     from envs.registry import make
-    from r3l.prompts import Prompts
+    from r3l.rollout.prompts import Prompts
 
     spec = make(config.env.name, **config.env.options).spec
     texts = {"system": spec.system_prompt} | Prompts(spec.prompts).texts
@@ -117,7 +117,7 @@ def prompt_texts(config: RunConfig) -> str:
 
 def run_folder(name: str | None) -> Path:
     """A bare name lives under runs/; anything with a separator is a path. Raises UserError."""
-    from envs.builtin import user_path
+    from r3l.model_folder import user_path
 
     name = name or time.strftime("%Y%m%d-%H%M%S")
     return user_path(name) if "/" in name else Path("runs") / name

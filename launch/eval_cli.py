@@ -16,8 +16,8 @@ import click
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
-from r3l.protocols import Policy
 from r3l.records import Task
+from r3l.rollout.interfaces import Policy
 
 
 @click.command()
@@ -52,7 +52,7 @@ def main(**options: Any) -> None:
 
 def run(options: dict[str, Any]) -> None:
     """The evaluation that the command line asks for. Raises UserError, EngineDead."""
-    from actors.arguments import check_engine_arguments
+    from actors.engine_arguments import check_engine_arguments
     from envs.registry import tasks as tasks_of
     from launch.evaluation import Results, report, table
     from launch.plan import DEMO, resolve_model
@@ -88,7 +88,7 @@ def run(options: dict[str, Any]) -> None:
 async def _play(
     tasks: list[Task], attempts: int, results: Any, config: RunConfig, options: dict[str, Any]
 ) -> None:
-    from envs.isolation import environments
+    from envs.isolation.pool import environments
     from launch.evaluation import play_all
 
     engine, at_once = options["engine"], options["at_once"]
@@ -100,7 +100,7 @@ async def _play(
 async def _policy(config: RunConfig, engine: str | None) -> AsyncIterator[Policy]:
     """The engine that runs at a URL, or one of our own."""
     if engine is not None:
-        from actors.served import ServedPolicy
+        from actors.http_policy import ServedPolicy
 
         served = await ServedPolicy.connect(
             engine, Path(config.model), config.actor.earlier_reasoning

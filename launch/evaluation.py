@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from r3l.advantage import SUCCESS
+from launch.statistics import bootstrap, pass_at_k, wilson
+from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.explore import explore_group
-from r3l.protocols import Environment, Policy
 from r3l.records import GroupPlan, Task
-from r3l.statistics import bootstrap, pass_at_k, wilson
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Environment, Policy
 
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
 COUNTED = ("failed", "faults")

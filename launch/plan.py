@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from actors.arguments import check_engine_arguments
-from buffer import samplers
-from buffer.keys import ClientKeys, ServiceKeys, load
-from envs.builtin import check_model_folder, model_path, read_tokenizer
+from actors.engine_arguments import check_engine_arguments
+from buffer.groups import samplers
+from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
+from envs.builtin.policy import model_path
 from envs.registry import tasks, try_out
 from launch.hosts import Hosts, read_hosts
-from learner.settings import deepspeed_config, user_config
+from learner.step.deepspeed_config import deepspeed_config, user_config
 from r3l import config as configuration
-from r3l.chat import ChatFormat, EarlierReasoning
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind
 from r3l.errors import UserError
+from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
 GPUS = Path("/proc/driver/nvidia/gpus")
 DEMO = Path(__file__).parent / "presets" / "demo.yaml"
@@ -134,7 +135,7 @@ def check_checkpoint(config: RunConfig, run: Path, ranks: int, device: str) -> N
     import torch
 
     from learner import checkpoint
-    from learner.model_folder import fingerprint
+    from r3l.model_folder import fingerprint
 
     newest = checkpoint.latest(run / "checkpoints")
     if newest is not None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from learner.protocol import STACKS
-from r3l.memory import STEADY_MEMORY
+from learner.run_files import STACKS
+from r3l.process import STEADY_MEMORY
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from launch.processes import Child
-from learner.protocol import EXIT_CODES
+from learner.run_files import EXIT_CODES, LAST_SIGN
 from r3l.errors import RestartNeeded, TrainingStopped, UserError
 
 WINDOW_S = 3600.0
@@ -41,3 +42,39 @@ class Restarts:
         deaths[:] = [at for at in deaths if now - at < WINDOW_S]
         deaths.append(now)
         return len(deaths) <= self.limits[child.name]
+
+
+GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselves to be gone
+
+
+@dataclass
+class LastSign:
+    """The file a learner writes in the run folder `run` at each sign of life.
+
+    Its age is measured by this process's clock: the file system may be another machine's.
+    """
+
+    run: Path
+    limit_s: float
+    _stamp: int = 0
+    _seen: float = field(default_factory=time.monotonic)
+
+    def renew(self) -> None:
+        """A learner was started: its time begins now."""
+        self._seen = time.monotonic()
+
+    def overdue(self) -> bool:
+        """Whether none came for so long that the learner should have ended itself."""
+        try:
+            stamp = (self.run / LAST_SIGN).stat().st_mtime_ns
+        except FileNotFoundError:
+            stamp = 0
+        if stamp != self._stamp:
+            self._stamp, self._seen = stamp, time.monotonic()
+        return time.monotonic() - self._seen > self.limit_s + GRACE_S
+
+    @property
+    def doing(self) -> str:
+        """What the learner was at when it gave the last sign."""
+        path = self.run / LAST_SIGN
+        return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from learner.settings import zero_stage
-from learner.trainer import Trainer
+from learner.step.deepspeed_config import zero_stage
+from learner.step.trainer import Trainer
 from r3l.config import LearnerConfig
 from r3l.errors import UserError
 

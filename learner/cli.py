@@ -13,16 +13,16 @@ from typing import Any
 
 import click
 
-from envs.builtin import check_model_folder, model_path, read_tokenizer
-from learner.model_folder import fingerprint
-from learner.protocol import DONE_LINE, EXIT_CODES, READY_LINE
-from learner.warmup import warmup_command
+from envs.builtin.policy import model_path
+from learner.run_files import DONE_LINE, EXIT_CODES, READY_LINE
+from learner.warmup.warmup import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
 from r3l.errors import RestartNeeded, TrainingStopped, UserError
-from r3l.memory import freeze_heap
+from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
+from r3l.process import freeze_heap
 
 
 class _Commands(click.Group):
@@ -76,16 +76,17 @@ def run_training(
     keys: Path | None = None,
 ) -> None:
     """One rank's part of a run, from start to the final model."""
-    from learner import checkpoint, memory
+    from learner import checkpoint
     from learner.checkpoint import State
     from learner.loop import Training
-    from learner.trainer import Trainer
-    from r3l import algorithms
+    from learner.step import out_of_memory
+    from learner.step.trainer import Trainer
+    from r3l.algorithms import registry
 
     check_endpoint(buffer_endpoint, "buffer")
     begins = _beginning(config, run, resume)
     start = begins.checkpoint
-    algorithm = algorithms.get(config.algorithm)
+    algorithm = registry.get(config.algorithm)
     leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
         # Before the model is loaded, so that an address that cannot be had is told at once.
@@ -111,7 +112,7 @@ def run_training(
             Training(trainer, algorithm, config, conductor, begins.tokenizer, run, state).execute()
         except RestartNeeded as error:
             if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
-                memory.keep_budget(run, int(budget))
+                out_of_memory.keep_budget(run, int(budget))
             raise
         if leading:
             click.echo(DONE_LINE)
@@ -131,8 +132,9 @@ class Beginning:
 
 def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     """Check all that a run needs before a model is loaded. Raises UserError."""
-    from learner import checkpoint, memory
-    from learner.model import resolve_dtype
+    from learner import checkpoint
+    from learner.step import out_of_memory
+    from learner.step.model import resolve_dtype
 
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -141,7 +143,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}")
     tokenizer = read_tokenizer(model, f"model {config.model}")
-    budget = memory.kept_budget(run, config.learner.tokens_per_micro_batch)
+    budget = out_of_memory.kept_budget(run, config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
     origin = fingerprint(model)
     newest = checkpoint.latest(run / "checkpoints") if resume else None
@@ -170,8 +172,8 @@ def _conductor(
 ) -> Any:
     from buffer import BufferClient
     from envs.registry import tasks
-    from learner.conductor import Conductor
-    from learner.report import Reporter
+    from learner.metrics.reporter import Reporter
+    from learner.rank0 import Conductor
 
     env, options = config.env.name, config.env.options
     held = (

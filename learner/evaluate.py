@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from buffer import BufferClient
-from r3l.advantage import SUCCESS
+from r3l.algorithms.advantages import SUCCESS
 from r3l.codec import RECORD_LIMIT, encode
 from r3l.config import EvalConfig
 from r3l.records import Task

@@ -4,7 +4,7 @@
          ▲                                                │
          └── waits for the buffer ◄── figures, evaluation, checkpoint
 
-Rank 0 talks to the buffer, the publisher and TensorBoard (learner.conductor); the other ranks
+Rank 0 talks to the buffer, the publisher and TensorBoard (learner.rank0); the other ranks
 receive the groups and take part in the step.
 """
 
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from learner import checkpoint
-from learner.batch import rows_of
 from learner.checkpoint import State
-from learner.conductor import SKIPPED, Conductor, candidate_folder, check_tokens
-from learner.exchange import meet, share_groups
-from learner.memory import keep_budget
-from learner.metrics import group_figures, staleness_figures
-from learner.trainer import Trainer
+from learner.metrics.group_metrics import group_figures, staleness_figures
+from learner.rank0 import SKIPPED, Conductor, candidate_folder, check_tokens
+from learner.ranks import meet, share_groups
+from learner.step.batch import rows_of
+from learner.step.out_of_memory import keep_budget
+from learner.step.trainer import Trainer
 from learner.watchdog import sign
+from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig
 from r3l.errors import TrainingStopped
-from r3l.recipe import Algorithm
 from r3l.records import Group
 
 log = logging.getLogger(__name__)

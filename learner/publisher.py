@@ -3,11 +3,11 @@
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
 Held are one copy of the weights, cut into chunks, and for each chunk the patches that led to it
-(r3l.weights). Every transfer is pulled chunk by chunk by the subscriber, so a slow or stopped
-one holds back nobody and costs no memory but that of the few chunks on their way to it. While a
-version is being published its chunks change one after the other, in their place; who asks for a
-chunk that changes, or is past the version it wants, is told that this one is gone, and comes back
-for the next with what it already has.
+(r3l.weights.chunks). Every transfer is pulled chunk by chunk by the subscriber, so a slow or
+stopped one holds back nobody and costs no memory but that of the few chunks on their way to it.
+While a version is being published its chunks change one after the other, in their place; who asks
+for a chunk that changes, or is past the version it wants, is told that this one is gone, and comes
+back for the next with what it already has.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import torch
 import zmq
 from torch import Tensor
 
-from buffer.gate import Gate
-from buffer.keys import ServiceKeys, load
-from r3l.checksum import Bytes
+from buffer.wire.access import Gate
+from buffer.wire.curve_keys import ServiceKeys, load
 from r3l.codec import pack, unpack
-from r3l.delta import Piece, warm_up
 from r3l.endpoints import check_bind, is_local
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
-from r3l.manifest import MANIFEST_LIMIT, Layout, Manifest
-from r3l.weights import LOOPBACK, NETWORK, Chunk, Link, whole
+from r3l.weights.checksum import Bytes
+from r3l.weights.chunks import LOOPBACK, NETWORK, Chunk, Link, whole
+from r3l.weights.manifest import MANIFEST_LIMIT, Layout, Manifest
+from r3l.weights.patch import Piece, warm_up
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from learner.protocol import HANGS, HANGS_LINE, LAST_SIGN, STACKS
+from learner.run_files import HANGS, HANGS_LINE, LAST_SIGN, STACKS
 from r3l.errors import LearnerHung
 
 STDERR = 2  # not sys.stderr, which the hung thread may hold

@@ -13,34 +13,20 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
-from r3l import algorithms, yaml_text
+from r3l import yaml_text
+from r3l.algorithms import registry
+from r3l.algorithms.settings import AlgorithmConfig
 from r3l.errors import UserError
+from r3l.section import Section
 
 LONGEST_S = 1e9  # of any time that can be set
 Decay = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Section(BaseModel):
-    """A group of settings. A section with a `name` may be written as that name alone, one in
-    which nothing is set as nothing. Numbers are finite."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _in_short(cls, value: Any) -> Any:
-        if value is None:
-            return {}
-        return {"name": value} if isinstance(value, str) and "name" in cls.model_fields else value
 
 
 class EnvConfig(Section):
@@ -64,61 +50,6 @@ class EnvConfig(Section):
         le=10_000_000,
         description="training tasks; each epoch visits them in another order",
     )
-
-
-class AlgorithmConfig(Section):
-    """What is computed (ALGORITHM §2-7); every ablation of the paper is one value here."""
-
-    name: str = Field("r3l", description="algorithm, by registry name")
-    group_size: int = Field(8, ge=1, le=1024, description="N, attempts in a group")
-    alpha: float = Field(3.0, gt=0, description="α, advantage of a full success")
-    max_rule: Literal["success", "group_max"] = Field(
-        "success", description="who receives α: full successes, or the group's best (Eq. 11 v1)"
-    )
-    max_advantage: float | None = Field(
-        None,
-        description="what a full success receives instead of α (released code: 1.0)",
-    )
-    credit: bool = Field(True, description="mask tokens before the pivot; off = 'w/o credit'")
-    amplify: bool = Field(True, description="α > 1; off = 'w/o amplification' (α = 1, plain s)")
-    reflect: bool = Field(True, description="reflect and retry; off = N base attempts")
-    from_start: bool = Field(False, description="retry from step 0 whatever the reflection says")
-    pivot_shift: int = Field(
-        0, description="steps added to the pivot a reflection names, within the attempt"
-    )
-    guidance: bool = Field(True, description="show the retry its guidance")
-    verified_requires_success: bool = Field(
-        True, description="a correction is verified only if the retry fully succeeds"
-    )
-    constrained_reflection: bool = Field(
-        True, description="decode reflections under their JSON schema"
-    )
-    normalize: Literal["trajectory", "token"] = Field(
-        "trajectory", description="mean over trajectories of token means, or over all tokens"
-    )
-    sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
-    kl_coef: float | None = Field(
-        None,
-        ge=0,
-        description="weight of the k3 KL to the reference model, 0: no reference; unset: the "
-        "algorithm's own",
-    )
-    clip_low: float | None = Field(
-        None, ge=0, lt=1, description="how far a ratio counts below 1; unset: the algorithm's own"
-    )
-    clip_high: float | None = Field(
-        None,
-        ge=0,
-        description="how far a ratio counts above 1; unset: the algorithm's own",
-    )
-    tau: float = Field(1.0, ge=0, description="τ of OPMD")
-
-    @model_serializer(mode="wrap")
-    def _what_is_used(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out settings the algorithm does not use: reading them back would be an error."""
-        values: dict[str, Any] = write(self)
-        used = algorithms.uses(self)
-        return {name: value for name, value in values.items() if name in used}
 
 
 class ActorConfig(Section):
@@ -382,12 +313,12 @@ class RunConfig(Section):
     @field_validator("algorithm")
     @classmethod
     def _algorithm_uses_its_settings(cls, value: AlgorithmConfig) -> AlgorithmConfig:
-        algorithms.get(value)
+        registry.get(value)
         return value
 
     @model_validator(mode="after")
     def _quorum_fits_the_group(self) -> Self:
-        base = algorithms.get(self.algorithm).plan().base
+        base = registry.get(self.algorithm).plan().base
         if self.buffer.min_base > base:
             raise ValueError(
                 f"buffer.min_base {self.buffer.min_base}: a group of {self.algorithm.name} has "

@@ -62,7 +62,7 @@ class SchemaVersionError(RecordError):
 
 
 class ReflectionError(R3LError, ValueError):
-    """A reflection that cannot be used; `cause` is one of r3l.reflection.CAUSES."""
+    """A reflection that cannot be used; `cause` is one of r3l.rollout.reflection.CAUSES."""
 
 
 class EpisodeError(R3LError, RuntimeError):

@@ -115,7 +115,7 @@ class Trajectory:
 class ReflectionRecord:
     """What the policy wrote when asked to reflect on one base trajectory.
 
-    `cause` is "" when the text parsed, else why not (r3l.reflection.CAUSES); `outcome` and
+    `cause` is "" when the text parsed, else why not (r3l.rollout.reflection.CAUSES); `outcome` and
     `pivot` are then "" and -1. `pivot` is -1 where the reflection names none.
     """
 

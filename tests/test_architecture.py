@@ -50,23 +50,25 @@ def test_a_room_imports_only_rooms_below_it(room: str) -> None:
 def test_a_room_touches_only_its_own_libraries(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):
         wrong = set(imports(path)) & (FORBIDDEN[room] | PICKLES)
+        if path == ROOT / "r3l" / "model_folder.py":
+            wrong -= {"transformers"}  # which alone can tell whether it can read a folder
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
 def test_torch_is_used_in_r3l_only_for_the_losses() -> None:
     users = [p.name for p in (ROOT / "r3l").rglob("*.py") if "torch" in imports(p)]
-    assert set(users) <= {"loss.py", "recipe.py", "algorithms.py"}, users
+    assert set(users) <= {"losses.py", "algorithm.py", "registry.py"}, users
 
 
 @pytest.mark.parametrize(
     "module",
     [
         "r3l.config",
-        "r3l.algorithms",
-        "r3l.weights",
+        "r3l.algorithms.registry",
+        "r3l.weights.chunks",
         "launch.cli",
         "launch.plan",
-        "launch.run",
+        "launch.supervisor",
         "buffer",
     ],
 )

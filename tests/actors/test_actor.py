@@ -10,7 +10,7 @@ import pytest
 
 from actors.actor import Actor
 from actors.engine import EngineFigures
-from actors.weights import WeightSubscriber
+from actors.weights.subscriber import WeightSubscriber
 from buffer import Lease, Wait
 from r3l.config import RunConfig
 from r3l.errors import (
@@ -22,8 +22,8 @@ from r3l.errors import (
     RecordError,
     StoreError,
 )
-from r3l.protocols import Sample, SampleParams
 from r3l.records import GroupPlan, SlotResult, Task
+from r3l.rollout.interfaces import Sample, SampleParams
 from tests.r3l.fakes import Corridor, ScriptedPolicy
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from actors.cli import main
 from buffer import AsyncBufferClient, BufferClient
-from envs.builtin import builtin_policy
+from envs.builtin.policy import builtin_policy
 from r3l.config import dump, load
 from tests.buffer.conftest import Served
 

@@ -20,17 +20,17 @@ import torch
 import zmq
 from safetensors.torch import save_file
 
-from actors.arguments import known_arguments
 from actors.engine import VLLMPolicy
-from actors.weights import WeightSubscriber, follow
-from envs.builtin import builtin_policy
+from actors.engine_arguments import known_arguments
+from actors.weights.subscriber import WeightSubscriber, follow
+from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
-from r3l import rollout
 from r3l.config import ActorConfig
-from r3l.delta import Patch
 from r3l.errors import EngineDead, UserError
-from r3l.protocols import EnvSpec, SampleParams, SeenPrefix
 from r3l.records import Task
+from r3l.rollout import attempt as rollout
+from r3l.rollout.interfaces import EnvSpec, SampleParams, SeenPrefix
+from r3l.weights.patch import Patch
 from tests.r3l.fakes import Corridor
 
 pytestmark = pytest.mark.system

@@ -9,11 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from actors import cli
-from actors.actor import Idleness
 from actors.engine import VLLMPolicy
 from actors.engine_log import EngineLog
-from actors.occupancy import Occupancy
-from envs.builtin import builtin_policy
+from actors.utilization import Idleness, Occupancy
+from envs.builtin.policy import builtin_policy
 from launch.plan import DEMO
 from r3l import config as configuration
 from r3l.errors import EngineDead
@@ -105,7 +104,7 @@ def test_only_waiting_for_a_lease_while_requests_are_missing_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("actors.actor.time.monotonic", lambda: now)
+    monkeypatch.setattr("actors.utilization.time.monotonic", lambda: now)
     idle = Idleness()
     idle.observe(1.0)
     now = 1.0  # a second in which everything is missing, but no lease is waited for

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import pytest
 
-from actors.served import ServedPolicy
-from envs.builtin import builtin_policy
+from actors.http_policy import ServedPolicy
+from envs.builtin.policy import builtin_policy
 from r3l.errors import EngineDead, EngineFailed, UserError
-from r3l.protocols import SampleParams
+from r3l.rollout.interfaces import SampleParams
 
 MODEL = builtin_policy()
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from envs.builtin import builtin_policy
+from envs.builtin.policy import builtin_policy
 from tests.actors.test_engine import PROMPT, Served, Tensors, stepped
 
 pytestmark = pytest.mark.system

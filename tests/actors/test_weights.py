@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import learner.publisher
-from actors.staging import StagedWeights
-from actors.weights import WeightSubscriber, follow
-from buffer.keys import generate
+from actors.weights.staging import StagedWeights
+from actors.weights.subscriber import WeightSubscriber, follow
+from buffer.wire.curve_keys import generate
 from learner.publisher import WeightPublisher
-from r3l.delta import Patch, Piece
 from r3l.errors import PublisherUnavailable, UserError, WeightsError
-from r3l.manifest import CHUNK_BYTES, Layout, Manifest
+from r3l.weights.manifest import CHUNK_BYTES, Layout, Manifest
+from r3l.weights.patch import Patch, Piece
 
 Tensors = list[tuple[str, torch.Tensor]]
 
@@ -265,7 +265,9 @@ def test_a_version_that_is_gone_half_way_costs_only_what_changed(
 def test_what_is_on_its_way_arrives_as_it_was_though_newer_weights_are_published(
     publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.weights.CREDIT", 1)  # so little is received before it is read
+    monkeypatch.setattr(
+        "actors.weights.subscriber.CREDIT", 1
+    )  # so little is received before it is read
     weights = some_weights(elements=24_000_000)
     publisher.publish(1, weights)
 

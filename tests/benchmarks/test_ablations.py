@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from benchmarks.ablations import VARIANTS, main
 from benchmarks.table import render
 from envs.registry import task_source
-from learner import demonstrations, tiny
-from learner.batch import rows_of
-from learner.trainer import Trainer
-from r3l import algorithms
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from learner.warmup import lessons, tiny_policy
 from r3l import config as configuration
+from r3l.algorithms import registry
 from r3l.records import Group, SlotResult
 
 pytestmark = pytest.mark.system
@@ -26,9 +26,9 @@ SMALL = ["learner.groups_per_step=1", "eval.tasks=2", "actor.max_reflection_toke
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    world = demonstrations.demonstrating("workshop")
-    tokenizer = tiny.build_tokenizer(demonstrations.texts(world))
-    tiny.build_model(tokenizer, seed=0, hidden=32, layers=1).save_pretrained(folder)
+    world = lessons.demonstrating("workshop")
+    tokenizer = tiny_policy.build_tokenizer(lessons.texts(world))
+    tiny_policy.build_model(tokenizer, seed=0, hidden=32, layers=1).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -61,7 +61,7 @@ def test_the_sampler_is_the_trainer_of_the_step_before(model_folder: Path) -> No
     from benchmarks import alternate
 
     config = configuration.load(None, [f"model={model_folder}", "algorithm=opmd", "learner.lr=0.1"])
-    algorithm = algorithms.get(config.algorithm)
+    algorithm = registry.get(config.algorithm)
     trainer = Trainer(model_folder, config.learner, algorithm)
     policy = alternate.sampler(model_folder, seed=0)
     tasks = task_source("workshop").tasks("train", 1)

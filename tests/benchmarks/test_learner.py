@@ -5,8 +5,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.learner import full_logits, synthetic
-from learner.batch import Row, collate
-from learner.model import PolicyModule
+from learner.step.batch import Row, collate
+from learner.step.model import PolicyModule
 
 CPU = torch.device("cpu")
 

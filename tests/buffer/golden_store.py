@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from buffer import intact, retention
-from buffer.entry import DrawEntry
-from buffer.retention import Retention
-from buffer.samplers import Sampling
+from buffer.groups import retention
+from buffer.groups.samplers import Sampling
+from buffer.storage import checksums
+from buffer.storage.rows import DrawEntry, Retention
 from r3l import codec
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
 from tests.buffer.conftest import Desk, _done
@@ -99,7 +99,7 @@ def contents(store):
     with store.read() as txn:
         draws = [codec.decode(DrawEntry, data) for _, data in txn.scan("draw")]
         return {
-            "groups": [plain(intact.read(txn, entry)) for entry in txn.entries()],
+            "groups": [plain(checksums.read(txn, entry)) for entry in txn.entries()],
             "draws": [plain(draw) for draw in draws],
             "ledger": [plain(txn.read_ledger(data)) for _, data in txn.scan("ledger")],
             "tombs": [key.decode() for key, _ in txn.scan("tomb")],

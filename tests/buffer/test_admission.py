@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer.admission import admits, ahead_of_takeover
-from buffer.protocol import Lease
+from buffer.groups.admission import admits, ahead_of_takeover
+from buffer.wire.messages import Lease
 from r3l.errors import LeaseLost
 from r3l.records import GroupPlan, SlotResult
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from buffer import archive, cli, jsonl, verify
-from buffer.store import Store
+from buffer import cli
+from buffer.storage.store import Store
+from buffer.tools import archive, jsonl, verify
 from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
 from tests.buffer.conftest import _done

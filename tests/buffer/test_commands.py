@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from buffer import cli
-from buffer.book import Settings
-from buffer.keys import ServiceKeys, generate, load
-from buffer.retention import Retention
-from buffer.samplers import Sampling
-from buffer.store import Store
+from buffer.groups.samplers import Sampling
+from buffer.groups.unit_of_work import Settings
+from buffer.storage.rows import Retention
+from buffer.storage.store import Store
+from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import codec
 from r3l.errors import UserError
 

@@ -4,11 +4,12 @@ import time
 
 import pytest
 
-from buffer import BufferClient, acting
-from buffer.protocol import Wait
-from buffer.retention import Retention
-from buffer.samplers import Sampling
-from buffer.verify import verify
+from buffer import BufferClient
+from buffer.groups import leases
+from buffer.groups.samplers import Sampling
+from buffer.storage.rows import Retention
+from buffer.tools.verify import verify
+from buffer.wire.messages import Wait
 from r3l.errors import Conflict, DrawExpired
 from r3l.records import GroupPlan
 
@@ -43,7 +44,7 @@ def test_two_consumers_never_share_a_group(make):
 def test_what_a_silent_consumer_drew_comes_back_once_at_its_deadline(make):
     desk = make()
     theirs, ours = desk.draw(2, consumer="notebook"), desk.draw(2)
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     desk.now += 59
     desk.commit(ours.draw_id, 1)
     assert desk.draw(2) is None
@@ -53,7 +54,7 @@ def test_what_a_silent_consumer_drew_comes_back_once_at_its_deadline(make):
     desk.now += 40
     desk.commit(again.draw_id, 2)
     desk.now += 500
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     assert desk.index.counts["draws_expired"] == 1
     assert _ledger(desk) == {1: ours.groups, 2: theirs.groups}
     assert verify(desk.store) == []
@@ -71,16 +72,16 @@ def test_a_consumer_that_speaks_keeps_all_it_drew(make, speak):
     else:
         desk.discard(other.draw_id, "not_finite")
     desk.now += 50
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     assert desk.entry(kept.groups[0]).state == "drawn"
 
 
 def test_without_a_deadline_draws_are_kept_for_ever(make):
     desk = make(draw_s=0.0)
     drawn = desk.draw(2)
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     desk.now += 1e9
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     assert desk.entry(drawn.groups[0]).state == "drawn"
 
 
@@ -89,20 +90,20 @@ def test_a_service_that_starts_waits_the_whole_time_for_consumers(make):
     drawn = desk.draw(2)
     desk.now += 1000
     desk.reopen()
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     desk.now += 59
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     assert desk.entry(drawn.groups[0]).state == "drawn"
     desk.now += 2
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     assert desk.entry(drawn.groups[0]).state == "complete"
 
 
 def _expired(desk):
     drawn = desk.draw(2)
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     desk.now += 61
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     assert desk.index.draws == {}
     return drawn
 
@@ -232,7 +233,7 @@ def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done
 def test_a_late_commit_of_groups_that_are_gone_says_so(make):
     desk = make(groups=2)
     theirs = desk.draw(2, consumer="notebook")
-    desk.do(acting.notice_lapsed)
+    desk.do(leases.notice_lapsed)
     desk.now += 61
     ours = desk.draw(2)
     desk.commit(ours.draw_id, 1)

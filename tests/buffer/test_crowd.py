@@ -8,9 +8,10 @@ import psutil
 import pytest
 import zmq
 
-from buffer import AsyncBufferClient, BufferClient, Lease, verbs
-from buffer.store import Store
-from buffer.verify import verify
+from buffer import AsyncBufferClient, BufferClient, Lease
+from buffer.client import calls
+from buffer.storage.store import Store
+from buffer.tools.verify import verify
 from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
@@ -112,7 +113,7 @@ def test_200_actors_and_a_learner_that_stands_still_fit_into_memory(serve, tasks
     with BufferClient(served.endpoint, timeout_s=60) as client:
         client.add_tasks(tasks(50))
         for number in range(40):  # 40 batches of 1 MB, and it never looks at one
-            stuck.send_multipart(verbs.draw(12, 0, wait_s=60).frames(f"r{number}", 0.0))
+            stuck.send_multipart(calls.draw(12, 0, wait_s=60).frames(f"r{number}", 0.0))
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         asyncio.run(crowd())

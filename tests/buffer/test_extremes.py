@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from buffer import BufferClient, offline
-from buffer.store import Store
+from buffer import BufferClient
+from buffer.storage.store import Store
+from buffer.tools import offline
 from r3l import codec
 from r3l.records import GroupPlan, SlotResult, Trajectory
 from tests.buffer.golden_store import retried, skipped

@@ -5,11 +5,11 @@ import subprocess
 import pytest
 
 from buffer import BufferClient, Wait
-from buffer.index import Index
-from buffer.retention import Retention
-from buffer.room import Room
-from buffer.store import Store
-from buffer.verify import verify
+from buffer.groups.index import Index
+from buffer.server.capacity import Room
+from buffer.storage.rows import Retention
+from buffer.storage.store import Store
+from buffer.tools.verify import verify
 from r3l.errors import StoreError
 from r3l.records import GroupPlan
 

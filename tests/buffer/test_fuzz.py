@@ -14,10 +14,12 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from buffer import BufferClient, protocol, verbs
-from buffer.retention import Retention
-from buffer.store import Store
-from buffer.tables import TABLES
+from buffer import BufferClient
+from buffer.client import calls as verbs
+from buffer.storage.layout import TABLES
+from buffer.storage.rows import Retention
+from buffer.storage.store import Store
+from buffer.wire import messages as protocol
 from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task

@@ -2,10 +2,10 @@
 
 import pytest
 
-from buffer import protocol
-from buffer.book import Book
-from buffer.samplers import Sampling
-from buffer.stats import group_drops
+from buffer.groups.samplers import Sampling
+from buffer.groups.unit_of_work import Book
+from buffer.storage.counts import group_drops
+from buffer.wire import messages
 from r3l.errors import Conflict
 
 
@@ -72,6 +72,6 @@ def test_a_lowered_staleness_limit_holds_for_leases_and_draws_and_survives_a_res
     desk.limit_staleness(1)
     desk.reopen()
     desk.set_version(3)
-    assert isinstance(desk.lease(version=1), protocol.Wait)
+    assert isinstance(desk.lease(version=1), messages.Wait)
     assert desk.draw(2, version=3) is None
     assert group_drops(desk.index.drops) == {"stale": 2}

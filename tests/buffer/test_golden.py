@@ -3,10 +3,12 @@ refused."""
 
 import pytest
 
-from buffer import BufferClient, archive, intact, offline, stats
-from buffer.store import Store
-from buffer.tables import SCHEMA
-from buffer.verify import verify
+from buffer import BufferClient
+from buffer.storage import checksums, counts
+from buffer.storage.layout import SCHEMA
+from buffer.storage.store import Store
+from buffer.tools import archive, offline
+from buffer.tools.verify import verify
 from r3l import codec
 from r3l.errors import Conflict, SchemaVersionError
 from r3l.records import GroupPlan, SlotResult
@@ -127,8 +129,8 @@ def test_a_record_of_a_later_schema_is_named_and_harms_no_other(make_desk, tmp_p
     assert f"g0000000004: record of schema {codec.SCHEMA + 1}" in problem
     with desk.store.read() as txn:
         with pytest.raises(SchemaVersionError):
-            intact.read(txn, txn.entry("g0000000004"))
-        assert intact.read(txn, txn.entry("g0000000003")).state == "drawn"
+            checksums.read(txn, txn.entry("g0000000004"))
+        assert checksums.read(txn, txn.entry("g0000000003")).state == "drawn"
 
 
 # ── schema 1, before figures, lists of live groups and checksums ───────────────────────────
@@ -152,7 +154,7 @@ def test_a_store_of_schema_1_goes_on_where_it_was(make_desk, tmp_path, done):
     unpack(tmp_path / "store", "schema-1")
     desk = make_desk(per_step=2)
     assert desk.index.counts["made"] == 7 and desk.index.counts["puts"] == 9
-    assert stats.group_drops(desk.index.drops) == {
+    assert counts.group_drops(desk.index.drops) == {
         "no_trajectories": 1
     } and desk.index.eval_done == {"eval@0": 1}
     assert desk.entry("g0000000002").fingerprints == {0: "abc"}

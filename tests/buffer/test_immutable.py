@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from buffer import archive, cli, offline, retention
-from buffer.retention import Retention
-from buffer.samplers import SAMPLERS, Sampling
-from buffer.store import Store
-from buffer.verify import verify
+from buffer import cli
+from buffer.groups import retention
+from buffer.groups.samplers import SAMPLERS, Sampling
+from buffer.storage.rows import Retention
+from buffer.storage.store import Store
+from buffer.tools import archive, offline
+from buffer.tools.verify import verify
 from r3l import codec
 from tests.buffer.golden_store import SETTINGS, fill
 

@@ -6,10 +6,12 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from buffer import BufferClient, archive, cli, intact, offline
-from buffer.store import Store
-from buffer.tables import read_group
-from buffer.verify import verify
+from buffer import BufferClient, cli
+from buffer.storage import checksums
+from buffer.storage.store import Store
+from buffer.storage.transaction import read_group
+from buffer.tools import archive, offline
+from buffer.tools.verify import verify
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, R3LError, RecordError
 from r3l.records import GroupPlan, SlotResult
@@ -73,7 +75,7 @@ def test_whichever_byte_is_damaged_a_group_is_refused_or_as_it_was(filled):
             value[at] ^= 1 << chance.randrange(8)
             txn.put("group", key, bytes(value))
             try:
-                assert codec.encode(intact.read(txn, entry)) == expected, at
+                assert codec.encode(checksums.read(txn, entry)) == expected, at
             except R3LError:
                 refused += 1
     assert refused > 0.95 * len(sound)  # all but the times and the state, which Entry holds
@@ -158,7 +160,7 @@ def test_results_of_an_older_store_have_no_checksum_and_later_ones_do(make_desk,
     desk.now += 11
     desk.lease("b", 1, GroupPlan(2))
     assert desk.put(group, done("base", 1, version=1), "b").complete
-    assert desk.entry(group).checksums[0] == intact.UNKNOWN
+    assert desk.entry(group).checksums[0] == checksums.UNKNOWN
     with pytest.raises(Conflict):
         desk.put(group, done("base", 1, version=1, reward=0.125), "b")
     archive.export(desk.store, tmp_path / "out", "parquet")

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from buffer import BufferClient
-from buffer.keys import ClientKeys, ServiceKeys, generate, load
+from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load
 from r3l.errors import BufferUnavailable, UserError
 
 pytestmark = pytest.mark.system

@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 
-from buffer import acting, stats
-from buffer.protocol import Lease, Wait
-from buffer.tables import read_group
+from buffer.groups import leases as acting
+from buffer.storage import counts
+from buffer.storage.transaction import read_group
+from buffer.wire.messages import Lease, Wait
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, NotFound, RecordError, StoreError
 from r3l.records import GroupPlan, SlotResult, Task
 
@@ -32,7 +33,7 @@ def test_a_finished_group_is_one_record_and_its_parts_are_gone(desk, tasks, done
     assert record.state == "complete" and record.fingerprints == {0: "abc"}
     assert [r.status for r in record.results] == ["done", "failed"]
     assert set(record.times) == {"leased", "filling", "complete"}
-    assert stats.slot_drops(desk.index.drops) == {"base/engine": 1}
+    assert counts.slot_drops(desk.index.drops) == {"base/engine": 1}
 
 
 def test_a_put_that_is_sent_again_changes_nothing_even_after_training(desk, tasks, done):
@@ -92,9 +93,9 @@ def test_what_is_lost_is_counted_by_cause_role_and_task_and_survives_a_restart(d
     assert desk.draw(1, version=5) is None  # too old by now
     for _ in range(2):
         lost = desk.index.drops
-        assert stats.group_drops(lost) == {"stale": 1}
-        assert stats.slot_drops(lost) == {"base/env": 1, "base/stale": 1, "distilled/stale": 2}
-        assert stats.drops_by_task(lost) == {"t0": stats.slot_drops(lost)}
+        assert counts.group_drops(lost) == {"stale": 1}
+        assert counts.slot_drops(lost) == {"base/env": 1, "base/stale": 1, "distilled/stale": 2}
+        assert counts.drops_by_task(lost) == {"t0": counts.slot_drops(lost)}
         desk.reopen()
 
 
@@ -164,7 +165,7 @@ def test_a_group_without_any_trajectory_is_expired_with_its_cause(desk, tasks):
     desk.put(group, SlotResult("distilled", 0, "not_triggered"))
     assert desk.entry(group).state == "expired"
     assert (
-        stats.group_drops(desk.index.drops) == {"no_trajectories": 1} and desk.index.in_flight == 0
+        counts.group_drops(desk.index.drops) == {"no_trajectories": 1} and desk.index.in_flight == 0
     )
 
 
@@ -182,7 +183,7 @@ def test_no_drawn_group_is_older_than_the_limit_and_the_dropped_are_counted(desk
     desk.set_version(1)  # a learner may draw before it has committed the step
     assert desk.draw(1, version=2).groups == (edge,)
     assert desk.entry(old).cause == "stale"
-    assert stats.group_drops(desk.index.drops) == {"stale": 1}
+    assert counts.group_drops(desk.index.drops) == {"stale": 1}
 
 
 def test_a_draw_at_a_version_that_nobody_can_have_is_refused_and_drops_nothing(desk, tasks):
@@ -381,7 +382,7 @@ def test_abandoned_groups_that_grew_too_old_make_room(make_desk, tasks, done):
     desk.now += 11
     fresh = desk.lease("b", version=1)
     assert fresh.group_id not in half
-    assert stats.group_drops(desk.index.drops) == {"stale": 2}
+    assert counts.group_drops(desk.index.drops) == {"stale": 2}
     with pytest.raises(LeaseLost):
         desk.put(half[0], done("base", 1))
 

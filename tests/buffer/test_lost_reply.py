@@ -5,7 +5,8 @@ import time
 import pytest
 import zmq
 
-from buffer import BufferClient, verbs
+from buffer import BufferClient
+from buffer.client import calls
 from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
@@ -31,7 +32,7 @@ def _asked_and_told(served, tasks, done):
         slow.set(zmq.RCVBUF, 4096)
         slow.connect(served.endpoint)
         for number in range(REQUESTS):
-            slow.send_multipart(verbs.get([group]).frames(f"r{number}", 0.0))
+            slow.send_multipart(calls.get([group]).frames(f"r{number}", 0.0))
         _quiet(client)
         told = 0
         while slow.poll(2000):

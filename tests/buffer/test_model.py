@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from buffer import acting
-from buffer.protocol import Lease
-from buffer.retention import Retention
-from buffer.samplers import SAMPLERS, Sampling
-from buffer.store import Store
-from buffer.verify import verify
+from buffer.groups import leases
+from buffer.groups.samplers import SAMPLERS, Sampling
+from buffer.storage.rows import Retention
+from buffer.storage.store import Store
+from buffer.tools.verify import verify
+from buffer.wire.messages import Lease
 from r3l import codec
 from r3l.errors import Conflict, DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
@@ -149,9 +149,9 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.drawn)
     @rule()
     def learner_is_silent_for_too_long(self):
-        self.desk.do(acting.notice_lapsed)  # the service looks every second
+        self.desk.do(leases.notice_lapsed)  # the service looks every second
         self.desk.now += 3601
-        self.desk.do(acting.notice_lapsed)
+        self.desk.do(leases.notice_lapsed)
         self._expire_hopeless()
         self.expired |= self.drawn
         self._draws_end("expired")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from buffer import BufferClient
-from buffer.store import Store
+from buffer.storage.store import Store
 from tests.buffer.conftest import Served
 from tests.buffer.test_model import ETA, PER_STEP, Lives
 
@@ -75,7 +75,7 @@ class ServedLives(Lives):
     kills = 0
 
     def open_desk(self):
-        self.patience = mock.patch("buffer.client.FIRST_TRY_S", 0.2)
+        self.patience = mock.patch("buffer.client.clients.FIRST_TRY_S", 0.2)
         self.patience.start()
         return Window(self.folder / "store", self.sampler)
 

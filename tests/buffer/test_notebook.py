@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from buffer import BufferClient
-from buffer.keys import generate
+from buffer.wire.curve_keys import generate
 from r3l.errors import LimitExceeded, NotFound
 from r3l.records import GroupPlan, Task
 

@@ -5,10 +5,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from buffer import cli, expression, offline
-from buffer.samplers import SAMPLERS, Sampling
-from buffer.store import Store
-from buffer.verify import verify
+from buffer import cli
+from buffer.groups.samplers import SAMPLERS, Sampling
+from buffer.storage.store import Store
+from buffer.tools import filter, offline
+from buffer.tools.verify import verify
 from r3l.errors import NotFound, UserError
 from r3l.records import GroupPlan, SlotResult
 from tests.buffer.conftest import Desk, _done
@@ -43,7 +44,7 @@ def filled(desk, tasks, done):
     ],
 )
 def test_a_filter_says_what_it_says(text, accepted):
-    assert expression.parse(text, NAMES)(ROW) is accepted
+    assert filter.parse(text, NAMES)(ROW) is accepted
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,12 @@ def test_a_filter_says_what_it_says(text, accepted):
 )
 def test_a_filter_that_is_not_understood_is_refused(text):
     with pytest.raises(UserError, match="query"):
-        expression.parse(text, NAMES)(ROW)
+        filter.parse(text, NAMES)(ROW)
 
 
 def test_who_types_something_else_is_told_what_a_filter_is_like():
     with pytest.raises(UserError, match=r"invalid syntax.* like reward > 0.5 and env =="):
-        expression.parse("reward = 0.5", NAMES)
+        filter.parse("reward = 0.5", NAMES)
 
 
 def test_a_step_is_replayed_exactly(filled):

@@ -10,11 +10,13 @@ import psutil
 import pytest
 import zmq
 
-from buffer import AsyncBufferClient, BufferClient, filling, verbs
-from buffer.gate import ZAP_DOMAIN, _protect
-from buffer.keys import ClientKeys, ServiceKeys, generate, load, present
-from buffer.outbox import OWED_LIMIT
-from buffer.protocol import CREDIT
+from buffer import AsyncBufferClient, BufferClient
+from buffer.client import calls
+from buffer.groups import results
+from buffer.server.replies import OWED_LIMIT
+from buffer.wire.access import ZAP_DOMAIN, _protect
+from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load, present
+from buffer.wire.messages import CREDIT
 from r3l import codec
 from r3l.errors import BufferUnavailable, LimitExceeded, RecordError, UserError
 from r3l.records import GroupPlan, SlotResult
@@ -136,7 +138,7 @@ def test_a_client_that_asks_and_never_takes_is_given_no_more_than_its_share(serv
         stuck.set(zmq.RCVHWM, 1)
         stuck.connect(served.endpoint)
         for number in range(60):  # 60 answers of 32 MB
-            stuck.send_multipart(verbs.get(groups).frames(f"r{number}", 0.0))
+            stuck.send_multipart(calls.get(groups).frames(f"r{number}", 0.0))
         _until(lambda: client.stats().refused.get("LimitExceeded", 0) > 20)
         assert len(client.get(groups[:1])) == 1
         assert process.memory_info().rss - before < 3 * OWED_LIMIT + (64 << 20)
@@ -164,13 +166,13 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_both_figures(se
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(1))
         group = client.lease("a", 0, GroupPlan(1)).group_id
-        call = verbs.put(group, "a", done())
+        call = calls.put(group, "a", done())
         good = np.arange(8, dtype="<i4").tobytes()
         bad = call.records.replace(b"\xc4\x58" + good, b"\xc4\x54" + good[:28])
         assert bad != call.records
         arguments = replace(call.arguments, sizes=(len(bad),))
         with pytest.raises(RecordError, match=r"arrays has 84 bytes for shapes \[\[8\], "):
-            client._ask(verbs.Call("put", arguments, call.parse, bad))
+            client._ask(calls.Call("put", arguments, call.parse, bad))
         assert set(client.stats().refused) == {"RecordError"}
 
 
@@ -183,8 +185,8 @@ def test_a_group_larger_than_the_limit_is_refused_and_what_was_accepted_stays(
     with pytest.raises(LimitExceeded, match=r"group g0000000001: \d+ bytes; limit \d+"):
         desk.put(group, done("base", 1, length=900_000))
     assert desk.entry(group).resolved == (("base", 0),)
-    monkeypatch.setattr(filling, "_GROUP_LIMIT", desk.entry(group).nbytes)
-    desk.resolve(group, "base", 1, "x" * filling.CAUSE_LIMIT)  # a failure always has room
+    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.entry(group).nbytes)
+    desk.resolve(group, "base", 1, "x" * results.CAUSE_LIMIT)  # a failure always has room
     desk.put(group, SlotResult("base", 2, "failed", cause="too_large"))
     assert desk.entry(group).state == "complete"
     assert desk.entry(group).nbytes < codec.RECORD_LIMIT

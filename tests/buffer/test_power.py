@@ -15,10 +15,10 @@ import pytest
 from lmdb import verify as lmdb_verify
 
 from buffer import BufferClient, Lease
-from buffer.index import Index
-from buffer.store import Store
-from buffer.tables import read_group
-from buffer.verify import verify
+from buffer.groups.index import Index
+from buffer.storage.store import Store
+from buffer.storage.transaction import read_group
+from buffer.tools.verify import verify
 from r3l.errors import R3LError
 from r3l.records import GroupPlan
 from tests.buffer import power

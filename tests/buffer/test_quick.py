@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer import intact, outcome, protocol, verbs
-from buffer.entry import DrawEntry, Entry, Status
+from buffer.client import calls
+from buffer.groups import incoming
+from buffer.storage import checksums
+from buffer.storage.rows import DrawEntry, Entry, Status
+from buffer.wire import messages
+from buffer.wire.frames import join_records, split_records
 from r3l import codec, plain, quick
 from r3l.errors import RecordError
 from r3l.records import (
@@ -92,14 +96,14 @@ def _agree(data):
     try:
         carefully = codec._decode_carefully(SlotResult, data)
     except RecordError:
-        for read in (lambda: codec.decode(SlotResult, data), lambda: outcome.check(data)):
+        for read in (lambda: codec.decode(SlotResult, data), lambda: incoming.check(data)):
             with pytest.raises(RecordError):
                 read()
         with suppress(quick.Unusual), pytest.raises(RecordError):
             quick.reader(SlotResult).read(codec.body(SlotResult, data))
     else:
         assert codec.encode(codec.decode(SlotResult, data)) == codec.encode(carefully)
-        assert outcome.check(data)[:-1] == outcome.check(codec.encode(carefully))[:-1]
+        assert incoming.check(data)[:-1] == incoming.check(codec.encode(carefully))[:-1]
 
 
 def _schema_1(**changes):
@@ -125,8 +129,8 @@ def _changed(**changes):
 def test_what_schema_1_wrote_is_read_as_it_was_meant():
     data = msgpack.packb(_schema_1())
     assert codec.encode(codec.decode(SlotResult, data)) == codec.encode(_result())
-    assert outcome.check(data)[:-1] == outcome.check(codec.encode(_result()))[:-1]
-    assert outcome.check(data).checksum == intact.checksum(data)
+    assert incoming.check(data)[:-1] == incoming.check(codec.encode(_result()))[:-1]
+    assert incoming.check(data).checksum == checksums.checksum(data)
     assert data.endswith(codec.result_body(data))
     group = codec.encode_group(replace(RECORDS[2], results=()), [data, codec.encode(_result())])
     first, second = codec.decode(Group, group).results
@@ -205,7 +209,8 @@ def test_arrays_that_are_not_those_of_an_attempt_are_refused(arrays):
 
 
 def test_the_service_looks_into_every_field_that_msgspec_leaves_encoded():
-    """A field added to these records that is no plain value needs a line in buffer.outcome."""
+    """A field added to these records that is no plain value needs a line in
+    buffer.groups.incoming."""
     left = {kind: {name for name, _ in quick.reader(kind)._unfinished}
             for kind in (SlotResult, Trajectory, ReflectionRecord)}  # fmt: skip
     assert left == {
@@ -224,7 +229,7 @@ def test_what_an_older_writer_left_out_and_an_integral_reward_are_taken():
     del fields["aux"], fields["trajectory"]["feedback"]
     for data in (msgpack.packb([schema, kind, fields]), _changed(reward=2)):
         _agree(data)
-        assert outcome.check(data).reward in (0.5, 2.0)
+        assert incoming.check(data).reward in (0.5, 2.0)
 
 
 def test_a_field_twice_is_refused_wherever_it_is():
@@ -244,7 +249,7 @@ def test_a_field_twice_is_refused_wherever_it_is():
         with pytest.raises(RecordError, match="twice"):
             codec.decode(SlotResult, twice)
         with pytest.raises(RecordError, match="twice"):
-            outcome.check(twice)
+            incoming.check(twice)
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 70_000])
@@ -263,22 +268,22 @@ def test_maps_of_every_size_are_read_quickly_and_a_key_twice_is_refused(count):
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=30), st.integers(1, 100))
 def test_records_in_frames_come_apart_as_they_were(records, frame_bytes):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol, "FRAME_BYTES", frame_bytes)
-        frames, sizes = protocol.together(records), [len(record) for record in records]
-    assert all(len(frame) <= max(frame_bytes, *sizes) for frame in frames)
-    assert protocol.apart(frames, sizes) == records
+        patch.setattr("buffer.wire.frames.FRAME_BYTES", frame_bytes)
+        joined, sizes = join_records(records), [len(record) for record in records]
+    assert all(len(frame) <= max(frame_bytes, *sizes) for frame in joined)
+    assert split_records(joined, sizes) == records
     for wrong in ([*sizes, 1], sizes[:-1], [size + 1 for size in sizes], [0, *sizes]):
         if wrong != sizes:
             with pytest.raises(RecordError):
-                protocol.apart(frames, wrong)
+                split_records(joined, wrong)
 
 
 def test_drawn_groups_are_decoded_when_looked_at_and_a_damaged_one_is_named_then():
     group = RECORDS[2]
     good, now = codec.encode(group), Status("drawn", "", {"leased": 1.0})
     records = [good, good[:-1] + b"\xc1", good]
-    head = protocol.DrawHead(1, 0, now=(now,) * 3, sizes=tuple(map(len, records)))
-    drawn = verbs._draw(head, protocol.together(records))
+    head = messages.DrawHead(1, 0, now=(now,) * 3, sizes=tuple(map(len, records)))
+    drawn = calls._draw(head, join_records(records))
     assert len(drawn.groups) == 3 and drawn.groups[0].state == "drawn"
     assert drawn.groups[0] is drawn.groups[0] and drawn.groups[-1].task == group.task
     assert [g.group_id for g in drawn.groups[::2]] == ["g1", "g1"]
@@ -304,10 +309,10 @@ def test_values_that_msgspec_cannot_write_are_left_to_the_careful_writer():
 def test_what_todays_client_writes_is_checked_without_making_a_record(done, monkeypatch):
     results = [done(length=length, version=3, reward=0.5) for length in (3, 8, 4000)]
     together, sizes = codec.encode_together(results)
-    encoded = protocol.apart([bytes(together)], sizes)
+    encoded = split_records([bytes(together)], sizes)
     monkeypatch.setattr(codec, "decode", None)  # what the slow way would call
     for data in encoded:
-        told = outcome.check(data)
+        told = incoming.check(data)
         assert (told.role, told.slot, told.status, told.reward, told.oldest) == (
             "base", 0, "done", 0.5, 3
         )  # fmt: skip

@@ -2,8 +2,8 @@
 
 import pytest
 
-from buffer import stats
-from buffer.tables import read_group
+from buffer.storage import counts
+from buffer.storage.transaction import read_group
 from r3l.records import GroupPlan
 
 PLAN = GroupPlan(3, 1)
@@ -31,7 +31,7 @@ def test_after_its_deadline_a_group_with_a_quorum_is_completed_and_says_without_
     record = _record(desk, group)
     assert record.state == "complete" and record.unresolved == []
     assert record.stragglers == [("base", 1), ("distilled", 0)]
-    assert stats.slot_drops(desk.index.drops) == {"base/straggler": 1, "distilled/straggler": 1}
+    assert counts.slot_drops(desk.index.drops) == {"base/straggler": 1, "distilled/straggler": 1}
     assert desk.index.counts["quorums"] == 1
     assert desk.draw(1).groups == (group,)
 

@@ -4,8 +4,10 @@ from collections import Counter
 
 import pytest
 
-from buffer import reads, stats
-from buffer.protocol import AskHistory, AskQuery, Wait
+from buffer.groups import queries
+from buffer.server import stats
+from buffer.storage import counts
+from buffer.wire.messages import AskHistory, AskQuery, Wait
 from r3l.errors import LimitExceeded
 from r3l.records import SlotResult, Task
 
@@ -50,35 +52,35 @@ def _numbers(desk, verb, *asked):
 def test_a_query_gives_the_newest_groups_of_a_purpose_tag_and_state(
     filled, purpose, tag, state, limit, wanted
 ):
-    assert _numbers(filled, reads.query, AskQuery(purpose, tag, state, limit)) == wanted
+    assert _numbers(filled, queries.query, AskQuery(purpose, tag, state, limit)) == wanted
 
 
 def test_the_history_of_a_task_has_what_was_attempted_and_finished(filled):
-    assert _numbers(filled, reads.history, AskHistory("t0", 9, True)) == [5, 4]
-    assert _numbers(filled, reads.history, AskHistory("t0", 1, True)) == [5]
-    assert _numbers(filled, reads.history, AskHistory("t0", 9, False)) == [4, 5]
-    assert _numbers(filled, reads.history, AskHistory("t", 9, True)) == []
+    assert _numbers(filled, queries.history, AskHistory("t0", 9, True)) == [5, 4]
+    assert _numbers(filled, queries.history, AskHistory("t0", 1, True)) == [5]
+    assert _numbers(filled, queries.history, AskHistory("t0", 9, False)) == [4, 5]
+    assert _numbers(filled, queries.history, AskHistory("t", 9, True)) == []
     assert (
-        _numbers(filled, reads.history, AskHistory("x0", 9, True)) == []
+        _numbers(filled, queries.history, AskHistory("x0", 9, True)) == []
     )  # evaluated, not trained
 
 
 def test_more_than_an_answer_can_hold_is_refused_with_the_limit(filled, monkeypatch):
     with filled.store.read() as txn:
-        entries = reads.query(txn, AskQuery("train", None, "trained", 2))
-        size = sum(map(len, reads.records(txn, entries)))
-        monkeypatch.setattr(reads, "ANSWER_LIMIT", size)
-        assert len(reads.records(txn, entries)) == 2
-        monkeypatch.setattr(reads, "ANSWER_LIMIT", size - 1)
+        entries = queries.query(txn, AskQuery("train", None, "trained", 2))
+        size = sum(map(len, queries.records(txn, entries)))
+        monkeypatch.setattr(queries, "ANSWER_LIMIT", size)
+        assert len(queries.records(txn, entries)) == 2
+        monkeypatch.setattr(queries, "ANSWER_LIMIT", size - 1)
         with pytest.raises(LimitExceeded, match=f"more than {size - 1} bytes; ask for fewer"):
-            reads.records(txn, entries)
+            queries.records(txn, entries)
 
 
 def test_losses_by_task_name_the_tasks_that_lost_most():
     drops = Counter({("env", "base", f"t{n}"): n for n in range(1, 100)})
     drops["stale", "group", "t1"] = 1000  # its attempts are counted by themselves
-    told = stats.drops_by_task(drops)
-    assert list(told) == [f"t{n}" for n in range(99, 99 - stats.TASKS_SHOWN, -1)]
+    told = counts.drops_by_task(drops)
+    assert list(told) == [f"t{n}" for n in range(99, 99 - counts.TASKS_SHOWN, -1)]
     assert told["t99"] == {"base/env": 99}
 
 

@@ -5,10 +5,12 @@ import threading
 import pytest
 import zmq
 
-from buffer import BufferClient, repeats, verbs
-from buffer.retention import Retention
-from buffer.store import Store
-from buffer.verify import verify
+from buffer import BufferClient
+from buffer.client import calls
+from buffer.server import idempotency
+from buffer.storage.rows import Retention
+from buffer.storage.store import Store
+from buffer.tools.verify import verify
 from r3l import codec
 from r3l.records import GroupPlan
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.system
 OPTIONS = ("--groups-per-step", 2, "--retain-grace-s", 0)
 LOSES = """
 import os
-from buffer.outbox import Outbox
+from buffer.server.replies import Outbox
 put = Outbox.put
 def lose(self, *answer):
     try:
@@ -33,7 +35,7 @@ Outbox.put = lose
 @pytest.fixture
 def mark(tmp_path, monkeypatch):
     """A file; while it is there, the service that is started with LOSES loses its next answer."""
-    monkeypatch.setattr("buffer.client.FIRST_TRY_S", 0.3)
+    monkeypatch.setattr("buffer.client.clients.FIRST_TRY_S", 0.3)
     return tmp_path / "lose"
 
 
@@ -108,13 +110,13 @@ def test_a_request_that_arrives_late_for_a_second_time_changes_nothing(serve, ta
     def ask(frames):
         dealer.send_multipart(frames)
         assert dealer.poll(10_000)
-        return codec.decode(verbs.protocol.Amount, dealer.recv_multipart()[1]).count
+        return codec.decode(calls.protocol.Amount, dealer.recv_multipart()[1]).count
 
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(4))
         back, released = (
             call.frames(rid, 0.0)
-            for rid, call in (("back", verbs.set_version(0)), ("give", verbs.release_draws()))
+            for rid, call in (("back", calls.set_version(0)), ("give", calls.release_draws()))
         )
         assert ask(back) == ask(released) == 0
         for step in (1, 2):
@@ -126,7 +128,7 @@ def test_a_request_that_arrives_late_for_a_second_time_changes_nothing(serve, ta
         assert ask(back) == ask(released) == 0
         stats = client.stats()
         assert (stats.learner_version, stats.train["trained"], stats.train["drawn"]) == (1, 1, 1)
-        for number in range(2 * repeats.KEPT):
-            assert ask(verbs.add_tasks(tasks(1)).frames(f"t{number}", 0.0)) == 0
+        for number in range(2 * idempotency.KEPT):
+            assert ask(calls.add_tasks(tasks(1)).frames(f"t{number}", 0.0)) == 0
     context.destroy(linger=0)
     _ends_well(served)

@@ -7,23 +7,15 @@ import random
 import pytest
 from click.testing import CliRunner
 
-from buffer import (
-    AsyncBufferClient,
-    BufferClient,
-    acting,
-    cli,
-    evicting,
-    learning,
-    offline,
-    outcome,
-    protocol,
-    reads,
-    retention,
-    stats,
-)
-from buffer.protocol import AskHistory
-from buffer.retention import Retention
-from buffer.verify import verify
+from buffer import AsyncBufferClient, BufferClient, cli
+from buffer.groups import draws, incoming, leases, queries, results, retention
+from buffer.storage import rows
+from buffer.storage.counts import group_drops, slot_drops
+from buffer.storage.rows import Retention
+from buffer.tools import evict, offline
+from buffer.tools.verify import verify
+from buffer.wire import messages
+from buffer.wire.messages import AskHistory
 from r3l import codec
 from r3l.errors import LeaseLost, NotFound, RecordError
 from r3l.records import GroupPlan, SlotResult
@@ -123,7 +115,7 @@ def test_task_history_and_tags_forget_what_is_gone(roomy, tasks, done):
     task = roomy.entry(groups[-1]).task_id
     _evict(roomy, groups=1)
     with roomy.store.read() as txn:
-        found = reads.history(txn, AskHistory(task, 9, True))
+        found = queries.history(txn, AskHistory(task, 9, True))
         assert [entry.group_id for entry in found] == [groups[-1]]
         assert txn.count("history") == txn.count("tag") == txn.count("group") == 1
     assert roomy.index.eval_done == {"x": 1}
@@ -136,8 +128,8 @@ def test_figures_of_the_whole_run_survive_eviction_and_add_up(roomy, done):
     roomy.complete()
     for _ in range(2):
         counts = roomy.index.counts
-        assert stats.group_drops(roomy.index.drops) == {"no_trajectories": 1}
-        assert stats.slot_drops(roomy.index.drops) == {"base/env": 1}
+        assert group_drops(roomy.index.drops) == {"no_trajectories": 1}
+        assert slot_drops(roomy.index.drops) == {"base/env": 1}
         evicted = counts["evicted/train/trained"] + counts["evicted/train/expired"]
         assert counts["made"] == 6 == len(_there(roomy)) + evicted
         assert counts["group/train/trained"] + counts["evicted/train/trained"] == 4
@@ -175,7 +167,7 @@ def test_a_dry_run_says_what_the_real_run_does(roomy, done):
     ):
         with roomy.store.read() as txn:
             said = retention.summary(list(retention.plan(txn, limits, roomy.now)))
-        did = retention.Evicted(more=True)
+        did = rows.Evicted(more=True)
         while did.more:
             did += roomy.do(lambda book, these=limits: retention.evict(book, these, most=5))
         assert did == said
@@ -190,11 +182,11 @@ def test_ten_times_its_size_later_the_file_is_hardly_larger_than_the_limit(make_
 
     def turn(book, step):
         for number in range(8):
-            ask = protocol.AskLease("a", 0, GroupPlan(1), {})
-            group = acting.lease(book, ask, f"{step}-{number}").group_id
-            acting.put(book, protocol.Put(group, "a", None), [outcome.check(data)], [data])
-        drawn = learning.draw(book, protocol.AskDraw(8, 0, "learner"), f"{step}")
-        learning.commit(book, protocol.Commit(drawn.draw_id, step, 0))
+            ask = messages.AskLease("a", 0, GroupPlan(1), {})
+            group = leases.lease(book, ask, f"{step}-{number}").group_id
+            results.put(book, messages.Put(group, "a", None), [incoming.check(data)], [data])
+        drawn = draws.draw(book, messages.AskDraw(8, 0, "learner"), f"{step}")
+        draws.commit(book, messages.Commit(drawn.draw_id, step, 0))
         retention.evict(book, limits)
 
     for step in range(1, 10 * limits.nbytes // (8 * len(data)) + 2):
@@ -268,6 +260,6 @@ def test_the_service_keeps_to_its_limits_by_itself(serve, tasks, done):
 
 
 def test_options_are_in_the_units_they_name():
-    limits = evicting.limits(None, 0.5, 1.5, 3, 20.0)
+    limits = evict.limits(None, 0.5, 1.5, 3, 20.0)
     assert limits == Retention(None, 1 << 29, 5400.0, 3, 20.0)
-    assert evicting.limits(7, None, None, None, 600.0) == Retention(7)
+    assert evict.limits(7, None, None, None, 600.0) == Retention(7)

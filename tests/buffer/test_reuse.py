@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-from buffer import BufferClient, tools
-from buffer.samplers import FLOOR, Sampling
-from buffer.verify import verify
+from buffer import BufferClient
+from buffer.groups.samplers import FLOOR, Sampling
+from buffer.tools import commands
+from buffer.tools.verify import verify
 from r3l.records import GroupPlan
 
 
@@ -137,6 +138,6 @@ def test_a_batch_carries_its_weights_to_the_learner_and_into_its_replay(
     expected = {g: 4 * p / sum(priorities.values()) for g, p in priorities.items()}
     told = {g.group_id: w for g, w in zip(draw.groups, draw.weights, strict=True)}
     assert told == pytest.approx({g: expected[g] ** -0.5 for g in told})
-    tools.replay.callback(served.folder, 1)
+    commands.replay.callback(served.folder, 1)
     lines = map(json.loads, capsys.readouterr().out.splitlines())
     assert {line["group_id"]: line["weight"] for line in lines} == told

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer import samplers
-from buffer.entry import Entry
-from buffer.samplers import FLOOR, Sampling
+from buffer.groups import samplers
+from buffer.groups.samplers import FLOOR, Sampling
+from buffer.storage.rows import Entry
 from r3l.errors import UserError
 from r3l.records import GroupPlan
 

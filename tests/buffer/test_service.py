@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 import zmq
 
-from buffer import AsyncBufferClient, BufferClient, Wait, guard, protocol, verbs
-from buffer.samplers import FLOOR
-from buffer.store import Store
+from buffer import AsyncBufferClient, BufferClient, Wait
+from buffer.client import calls
+from buffer.groups.samplers import FLOOR
+from buffer.storage import folder_lock
+from buffer.storage.store import Store
+from buffer.wire import messages
 from r3l import codec
 from r3l.errors import BufferUnavailable, LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import GroupPlan, SlotResult
@@ -52,7 +55,7 @@ def raw(served):
 
 
 def _header(op="stats", rid="r", **more):
-    return msgpack.packb({"v": protocol.PROTOCOL, "op": op, "rid": rid, "hold_s": 0.0} | more)
+    return msgpack.packb({"v": messages.PROTOCOL, "op": op, "rid": rid, "hold_s": 0.0} | more)
 
 
 def test_a_run_of_two_steps_from_tasks_to_ledger(client, tasks, done):
@@ -185,7 +188,7 @@ HOSTILE = [
     ([b"\xc1\xc1"], "RecordError"),
     ([b"\x80"], "SchemaVersionError"),
     ([_header(v=99)], "SchemaVersionError"),
-    ([_header(v=protocol.PROTOCOL - 1)], "SchemaVersionError"),
+    ([_header(v=messages.PROTOCOL - 1)], "SchemaVersionError"),
     ([_header(rid="")], "RecordError"),
     ([_header(rid=5)], "RecordError"),
     ([_header("drop_everything"), b""], "UnknownVerb"),
@@ -195,13 +198,13 @@ HOSTILE = [
     ([_header()], "RecordError"),
     ([_header(), b"junk"], "RecordError"),
     ([_header(), msgpack.packb([codec.SCHEMA + 1, "AskStats", {}])], "SchemaVersionError"),
-    ([_header("put"), codec.encode(protocol.Put("g", "a", None)), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(protocol.Put("g", "a", None))], "RecordError"),
-    ([_header("put"), codec.encode(protocol.Put("g", "a", None, (4,))), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(protocol.Put("g", "a", None, (9,))), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(protocol.Put("g", "a", None, (3,))), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(protocol.Put("g", "a", None, (4, -1))), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(protocol.Put("g", "a", None, (4, 0))), b"junk"], "RecordError"),
+    ([_header("put"), codec.encode(messages.Put("g", "a", None)), b"junk"], "RecordError"),
+    ([_header("put"), codec.encode(messages.Put("g", "a", None))], "RecordError"),
+    ([_header("put"), codec.encode(messages.Put("g", "a", None, (4,))), b"junk"], "RecordError"),
+    ([_header("put"), codec.encode(messages.Put("g", "a", None, (9,))), b"junk"], "RecordError"),
+    ([_header("put"), codec.encode(messages.Put("g", "a", None, (3,))), b"junk"], "RecordError"),
+    ([_header("put"), codec.encode(messages.Put("g", "a", None, (4, -1))), b"junk"], "RecordError"),
+    ([_header("put"), codec.encode(messages.Put("g", "a", None, (4, 0))), b"junk"], "RecordError"),
     ([b"\x81\xa1v" + b"\x00" * (80 << 10)], "RecordError"),
     ([_header("put"), b"x" * (17 << 20), b""], "RecordError"),
     ([b"cposix\nsystem\np0\n(S'true'\ntR."], "RecordError"),
@@ -239,7 +242,7 @@ def test_a_message_too_large_to_be_read_ends_only_its_own_connection(client, ser
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.connect(served.endpoint)
-    dealer.send(b"x" * (protocol.MESSAGE_LIMIT + 1))
+    dealer.send(b"x" * (messages.MESSAGE_LIMIT + 1))
     assert not dealer.poll(500)
     context.destroy(linger=0)
     assert client.stats().puts == 0
@@ -270,12 +273,12 @@ def test_no_answer_within_the_deadline_names_the_endpoint_and_the_wait():
 
 def test_a_request_sent_twice_is_carried_out_once(client, raw, tasks, done):
     client.add_tasks(tasks(5))
-    lease = verbs.lease("a", 0, GroupPlan(1)).frames("lease-1", 0.0)
+    lease = calls.lease("a", 0, GroupPlan(1)).frames("lease-1", 0.0)
     raw(*lease), raw(*lease)
     assert client.stats().train["leased"] == 1
-    put = verbs.put("g0000000001", "a", done()).frames("put-1", 0.0)
+    put = calls.put("g0000000001", "a", done()).frames("put-1", 0.0)
     raw(*put), raw(*put)
-    draw = verbs.draw(1, 0).frames("draw-1", 0.0)
+    draw = calls.draw(1, 0).frames("draw-1", 0.0)
     raw(*draw), raw(*draw)
     stats = client.stats()
     assert (stats.puts, stats.draws, stats.train["drawn"]) == (1, 1, 1)
@@ -345,7 +348,7 @@ def test_what_it_cannot_serve_it_refuses_in_one_line(served, tmp_path):
     assert "in use" in _fails("--store", other, "--bind", served.endpoint)
     assert "loopback" in _fails("--store", other, "--bind", "tcp://0.0.0.0:0")
     bound = tmp_path / "socket"
-    holder = guard.own_socket(bound)
+    holder = folder_lock.own_socket(bound)
     assert "another service" in _fails("--store", other, "--bind", f"ipc://{bound}")
     os.close(holder)
     assert "longer than" in _fails("--store", other, "--bind", f"ipc:///{'x' * 120}")

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from buffer import BufferClient, offline
-from buffer.store import Store
-from buffer.verify import verify
+from buffer import BufferClient
+from buffer.storage.store import Store
+from buffer.tools import offline
+from buffer.tools.verify import verify
 from r3l.errors import StoreError, UserError
 from r3l.records import GroupPlan
 

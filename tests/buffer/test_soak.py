@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from buffer import BufferClient
-from buffer.store import Store
-from buffer.verify import verify
+from buffer.storage.store import Store
+from buffer.tools.verify import verify
 from tests.buffer import players
 
 OPTIONS = ("--groups-per-step", players.PER_STEP, "--max-staleness", players.STALENESS)

@@ -6,10 +6,10 @@ import lmdb
 import pytest
 from lmdb import verify
 
-from buffer import guard
-from buffer.retention import Retention
-from buffer.store import Store
-from buffer.tables import SCHEMA
+from buffer.storage import folder_lock
+from buffer.storage.layout import SCHEMA
+from buffer.storage.rows import Retention
+from buffer.storage.store import Store
 from r3l import codec
 from r3l.errors import SchemaVersionError, StoreError, UserError
 
@@ -25,8 +25,8 @@ def test_a_second_owner_is_refused_with_the_process_of_the_first(tmp_path):
 def test_a_network_file_system_is_refused(tmp_path):
     mounts = f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n"
     with pytest.raises(UserError, match="nfs4"):
-        guard.refuse_remote(tmp_path / "store", mounts)
-    guard.refuse_remote(tmp_path.parent, mounts)
+        folder_lock.refuse_remote(tmp_path / "store", mounts)
+    folder_lock.refuse_remote(tmp_path.parent, mounts)
 
 
 def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path):

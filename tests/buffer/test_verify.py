@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from buffer.tables import u64
-from buffer.verify import verify
+from buffer.storage.layout import u64
+from buffer.tools.verify import verify
 from r3l import codec
 from r3l.records import GroupPlan, Task
 
@@ -120,8 +120,8 @@ def test_records_of_a_damaged_file_are_not_looked_at(filled, monkeypatch):
     def never(*_: object) -> None:
         raise AssertionError("LMDB was asked for what its file may not hold")
 
-    monkeypatch.setattr("buffer.verify.lmdb_verify.verify", lambda folder: ["page 7 is torn"])
-    monkeypatch.setattr("buffer.verify._group_problems", never)
+    monkeypatch.setattr("buffer.tools.verify.lmdb_verify.verify", lambda folder: ["page 7 is torn"])
+    monkeypatch.setattr("buffer.tools.verify._group_problems", never)
     page, unread = verify(filled.store)
     assert page == "page 7 is torn" and "not looked at" in unread
 

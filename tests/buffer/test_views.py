@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from buffer.views import WARN_S, Views
+from buffer.server.reader_watch import WARN_S, Views
 
 LOOK = """
 import sys
 from pathlib import Path
-from buffer.store import Store
+from buffer.storage.store import Store
 store = Store(Path(sys.argv[1]), read_only=True)
 with store.read():
     print("looking", flush=True)

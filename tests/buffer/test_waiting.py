@@ -3,9 +3,10 @@
 import pytest
 import zmq
 
-from buffer import BufferClient, verbs
-from buffer.protocol import CREDIT
-from buffer.verbs import answer_id, read_answer
+from buffer import BufferClient
+from buffer.client import calls
+from buffer.client.calls import answer_id, read_answer
+from buffer.wire.messages import CREDIT
 from r3l.errors import LimitExceeded
 from r3l.records import GroupPlan
 
@@ -30,7 +31,7 @@ def _answer(learner, call, rid):
 def _wait_for_a_draw(learner, endpoint, explain=None):
     """Ask for a group there is not yet; returns the call once the service has it."""
     learner.connect(endpoint)
-    draw, stats = verbs.draw(1, 0, wait_s=60.0, explain=explain), verbs.stats()
+    draw, stats = calls.draw(1, 0, wait_s=60.0, explain=explain), calls.stats()
     learner.send_multipart(draw.frames("waits", 0.0))
     learner.send_multipart(stats.frames("after it", 0.0))
     assert _answer(learner, stats, "after it").draws == 0
@@ -62,7 +63,7 @@ def test_what_a_dead_learner_waited_for_is_not_drawn_for_it_once_it_started_anew
 def test_who_has_as_many_requests_waiting_as_it_may_is_refused_one_more(serve, learner):
     served = serve()
     learner.connect(served.endpoint)
-    draw, stats = verbs.draw(1, 0, wait_s=60.0), verbs.stats()
+    draw, stats = calls.draw(1, 0, wait_s=60.0), calls.stats()
     for number in range(CREDIT):
         learner.send_multipart(draw.frames(f"draw {number}", 0.0))
     learner.send_multipart(stats.frames("one more", 0.0))

@@ -5,7 +5,7 @@ import sys
 import time
 from typing import Any
 
-from r3l.protocols import EnvSpec
+from r3l.rollout.interfaces import EnvSpec
 
 
 class Faulty:

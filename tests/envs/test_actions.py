@@ -2,7 +2,7 @@
 
 import pytest
 
-from envs.actions import action_in
+from envs.adapters.action_tags import action_in
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.answers import boxed, stated, tagged
-from envs.arithmetic import ExpressionError, evaluate
+from envs.questions.arithmetic import ExpressionError, evaluate
+from envs.questions.final_answer import boxed, stated, tagged
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs import registry
-from envs.arithmetic import evaluate
 from envs.base import SPLIT_SIZE, SPLITS
-from envs.puzzles import Puzzles
+from envs.questions.arithmetic import evaluate
+from envs.questions.countdown_puzzles import Puzzles
 from envs.testing import check_env
 from r3l.errors import UserError
 

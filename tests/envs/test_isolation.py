@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-from envs.isolation import EnvPool, environments
-from r3l.answers import guarded
+from envs.isolation.pool import EnvPool, environments
 from r3l.config import EnvConfig, load
 from r3l.errors import EnvironmentFailed, UserError
-from r3l.explore import explore_group
 from r3l.records import SlotResult, Task
+from r3l.rollout.env_calls import guarded
+from r3l.rollout.group import explore_group
 from tests.r3l.fakes import ScriptedPolicy
 
 pytestmark = pytest.mark.system
@@ -252,7 +252,7 @@ def test_a_dead_actor_leaves_no_worker_behind(tmp_path: Path) -> None:
 
     program = (
         "import asyncio, os\n"
-        "from envs.isolation import EnvPool\n"
+        "from envs.isolation.pool import EnvPool\n"
         "from r3l.config import EnvConfig\n"
         "async def main():\n"
         f"    pool = EnvPool(EnvConfig(name={FAULTY!r}, workers=1))\n"

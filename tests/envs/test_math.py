@@ -9,9 +9,9 @@ import types
 import pytest
 
 from envs import registry
-from envs.problems import load
+from envs.questions.datasets import load
+from envs.questions.verifier import Verifier
 from envs.testing import check_env
-from envs.verifier import Verifier
 from r3l.errors import EnvironmentFailed, UserError
 from tests.envs.shared_data import shared
 
@@ -102,7 +102,7 @@ def test_a_missing_package_is_one_line_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"^env gsm8k: .*datasets.*pip install 'r3l\[math\]'$"):
         registry.tasks("gsm8k", {}, "train", 1)
-    monkeypatch.setattr("envs.needs.find_spec", lambda name: None)
+    monkeypatch.setattr("envs.requirements.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"math_verify; pip install 'r3l\[math\]'$"):
         registry.make("gsm8k")
 

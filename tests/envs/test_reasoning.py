@@ -8,7 +8,7 @@ from envs.testing import check_env
 from r3l.errors import EnvironmentFailed, UserError
 
 pytest.importorskip("reasoning_gym")
-from envs.reasoning import harmless, posed
+from envs.questions.reasoning_gym import harmless, posed
 
 
 def test_several_families_in_turn_keep_the_promises_of_an_environment():
@@ -100,8 +100,8 @@ def test_an_unknown_family_and_one_that_does_not_repeat_are_refused():
 
 
 def test_a_family_too_small_for_its_splits_fails_by_name(monkeypatch):
-    monkeypatch.setattr("envs.reasoning.split_of", lambda what: "train")
-    monkeypatch.setattr("envs.reasoning.TRIES", 5)
+    monkeypatch.setattr("envs.questions.reasoning_gym.split_of", lambda what: "train")
+    monkeypatch.setattr("envs.questions.reasoning_gym.TRIES", 5)
     with pytest.raises(EnvironmentFailed) as caught:
         posed("gcd", "{}", 2 * SPLIT_SIZE + 77)
     assert caught.value.cause == "split_empty"

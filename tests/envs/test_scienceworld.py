@@ -16,7 +16,7 @@ pytest.importorskip("scienceworld", reason="pip install 'r3l[scienceworld]'")
 if shutil.which("java") is None:
     pytest.skip("no Java: apt-get install default-jre-headless", allow_module_level=True)
 
-from envs.science_tasks import LIMITS, SPLITS
+from envs.adapters.scienceworld_tasks import LIMITS, SPLITS
 
 FULL = bool(os.environ.get("R3L_FULL"))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from envs import registry
-from envs.isolation import environments
+from envs.isolation.pool import environments
 from envs.testing import check_env
 from r3l.config import load
 from r3l.errors import UserError
-from r3l.explore import explore_group
+from r3l.rollout.group import explore_group
 from tests.r3l.fakes import ScriptedPolicy
 
 pytest.importorskip("textworld", reason="pip install 'r3l[textworld]'")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from envs import registry, webshop_site
+from envs import registry
+from envs.adapters import webshop_site
+from envs.adapters.webshop import splits
+from envs.adapters.webshop_search import Bm25Index, parts_of_speech
 from envs.testing import check_env
-from envs.webshop import splits
-from envs.webshop_search import Bm25Index, parts_of_speech
 from r3l.errors import EnvironmentFailed, UserError
 from tests.envs.shop import checkout
 

@@ -7,9 +7,9 @@ import pytest
 
 from envs import registry
 from envs.base import ORACLE, Demonstrating, Skill
-from envs.builtin import BUILTIN_WORLDS
-from r3l import reflection
-from r3l.protocols import Environment
+from envs.builtin.policy import BUILTIN_WORLDS
+from r3l.rollout import reflection
+from r3l.rollout.interfaces import Environment
 
 WORLDS = BUILTIN_WORLDS
 CARELESS = Skill(withheld=4, mistakes=0.2, waste=0.2)

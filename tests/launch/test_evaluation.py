@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from envs import registry
-from envs.builtin import builtin_policy
+from envs.builtin.policy import builtin_policy
 from launch.eval_cli import main
 from launch.evaluation import Result, Results, figures, play_all, report, table
 from r3l.config import RunConfig, load

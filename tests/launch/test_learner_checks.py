@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from envs.builtin import builtin_policy
+from envs.builtin.policy import builtin_policy
 from launch import hosts
-from launch.run import Run
-from learner.model_folder import fingerprint
+from launch.process_commands import ProcessCommands
 from r3l.config import dump, load
 from r3l.errors import UserError
+from r3l.model_folder import fingerprint
 from tests.launch.test_plan import refused
 
 
@@ -159,7 +159,7 @@ def test_several_machines_are_started_through_deepspeeds_hostfile(
         resume=False,
         hostfile=file,
     )
-    command = Run(plan, print)._learner_command()
+    command = ProcessCommands(plan).learner()
     at = command.index("--hostfile")
     assert command[at + 1 : at + 4] == [str(file), "--master_addr", "127.0.0.1"]
     assert "--num_gpus" not in command

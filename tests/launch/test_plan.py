@@ -12,10 +12,10 @@ import pytest
 import zmq
 from click.testing import CliRunner
 
-from envs.builtin import builtin_policy
+from envs.builtin.policy import builtin_policy
 from launch import plan
 from launch.cli import main
-from launch.run import Run
+from launch.process_commands import ProcessCommands
 from r3l.config import load
 from r3l.errors import UserError
 
@@ -272,7 +272,7 @@ def test_only_the_gpus_that_the_environment_leaves_are_used(
         actors=0,
         buffer_endpoint="tcp://127.0.0.1:1", weights_endpoint="tcp://127.0.0.1:2",
     )  # fmt: skip
-    command = Run(two, print)._learner_command()
+    command = ProcessCommands(two).learner()
     assert command[command.index("--include") + 1] == "localhost:4,5"
 
 

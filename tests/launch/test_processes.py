@@ -14,9 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from launch.process_commands import ProcessCommands
 from launch.processes import Children
 from launch.restarts import Restarts
-from launch.run import Run
+from launch.supervisor import Run
 from learner.watchdog import count_hangs
 from r3l.config import load
 
@@ -146,7 +147,7 @@ def handlers_put_back() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-class Played(Run):
+class Played(ProcessCommands):
     """A run whose processes are short scripts. Buffer and actor die in their first life; the
     learner is done when all live a second time."""
 
@@ -159,13 +160,13 @@ class Played(Run):
         )
         return [sys.executable, "-c", script, str(folder / second)]
 
-    def _buffer_command(self) -> list[str]:
+    def buffer(self) -> list[str]:
         return self._life("buffer")
 
-    def _actor_command(self, index: int) -> list[str]:
+    def actor(self, index: int) -> list[str]:
         return self._life("actor")
 
-    def _learner_command(self) -> list[str]:
+    def learner(self) -> list[str]:
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
@@ -177,7 +178,7 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
         run=tmp_path, config=load(), actors=1, resume=False, learner_device="cpu", learner_ranks=1
     )
     said: list[str] = []
-    run = Played(plan, said.append)
+    run = Run(plan, said.append, Played(plan))
 
     def until_both_live_again() -> None:
         if sum("started again" in line for line in said) == 2:
@@ -197,11 +198,11 @@ def test_a_run_in_which_nothing_moves_says_what_the_learner_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Waiting(Played):
-        def _learner_command(self) -> list[str]:
+        def learner(self) -> list[str]:
             waits = "print('learner waits for actors', flush=True); import time; time.sleep(600)"
             return [sys.executable, "-c", waits]
 
-    monkeypatch.setattr("launch.run.QUIET_S", 0.5)
+    monkeypatch.setattr("launch.supervisor.QUIET_S", 0.5)
     (tmp_path / "logs").mkdir()
     (tmp_path / "buffer-again").touch()
     plan: Any = SimpleNamespace(
@@ -214,7 +215,7 @@ def test_a_run_in_which_nothing_moves_says_what_the_learner_waits_for(
         if "learner waits for actors" in line:
             run.interrupted = "SIGINT"
 
-    run = Waiting(plan, say)
+    run = Run(plan, say, Waiting(plan))
     with handlers_put_back():
         assert run.execute() == 130
     assert all(line.startswith("no step for ") for line in said[:-1])
@@ -247,11 +248,11 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, ended_by: str
 ) -> None:
     class Hanging(Played):
-        def _learner_command(self) -> list[str]:
+        def learner(self) -> list[str]:
             worker = ("-m", "learner.cli", "train", "--config", str(tmp_path / "config.yaml"))
             return [sys.executable, "-c", HANGING, *worker, how]
 
-    monkeypatch.setattr("launch.signs.GRACE_S", 2.0)
+    monkeypatch.setattr("launch.restarts.GRACE_S", 2.0)
     (tmp_path / "logs").mkdir()
     (tmp_path / "buffer-again").touch()
     plan: Any = SimpleNamespace(
@@ -264,7 +265,7 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
         if run.last_sign.doing == "step 8":
             run.interrupted = "SIGINT"
 
-    run = Hanging(plan, said.append)
+    run = Run(plan, said.append, Hanging(plan))
     run._show_progress = until_it_lives_again  # type: ignore[method-assign]
     with handlers_put_back():
         assert run.execute() == 130
@@ -287,7 +288,7 @@ def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_l
     (tmp_path / "buffer-again").touch()
     said: list[str] = []
     with handlers_put_back():
-        assert Played(plan, said.append).execute() == 1
+        assert Run(plan, said.append, Played(plan)).execute() == 1
     assert "actor-0 ended with exit code 9; its last log lines" in said[-2]
     assert said[-1] == "  r3l-actor ready"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from learner import checkpoint
-from learner.batch import rows_of
 from learner.checkpoint import State
-from learner.trainer import Trainer
-from r3l import algorithms
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from r3l.algorithms import registry
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.test_trainer import GROUPS
@@ -42,7 +42,7 @@ class Bench:
         self.config = load(
             None, [*SETTINGS, f"learner.zero_stage={stage}", f"learner.dtype={dtype}"]
         )
-        self.algorithm = algorithms.get(self.config.algorithm)
+        self.algorithm = registry.get(self.config.algorithm)
         groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
         self.batch = rows_of(groups, self.algorithm)
         self.model = model

@@ -4,7 +4,7 @@ import time
 
 from learner import watchdog
 from learner.cli import main
-from learner.trainer import Trainer
+from learner.step.trainer import Trainer
 
 apply = Trainer._apply
 

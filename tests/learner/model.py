@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
-from learner import tiny
+from learner.warmup import tiny_policy
 
 
-def tiny_policy(folder: Path) -> Path:
+def tiny_model(folder: Path) -> Path:
     """A random model of some 100 000 parameters with a tokenizer and a chat template."""
-    tokenizer = tiny.build_tokenizer(["use brush on tin"])
-    tiny.build_model(tokenizer, seed=0, hidden=64, layers=2).save_pretrained(folder)
+    tokenizer = tiny_policy.build_tokenizer(["use brush on tin"])
+    tiny_policy.build_model(tokenizer, seed=0, hidden=64, layers=2).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     torch.set_num_threads(1)
     return folder

@@ -10,7 +10,7 @@ import torch
 
 from buffer import BufferClient
 from r3l.records import SlotResult
-from tests.learner.model import tiny_policy
+from tests.learner.model import tiny_model
 from tests.learner.recorded import Recording, recorded_group
 from tests.learner.test_resume import Learning, buffer_options, prepare, steps_of
 
@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> Path:
     """A model whose loss is no number on sequences that hold POISON, and as ever on others."""
     from transformers import AutoModelForCausalLM
 
-    folder = tiny_policy(tmp_path / "policy")
+    folder = tiny_model(tmp_path / "policy")
     lm = AutoModelForCausalLM.from_pretrained(folder)
     lm.config.tie_word_embeddings = False
     lm.lm_head.weight = torch.nn.Parameter(lm.get_input_embeddings().weight.detach().clone())

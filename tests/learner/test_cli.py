@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 from learner.cli import main
 from r3l.config import dump, load
-from tests.learner.model import tiny_policy
+from tests.learner.model import tiny_model
 
 NOWHERE = ["--buffer", "tcp://127.0.0.1:1", "--weights", "tcp://127.0.0.1:0"]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_policy(tmp_path_factory.mktemp("policy"))
+    return tiny_model(tmp_path_factory.mktemp("policy"))
 
 
 def refused(
@@ -81,7 +81,7 @@ def test_a_run_that_is_no_folder_and_a_tokenizer_that_is_damaged_are_refused(
 def test_an_address_that_cannot_be_had_is_refused_before_the_model_is_loaded(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.trainer.Trainer", None)  # who loads it, fails
+    monkeypatch.setattr("learner.step.trainer.Trainer", None)  # who loads it, fails
     run = tmp_path / "run"
     assert "weights 'nonsense': must look like" in refused(run, model, weights="nonsense")
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from learner import conductor
-from learner.conductor import Conductor
-from learner.trainer import Trainer
+from learner import rank0
+from learner.rank0 import Conductor
+from learner.step.trainer import Trainer
 from learner.watchdog import note_hang
 from r3l.config import load
 from r3l.errors import DrawExpired
@@ -33,7 +33,7 @@ class Service:
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(conductor, "WARN_AFTER_S", -1.0)
+    monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
     waiting: Any = Conductor.__new__(Conductor)
     waiting.client, waiting.stopped = Service(waiting), False
     waiting.config = SimpleNamespace(learner=SimpleNamespace(groups_per_step=4))

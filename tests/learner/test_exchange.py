@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.exchange import share_groups
+from learner.ranks import share_groups
 from r3l.codec import encode
 from tests.learner.groups import explore_group
 

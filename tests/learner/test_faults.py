@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from launch.plan import free_port
-from learner import memory
-from learner.memory import is_out_of_memory, smaller_budget
+from learner.step import out_of_memory as memory
+from learner.step.out_of_memory import is_out_of_memory, smaller_budget
 from r3l.errors import RestartNeeded, TrainingStopped
 from tests.learner.faulty import Bench, out_of_memory
 from tests.learner.test_trainer import ROOT, tiny_folder

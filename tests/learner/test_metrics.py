@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from buffer import BufferStats
-from learner.metrics import (
+from learner.metrics.group_metrics import (
     buffer_figures,
     group_figures,
     mismatched_fingerprints,

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from learner import checkpoint
-from learner.batch import rows_of
 from learner.checkpoint import State
-from learner.trainer import Trainer
-from r3l import algorithms
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from r3l.algorithms import registry
 from r3l.config import load
 from tests.learner.faulty import Silent
 from tests.learner.groups import explore_group
@@ -40,7 +40,7 @@ class Learner:
 
     def __init__(self, model: Path, *overrides: str) -> None:
         config = load(None, ["algorithm.group_size=4", "learner.lr=1e-3", *overrides])
-        algorithm = algorithms.get(config.algorithm)
+        algorithm = registry.get(config.algorithm)
         groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
         self.batch = rows_of(groups, algorithm)
         self.trainer = Trainer(model, config.learner, algorithm)

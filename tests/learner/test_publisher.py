@@ -9,7 +9,7 @@ import zmq
 from learner import publisher
 from learner.publisher import WeightPublisher
 from r3l.errors import UserError, WeightsError
-from r3l.weights import LOOPBACK, NETWORK, Link
+from r3l.weights.chunks import LOOPBACK, NETWORK, Link
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -14,11 +14,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from learner.batch import collate, micro_batches, rows_of
-from learner.model import PolicyModule
-from learner.trainer import Trainer
-from r3l import algorithms
-from r3l.config import AlgorithmConfig
+from learner.step.batch import collate, micro_batches, rows_of
+from learner.step.model import PolicyModule
+from learner.step.trainer import Trainer
+from r3l.algorithms import registry
+from r3l.algorithms.settings import AlgorithmConfig
 from r3l.records import AuxSample, Group, GroupPlan, SlotResult, Task, Trajectory
 from tests.learner import reference
 
@@ -31,7 +31,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"name": "r3l", "max_advantage": 1.0, "credit": False},
     {"name": "r3l", "amplify": False},
     {"name": "r3l", "reflect": False},
-    *({"name": name} for name in sorted(algorithms.REGISTRY) if name != "r3l"),
+    *({"name": name} for name in sorted(registry.REGISTRY) if name != "r3l"),
     {"name": "critique_grpo", "normalize": "token"},
 ]
 
@@ -139,7 +139,7 @@ class Groups:
 def test_loss_and_gradient_are_those_of_the_algorithm_written_out_by_hand(
     settings: dict[str, Any],
 ) -> None:
-    algorithm = algorithms.get(AlgorithmConfig(**settings))
+    algorithm = registry.get(AlgorithmConfig(**settings))
     before, other = model(0), model(0)
     for parameter in other.parameters():
         parameter.data += 0.02 * torch.randn_like(parameter)

@@ -14,7 +14,7 @@ import pytest
 
 from launch.plan import free_port
 from r3l.config import dump, load
-from tests.learner.model import tiny_policy
+from tests.learner.model import tiny_model
 from tests.learner.recorded import Recording
 
 ROOT = Path(__file__).parent.parent.parent
@@ -125,7 +125,7 @@ def killed_and_whole(serve, tmp_path: Path, model: Path, ranks: int, *more: str)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_policy(tmp_path_factory.mktemp("policy"))
+    return tiny_model(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.mark.system

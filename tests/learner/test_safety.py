@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from learner.safety import SafetyMeter, clipped_share, drift_figures, drift_sums
+from learner.metrics.drift import SafetyMeter, clipped_share, drift_figures, drift_sums
 from r3l.config import SafetyRule, load
 from r3l.errors import UserError
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from buffer import BufferClient
-from buffer.protocol import Wait
+from buffer.wire.messages import Wait
 from learner import checkpoint
 from r3l.config import dump, load
 from r3l.records import GroupPlan
-from tests.learner.model import tiny_policy
+from tests.learner.model import tiny_model
 from tests.learner.recorded import Recording
 from tests.learner.test_resume import SETTINGS, Learning, prepare, steps_of
 
@@ -34,7 +34,7 @@ def staleness_limit(endpoint: str, learner: int) -> int:
 def test_rules_lower_the_limit_to_its_floor_and_stop_the_run_and_resuming_keeps_the_limit(
     serve, tmp_path: Path
 ) -> None:
-    run, model = tmp_path / "run", tiny_policy(tmp_path / "policy")
+    run, model = tmp_path / "run", tiny_model(tmp_path / "policy")
     prepare(run, model, *LOOSE, rule("lower_staleness"), "learner.steps=3")
     options = ["--max-staleness", "3", "--groups-per-step", "3", "--map-gib", "0.25"]
     served = serve(tmp_path / "store", *options)

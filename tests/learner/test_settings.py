@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.settings import deepspeed_config, learning_rate_share, user_config
+from learner.step.deepspeed_config import deepspeed_config, learning_rate_share, user_config
 from r3l.config import LearnerConfig
 from r3l.errors import UserError
 

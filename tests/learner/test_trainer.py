@@ -13,12 +13,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from launch.plan import free_port
-from learner import model
-from learner.batch import Row, collate, rows_of
-from learner.model import PolicyModule
-from learner.trainer import Trainer
-from r3l import algorithms
-from r3l.config import AlgorithmConfig, load
+from learner.step import model
+from learner.step.batch import Row, collate, rows_of
+from learner.step.model import PolicyModule
+from learner.step.trainer import Trainer
+from r3l.algorithms import registry
+from r3l.algorithms.settings import AlgorithmConfig
+from r3l.config import load
 from tests.learner.groups import explore_group
 
 ROOT = Path(__file__).parent.parent.parent
@@ -114,9 +115,9 @@ GROUPS = [
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from learner.batch import rows_of
-from learner.trainer import Trainer
-from r3l import algorithms
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from r3l.algorithms import registry as algorithms
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.test_trainer import GROUPS
@@ -179,7 +180,7 @@ def test_losses_do_not_depend_on_packing_micro_batches_ranks_or_zero_stage(
 
 
 def test_the_rows_of_a_step_are_the_same_however_groups_are_ordered() -> None:
-    algorithm = algorithms.get(AlgorithmConfig(group_size=4))
+    algorithm = registry.get(AlgorithmConfig(group_size=4))
     groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
     one, other = rows_of(groups, algorithm), rows_of(groups[::-1], algorithm)
     assert sorted(r.advantage for r in one.rows) == sorted(r.advantage for r in other.rows)
@@ -191,7 +192,7 @@ def test_a_group_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all(
 ) -> None:
     config = load(None, ["algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-12"])
     # What takes all kinds of terms: a KL to the reference, and auxiliary samples.
-    algorithm = replace(algorithms.get(config.algorithm), sft_weight=0.5)
+    algorithm = replace(registry.get(config.algorithm), sft_weight=0.5)
     groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
     weighted = rows_of(groups, algorithm, [2.0, 0.0, 1.0])
     first, last = (rows_of([group], algorithm).rows for group in (groups[0], groups[2]))

@@ -27,13 +27,13 @@ from transformers import (
 )
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
-from learner import attention, tree
-from learner.batch import Row, collate, micro_batches
-from learner.model import PolicyModule
-from r3l import algorithms
-from r3l.config import AlgorithmConfig
+from learner.step import attention, prefix_forest
+from learner.step.batch import Row, collate, micro_batches
+from learner.step.model import PolicyModule
+from r3l.algorithms import registry
+from r3l.algorithms.losses import sft
+from r3l.algorithms.settings import AlgorithmConfig
 from r3l.errors import UserError
-from r3l.loss import sft
 
 SIZES = {
     "vocab_size": 64,
@@ -81,7 +81,7 @@ def groups(draw):
 
 @given(families())
 def test_a_forest_holds_every_row_once_per_distinct_prefix(rows):
-    forest = tree.plant(rows)
+    forest = prefix_forest.plant(rows)
     prefixes = {tuple(row[: i + 1]) for row in rows for i in range(len(row))}
     assert len(forest.token_ids) == len(prefixes)
     for row, path in zip(rows, forest.paths, strict=True):
@@ -92,7 +92,7 @@ def test_a_forest_holds_every_row_once_per_distinct_prefix(rows):
 
 @given(families())
 def test_a_node_lies_within_the_ends_of_its_ancestors_and_of_no_other_node(rows):
-    forest = tree.plant(rows)
+    forest = prefix_forest.plant(rows)
     nodes = np.arange(len(forest.ends))
     seen = (nodes[None] <= nodes[:, None]) & (nodes[:, None] < forest.ends[None])
     for path in forest.paths:
@@ -102,13 +102,13 @@ def test_a_node_lies_within_the_ends_of_its_ancestors_and_of_no_other_node(rows)
 
 @given(families(most=6), st.integers(1, 60))
 def test_a_cut_keeps_the_budget_and_no_other_cut_has_fewer_nodes(rows, budget):
-    order, overlaps = tree.neighbours(rows)
+    order, overlaps = prefix_forest.neighbours(rows)
     lengths = [len(rows[i]) for i in order]
 
     def size(span):
-        return len(tree.plant([rows[order[i]] for i in span]).token_ids)
+        return len(prefix_forest.plant([rows[order[i]] for i in span]).token_ids)
 
-    spans = tree.cut(lengths, overlaps, budget)
+    spans = prefix_forest.cut(lengths, overlaps, budget)
     assert [i for span in spans for i in span] == list(range(len(rows)))
     assert all(size(span) <= budget or len(span) == 1 for span in spans)
     places = range(1, len(rows))
@@ -189,7 +189,7 @@ def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
 @settings(deadline=None, max_examples=15)
 @given(rows=groups(), budget=st.integers(4, 80), ranks=st.integers(1, 3))
 def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget, ranks):
-    algorithm = algorithms.get(AlgorithmConfig(name=name))
+    algorithm = registry.get(AlgorithmConfig(name=name))
     teaches_as_separate_sequences((PACKED, PADDED), algorithm, rows, budget, ranks)
 
 
@@ -210,7 +210,7 @@ def flex_in_eager_mode():
 @given(rows=groups())
 def test_flex_attention_teaches_what_separate_sequences_do(rows):
     with flex_in_eager_mode():
-        algorithm = algorithms.get(AlgorithmConfig(name="r3l"))
+        algorithm = registry.get(AlgorithmConfig(name="r3l"))
         teaches_as_separate_sequences([FLEXED], algorithm, rows, budget=40, ranks=1)
 
 

@@ -13,7 +13,7 @@ import pytest
 from buffer import Lease
 from launch.plan import free_port
 from tests.learner.impatient import PATIENCE_S
-from tests.learner.model import tiny_policy
+from tests.learner.model import tiny_model
 from tests.learner.recorded import Recording
 from tests.learner.test_resume import ROOT, Learning, buffer_options, prepare
 
@@ -23,7 +23,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout
-from learner import exchange
+from learner import ranks as exchange
 from r3l.errors import RankLost
 from tests.learner.groups import explore_group
 
@@ -91,7 +91,7 @@ def test_two_ranks_outlive_late_evaluations_and_late_groups(serve, tmp_path: Pat
             time.sleep(0.5 * PATIENCE_S)
 
     run = tmp_path / "run"
-    prepare(run, tiny_policy(tmp_path / "policy"), "learner.steps=2", "eval.tasks=1")
+    prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=2", "eval.tasks=1")
     served = serve(tmp_path / "store", *buffer_options())
     with Recording(served.endpoint, before=late) as recording:
         learner = Learning(run, served.endpoint, ranks=2, module="tests.learner.impatient")

@@ -13,15 +13,16 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envs.base import SeededTasks, Skill
-from envs.builtin import builtin_policy
-from learner import demonstrations, tiny, warmup
-from learner.batch import collate
-from learner.trainer import Trainer
-from r3l import reflection
-from r3l.chat import ChatFormat
+from envs.builtin.policy import builtin_policy
+from learner.step.batch import collate
+from learner.step.trainer import Trainer
+from learner.warmup import lessons as demonstrations
+from learner.warmup import tiny_policy, warmup
 from r3l.config import LearnerConfig
 from r3l.errors import UserError
-from r3l.protocols import SampleParams
+from r3l.rollout import reflection
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.interfaces import SampleParams
 from tests.r3l.test_chat import FORGETFUL
 
 SKILL = Skill(withheld=4, waste=0.03)
@@ -56,9 +57,9 @@ def lessons(chat):
 
 def test_any_text_survives_the_tokenizer_and_a_known_word_is_one_token(tmp_path):
     worlds = [demonstrations.demonstrating(name) for name in ("workshop", "keys")]
-    made = tiny.build_tokenizer(t for world in worlds for t in demonstrations.texts(world))
+    made = tiny_policy.build_tokenizer(t for world in worlds for t in demonstrations.texts(world))
     made.save_pretrained(tmp_path)
-    tiny.build_model(made, seed=0).config.save_pretrained(tmp_path)
+    tiny_policy.build_model(made, seed=0).config.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
         ids = made.encode(text, add_special_tokens=False)
@@ -123,7 +124,7 @@ def test_the_reflections_that_are_taught_parse(chat, lessons):
 @pytest.fixture(scope="module")
 def small(chat, tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
-    tiny.build_model(chat.tokenizer, seed=0, hidden=64, layers=2).save_pretrained(folder)
+    tiny_policy.build_model(chat.tokenizer, seed=0, hidden=64, layers=2).save_pretrained(folder)
     return folder
 
 
@@ -166,7 +167,7 @@ def test_batches_stay_within_their_budget_and_hold_every_lesson(lessons):
 
 def test_the_local_policy_reports_the_log_probabilities_of_the_model(chat):
     model = AutoModelForCausalLM.from_pretrained(builtin_policy(), dtype=torch.float32)
-    policy = tiny.LocalPolicy(model, chat, seed=1)
+    policy = tiny_policy.LocalPolicy(model, chat, seed=1)
     prompts = [chat.open("", text) + chat.prompt_ids for text in ("station 0 has tin", "x y z")]
 
     async def ask():
@@ -261,7 +262,7 @@ def test_the_shipped_policy_is_small_and_has_heads_that_vllm_takes():
 
 def test_the_shipped_policy_reads_reflects_and_follows_advice_but_does_not_know_the_world(chat):
     model = AutoModelForCausalLM.from_pretrained(builtin_policy(), dtype=torch.float32)
-    quality = warmup.measure(tiny.LocalPolicy(model, chat), "workshop", 64)
+    quality = warmup.measure(tiny_policy.LocalPolicy(model, chat), "workshop", 64)
     assert 0.05 <= quality.success <= 0.5
     assert quality.parsed >= 0.85
     assert quality.pivots >= 0.7

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from learner.protocol import HANGS_LINE, LAST_SIGN, STACKS
+from learner.run_files import HANGS_LINE, LAST_SIGN, STACKS
 from learner.watchdog import count_hangs, note_hang
-from tests.learner.model import tiny_policy
+from tests.learner.model import tiny_model
 from tests.learner.recorded import Recording
 from tests.learner.test_resume import ROOT, Learning, buffer_options, prepare, steps_of
 
@@ -81,7 +81,7 @@ def test_hangs_of_a_run_are_counted_over_the_lives_of_its_learner(tmp_path: Path
 @pytest.mark.system
 def test_when_a_rank_hangs_in_a_step_all_ranks_end(serve, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare(run, tiny_policy(tmp_path / "policy"), "learner.steps=2", "learner.checkpoint_every=1")
+    prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=2", "learner.checkpoint_every=1")
     served = serve(tmp_path / "store", *buffer_options())
     with Recording(served.endpoint):
         hanging = Learning(run, served.endpoint, ranks=2, module="tests.learner.hanging")

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from r3l.chat import ChatFormat
-from r3l.protocols import EnvSpec, Sample, SampleParams
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.interfaces import EnvSpec, Sample, SampleParams
 
 END = 1
 CHATML = (

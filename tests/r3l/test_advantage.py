@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3l.advantage import amplified, centered, normalized, successes
+from r3l.algorithms.advantages import amplified, centered, normalized, successes
 
 ALL = [
     amplified,

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from r3l import algorithms, loss
-from r3l.config import AlgorithmConfig, RunConfig, dump, load
+from r3l.algorithms import losses, registry
+from r3l.algorithms.algorithm import Algorithm, Exploration, score_loss
+from r3l.algorithms.settings import AlgorithmConfig
+from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
-from r3l.recipe import Algorithm, Exploration, score_loss
 from r3l.records import GroupPlan
 
-NAMES = sorted(algorithms.REGISTRY)
+NAMES = sorted(registry.REGISTRY)
 
 
 def get(name="r3l", **settings):
-    return algorithms.get(AlgorithmConfig(name=name, **settings))
+    return registry.get(AlgorithmConfig(name=name, **settings))
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def advantages_of(algorithm, trajectories):
 
 def test_the_registry_holds_the_papers_algorithms():
     papers = "r3l grpo dapo gspo opmd raft reflect_grpo critique_grpo"
-    assert set(algorithms.REGISTRY) == set(papers.split())
+    assert set(registry.REGISTRY) == set(papers.split())
     assert all(get(name).name == name for name in NAMES)
 
 
@@ -183,18 +184,18 @@ def batch():
 
 def test_each_algorithm_applies_the_papers_loss(batch):
     lp, old, mask, adv, ref, distilled = batch.values()
-    kl = loss.k3_kl(lp, ref, mask)
-    grpo = loss.ppo_clip(lp, old, mask, adv) + 0.01 * kl
+    kl = losses.k3_kl(lp, ref, mask)
+    grpo = losses.ppo_clip(lp, old, mask, adv) + 0.01 * kl
     attempts, refined = mask & ~distilled[:, None], mask & distilled[:, None]
     want = {
-        "r3l": loss.policy_gradient(lp, mask, adv),
-        "raft": loss.policy_gradient(lp, mask, adv),
-        "opmd": loss.policy_gradient(lp, mask, adv) / 2,
+        "r3l": losses.policy_gradient(lp, mask, adv),
+        "raft": losses.policy_gradient(lp, mask, adv),
+        "opmd": losses.policy_gradient(lp, mask, adv) / 2,
         "grpo": grpo,
         "reflect_grpo": grpo,
-        "dapo": loss.ppo_clip(lp, old, mask, adv, clip_high=0.28, normalize="token"),
-        "gspo": loss.gspo(lp, old, mask, adv) + 0.01 * kl,
-        "critique_grpo": loss.ppo_clip(lp, old, attempts, adv) + loss.shaped(lp, refined, adv),
+        "dapo": losses.ppo_clip(lp, old, mask, adv, clip_high=0.28, normalize="token"),
+        "gspo": losses.gspo(lp, old, mask, adv) + 0.01 * kl,
+        "critique_grpo": losses.ppo_clip(lp, old, attempts, adv) + losses.shaped(lp, refined, adv),
     }
     for name in NAMES:
         algorithm = get(name)
@@ -214,25 +215,25 @@ def test_the_clip_the_kl_and_tau_of_a_baseline_are_settings(batch):
         return algorithm.loss(**batch, denominator=4.0)[0].item()
 
     clip = {"clip_low": 0.1, "clip_high": 0.5}
-    clipped = loss.ppo_clip(lp, old, mask, adv, **clip).item()
+    clipped = losses.ppo_clip(lp, old, mask, adv, **clip).item()
     assert value("grpo", kl_coef=0, **clip) == value("reflect_grpo", kl_coef=0, **clip) == clipped
-    kl = loss.k3_kl(lp, ref, mask).item()
+    kl = losses.k3_kl(lp, ref, mask).item()
     assert value("grpo", kl_coef=0.5, **clip) == pytest.approx(clipped + 0.5 * kl)
-    sequence = loss.gspo(lp, old, mask, adv, **clip).item()
+    sequence = losses.gspo(lp, old, mask, adv, **clip).item()
     assert value("gspo", kl_coef=0.5, **clip) == pytest.approx(sequence + 0.5 * kl)
-    tokens = loss.ppo_clip(lp, old, mask, adv, normalize="token", denominator=4.0, **clip).item()
+    tokens = losses.ppo_clip(lp, old, mask, adv, normalize="token", denominator=4.0, **clip).item()
     assert value("dapo", kl_coef=0, **clip) == tokens
     attempts, refined = mask & ~distilled[:, None], mask & distilled[:, None]
-    mixed = loss.ppo_clip(lp, old, attempts, adv, **clip) + loss.shaped(lp, refined, adv)
+    mixed = losses.ppo_clip(lp, old, attempts, adv, **clip) + losses.shaped(lp, refined, adv)
     assert value("critique_grpo", kl_coef=0, **clip) == pytest.approx(mixed.item())
     opmd, _ = get("opmd", tau=3.0).loss(**batch, denominator=4.0)
-    assert opmd.item() == pytest.approx(loss.policy_gradient(lp, mask, adv).item() / 4)
+    assert opmd.item() == pytest.approx(losses.policy_gradient(lp, mask, adv).item() / 4)
 
 
 def test_token_means_are_one_setting(batch):
     lp, _, mask, adv, *_ = batch.values()
     got, _ = get(normalize="token").loss(**batch, denominator=mask.sum().item())
-    assert got.item() == loss.policy_gradient(lp, mask, adv, normalize="token").item()
+    assert got.item() == losses.policy_gradient(lp, mask, adv, normalize="token").item()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -321,7 +322,7 @@ def test_each_ablation_is_one_override():
     ):
         config = load(None, [f"algorithm.{override}"])
         assert config != RunConfig()
-        algorithms.get(config.algorithm)
+        registry.get(config.algorithm)
 
 
 def test_a_new_algorithm_is_one_function_and_one_line(monkeypatch, batch):
@@ -334,9 +335,9 @@ def test_a_new_algorithm_is_one_function_and_one_line(monkeypatch, batch):
             uses=frozenset({"name", "group_size"}),
         )
 
-    monkeypatch.setitem(algorithms.REGISTRY, "reinforce", reinforce)
+    monkeypatch.setitem(registry.REGISTRY, "reinforce", reinforce)
     config = load(None, ["algorithm=reinforce"])
-    value, _ = algorithms.get(config.algorithm).loss(**batch, denominator=4.0)
+    value, _ = registry.get(config.algorithm).loss(**batch, denominator=4.0)
     assert torch.isfinite(value)
     with pytest.raises(UserError, match="'reinforce' does not use alpha"):
         load(None, ["algorithm=reinforce", "algorithm.alpha=2"])
@@ -344,8 +345,8 @@ def test_a_new_algorithm_is_one_function_and_one_line(monkeypatch, batch):
 
 def test_configuration_and_algorithms_import_without_torch():
     code = (
-        "import sys, r3l.config, r3l.algorithms as a\n"
-        "algorithm = a.get(r3l.config.AlgorithmConfig())\n"
+        "import sys, r3l.config, r3l.algorithms.registry as a\n"
+        "algorithm = a.get(r3l.algorithms.settings.AlgorithmConfig())\n"
         "assert not {'torch', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from r3l import rollout
-from r3l.chat import ChatFormat
 from r3l.errors import UserError
-from r3l.protocols import Sample, SampleParams
 from r3l.records import Task
+from r3l.rollout import attempt as rollout
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.interfaces import Sample, SampleParams
 from tests.r3l.fakes import CHATML, CharTokenizer, Corridor
 
 LLAMA3 = (

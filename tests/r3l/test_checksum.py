@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3l.checksum import checksum
+from r3l.weights.checksum import checksum
 
 ROW = 8 * 4096  # bytes
 DATA = np.random.default_rng(0).integers(0, 256, 3 * ROW + 100, dtype=np.uint8)

@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from r3l.compiled import compiled, prepare, read, written
+from r3l.weights.numba_loops import compiled, prepare, read, written
 
 
 def from_nowhere(source: str) -> Callable[..., int]:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ValidationError
 
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
-from r3l.protocols import EnvSpec
+from r3l.rollout.interfaces import EnvSpec
 
 
 def error_of(*overrides, path=None):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3l.credit import group_masks, pivot_mask
+from r3l.algorithms.credit import group_masks, pivot_mask
 
 step_lengths = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 

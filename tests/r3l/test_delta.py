@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from r3l.delta import Patch, apply, encode
 from r3l.errors import WeightsError
-from r3l.weights import LOOPBACK, NETWORK
+from r3l.weights.chunks import LOOPBACK, NETWORK
+from r3l.weights.patch import Patch, apply, encode
 
 WIDTHS = {2: np.uint16, 4: np.uint32}
 

@@ -11,8 +11,8 @@ import pytest
 
 from r3l.config import load
 from r3l.errors import ReplayDiverged, UserError
-from r3l.explore import explore_group
 from r3l.records import SlotResult, Task
+from r3l.rollout.group import explore_group
 from tests.r3l.fakes import Corridor, ScriptedPolicy
 
 TASK = Task("corridor/0", "corridor", seed=7)
@@ -247,7 +247,7 @@ def test_seeds_are_fixed_by_the_group_and_differ_between_its_parts() -> None:
 
 
 def test_replay_names_the_step_that_differs() -> None:
-    from r3l.rollout import restore
+    from r3l.rollout.attempt import restore
 
     base = by_slot(explore(learner_of_advice()))["base", 0].trajectory
     assert base is not None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from r3l import algorithms, loss
-from r3l.config import AlgorithmConfig
+from r3l.algorithms import losses, registry
+from r3l.algorithms.settings import AlgorithmConfig
 
 VOCAB, WIDTH, ALPHA, LAMBDA = 11, 6, 3.0, 0.5
 
@@ -85,7 +85,7 @@ def logprobs_of(model, ids):
 
 
 def r3l_loss(model, group, rows=slice(None)):
-    algorithm = algorithms.get(AlgorithmConfig(alpha=ALPHA, sft_weight=LAMBDA))
+    algorithm = registry.get(AlgorithmConfig(alpha=ALPHA, sft_weight=LAMBDA))
     advantages, keep = algorithm.advantages([one.reward for one in group], group)
     assert keep.all()
     ids, mask_BT = padded(group, algorithm.masks(group))
@@ -167,4 +167,4 @@ def test_the_auxiliary_loss_is_the_mean_token_nll(make_trajectory):
             total = total - torch.log_softmax(logits[t - 1], -1)[int(one.token_ids[t])]
             count += 1
     want = gradient(LAMBDA * total / count, model)
-    assert relative(gradient(LAMBDA * loss.sft(logprobs, mask_BT), model), want) < 1e-12
+    assert relative(gradient(LAMBDA * losses.sft(logprobs, mask_BT), model), want) < 1e-12

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3l import loss
+from r3l.algorithms import losses
 
 NORMALIZE = ["trajectory", "token"]
 
@@ -71,19 +71,19 @@ def slow_gspo(mask, adv, lp, old, normalize):
 
 LOSSES = {
     "policy_gradient": (
-        lambda b, **k: loss.policy_gradient(b["lp"], b["mask"], b["adv"], **k),
+        lambda b, **k: losses.policy_gradient(b["lp"], b["mask"], b["adv"], **k),
         term_policy_gradient,
     ),
-    "opmd": (lambda b, **k: loss.opmd(b["lp"], b["mask"], b["adv"], tau=0.5, **k), term_opmd),
+    "opmd": (lambda b, **k: losses.opmd(b["lp"], b["mask"], b["adv"], tau=0.5, **k), term_opmd),
     "ppo_clip": (
-        lambda b, **k: loss.ppo_clip(b["lp"], b["old"], b["mask"], b["adv"], clip_high=0.28, **k),
+        lambda b, **k: losses.ppo_clip(b["lp"], b["old"], b["mask"], b["adv"], clip_high=0.28, **k),
         term_ppo,
     ),
-    "shaped": (lambda b, **k: loss.shaped(b["lp"], b["mask"], b["adv"], **k), term_shaped),
-    "sft": (lambda b, **k: loss.sft(b["lp"], b["mask"], **k), term_sft),
-    "k3_kl": (lambda b, **k: loss.k3_kl(b["lp"], b["ref"], b["mask"], **k), term_k3),
+    "shaped": (lambda b, **k: losses.shaped(b["lp"], b["mask"], b["adv"], **k), term_shaped),
+    "sft": (lambda b, **k: losses.sft(b["lp"], b["mask"], **k), term_sft),
+    "k3_kl": (lambda b, **k: losses.k3_kl(b["lp"], b["ref"], b["mask"], **k), term_k3),
     "gspo": (
-        lambda b, **k: loss.gspo(
+        lambda b, **k: losses.gspo(
             b["lp"], b["old"], b["mask"], b["adv"], clip_low=0.1, clip_high=0.2, **k
         ),
         None,
@@ -181,37 +181,37 @@ def batch_of_two():
 def test_policy_gradient_literal_numbers():
     b = batch_of_two()
     # (3·(1+2+3)/3 − (0.5+1)/2) / 2 and (3·6 − 1.5)/5
-    assert loss.policy_gradient(b["lp"], b["mask"], b["adv"]).item() == pytest.approx(2.625)
-    token = loss.policy_gradient(b["lp"], b["mask"], b["adv"], normalize="token")
+    assert losses.policy_gradient(b["lp"], b["mask"], b["adv"]).item() == pytest.approx(2.625)
+    token = losses.policy_gradient(b["lp"], b["mask"], b["adv"], normalize="token")
     assert token.item() == pytest.approx(3.3)
-    assert loss.opmd(b["lp"], b["mask"], b["adv"]).item() == pytest.approx(2.625 / 2)
+    assert losses.opmd(b["lp"], b["mask"], b["adv"]).item() == pytest.approx(2.625 / 2)
 
 
 def test_sft_literal_numbers():
     b = batch_of_two()
-    assert loss.sft(b["lp"], b["mask"]).item() == pytest.approx(7.5 / 5)
+    assert losses.sft(b["lp"], b["mask"]).item() == pytest.approx(7.5 / 5)
 
 
 def test_ppo_clip_literal_numbers():
     b = batch_of_two()
     up = math.exp(0.5)  # clipping never helps a negative advantage upwards
-    got = loss.ppo_clip(b["lp"], b["old"], b["mask"], b["adv"])
+    got = losses.ppo_clip(b["lp"], b["old"], b["mask"], b["adv"])
     assert got.item() == pytest.approx((-3 + (up + 1) / 2) / 2)
-    got = loss.ppo_clip(b["lp"], b["old"], b["mask"], -b["adv"])
+    got = losses.ppo_clip(b["lp"], b["old"], b["mask"], -b["adv"])
     assert got.item() == pytest.approx((3 - (1.2 + 1) / 2) / 2)
 
 
 def test_gspo_literal_numbers():
     b = batch_of_two()
     s = math.exp(0.25)
-    assert loss.gspo(b["lp"], b["old"], b["mask"], b["adv"]).item() == pytest.approx((-3 + s) / 2)
-    got = loss.gspo(b["lp"], b["old"], b["mask"], -b["adv"])
+    assert losses.gspo(b["lp"], b["old"], b["mask"], b["adv"]).item() == pytest.approx((-3 + s) / 2)
+    got = losses.gspo(b["lp"], b["old"], b["mask"], -b["adv"])
     assert got.item() == pytest.approx((3 - 1.0004) / 2)
 
 
 def test_shaped_literal_numbers():
     lp = tensor([[math.log(0.1), math.log(0.9)]]).requires_grad_(True)
-    got = loss.shaped(lp, torch.ones(1, 2, dtype=torch.bool), tensor([2.0]))
+    got = losses.shaped(lp, torch.ones(1, 2, dtype=torch.bool), tensor([2.0]))
     assert got.item() == pytest.approx(-2 * (0.5 + 0.9) / 2)
     got.backward()  # d/d log π of π/(π + γ) is πγ/(π + γ)²
     assert lp.grad.tolist() == [pytest.approx([-0.1 * 0.1 / 0.2**2, -0.9 * 0.1 / 1.0**2])]
@@ -219,7 +219,7 @@ def test_shaped_literal_numbers():
 
 def test_k3_literal_numbers():
     lp, ref = tensor([[-1.0, -1.0]]), tensor([[-1.0, -1.0 + math.log(2)]])
-    got = loss.k3_kl(lp, ref, torch.ones(1, 2, dtype=torch.bool))
+    got = losses.k3_kl(lp, ref, torch.ones(1, 2, dtype=torch.bool))
     assert got.item() == pytest.approx((1 - math.log(2)) / 2)
 
 
@@ -227,11 +227,11 @@ def test_clip_fraction_counts_tokens_the_clip_silences():
     b = batch_of_two()
     args = (b["lp"], b["old"], b["mask"])
     clip = {"clip_low": 0.2, "clip_high": 0.2}
-    assert loss.clip_fraction(*args, b["adv"], **clip).item() == 0.0
-    assert loss.clip_fraction(*args, -b["adv"], **clip).item() == pytest.approx(0.25)
-    whole = loss.clip_fraction(*args, -b["adv"], sequence=True, **clip)
+    assert losses.clip_fraction(*args, b["adv"], **clip).item() == 0.0
+    assert losses.clip_fraction(*args, -b["adv"], **clip).item() == pytest.approx(0.25)
+    whole = losses.clip_fraction(*args, -b["adv"], sequence=True, **clip)
     assert whole.item() == pytest.approx(0.5)
-    token = loss.clip_fraction(*args, -b["adv"], normalize="token", **clip)
+    token = losses.clip_fraction(*args, -b["adv"], normalize="token", **clip)
     assert token.item() == pytest.approx(1 / 5)
 
 
@@ -242,9 +242,9 @@ def test_clipped_tokens_are_those_without_gradient(sequence, batch):
     lp = batch["lp"].clone().requires_grad_(True)
     args = (lp, batch["old"], batch["mask"], batch["adv"])
     clip = {"clip_low": 0.2, "clip_high": 0.3}
-    (loss.gspo if sequence else loss.ppo_clip)(*args, normalize="token", **clip).backward()
+    (losses.gspo if sequence else losses.ppo_clip)(*args, normalize="token", **clip).backward()
     silent = (lp.grad == 0) & batch["mask"] & (batch["adv"] != 0)[:, None]
-    fraction = loss.clip_fraction(*args, sequence=sequence, normalize="token", **clip)
+    fraction = losses.clip_fraction(*args, sequence=sequence, normalize="token", **clip)
     assert fraction.item() == pytest.approx(silent.sum().item() / max(batch["mask"].sum(), 1))
 
 
@@ -253,9 +253,9 @@ def test_a_policy_far_from_the_sampler_gives_finite_losses():
     old, mask = torch.full((2, 1), -1e4), torch.ones(2, 1, dtype=torch.bool)
     adv = torch.tensor([0.0, -1.0])
     for value in (
-        loss.ppo_clip(lp, old, mask, adv),
-        loss.gspo(lp, old, mask, adv),
-        loss.k3_kl(old, lp, mask),
+        losses.ppo_clip(lp, old, mask, adv),
+        losses.gspo(lp, old, mask, adv),
+        losses.k3_kl(old, lp, mask),
     ):
         assert torch.isfinite(value)
         value.backward()
@@ -264,7 +264,7 @@ def test_a_policy_far_from_the_sampler_gives_finite_losses():
 
 def test_half_precision_is_lifted_before_it_is_summed():
     lp = torch.full((1, 4096), -1.0, dtype=torch.bfloat16)
-    got = loss.sft(lp, torch.ones(1, 4096, dtype=torch.bool))
+    got = losses.sft(lp, torch.ones(1, 4096, dtype=torch.bool))
     assert got.dtype == torch.float32 and got.item() == 1.0
 
 
@@ -305,21 +305,21 @@ def test_bad_arguments_are_named():
     b = batch_of_two()
     lp, mask, adv = b["lp"], b["mask"], b["adv"]
     with pytest.raises(ValueError, match=r"mask is torch\.float64"):
-        loss.sft(lp, mask.double())
+        losses.sft(lp, mask.double())
     with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 2\)"):
-        loss.sft(lp, mask[:, :2])
+        losses.sft(lp, mask[:, :2])
     with pytest.raises(ValueError, match=r"advantages have shape \(1,\) for 2 rows"):
-        loss.policy_gradient(lp, mask, adv[:1])
+        losses.policy_gradient(lp, mask, adv[:1])
     with pytest.raises(ValueError, match=r"weights have shape \(3,\) for 2 rows"):
-        loss.sft(lp, mask, weights_B=torch.ones(3))
+        losses.sft(lp, mask, weights_B=torch.ones(3))
     with pytest.raises(ValueError, match="normalize is 'batch'"):
-        loss.sft(lp, mask, normalize="batch")  # type: ignore[arg-type]
+        losses.sft(lp, mask, normalize="batch")  # type: ignore[arg-type]
     for denominator in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="denominator"):
-            loss.sft(lp, mask, denominator=denominator)
+            losses.sft(lp, mask, denominator=denominator)
     with pytest.raises(ValueError, match="gamma"):
-        loss.shaped(lp, mask, adv, gamma=0.0)
+        losses.shaped(lp, mask, adv, gamma=0.0)
     with pytest.raises(ValueError, match="tau"):
-        loss.opmd(lp, mask, adv, tau=-1.0)
+        losses.opmd(lp, mask, adv, tau=-1.0)
     with pytest.raises(ValueError, match="clip_low"):
-        loss.ppo_clip(lp, lp, mask, adv, clip_low=1.5)
+        losses.ppo_clip(lp, lp, mask, adv, clip_low=1.5)

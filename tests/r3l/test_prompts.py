@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from r3l.credit import pivot_mask
+from r3l.algorithms.credit import pivot_mask
 from r3l.errors import ReflectionError
-from r3l.prompts import Prompts, attempt_log
-from r3l.reflection import FIELDS, Reflection, json_schema, parse
+from r3l.rollout.prompts import Prompts, attempt_log
+from r3l.rollout.reflection import FIELDS, Reflection, json_schema, parse
 
 
 def test_steps_are_numbered_alike_in_the_log_the_prompt_and_the_spans(make_trajectory):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r3l.errors import ReflectionError
-from r3l.reflection import CAUSES, FIELDS, MAX_CHARS, Reflection, json_schema, parse
+from r3l.rollout.reflection import CAUSES, FIELDS, MAX_CHARS, Reflection, json_schema, parse
 
 GOOD = {
     "trajectory_summary": "Went north, found { nothing }.",

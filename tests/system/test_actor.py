@@ -13,8 +13,8 @@ import pytest
 from safetensors.torch import load_file
 
 from buffer import BufferClient, Lease
-from buffer.keys import generate
-from envs.builtin import builtin_policy
+from buffer.wire.curve_keys import generate
+from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
 from launch.plan import DEMO
 from learner.publisher import WeightPublisher

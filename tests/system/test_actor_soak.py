@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from buffer import BufferClient, offline
-from buffer.store import Store
-from buffer.verify import verify
+from buffer import BufferClient
+from buffer.storage.store import Store
+from buffer.tools import offline
+from buffer.tools.verify import verify
 from tests.system.test_actor import Job
 
 MINUTES = float(os.environ.get("R3L_SOAK_MINUTES", "0"))

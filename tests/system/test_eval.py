@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from actors.engine import CPU_ENVIRONMENT
-from envs.builtin import builtin_policy
+from envs.builtin.policy import builtin_policy
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parent.parent.parent

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from buffer.keys import generate
-from buffer.store import Store
-from buffer.verify import verify
+from buffer.storage.store import Store
+from buffer.tools.verify import verify
+from buffer.wire.curve_keys import generate
 from tests.system.generate import PROMPT
 
 pytestmark = pytest.mark.system
@@ -286,7 +286,7 @@ def rank_of(run: Path, rank: int) -> psutil.Process:
 
 def trained_once(run: Path) -> bool:
     """Whether the ledger has every step once and every group in one step."""
-    from buffer.store import Store
+    from buffer.storage.store import Store
 
     store = Store(run / "buffer", map_gib=64, read_only=True)
     with store.read() as txn:

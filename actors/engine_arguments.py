@@ -1,0 +1,112 @@
+"""vLLM's engine arguments: ours, the user's, and which there are at all.
+
+    ours (from r3l.config)  <-  actor.engine, where it names none of ours
+
+Checking what the user asks for does not import vllm, so that a launcher can.
+"""
+
+from __future__ import annotations
+
+import ast
+from difflib import get_close_matches
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from r3l.config import ActorConfig
+from r3l.errors import UserError
+
+OWNED_ARGUMENTS = {
+    "model": "model",
+    "max_model_len": "actor.max_model_len",
+    "dtype": "actor.dtype",
+    "seed": "seed",
+    "weight_transfer_config": None,
+    "worker_extension_cls": None,
+    "enable_prefix_caching": None,
+}
+"""Engine arguments the actor sets itself, and where the user sets them instead."""
+
+
+def check_engine_arguments(config: ActorConfig) -> None:
+    """Raise UserError for an engine argument that is ours, and for one that vLLM does not know."""
+    for name in config.engine:
+        if name in OWNED_ARGUMENTS:
+            instead = OWNED_ARGUMENTS[name]
+            hint = f"set {instead} instead" if instead else "leave it out"
+            raise UserError(f"actor.engine.{name}: set by the actor itself; {hint}")
+        known = known_arguments()
+        if known and name not in known:
+            near = get_close_matches(name.replace("-", "_").lower(), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see vLLM's engine arguments"
+            raise UserError(f"actor.engine.{name}: vLLM knows no engine argument of that name; "
+                            f"{hint}")  # fmt: skip
+
+
+@cache
+def known_arguments() -> frozenset[str]:
+    """The fields of vLLM's AsyncEngineArgs, read from its source: importing it takes ten seconds
+    and half a GiB, which a launcher would keep for the whole run. Empty where there is no source:
+    the actor then says what is missing."""
+    vllm = find_spec("vllm")
+    source = Path(vllm.origin).parent / "engine" / "arg_utils.py" if vllm and vllm.origin else None
+    if source is None or not source.is_file():
+        return frozenset()
+    return frozenset(
+        field.target.id
+        for part in ast.parse(source.read_bytes()).body
+        if isinstance(part, ast.ClassDef) and part.name in ("EngineArgs", "AsyncEngineArgs")
+        for field in part.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    )
+
+
+def engine_arguments(
+    model: Path, config: ActorConfig, context_length: int, seed: int
+) -> dict[str, Any]:
+    """vLLM's engine arguments: ours, then the user's. Raises UserError for one that is ours."""
+    import torch
+    from vllm.config import StructuredOutputsConfig, WeightTransferConfig
+
+    from actors.weights.vllm_backend import BACKEND, WORKER_EXTENSION
+
+    check_engine_arguments(config)
+    on_cpu = {} if torch.cuda.is_available() else _cpu_arguments(context_length)
+    return {
+        "model": str(model),
+        "dtype": config.dtype if config.dtype != "auto" else _auto_dtype(),
+        "max_model_len": context_length,
+        "skip_tokenizer_init": False,
+        "enable_prefix_caching": True,
+        "generation_config": "vllm",
+        "seed": seed,
+        # Weak models fill their budget with the white space a grammar leaves open.
+        "structured_outputs_config": StructuredOutputsConfig(
+            backend="xgrammar", disable_any_whitespace=True
+        ),
+        "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
+        "worker_extension_cls": WORKER_EXTENSION,
+        **on_cpu,
+        **config.engine,
+    }
+
+
+def _cpu_arguments(context_length: int) -> dict[str, Any]:
+    """No prefill cut in two: vLLM 0.32 rewinds the random stream of a seeded request whose
+    prefill is cut, which CPU generators cannot do. Small cache blocks, so that short prompts
+    share their prefix too. A cache of a GiB: vLLM would take half the machine's memory."""
+    return {
+        "enforce_eager": True,
+        "distributed_executor_backend": "uni",
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(8192, context_length),
+        "block_size": 32,
+        "kv_cache_memory_bytes": 1 << 30,
+    }
+
+
+def _auto_dtype() -> str:
+    import torch
+
+    return "bfloat16" if torch.cuda.is_available() else "float32"

@@ -1,0 +1,129 @@
+"""The policy behind a running `vllm serve`: the same tokens in and out, over HTTP.
+
+Its /v1/completions takes and returns token ids, so nothing is tokenised again; the tokenizer, for
+the chat format, is read from the model's folder. The weights do not change: version 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from r3l.errors import EngineDead, EngineFailed, UserError
+from r3l.model_folder import read_tokenizer
+from r3l.rollout.chat import ChatFormat, EarlierReasoning
+from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
+
+CONNECT_S = 10.0
+ANSWER_S = 1800.0
+"""One response of a busy server may take long; a dead one refuses the connection."""
+
+
+class ServedPolicy:
+    """A `r3l.rollout.interfaces.Policy` on the model that a server serves."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, model: str, chat: ChatFormat, context_length: int
+    ) -> None:
+        self.client, self.model, self.chat = client, model, chat
+        self.context_length = context_length
+
+    @classmethod
+    async def connect(
+        cls, url: str, folder: Path, earlier_reasoning: EarlierReasoning = "refuse"
+    ) -> ServedPolicy:
+        """Ask a server what it serves. Raises UserError where there is none at `url`, or where
+        its model is not called as `folder` is."""
+        tokenizer = read_tokenizer(folder, f"--model {folder}")
+        chat = ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
+        try:
+            base = httpx.URL(url.rstrip("/").removesuffix("/v1"))
+        except httpx.InvalidURL as error:
+            raise UserError(f"--engine {url}: no URL ({error}); write http://host:port") from None
+        if base.scheme not in ("http", "https") or not (base.port or 80) < 1 << 16:
+            raise UserError(f"--engine {url}: must look like http://host:port, port up to 65535")
+        client = httpx.AsyncClient(
+            base_url=base,
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            limits=httpx.Limits(max_connections=None),
+        )
+        try:
+            answer = await client.get("/v1/models", timeout=CONNECT_S)
+            answer.raise_for_status()
+            served = answer.json()["data"][0]
+            name, length = str(served["id"]), int(served["max_model_len"])
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            await client.aclose()
+            raise UserError(
+                f"--engine {url}: no vLLM server answers there ({type(error).__name__}: {error}); "
+                "start one with: vllm serve MODEL_FOLDER"
+            ) from None
+        root = str(served.get("root") or name)
+        if Path(root).name != folder.name:
+            await client.aclose()
+            raise UserError(f"--engine {url}: serves {root}, not --model {folder}; name the same")
+        return cls(client, name, chat, length)
+
+    async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
+        """Sample one response. Raises EngineFailed when the server refuses the request, EngineDead
+        when it is gone."""
+        room = self.context_length - len(token_ids)
+        if room <= 0:
+            return Sample((), (), 0, "overflow")
+        try:
+            answer = await self.client.post(
+                "/v1/completions", json=self._body(token_ids, params, room)
+            )
+        except httpx.HTTPError as error:
+            raise EngineDead(f"the engine at {self.client.base_url} is gone: {error!r}") from error
+        if answer.status_code != 200:
+            raise EngineFailed(
+                f"the engine refused {len(token_ids)} tokens: {answer.status_code} "
+                f"{answer.text[:300]}",
+                cause="engine_request",
+            )
+        try:
+            choice = answer.json()["choices"][0]
+            tokens = tuple(int(token) for token in choice["token_ids"])
+            logprobs = tuple(float(value) for value in choice["logprobs"]["token_logprobs"])
+            cut = choice["finish_reason"] == "length"
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineFailed(
+                f"the engine's answer holds no tokens ({error!r}); is it a vLLM that knows "
+                "return_token_ids?",
+                cause="engine_answer",
+            ) from error
+        reason: FinishReason = "stop"
+        if cut:
+            reason = "overflow" if room < params.max_tokens else "length"
+        return Sample(tokens, logprobs, 0, reason)
+
+    def _body(self, token_ids: Sequence[int], params: SampleParams, room: int) -> dict[str, Any]:
+        """A request that names every sampling parameter: a server's defaults may be others."""
+        body = {
+            "model": self.model,
+            "prompt": list(token_ids),
+            "max_tokens": min(params.max_tokens, room),
+            "temperature": params.temperature,
+            "seed": params.seed,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "stop": list(params.stop),
+            "include_stop_str_in_output": True,
+            "stop_token_ids": [self.chat.end_id],
+        }
+        if params.json_schema is not None:
+            body["structured_outputs"] = {"json": params.json_schema}
+        return body
+
+    async def aclose(self) -> None:
+        """Let go of the connections."""
+        await self.client.aclose()

@@ -1,0 +1,71 @@
+"""How many attempts to keep going so that the engine has enough requests.
+
+An attempt is a request in the engine only part of the time; the rest its environment takes. The
+slower the environment, the more attempts it takes to keep the engine busy.
+"""
+
+from __future__ import annotations
+
+import time
+
+SMOOTHING = 0.1  # weight of one observation; observed every 0.1 s: a memory of a second
+LEAST_SHARE = 0.125  # however slow the environment, at most 8 attempts for each request wanted
+
+
+class Occupancy:
+    """Keeps a running mean of the share of live attempts that are requests in the engine."""
+
+    def __init__(self, target: int) -> None:
+        self.target, self.share = target, 1.0
+
+    def observe(self, running: int, live: int) -> None:
+        """Take in that `running` of `live` attempts have a request in the engine just now."""
+        if live:
+            seen = min(max(running / live, LEAST_SHARE), 1.0)
+            self.share += SMOOTHING * (seen - self.share)
+
+    def admits(self, live: int, more: int) -> bool:
+        """Whether `more` attempts beside `live` ones stay within the target (one always may)."""
+        return live == 0 or (live + more) * self.share <= self.target
+
+    def missing(self, live: int) -> float:
+        """Share of the wanted requests that the live attempts do not provide, 0 to 1."""
+        return max(0.0, 1.0 - live * self.share / self.target)
+
+
+class Idleness:
+    """Time in which the engine lacked requests because no lease was granted.
+
+    Entered while a lease is waited for; `observe` says what share of the wanted requests is
+    missing from now on.
+    """
+
+    def __init__(self) -> None:
+        self._waiting, self._missing = False, 0.0
+        self._idle_s, self._since = 0.0, time.monotonic()
+        self._reported = (0.0, self._since)
+
+    def __enter__(self) -> None:
+        self._advance()
+        self._waiting = True
+
+    def __exit__(self, *_: object) -> None:
+        self._advance()
+        self._waiting = False
+
+    def observe(self, missing: float) -> None:
+        """Take in the share of the wanted requests that is missing, 0 to 1."""
+        self._advance()
+        self._missing = missing
+
+    def share(self) -> float:
+        """Idle share of the time since the previous call."""
+        self._advance()
+        idle_s, then = self._reported
+        self._reported = (self._idle_s, self._since)
+        return (self._idle_s - idle_s) / max(self._since - then, 1e-6)
+
+    def _advance(self) -> None:
+        now = time.monotonic()
+        self._idle_s += (now - self._since) * self._missing * self._waiting
+        self._since = now

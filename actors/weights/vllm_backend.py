@@ -1,0 +1,148 @@
+"""The vLLM weight-transfer engine `zmq`: loads a staged weight set into a running engine.
+
+The actor process fetches a set over ZeroMQ while generation goes on (actors/weights/subscriber.py)
+and stages it in shared memory (actors/weights/staging.py); every engine worker of this host then
+maps it. So the engine stands still only for the load itself, and a slow or dead publisher never
+stops it.
+
+vLLM finds `register` through the entry point group `vllm.general_plugins`, in each process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.platforms import current_platform
+
+from actors.parent_death import end_with_starter
+from r3l.weights.manifest import Manifest
+
+BACKEND = "zmq"
+WORKER_EXTENSION = "actors.weights.vllm_backend.WeightDigest"
+DIGEST_WORDS = 1 << 20  # 64-bit words summed at a time
+
+
+@dataclass
+class StagedInit(WeightTransferInitInfo):
+    """Nothing to agree on: each update names its own file."""
+
+
+@dataclass
+class StagedUpdate(WeightTransferUpdateInfo):
+    """`path` of the staged bytes and the manifest that describes them."""
+
+    path: str
+    manifest: dict[str, Any]
+
+
+class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate]):
+    """Loads staged checkpoint-format weights through the model's own loaders, layer by layer."""
+
+    init_info_cls = StagedInit
+    update_info_cls = StagedUpdate
+
+    def init_transfer_engine(self, init_info: StagedInit) -> None:
+        """No connection is held by the worker."""
+
+    def start_weight_update(self) -> None:
+        """Give every layer its checkpoint-format parameters back."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: StagedUpdate) -> None:
+        """Map the staged file and load its tensors."""
+        manifest = Manifest.from_wire(update_info.manifest)
+        self.model.load_weights(staged_tensors(update_info.path, manifest))
+
+    def finish_weight_update(self) -> None:
+        """Repack every layer for its kernels."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)
+        self._repack_tied_heads()
+
+    def _repack_tied_heads(self) -> None:
+        """A head tied to the embedding is no checkpoint tensor, so the reload passes it by;
+        on CPU it computes from a packed copy, which would keep the old weights."""
+        if not current_platform.is_cpu():
+            return
+        for module in self.model.modules():
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
+
+    def shutdown(self) -> None:
+        """Nothing is held."""
+
+
+def staged_tensors(path: str, manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) pairs over a private mapping of the staged file."""
+    size = manifest.layout.total_bytes
+    data = torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
+    for entry in manifest.layout.tensors:
+        flat = data[entry.offset : entry.offset + entry.nbytes]
+        yield entry.name, flat.view(getattr(torch, entry.dtype)).view(entry.shape)
+
+
+class WeightDigest:
+    """Mixed into vLLM's worker, which then answers what weights it holds.
+
+    vLLM's own checksums copy every tensor to the host, seconds in which no token is sampled.
+    """
+
+    model_runner: Any
+
+    def r3l_weight_digest(self) -> str:
+        """Hash of every parameter of this worker, in the layout its kernels use."""
+        return digest(self.model_runner.get_model())
+
+
+def digest(model: torch.nn.Module) -> str:
+    """Hash of a model's parameters, reduced where they are: each block of 64-bit words becomes
+    one sum, weighted with fixed odd numbers (so that every changed word changes it), mod 2^64."""
+    whole = hashlib.blake2b(digest_size=16)
+    for name, parameter in model.named_parameters():
+        data = parameter.detach().contiguous().view(-1).view(torch.uint8)
+        split = len(data) // 8 * 8
+        odd = _odd_numbers(DIGEST_WORDS, data.device)
+        blocks = data[:split].view(torch.int64).split(DIGEST_WORDS)
+        sums = [_weighted(block, odd[: len(block)]) for block in blocks]
+        whole.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
+        whole.update(torch.stack(sums).cpu().numpy().tobytes() if split else b"")
+        whole.update(data[split:].cpu().numpy().tobytes())
+    return whole.hexdigest()
+
+
+def _weighted(words: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """The sum of words, each times its factor, mod 2^64."""
+    if words.device.type == "cpu":  # a GPU has no such product of integers
+        return torch.dot(words, factors)
+    return (words * factors).sum()
+
+
+@functools.cache
+def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randint(-(1 << 62), 1 << 62, (count,), generator=generator) | 1).to(device)
+
+
+def register() -> None:
+    """Entry point: make the backend known to this process; may be called more than once."""
+    end_with_starter()
+    # The reload warns of every layer without tensors of its own, at each update.
+    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+    if BACKEND not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(BACKEND, StagedWeightTransferEngine)

@@ -1,0 +1,92 @@
+"""Who holds drawn groups, and for how long: no consumer that died keeps them for ever.
+
+A draw is open until it is committed, discarded or given back. Its deadline is `draw_s` seconds
+after its consumer spoke last: asked for a draw, committed, discarded. Nothing about it is
+written: a service that starts waits the whole time for everyone who holds draws, since while it
+was away nobody could speak to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from buffer.groups.unit_of_work import Book
+from buffer.storage.rows import DrawEntry, DrawOutcome
+from r3l.records import GroupState
+
+log = logging.getLogger(__name__)
+
+
+def hear(book: Book, consumer: str) -> None:
+    """Put off the deadline of everything a consumer drew."""
+    holders = {drawn.consumer for drawn in book.index.draws.values()}
+    known = {name: at for name, at in book.index.heard.items() if name in holders}
+    book.index.heard = known | {consumer: book.now}
+
+
+def notice_expired(book: Book) -> None:
+    """Give back, and count, the draws of consumers that have been silent for too long."""
+    index, limit = book.index, book.settings.draw_s
+    for name in {drawn.consumer for drawn in index.draws.values()}:
+        silent = book.now - index.heard.setdefault(name, book.now)
+        if 0 < limit < silent:
+            count = give_back(book, name, "expired")
+            log.warning(
+                "%s drew %d groups and has been silent for %.0f s (draw-s %.0f): they can be "
+                "drawn again",
+                name, count, silent, limit,
+            )  # fmt: skip
+
+
+def give_back(book: Book, consumer: str, outcome: DrawOutcome) -> int:
+    """Make all that a consumer drew and did not commit drawable; returns how many groups."""
+    given = 0
+    for drawn in [d for d in book.index.draws.values() if d.consumer == consumer]:
+        given += _undraw(book, drawn)
+        book.save_draw(replace(drawn, outcome=outcome))
+        if outcome == "expired":
+            book.count("draws_expired")
+    return given
+
+
+def is_free(book: Book, group_id: str) -> bool:
+    """A group of a draw that was given back has not been drawn by anyone or dropped since."""
+    entry = book.find(group_id)
+    if entry is None:
+        return False
+    again = entry.state == "trained" and entry.draw_id == 0
+    return entry.state == "complete" or (again and len(entry.steps) < book.index.reuse)
+
+
+def held_by(draws: Mapping[int, DrawEntry]) -> dict[str, int]:
+    """Groups in open draws, by consumer."""
+    held: Counter[str] = Counter()
+    for drawn in draws.values():
+        held[drawn.consumer] += len(drawn.groups)
+    return dict(held)
+
+
+def named(book: Book) -> str:
+    """Who holds drawn groups, for those who wait for them; "" if nobody does."""
+    heard, limit = book.index.heard, book.settings.draw_s
+    after = f", given back after {limit:.0f} s" if limit else ""
+    return ", ".join(
+        f"{name:.80} holds {count} drawn groups (last heard of "
+        f"{book.now - heard.get(name, book.now):.0f} s ago{after})"
+        for name, count in sorted(held_by(book.index.draws).items())[:3]
+    )
+
+
+def _undraw(book: Book, drawn: DrawEntry) -> int:
+    """Make the groups of an open draw what they were before it; returns how many."""
+    returned = 0
+    for group_id in drawn.groups:
+        entry = book.entry(group_id)
+        if entry.state == "drawn" and entry.draw_id == drawn.draw_id:
+            before: GroupState = "trained" if entry.steps else "complete"
+            book.save(entry.but(state=before, draw_id=0))
+            returned += 1
+    return returned

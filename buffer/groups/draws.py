@@ -1,0 +1,218 @@
+"""What the learner does to the store: batches, the ledger, its version (DESIGN §3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from buffer.groups import draw_deadlines, samplers
+from buffer.groups.leases import check_name
+from buffer.groups.results import check_cause
+from buffer.groups.samplers import Pick
+from buffer.groups.unit_of_work import Book
+from buffer.storage.counts import group_drops
+from buffer.storage.rows import DrawEntry, Entry, LedgerEntry
+from buffer.wire import messages
+from buffer.wire.messages import Amount
+from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
+
+
+def draw(book: Book, args: messages.AskDraw, rid: str) -> DrawEntry | None:
+    """Mark exactly `count` complete groups drawn, none older than η; None if too few are.
+
+    Groups that became too old are dropped here and counted as stale; those trained on before
+    and allowed to be again (samplers.Sampling) stand beside the new ones. What the consumer drew
+    at this version before and did not keep is drawn again, so that a learner that goes back to a
+    checkpoint learns the same steps again. Raises Conflict for a version more than a step beyond
+    the learner's: one wrong number would drop every group as stale.
+    """
+    _check_draw(book, args)
+    draw_deadlines.hear(book, args.consumer)
+    answered = book.index.draw_rids.get(rid)
+    if answered is not None:
+        return book.index.draws[answered]
+    draw_deadlines.notice_expired(book)
+    _drop_stale(book, args.version)
+    candidates = _candidates(book)
+    picked = _as_before(book, args, candidates) or _sample(book, args, candidates)
+    if not picked:
+        return None
+    settings, draw_id = book.settings, book.index.next_draw
+    picked = sorted(picked, key=lambda pick: pick.entry.group_id)
+    for pick in picked:
+        book.move(pick.entry, "drawn", draw_id=draw_id)
+    drawn = DrawEntry(
+        draw_id=draw_id,
+        rid=rid,
+        consumer=args.consumer,
+        version=args.version,
+        groups=tuple(pick.entry.group_id for pick in picked),
+        sampler=settings.sampling.name,
+        when=book.now,
+        probabilities=tuple(pick.probability for pick in picked),
+        weights=tuple(pick.weight for pick in picked),
+    )
+    book.save_draw(drawn)
+    book.count("draws")
+    book.count("drawn_groups", args.count)
+    return drawn
+
+
+def shortage(book: Book, args: messages.AskDraw) -> str:
+    """Why a draw cannot be filled: what there is instead, and who is waited for."""
+    index, settings = book.index, book.settings
+    fresh, ready = len(index.drawable()), len(_candidates(book))
+    resting = len(index.replayable()) - (ready - fresh)
+    unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
+    stale = group_drops(index.drops).get("stale", 0)
+    parts = [f"{ready} of {args.count} groups are there"]
+    if not index.tasks["train", ""]:
+        parts.append("no training task is registered")
+    elif unfinished > unheld:
+        parts.append(f"waits for actors to finish {unfinished - unheld}")
+    else:
+        parts.append("waits for actors: none holds a group")
+    if unheld:
+        parts.append(f"{unheld} unfinished ones are abandoned")
+    if resting:
+        parts.append(f"{resting} rest between two draws (cooldown {settings.sampling.cooldown})")
+    if book.full:
+        parts.append(f"the store is full: {book.full}")
+    if held := draw_deadlines.named(book):
+        parts.append(held)
+    if stale:
+        limit = book.max_staleness
+        parts.append(f"{stale} were dropped so far, more than {limit} steps old at a draw")
+    return "; ".join(parts)
+
+
+def release_draws(book: Book, args: messages.ReleaseDraws) -> Amount:
+    """Make what a consumer drew and did not commit drawable again; returns how many groups."""
+    return Amount(draw_deadlines.give_back(book, args.consumer, "released"))
+
+
+def commit(book: Book, args: messages.Commit) -> Amount:
+    """Write that a batch was trained in a step, and the version the step made.
+
+    A draw that expired can still be committed while all of its groups are free; raises
+    DrawExpired where they are not.
+    """
+    drawn = book.txn.draw(args.draw_id)
+    if drawn is None:
+        raise NotFound(f"there is no draw {args.draw_id}")
+    if drawn.outcome == "trained" and drawn.step == args.step:
+        return Amount(len(drawn.groups))
+    draw_deadlines.hear(book, drawn.consumer)
+    if drawn.outcome == "expired":
+        _check_free(book, drawn)
+    elif drawn.outcome != "open":
+        at = f" in step {drawn.step}" if drawn.outcome == "trained" else ""
+        raise Conflict(f"draw {args.draw_id} was {drawn.outcome}{at}; it cannot be committed")
+    if args.step < 0 or args.version < 0:
+        raise RecordError(f"step {args.step}, version {args.version}: neither may be negative")
+    taken = book.txn.ledger(args.step)
+    if taken is not None:
+        raise Conflict(f"step {args.step} was trained on draw {taken.draw_id} already")
+    for group_id in drawn.groups:
+        entry = book.entry(group_id)
+        steps = (*entry.steps, args.step)
+        book.move(entry, "trained", steps=steps, draw_id=drawn.draw_id)
+    book.save_draw(replace(drawn, outcome="trained", step=args.step))
+    book.txn.put_ledger(LedgerEntry(args.step, drawn.draw_id, args.version, drawn.groups, book.now))
+    book.count("trained", len(drawn.groups))
+    book.mark(version=max(args.version, book.index.marks.version))  # learners may overtake
+    return Amount(len(drawn.groups))
+
+
+def discard(book: Book, args: messages.Discard) -> Amount:
+    """Drop the groups of an open draw, counted under `cause`; returns how many.
+
+    Of a draw that expired, those that are still free.
+    """
+    check_name(args.cause, "cause")
+    check_cause(args.cause)
+    drawn = book.txn.draw(args.draw_id)
+    if drawn is None:
+        raise NotFound(f"there is no draw {args.draw_id}")
+    if drawn.outcome == "discarded":
+        return Amount(len(drawn.groups))
+    if drawn.outcome not in ("open", "expired"):
+        raise Conflict(f"draw {args.draw_id} was {drawn.outcome}; it cannot be discarded")
+    draw_deadlines.hear(book, drawn.consumer)
+    groups = drawn.groups
+    if drawn.outcome == "expired":
+        groups = tuple(group_id for group_id in groups if draw_deadlines.is_free(book, group_id))
+    for group_id in groups:
+        book.expire(book.entry(group_id), args.cause)
+    book.save_draw(replace(drawn, outcome="discarded"))
+    return Amount(len(groups))
+
+
+def _check_draw(book: Book, args: messages.AskDraw) -> None:
+    check_name(args.consumer, "consumer")
+    settings = book.settings
+    most = min(settings.per_step * (settings.max_staleness + 1), messages.GROUPS_LIMIT)
+    if not 1 <= args.count <= most:
+        raise LimitExceeded(
+            f"draw of {args.count} groups; with {settings.per_step} groups per step and "
+            f"max_staleness {settings.max_staleness} a draw has 1 to {most}",
+            limit=most,
+        )
+    if args.version < 0:
+        raise RecordError(f"draw at version {args.version}: it is negative", field="version")
+    known = book.index.marks.version
+    if args.version > known + 1:
+        raise Conflict(
+            f"draw at version {args.version}: the learner is at version {known} and may draw for "
+            f"{known + 1} at most, since what is too old for a draw is dropped; commit the steps "
+            "between, or call set_version if the learner starts there"
+        )
+
+
+def _sample(book: Book, args: messages.AskDraw, candidates: list[Entry]) -> list[Pick]:
+    """The candidates that the sampler picks; none if there are too few."""
+    if len(candidates) < args.count:
+        return []
+    chance = samplers.chance(book.settings.seed, book.index.next_draw)
+    return samplers.make(book.settings.sampling).pick(candidates, args.count, chance)
+
+
+def _as_before(book: Book, args: messages.AskDraw, candidates: list[Entry]) -> list[Pick]:
+    """The picks of a draw that is to be done again; none where one of its groups is gone."""
+    before = book.index.undone.get((args.consumer, args.version))
+    if before is None or len(before.groups) != args.count:
+        return []
+    entries = {entry.group_id: entry for entry in candidates}
+    if not entries.keys() >= set(before.groups):
+        return []
+    picks = zip(before.groups, before.probabilities, before.weights, strict=True)
+    return [Pick(entries[group_id], chance, weight) for group_id, chance, weight in picks]
+
+
+def _drop_stale(book: Book, version: int) -> None:
+    """Nothing older than η is a candidate; what was never trained on is counted as lost."""
+    oldest_useful = version - book.max_staleness
+    for entry in book.index.drawable_before(oldest_useful):
+        book.expire(entry, "stale")
+    for entry in book.index.replayable():
+        if entry.oldest < oldest_useful:
+            book.index.forget_replay(entry)
+
+
+def _candidates(book: Book) -> list[Entry]:
+    """Groups that may be drawn now, in the order they were leased."""
+    fresh = book.index.drawable()
+    since = book.index.next_draw - book.settings.sampling.cooldown
+    rested = [entry for entry in book.index.replayable() if entry.draw_id < since]
+    return sorted(fresh + rested, key=lambda e: e.group_id) if rested else fresh
+
+
+def _check_free(book: Book, drawn: DrawEntry) -> None:
+    """Raise DrawExpired if others have had groups of an expired draw since."""
+    lost = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(book, group_id)]
+    if lost:
+        raise DrawExpired(
+            f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired: nothing was heard of it for "
+            f"{book.settings.draw_s:.0f} s, and {len(lost)} of its {len(drawn.groups)} groups were "
+            f"drawn or dropped since ({lost[0]}); raise buffer.draw_s if steps take longer",
+            draw_id=drawn.draw_id,
+        )

@@ -1,0 +1,76 @@
+"""Retention: which groups leave the store so that it stays within its limits.
+
+Only closed groups can go: trained, expired, or a finished evaluation. What is leased, waits to
+be drawn or is drawn and not committed stays, whatever the limits say; so does, for `grace_s`
+seconds, what was closed just now, because a learner may still read an evaluation or go back to
+its last checkpoint. Of the rest the oldest go first, until none that is left breaks a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from buffer.storage.counts import held
+from buffer.storage.rows import Entry, Evicted, Retention
+
+if TYPE_CHECKING:
+    from buffer.groups.unit_of_work import Book
+    from buffer.storage.transaction import Txn
+
+CHUNK = 64  # groups in one transaction: few enough that nobody waits for them
+
+
+def plan(txn: Txn, limits: Retention, now: float, live: Container[str] = ()) -> Iterator[Entry]:
+    """The groups that have to go, oldest first. `live`: groups known not to be closed."""
+    if limits.unlimited:
+        return
+    figures = txn.counts()
+    yield from _walk(txn, limits, now, held(figures), figures["bytes"], txn.marks().version, live)
+
+
+def evict(book: Book, limits: Retention, most: int = CHUNK) -> Evicted:
+    """Remove up to `most` of the groups that have to go."""
+    if limits.unlimited:
+        return Evicted()
+    figures, version = book.index.counts, book.index.marks.version
+    walk = _walk(
+        book.txn, limits, book.now, held(figures), figures["bytes"], version, book.index.live
+    )
+    gone = list(islice(walk, most + 1))
+    for entry in gone[:most]:
+        book.evict(entry)
+    return summary(gone[:most], more=len(gone) > most)
+
+
+def summary(entries: list[Entry], more: bool = False) -> Evicted:
+    """The groups in a few numbers."""
+    if not entries:
+        return Evicted()
+    nbytes = sum(entry.nbytes for entry in entries)
+    return Evicted(len(entries), nbytes, entries[0].group_id, entries[-1].group_id, more)
+
+
+def _walk(
+    txn: Txn,
+    limits: Retention,
+    now: float,
+    groups: int,
+    nbytes: int,
+    version: int,
+    live: Container[str],
+) -> Iterator[Entry]:
+    for entry in txn.entries(skip=live):
+        if not entry.closed or now - entry.times.get(entry.state, 0.0) < limits.grace_s:
+            continue
+        behind = version - entry.oldest if entry.oldest >= 0 else float("inf")
+        if not (
+            (limits.groups is not None and groups > limits.groups)
+            or (limits.nbytes is not None and nbytes > limits.nbytes)
+            or (limits.age_s is not None and now - entry.times.get("leased", 0.0) > limits.age_s)
+            or (limits.versions is not None and behind > limits.versions)
+        ):
+            return
+        groups, nbytes = groups - 1, nbytes - entry.nbytes
+        yield entry

@@ -1,0 +1,163 @@
+"""Samplers: which of the drawable groups make the next batch.
+
+A sampler is given only groups that are complete, fresh enough, rested and not used up
+(buffer.groups.draws), in the order they were leased, and picks exactly `count` different ones. The
+same seed, draw number and candidates give the same batch. To add one, write a class and put it
+into SAMPLERS.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from buffer.storage.rows import Entry
+from r3l.errors import UserError
+
+FLOOR = 0.01  # priority of a group without contrast, so that none waits for ever to become stale
+Chance = Callable[[], np.random.Generator]  # made for those who ask for it
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is drawn, and how often.
+
+    `reuse`: times a group may be trained on; `cooldown`: draws that pass before a group is
+    drawn again. The rest is read by the prioritised sampler alone: `alpha` exponent of the
+    priority, `beta` exponent of the importance weight, `decay` share of its priority a group
+    loses with every step it was trained in.
+    """
+
+    name: str = "fifo"
+    reuse: int = 1
+    cooldown: int = 0
+    alpha: float = 1.0
+    beta: float = 1.0
+    decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A group of a batch.
+
+    `probability` P: that the first group picked from these candidates is this one, 1 where
+    nothing is left to chance. `weight`: importance weight (n P)^-β over n candidates, which
+    makes an average over draws with replacement an average over the candidates when β = 1
+    (prioritised experience replay, arXiv 1511.05952, section 3.4).
+    """
+
+    entry: Entry
+    probability: float = 1.0
+    weight: float = 1.0
+
+
+class Sampler(ABC):
+    """One way to choose a batch."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+
+    @abstractmethod
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+        """`count` different candidates."""
+
+
+class Fifo(Sampler):
+    """The groups leased first. With η = 0 a batch does not depend on who finished first."""
+
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+        return [Pick(entry) for entry in candidates[:count]]
+
+
+class Deadline(Sampler):
+    """The groups that become too old first."""
+
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+        ordered = sorted(candidates, key=lambda e: (e.oldest, e.group_id))
+        return [Pick(entry) for entry in ordered[:count]]
+
+
+class Freshest(Sampler):
+    """The groups of the newest policy version, later leases first among equals."""
+
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+        ordered = sorted(candidates, key=lambda e: (e.oldest, e.group_id), reverse=True)
+        return [Pick(entry) for entry in ordered[:count]]
+
+
+class Uniform(Sampler):
+    """Every group with the same probability, without replacement."""
+
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+        return _random(candidates, np.ones(len(candidates)), count, chance, beta=0.0)
+
+
+class Prioritised(Sampler):
+    """Groups whose rewards differ more are likelier: P ∝ (contrast · (1 − decay · u)⁺ + FLOOR)^α.
+
+    contrast: largest minus smallest reward; u: steps the group was trained in. Without
+    replacement: each further group is picked from those left, in proportion.
+    """
+
+    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+        contrast = np.array([entry.contrast for entry in candidates])
+        uses = np.array([len(entry.steps) for entry in candidates])
+        kept = np.maximum(0.0, 1.0 - self.sampling.decay * uses)
+        weights = (contrast * kept + FLOOR) ** self.sampling.alpha
+        return _random(candidates, weights, count, chance, self.sampling.beta)
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    "fifo": Fifo,
+    "deadline": Deadline,
+    "freshest": Freshest,
+    "uniform": Uniform,
+    "prioritised": Prioritised,
+}
+
+
+def make(sampling: Sampling) -> Sampler:
+    """The sampler of this name; raises UserError for one that is not there or a bad setting."""
+    if sampling.name not in SAMPLERS:
+        raise UserError(f"sampler {sampling.name!r} is unknown; there are {', '.join(SAMPLERS)}")
+    limits: dict[str, tuple[Any, Any]] = {
+        "reuse": (1, 1 << 20),
+        "cooldown": (0, 1 << 20),
+        "alpha": (0.0, 5.0),
+        "beta": (0.0, 1.0),
+        "decay": (0.0, 1.0),
+    }
+    for name, (least, most) in limits.items():
+        value = getattr(sampling, name)
+        if not least <= value <= most:
+            raise UserError(f"sampler {name} {value}: must be {least} to {most}")
+    return SAMPLERS[sampling.name](sampling)
+
+
+def chance(seed: int, draw_id: int) -> Chance:
+    """The random numbers of one draw: a restart or a replay draws the same ones."""
+    return lambda: np.random.default_rng([seed, draw_id])
+
+
+def _random(
+    candidates: Sequence[Entry],
+    weights: npt.NDArray[np.float64],
+    count: int,
+    chance: Chance,
+    beta: float,
+) -> list[Pick]:
+    """`count` picks one after the other, each in proportion to the weights of those left.
+
+    The smallest of independent exponential times with rates w_i is i's with probability
+    w_i / Σ w, and then the same holds for the rest (Efraimidis and Spirakis 2006).
+    """
+    arrival = chance().standard_exponential(len(candidates)) / weights
+    picked = np.argsort(arrival, kind="stable")[:count]
+    probability = weights / weights.sum()
+    importance = (len(candidates) * probability) ** -beta
+    return [Pick(candidates[i], float(probability[i]), float(importance[i])) for i in picked]

@@ -1,0 +1,141 @@
+"""One batch of changes: a write transaction, and the index that follows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from buffer.groups.index import Index
+from buffer.groups.samplers import Sampling
+from buffer.storage import counts
+from buffer.storage.rows import DrawEntry, Drop, Dropped, Entry, Retention
+from buffer.storage.transaction import Parts, Txn, not_found
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the service was started with.
+
+    `lease_s` seconds a lease lasts without a heartbeat; `max_staleness` η and `per_step` B as
+    in buffer.groups.admission; `sampling` which groups are drawn; `seed` of the task order and of
+    the draws; `free_floor` bytes of disk below which puts are refused. `straggler_s` seconds after
+    its first lease a training group with at least `min_base` finished base slots is completed
+    without the rest; 0: it waits for every slot. `retention`: what may stay in the store.
+    `draw_s` seconds drawn groups are kept for a consumer that is silent; 0: for ever.
+    """
+
+    lease_s: float = 120.0
+    max_staleness: int = 4
+    per_step: int = 16
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+    free_floor: int = 64 << 20
+    min_base: int = 1
+    straggler_s: float = 0.0
+    retention: Retention = field(default_factory=Retention)
+    draw_s: float = 3600.0
+
+
+class Book:
+    """Changes of one transaction. Verbs check everything first, then change.
+
+    `now`: wall-clock seconds; `full`: why new results are to be refused, or "".
+    """
+
+    def __init__(
+        self, txn: Txn, index: Index, settings: Settings, now: float, full: str = ""
+    ) -> None:
+        self.txn, self.index, self.settings, self.now = txn, index, settings, now
+        self.full = full
+        self._marked = False
+        self._counted: set[str] = set()
+        self._dropped: Counter[Drop] = Counter()
+
+    def find(self, group_id: str) -> Entry | None:
+        """A group's state, live or closed; None if it was evicted or never was."""
+        return self.index.live.get(group_id) or self.txn.entry(group_id)
+
+    @property
+    def max_staleness(self) -> int:
+        """η, as configured or as lowered by the learner."""
+        lowered = self.index.marks.staleness_limit
+        configured = self.settings.max_staleness
+        return configured if lowered < 0 else min(lowered, configured)
+
+    def entry(self, group_id: str) -> Entry:
+        """A group's state, live or closed; raises NotFound."""
+        found = self.find(group_id)
+        if found is None:
+            raise not_found(self.txn, group_id)
+        return found
+
+    def save(self, entry: Entry) -> Entry:
+        """Write a group's new state."""
+        before = self.find(entry.group_id)
+        self.txn.put_entry(entry)
+        if before is None or before.closed != entry.closed:
+            self.txn.set_live(entry)
+        self._add(counts.added(before, entry))
+        self.index.put(entry)
+        return entry
+
+    def evict(self, entry: Entry) -> None:
+        """Remove a closed group for good."""
+        self.txn.evict(entry)
+        self.index.forget_replay(entry)
+        self._add(counts.evicted(entry))
+
+    def move(self, entry: Entry, state: Any, **changes: Any) -> Entry:
+        """Write that a group entered `state` now."""
+        times = entry.times | {state: self.now}
+        return self.save(entry.but(state=state, times=times, **changes))
+
+    def expire(self, entry: Entry, cause: str, last: Parts | None = None) -> Entry:
+        """Drop a group and its attempts, counted under `cause`; what it holds stays readable.
+
+        `last`: results that were not written as parts.
+        """
+        sealed = not entry.unfinished
+        self.drop(cause, "group", entry.task_id)
+        self.drop(cause, "base", entry.task_id, entry.done_base)
+        self.drop(cause, "distilled", entry.task_id, entry.done - entry.done_base)
+        entry = self.move(entry, "expired", cause=cause)
+        if not sealed:
+            self.txn.seal(entry, last)
+        return entry
+
+    def save_draw(self, draw: DrawEntry) -> None:
+        """Write a draw and its outcome."""
+        self.txn.put_draw(draw)
+        self.index.put_draw(draw)
+
+    def mark(self, **changes: Any) -> None:
+        """Change the marks; written once, when the batch ends."""
+        self.index.marks = replace(self.index.marks, **changes)
+        self._marked = True
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a figure; written once, when the batch ends."""
+        self.index.counts[name] += amount
+        self._counted.add(name)
+
+    def drop(self, cause: str, what: Dropped, task_id: str, amount: int = 1) -> None:
+        """Count what will never be trained on."""
+        if amount:
+            self._dropped[cause, what, task_id] += amount
+
+    def finish(self) -> None:
+        """Write figures and marks. Call last, inside the transaction."""
+        for key, amount in self._dropped.items():
+            self.index.drops[key] += amount
+            self.txn.put_drops(key, self.index.drops[key])
+        for name in self._counted:
+            self.txn.put_count(name, self.index.counts[name])
+        if self._marked:
+            self.txn.put_marks(self.index.marks)
+
+    def _add(self, change: dict[str, int]) -> None:
+        for name, amount in change.items():
+            if amount:
+                self.count(name, amount)

@@ -1,0 +1,97 @@
+"""The service's figures, and what actors last said about themselves."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+
+from buffer.groups.draw_deadlines import held_by
+from buffer.groups.index import Index
+from buffer.groups.unit_of_work import Book
+from buffer.storage.counts import drops_by_task, group_drops, slot_drops, under
+from buffer.storage.store import Store
+from buffer.wire.messages import BufferStats
+from r3l.records import GROUP_STATES, Purpose
+
+ACTORS_LIMIT = 1024  # the actor not heard of for longest is forgotten
+METRICS_LIMIT = 64  # of one actor
+
+
+class Sightings:
+    """Latest metrics of every actor and when it was heard."""
+
+    def __init__(self) -> None:
+        self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
+
+    def saw(self, actor: str, metrics: Mapping[str, float]) -> None:
+        """Merge an actor's metrics into what it said before."""
+        _, known = self._actors.pop(actor, (0.0, {}))
+        merged = known | dict(metrics)
+        if len(merged) > METRICS_LIMIT:
+            merged = dict(list(merged.items())[-METRICS_LIMIT:])
+        self._actors[actor] = (time.monotonic(), merged)
+        if len(self._actors) > ACTORS_LIMIT:
+            self._actors.popitem(last=False)
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Metrics by actor, with `seen_s`, seconds since it was heard."""
+        now = time.monotonic()
+        return {name: m | {"seen_s": now - at} for name, (at, m) in self._actors.items()}
+
+
+def collect(
+    book: Book,
+    store: Store,
+    actors: Sightings,
+    refused: Counter[str],
+    uptime_s: float,
+    oldest_view_s: float,
+) -> BufferStats:
+    """The figures as they are now."""
+    index = book.index
+    marks, counts = index.marks, index.counts
+    errors = dict(refused)
+    return BufferStats(
+        train=_states(index, "train"),
+        eval=_states(index, "eval"),
+        drops=group_drops(index.drops),
+        slot_drops=slot_drops(index.drops),
+        drops_by_task=drops_by_task(index.drops),
+        quorums=counts["quorums"],
+        puts=counts["puts"],
+        draws=counts["draws"],
+        drawn_groups=counts["drawn_groups"],
+        trained=counts["group/train/trained"] + counts["evicted/train/trained"],
+        leases=counts["leases"],
+        leases_expired=counts["leases_expired"],
+        draws_expired=counts["draws_expired"],
+        fingerprint_conflicts=counts["fingerprint_conflicts"],
+        rewound=counts["rewound"],
+        rewound_evicted=counts["rewound_evicted"],
+        made=counts["made"],
+        evicted=sum(under(counts, "evicted").values()),
+        evicted_bytes=counts["evicted_bytes"],
+        held_bytes=counts["bytes"],
+        learner_version=marks.version,
+        max_staleness=book.max_staleness,
+        tasks=index.tasks["train", ""],
+        epoch=marks.epoch,
+        disk_bytes=store.disk_bytes,
+        free_bytes=store.free_bytes,
+        uptime_s=uptime_s,
+        oldest_view_s=oldest_view_s,
+        eval_progress={
+            tag: (index.eval_done[tag], total)
+            for (purpose, tag), total in index.tasks.items()
+            if purpose == "eval"
+        },
+        actors=actors.report(),
+        unanswered=errors.pop("unanswered", 0),
+        drawn_by=held_by(index.draws),
+        refused={name: count for name, count in errors.items() if count},
+    )
+
+
+def _states(index: Index, purpose: Purpose) -> dict[str, int]:
+    return {state: index.counts[f"group/{purpose}/{state}"] for state in GROUP_STATES}

@@ -1,0 +1,78 @@
+"""Is a group still what was put? A CRC-32 of every slot result, kept in the group's Entry.
+
+It is computed when a result is accepted, and compared when one is put into the same slot again, by
+`verify`, and by whoever reads a store without its service (replay, show, export). The service
+sends groups as they are: what it reads for a draw or a query is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from zlib import crc32
+
+import msgspec
+
+from buffer.storage.rows import Entry
+from buffer.storage.transaction import Txn, read_group
+from r3l import codec
+from r3l.errors import RecordError
+from r3l.records import Group, Role, SlotResult
+
+UNKNOWN = -1  # checksum of a result that was accepted before there were any
+
+
+def checksum(result: bytes | memoryview) -> int:
+    """CRC-32 of an encoded slot result as it will lie in its group's record."""
+    return crc32(codec.result_body(result))
+
+
+def known(entry: Entry) -> dict[tuple[Role, int], int]:
+    """The checksum of every resolved slot that has one."""
+    pairs = zip(entry.resolved, entry.checksums, strict=False)  # older entries have fewer
+    return {slot: value for slot, value in pairs if value != UNKNOWN}
+
+
+def again(entry: Entry, results: Mapping[tuple[Role, int], bytes]) -> tuple[int, ...]:
+    """The checksums of an entry whose results were encoded anew, as these."""
+    sums = {slot: checksum(results[slot]) for slot in known(entry)}
+    return tuple([sums.get(slot, UNKNOWN) for slot in entry.resolved[: len(entry.checksums)]])
+
+
+def same(txn: Txn, entry: Entry, result: bytes | memoryview) -> bool:
+    """Whether a slot holds this result after all, as an older schema encoded it."""
+    sent = codec.decode(SlotResult, result)
+    results = read_group(txn.group_bytes(entry), entry).results
+    kept = [r for r in results if (r.role, r.slot) == (sent.role, sent.slot)]
+    return [codec.encode(r) for r in kept] == [codec.encode(sent)]
+
+
+def read(txn: Txn, entry: Entry) -> Group:
+    """A group as it is now; raises RecordError, with the group and slot, if it was damaged."""
+    data = txn.group_bytes(entry)
+    try:
+        group = read_group(data, entry)
+    except RecordError as error:
+        raise type(error)(f"{entry.group_id}: {error}", **error.facts) from None
+    for problem in damage(txn, entry, data, group):
+        raise RecordError(f"{entry.group_id}: {problem}", group_id=entry.group_id)
+    return group
+
+
+def damage(txn: Txn, entry: Entry, data: bytes, group: Group) -> Iterator[str]:
+    """What a group, decoded from `data`, has that was never put there."""
+    if codec.encode(replace(group, results=())) != codec.encode(txn.head(entry)):
+        yield "its record is not of the task, plan and actor that its state names"
+    if {(result.role, result.slot) for result in group.results} != set(entry.resolved):
+        yield "its results are not those its state names"
+    sums = known(entry)
+    for result, raw in zip(group.results, _results(data), strict=True):
+        expected = sums.get((result.role, result.slot), UNKNOWN)
+        if expected not in (UNKNOWN, crc32(raw)):
+            yield f"{result.role} slot {result.slot} is not what was put (its checksum differs)"
+
+
+def _results(data: bytes) -> list[msgspec.Raw]:
+    """The encoded slot results in a group's record."""
+    record = msgspec.msgpack.decode(data, type=tuple[int, str, dict[str, msgspec.Raw]])
+    return msgspec.msgpack.decode(record[2].get("results", b"\x90"), type=list[msgspec.Raw])

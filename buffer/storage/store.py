@@ -1,0 +1,253 @@
+"""The store: one folder with one LMDB file, and its transactions (tables in
+buffer.storage.transaction).
+
+Commits are synchronous, always: a transaction that returned survives power loss. One process
+opens a store for writing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import lmdb
+from lmdb import verify as lmdb_verify
+
+from buffer.storage import folder_lock
+from buffer.storage.layout import SCHEMA, TABLES
+from buffer.storage.transaction import Txn
+from r3l.errors import SchemaVersionError, StoreError, UserError
+
+PAGE = 4096  # bytes of LMDB's pages
+GIB = 1 << 30
+OURS = {"owner.lock", "lock.mdb"}  # files of a store that has no data yet
+_NO_ROOM = (lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
+
+MAP_GIB = (0.0005, 131_072.0)  # address space of a store; a process has no more
+
+
+class Store:
+    """An open store. `read_only` may be used beside the service that owns the folder.
+
+    `map_gib`: what its file may grow to; None: the most that it ever was.
+    """
+
+    def __init__(
+        self, folder: Path | str, *, map_gib: float | None = 64.0, read_only: bool = False
+    ) -> None:
+        self.folder = folder = Path(folder)
+        self._pid = os.getpid()
+        if map_gib is not None and not MAP_GIB[0] <= map_gib <= MAP_GIB[1]:
+            raise UserError(f"map-gib {map_gib}: must be {MAP_GIB[0]} to {MAP_GIB[1]}")
+        if read_only and not (folder / "data.mdb").exists():
+            raise UserError(f"store {folder}: no store there (data.mdb is missing)")
+        if not read_only:
+            _refuse_other_files(folder)
+        self._lock = None if read_only else folder_lock.own(folder)
+        try:
+            self._open(int((map_gib or 0) * GIB), read_only)
+        except lmdb.Error as error:
+            self._unlock()
+            raise UserError(f"store {folder}: cannot be opened ({error})") from None
+        except (SchemaVersionError, UserError):
+            self._env.close()
+            self._unlock()
+            raise
+
+    def _open(self, map_size: int, read_only: bool) -> None:
+        self._env: Any = lmdb.open(
+            str(self.folder),
+            map_size=map_size,
+            max_dbs=16,
+            max_readers=1024,
+            readahead=False,
+            lib_version=0,  # one file format, whatever LMDB_DEFAULT_LIB_VERSION says
+            readonly=read_only,
+            subdir=True,
+        )
+        found = os.stat(self.folder / "data.mdb")
+        self._file = found.st_dev, found.st_ino
+        self._refuse_cut_off(found.st_size)
+        self._refuse_foreign()
+        if not read_only and 0 < map_size < self._used_bytes:
+            raise UserError(
+                f"store {self.folder}: takes {self._used_bytes / GIB:.3g} GiB already; map-gib "
+                f"{map_size / GIB:.3g} is less: give it more"
+            )
+        if read_only:
+            self._tables = self._existing_tables()
+        else:
+            self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+            self._env.reader_check()
+        with self.read() as txn:
+            schema = txn.schema()
+            fresh = txn.count("sys") == 0
+        if schema > SCHEMA or (schema < 1 and not (fresh and not read_only)):
+            raise SchemaVersionError(
+                f"store {self.folder}: written by schema {schema}; this r3l reads 1 to {SCHEMA}"
+            )
+        if schema < SCHEMA and not read_only:
+            with self.write() as txn:
+                txn.upgrade()
+            _sync(self.folder, self.folder.parent)
+
+    def _refuse_cut_off(self, size: int) -> None:
+        """Whoever reads a page beyond the end of the file is ended by the system, without a word.
+
+        Only free pages may be missing there.
+        """
+        with self._env.begin():  # the pages that are looked at stay what they are
+            whole = self._used_bytes
+            if size < whole and lmdb_verify.verify(str(self.folder)):
+                raise UserError(
+                    f"store {self.folder}: data.mdb has {size} of its {whole} bytes; it was cut "
+                    "off. Copy it again, from a store that is served with r3l-buffer compact"
+                )
+
+    def _refuse_foreign(self) -> None:
+        with self._env.begin() as raw:
+            found = [key.decode("utf-8", "replace") for key, _ in raw.cursor()]
+        if found and "sys" not in found:
+            raise UserError(
+                f"store {self.folder}: is another program's LMDB (it holds {found[0]!r:.40}); "
+                "choose an empty folder"
+            )
+
+    def _existing_tables(self) -> dict[str, Any]:
+        """Tables of a store opened for reading; an older schema has fewer."""
+        found = {}
+        for name in TABLES:
+            with suppress(lmdb.NotFoundError):
+                found[name] = self._env.open_db(name.encode(), create=False)
+        return found
+
+    @contextmanager
+    def write(self) -> Iterator[Txn]:
+        """One durable transaction: all of it is on disk when the block ends, or nothing is.
+
+        Raises StoreError when the disk or the map is full; the store is then as before.
+        """
+        self._refuse_fork()
+        try:
+            with self._env.begin(write=True) as raw:
+                yield Txn(raw, self._tables)
+        except lmdb.MapFullError as error:
+            raise StoreError(f"store {self.folder}: {self.map_used_up}", cause="disk") from error
+        except lmdb.Error as error:
+            cause = "disk" if type(error) in _NO_ROOM else "lmdb"
+            raise StoreError(f"store {self.folder}: {error}", cause=cause) from error
+
+    @contextmanager
+    def read(self, *, in_place: bool = False) -> Iterator[Txn]:
+        """One consistent view. Keep it short: an open view keeps old pages from being reused.
+
+        `in_place`: keys and values are not copied; they are memoryviews that end with the block.
+        """
+        self._refuse_fork()
+        with self._env.begin(buffers=in_place) as raw:
+            yield Txn(raw, self._tables)
+
+    @property
+    def gone(self) -> bool:
+        """Whether its data file was moved or deleted: what is written now nobody would find."""
+        try:
+            found = os.stat(self.folder / "data.mdb")
+        except FileNotFoundError:
+            return True
+        return (found.st_dev, found.st_ino) != self._file
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes the data file takes on disk."""
+        return os.stat(self.folder / "data.mdb").st_blocks * 512
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes left on the disk the store is on."""
+        disk = os.statvfs(self.folder)
+        return disk.f_bavail * disk.f_frsize
+
+    def clear_readers(self) -> int:
+        """Free the reader slots of processes that died; returns how many there were."""
+        return int(self._env.reader_check())
+
+    def views(self) -> list[tuple[int, int]]:
+        """(process, number of the transaction it sees) of every open view, whoever holds it."""
+        lines = [line.split() for line in str(self._env.readers()).splitlines()[1:]]
+        return [(int(line[0]), int(line[2])) for line in lines if line[-1].isdigit()]
+
+    @property
+    def map_bytes(self) -> int:
+        """Bytes the file may grow to."""
+        return int(self._env.info()["map_size"])
+
+    @property
+    def map_used_up(self) -> str:
+        """What is to be said where no more results fit into the map."""
+        return (
+            f"its map of {self.map_bytes / GIB:.3g} GiB is used up; evict groups "
+            "(r3l-buffer evict) or serve it with a larger --map-gib"
+        )
+
+    @property
+    def map_room(self) -> int:
+        """Bytes by which the file may still grow; pages that became free are not among them."""
+        return self.map_bytes - self._used_bytes
+
+    @property
+    def _used_bytes(self) -> int:
+        return (int(self._env.info()["last_pgno"]) + 1) * PAGE
+
+    def copy(self, folder: Path) -> None:
+        """Write a compacted, consistent copy into `folder`, while serving.
+
+        The folder has the copy when all of it is on disk, or nothing. Raises UserError for a
+        folder that is in use, StoreError for a disk that is full.
+        """
+        partial = folder_lock.new_folder(folder, "copy to")
+        try:
+            partial.mkdir(parents=True)
+            self._env.copy(str(partial), compact=True)
+            _sync(partial / "data.mdb", partial)
+            partial.rename(folder)
+            _sync(folder.parent)
+        except (lmdb.Error, OSError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise StoreError(f"copy to {folder}: {error}", cause="disk") from None
+
+    def close(self) -> None:
+        """Close the files and give up ownership."""
+        self._env.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError("the store was opened by the parent process; open it again here")
+
+
+def _refuse_other_files(folder: Path) -> None:
+    """A store is made in a folder of its own."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if "data.mdb" not in names and names - OURS:
+        raise UserError(
+            f"store {folder}: no store, but {min(names - OURS)!r} is there; choose an empty folder"
+        )
+
+
+def _sync(*places: Path) -> None:
+    """Make files, and names in folders, survive power loss."""
+    for place in places:
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,188 @@
+"""The commands that look into a store, copy it, and write it out and in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from buffer.client.clients import BufferClient
+from buffer.storage import folder_lock
+from buffer.storage.store import Store
+from buffer.tools import archive, filter, jsonl, offline
+from buffer.tools import verify as verification
+from r3l.errors import NotFound
+from r3l.records import Group, Trajectory
+
+_store = click.option(
+    "--store", "folder", type=click.Path(path_type=Path), required=True, help="Folder."
+)
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[Store]:
+    store = Store(folder, read_only=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@click.command()
+@click.option("--endpoint", help="A running service, tcp://HOST:PORT.")
+@click.option("--store", "folder", type=click.Path(path_type=Path), help="A store, read-only.")
+@click.option("--keys", type=click.Path(path_type=Path), help="client.json of keygen.")
+def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
+    """Figures of a running service, or groups and losses of a store, as JSON."""
+    if endpoint is not None:
+        with BufferClient(endpoint, name="r3l-buffer stats", keys=keys) as client:
+            click.echo(json.dumps(asdict(client.stats()), indent=2))
+    elif folder is not None:
+        with _reading(folder) as store:
+            click.echo(json.dumps(offline.figures(store), indent=2))
+    else:
+        raise click.UsageError("give --endpoint or --store")
+
+
+@click.command()
+@_store
+@click.option("--limit", default=50, show_default=True, help="Newest groups shown.")
+def ls(folder: Path, limit: int) -> None:
+    """One line per group, the newest last."""
+    _list(folder, lambda row: True, limit)
+
+
+@click.command(epilog=f"Names a filter may use: {', '.join(sorted(offline.ROW_NAMES))}.")
+@_store
+@click.argument("text")
+@click.option("--limit", default=50, show_default=True, help="Newest groups shown.")
+def query(folder: Path, text: str, limit: int) -> None:
+    """Groups a filter accepts, such as "reward > 0.5 and env == 'workshop'".
+
+    Comparisons, `in` with a list, and, or, not. `reward` is the best of a group's attempts.
+    """
+    _list(folder, filter.parse(text, offline.ROW_NAMES), limit)
+
+
+@click.command()
+@_store
+@click.argument("group_id")
+def show(folder: Path, group_id: str) -> None:
+    """Every attempt of a group, as a conversation."""
+    with _reading(folder) as store:
+        _show(offline.group(store, group_id))
+
+
+@click.command()
+@_store
+@click.argument("step", type=int)
+def replay(folder: Path, step: int) -> None:
+    """The exact batch of a trained step, one JSON line per group.
+
+    `weight`: importance weight that the sampler gave it; 1 without a prioritised one.
+    """
+    with _reading(folder) as store:
+        groups, gone = offline.replay(store, step)
+        weights = offline.weights(store, step)
+    for group in groups:
+        weight = weights.get(group.group_id, 1.0)
+        click.echo(json.dumps(jsonl.plain(group) | {"weight": weight}))
+    if gone:
+        raise NotFound(f"step {step}: {len(gone)} of its groups were evicted: {' '.join(gone)}")
+
+
+@click.command()
+@_store
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--jsonl", "form", flag_value="jsonl", default=True, help="JSON lines (default).")
+@click.option("--parquet", "form", flag_value="parquet", help="Parquet; needs pyarrow.")
+def export(folder: Path, target: Path, form: str) -> None:
+    """Write the whole store into an empty folder, as tables any tool can read."""
+    with _reading(folder) as store:
+        click.echo(json.dumps(archive.export(store, target, form)))
+
+
+@click.command("import")
+@click.option("--store", "folder", type=click.Path(path_type=Path), required=True, help="New.")
+@click.option("--map-gib", default=64.0, show_default=True, help="Address space, GiB.")
+@click.argument("source", type=click.Path(path_type=Path))
+def import_(folder: Path, map_gib: float, source: Path) -> None:
+    """Make a store from the folder that `export` wrote."""
+    archive.check(source)
+    partial = folder_lock.new_folder(folder, "store")
+    try:
+        store = Store(partial, map_gib=map_gib)
+        try:
+            rows = archive.restore(source, store)
+        finally:
+            store.close()
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    click.echo(json.dumps(rows))
+
+
+@click.command()
+@_store
+def verify(folder: Path) -> None:
+    """Check file, records and ledger; exit code 1 and a line for everything that is wrong."""
+    with _reading(folder) as store:
+        problems = verification.verify(store)
+    for problem in problems:
+        click.echo(problem)
+    if problems:
+        sys.exit(1)
+    click.echo("clean")
+
+
+@click.command()
+@_store
+@click.argument("target", type=click.Path(path_type=Path))
+def compact(folder: Path, target: Path) -> None:
+    """Write a compacted copy into an empty folder; works beside the running service."""
+    with _reading(folder) as store:
+        store.copy(target)
+    click.echo(str(target))
+
+
+COMMANDS = (stats, ls, query, show, replay, export, import_, verify, compact)
+
+
+def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:
+    with _reading(folder) as store:
+        found = [row for row in offline.rows(store) if accepts(row)]
+    for row in found[-limit:] if limit > 0 else []:
+        click.echo(
+            f"{row['group']}  {row['purpose']:5} {row['state']:8} {row['resolved']}/{row['slots']} "
+            f"slots  reward {row['reward']:.2f} mean {row['mean_reward']:.2f}  version "
+            f"{row['version']}  {row['env']}/{row['task']}  {row['tag']} {row['cause']}".rstrip()
+        )
+    click.echo(f"{len(found)} groups", err=True)
+
+
+def _show(group: Group) -> None:
+    click.echo(f"group {group.group_id}: {group.state} {group.cause}".rstrip())
+    click.echo(f"task {group.task.task_id} of {group.task.env}, seed {group.task.seed}")
+    for result in group.results:
+        click.echo(f"\n── {result.role} {result.slot}: {result.status} {result.cause}".rstrip())
+        if result.trajectory is not None:
+            _show_trajectory(result.trajectory)
+        if result.reflection is not None:
+            click.echo(f"   reflection: {result.reflection.text}")
+
+
+def _show_trajectory(trajectory: Trajectory) -> None:
+    click.echo(
+        f"   reward {trajectory.reward}, {trajectory.num_steps} steps, "
+        f"{trajectory.generated_tokens} tokens, pivot {trajectory.pivot}, {trajectory.finish}"
+    )
+    for message in trajectory.messages:
+        click.echo(f"   [{message['role']}] {message['content']}")

@@ -1,0 +1,95 @@
+"""Reading a store without its service: a snapshot, or read-only beside the service that owns it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from buffer.storage import checksums, counts
+from buffer.storage.rows import Entry
+from buffer.storage.store import Store
+from buffer.storage.transaction import Txn, not_found
+from r3l.errors import NotFound
+from r3l.records import Group
+
+ROW_NAMES = frozenset(
+    "group task env purpose tag state cause actor reward mean_reward min_reward contrast "
+    "version slots resolved done step uses bytes".split()
+)
+
+
+def rows(store: Store) -> Iterator[dict[str, Any]]:
+    """One row of plain values per group, in the order they were made; names are ROW_NAMES."""
+    with store.read() as txn:
+        for entry in txn.entries():
+            yield _row(txn, entry)
+
+
+def figures(store: Store) -> dict[str, Any]:
+    """Groups by purpose and state, and what was lost, as in BufferStats."""
+    groups = Counter(f"{row['purpose']}/{row['state']}" for row in rows(store))
+    with store.read() as txn:
+        drops = Counter(dict(txn.drops()))
+    return {
+        "groups": groups,
+        "drops": counts.group_drops(drops),
+        "slot_drops": counts.slot_drops(drops),
+        "drops_by_task": counts.drops_by_task(drops),
+    }
+
+
+def group(store: Store, group_id: str) -> Group:
+    """A group as it is now, with what was accepted so far if it is unfinished.
+
+    Raises RecordError if it is not what was put.
+    """
+    with store.read() as txn:
+        entry = txn.entry(group_id)
+        if entry is None:
+            raise not_found(txn, group_id)
+        return checksums.read(txn, entry)
+
+
+def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
+    """The exact batch an optimizer step was trained on, in its order, and the ids of those of
+    its groups that were evicted since. Raises RecordError if one is not what was put."""
+    with store.read() as txn:
+        line = txn.ledger(step)
+        if line is None:
+            raise NotFound(f"step {step} is not in the ledger")
+        gone = [group_id for group_id in line.groups if txn.evicted(group_id)]
+    return [group(store, group_id) for group_id in line.groups if group_id not in gone], gone
+
+
+def weights(store: Store, step: int) -> dict[str, float]:
+    """The importance weight of each group of a trained step, as its draw gave it to the learner."""
+    with store.read() as txn:
+        line = txn.ledger(step)
+        drawn = None if line is None else txn.draw(line.draw_id)
+    return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
+
+
+def _row(txn: Txn, entry: Entry) -> dict[str, Any]:
+    rewards = entry.rewards or (0.0,)
+    return {
+        "group": entry.group_id,
+        "task": entry.task_id,
+        "env": txn.task(entry.purpose, entry.tag, entry.task_index).env,
+        "purpose": entry.purpose,
+        "tag": entry.tag,
+        "state": entry.state,
+        "cause": entry.cause,
+        "actor": entry.actor,
+        "reward": max(rewards),
+        "mean_reward": sum(rewards) / len(rewards),
+        "min_reward": min(rewards),
+        "contrast": entry.contrast,
+        "version": entry.oldest,
+        "slots": entry.plan.base + entry.plan.distilled,
+        "resolved": len(entry.resolved),
+        "done": entry.done,
+        "step": entry.steps[-1] if entry.steps else -1,
+        "uses": len(entry.steps),
+        "bytes": entry.nbytes,
+    }

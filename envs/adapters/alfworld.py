@@ -1,0 +1,173 @@
+"""ALFWorld: household tasks in text (MIT; its planner fast-downward is GPL-3, and not used in
+play). `pip install 'r3l[alfworld]'`, and the data: `alfworld-download`.
+
+A step is one command; reward is 1 for the task done. The commands a game understands are read
+from the game: releases of the data word them differently.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from envs import requirements
+from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
+from envs.base import ListedTasks, TaskSource
+from r3l.errors import EnvironmentFailed, UserError
+from r3l.records import Task
+from r3l.rollout.interfaces import EnvSpec
+
+SYSTEM = (
+    "You do a household task in a simulated house, in text. Look for what you need, take it, "
+    "treat it as asked (clean it in a sink, heat it in a microwave, cool it in a fridge, look at "
+    "it under a lamp), and put it where it belongs. You carry one thing at a time. "
+    + HOW_TO_ANSWER.format(example="go to shelf 1")
+)
+PROMPTS = {
+    "reflect_user": "{log}\nReward {reward}. Steps are numbered 0 to {last_step}; "
+    'retry_from_step must be one of them or null. "Nothing happens." says that a command could '
+    "not be carried out, but not why: work out from the steps before it what was missing, such "
+    "as not standing there, a closed door, hands that are full, or other words."
+}
+GET = "run alfworld-download, or set ALFWORLD_DATA to a folder that holds json_2.1.1"
+FOLDERS = ("json_2.1.1", "json_2.1.3")
+EVAL_SPLITS = ("valid_unseen", "valid_seen")
+
+
+class AlfWorld:
+    """The games of a data folder: `data`, by default $ALFWORLD_DATA.
+
+    `eval_split`: valid_unseen or valid_seen; `admissible`: append the commands that are possible
+    to every observation; `max_steps`: limit of commands.
+    """
+
+    def __init__(
+        self,
+        *,
+        data: str = "",
+        eval_split: str = "valid_unseen",
+        admissible: bool = False,
+        max_steps: int = 25,
+    ) -> None:
+        self.library = requirements.package("alfworld", "textworld", "alfworld")
+        requirements.package("alfworld", "alfworld", "alfworld")
+        self.root = _root(data)
+        self.eval_split, self.admissible = _checked_split(eval_split), admissible
+        self.spec = EnvSpec(
+            name="alfworld",
+            system_prompt=SYSTEM,
+            max_steps=max_steps,
+            max_response_tokens=512,
+            thread_safe=False,
+            sessions=8,
+            feedback="weak",
+            data_license="MIT (ALFWorld, ALFRED)",
+            prompts=PROMPTS,
+        )
+        self.game: Any = None
+        self.file = ""
+        self.state: Any = None
+
+    @staticmethod
+    def task_source(data: str = "", eval_split: str = "valid_unseen", **_: Any) -> TaskSource:
+        """The solvable games: train, and valid_unseen (or valid_seen) for evaluation."""
+        root, held = _root(data), _checked_split(eval_split)
+        return ListedTasks({"train": _games(root, "train"), "eval": _games(root, held)})
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start the game `options["game"]`, a path in the data folder; without it, one of
+        `seed`."""
+        chosen = (options or {}).get("game") or self._game_of(seed)
+        if self.game is None or chosen != self.file:
+            self.close()
+            self.game, self.file = self._start(self.root / chosen), chosen
+        self.state = self.game.reset()
+        text = self.state.feedback.partition("=-\n")[2] or self.state.feedback
+        return self._seen(f"{text.strip()}\n{_commands(self.state)}"), self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Give one command; see `r3l.rollout.interfaces.Environment.step`."""
+        command = action_in(action)
+        if command is None:
+            return self._seen(NO_ACTION), 0.0, False, False, self._info()
+        self.state, _, done = self.game.step(command)
+        won = bool(self.state.won)
+        text = self._seen(self.state.feedback.strip() or "Nothing happens.")
+        return text, float(won), won or bool(done), False, self._info()
+
+    def feedback(self) -> str:
+        """Whether the task was done."""
+        return "The task is done." if self.state.won else "The task is not done."
+
+    def close(self) -> None:
+        """Leave the game."""
+        if self.game is not None:
+            self.game.close()
+            self.game = None
+
+    def _start(self, file: Path) -> Any:
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+
+        if not file.is_file():
+            raise EnvironmentFailed(f"alfworld: no game {file}", cause="no_game")
+        shown = ("feedback", "won", "score", "admissible_commands", "command_templates")
+        infos = self.library.EnvInfos(**dict.fromkeys(shown, True))
+        return self.library.start(str(file), infos, wrappers=[AlfredDemangler()])
+
+    def _game_of(self, seed: int) -> str:
+        return str(self.task_source(str(self.root)).tasks("train", 1, seed)[0].options["game"])
+
+    def _info(self) -> dict[str, Any]:
+        return {"admissible": sorted(self.state.admissible_commands or [])}
+
+    def _seen(self, text: str) -> str:
+        if not self.admissible:
+            return text
+        return f"{text}\nPossible now: {', '.join(self._info()['admissible'])}."
+
+
+def _commands(state: Any) -> str:
+    """The commands this game understands, with PLACE and THING for names."""
+    said = set()
+    for template in state.command_templates:
+        if "outer" not in template:  # receptacles that can be carried: not in the games played
+            named = re.sub(r"\[.*?\]|\{r\}", "PLACE", template)
+            said.add(re.sub(r"\{\w+\}", "THING", named))
+    return f"Commands: {', '.join(sorted(said))}."
+
+
+def _root(data: str) -> Path:
+    """The folder with train/ in it, from the user's setting."""
+    given = data or os.environ.get("ALFWORLD_DATA", "")
+    if given:
+        path = Path(given).expanduser()
+        for folder in (path, *(path / name for name in FOLDERS)):
+            if (folder / "train").is_dir():
+                return folder.resolve()
+    return requirements.folder("alfworld", "data", given, "json_2.1.1", GET)
+
+
+def _checked_split(name: str) -> str:
+    if name not in EVAL_SPLITS:
+        raise UserError(f"env option eval_split is {name!r}; it must be {' or '.join(EVAL_SPLITS)}")
+    return name
+
+
+def _games(root: Path, folder: str) -> list[Task]:
+    """The games upstream plays too: solvable ones, without movable receptacles and slices."""
+    tasks: list[Task] = []
+    for file in sorted((root / folder).rglob("game.tw-pddl")):
+        kind, trial = file.parts[-3:-1]
+        if "movable" in kind or "Sliced" in kind:
+            continue
+        # A file without the mark has a goal that cannot be reached, and does not load.
+        if json.loads(file.read_text(encoding="utf-8")).get("solvable") is True:
+            family = kind.partition("-")[0]
+            options = {"game": str(file.relative_to(root)), "family": family}
+            tasks.append(Task(f"alfworld/{folder}/{kind}/{trial}", "alfworld", len(tasks), options))
+    return tasks

@@ -1,0 +1,130 @@
+"""One Java virtual machine for many environments of a process, through py4j.
+
+Calls take turns: objects of one machine share state, and calls from two threads at once corrupt
+it silently. A machine that dies or stops answering is killed; its users fail by name and the
+next one starts another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from envs import requirements
+from r3l.errors import EnvironmentFailed
+
+T = TypeVar("T")
+
+INSTALL_JAVA = "apt-get install default-jre-headless"
+OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
+"""Without hashCode=2 listings follow identity hashes, which differ from run to run: then one
+replay in three does not give the same lines."""
+_shared: dict[tuple[Any, ...], Jvm] = {}
+_sharing = threading.Lock()
+
+
+class Jvm:
+    """A running machine. `timeout_s`: longest call."""
+
+    def __init__(self, env: str, classpath: str, heap_mib: int, timeout_s: float) -> None:
+        py4j = requirements.package(env, "py4j.java_gateway", env)
+        requirements.program(env, "java", INSTALL_JAVA)
+        logging.getLogger().addFilter(_not_py4j)
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        self.env, self.timeout_s, self.users = env, timeout_s, 0
+        self.lost, self.lock = "", threading.Lock()
+        # ScienceWorld's jar writes a file into the folder it runs in.
+        self.scratch = tempfile.TemporaryDirectory(prefix="r3l-jvm-", ignore_cleanup_errors=True)
+        port, token, self.process = py4j.launch_gateway(
+            classpath=classpath,
+            javaopts=[f"-Xmx{heap_mib}m", *OPTIONS],
+            die_on_exit=True,
+            enable_auth=True,
+            return_proc=True,
+            cwd=self.scratch.name,
+        )
+        parameters = py4j.GatewayParameters(
+            port=port, auth_token=token, auto_field=True, read_timeout=timeout_s
+        )
+        self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
+
+    def call(self, call: Callable[[], T]) -> T:
+        """Do something with objects of the machine, alone.
+
+        Raises EnvironmentFailed with cause jvm_died or jvm_hung (both for good: the machine is
+        killed), or jvm_error for a Java exception.
+        """
+        from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+        with self.lock:
+            self._alive()
+            try:
+                return call()
+            except Py4JJavaError as error:
+                line = str(error.java_exception).splitlines()[0][:300]
+                raise EnvironmentFailed(
+                    f"{self.env}: Java raised {line}", cause="jvm_error"
+                ) from None
+            except (Py4JNetworkError, Py4JError, OSError) as error:
+                self._lose(error)
+                self._alive()
+                raise AssertionError("unreachable") from error
+
+    def close(self) -> None:
+        """End the machine, wait for its process, remove its folder."""
+        self.lost = self.lost or "closed"
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # nothing was left to be written
+                self.process.stdin.close()
+        self.scratch.cleanup()
+
+    def _lose(self, error: Exception) -> None:
+        try:
+            self.process.wait(timeout=1.0)
+            self.lost = "died"
+        except subprocess.TimeoutExpired:
+            self.lost = "hung"
+        self.close()
+
+    def _alive(self) -> None:
+        if self.lost:
+            why = f"did not answer for {self.timeout_s:g} s" if self.lost == "hung" else self.lost
+            raise EnvironmentFailed(f"{self.env}: its Java machine {why}", cause=f"jvm_{self.lost}")
+
+
+def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float) -> Jvm:
+    """The process's machine for these settings, started if there is none; release it after use.
+
+    Raises UserError where Java or py4j is missing.
+    """
+    key = (env, tuple(classpath), heap_mib, timeout_s)
+    with _sharing:
+        jvm = _shared.get(key)
+        if jvm is None or jvm.lost:
+            _shared[key] = jvm = Jvm(env, ":".join(classpath), heap_mib, timeout_s)
+        jvm.users += 1
+        return jvm
+
+
+def release(jvm: Jvm) -> None:
+    """Give a machine back; the last user ends it."""
+    with _sharing:
+        jvm.users -= 1
+        if jvm.users == 0:
+            jvm.close()
+            for key in [key for key, shared in _shared.items() if shared is jvm]:
+                del _shared[key]
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """py4j reports every failed call on the root logger, again and again; the error it raises
+    says it all."""
+    return "/py4j/" not in record.pathname

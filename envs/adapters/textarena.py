@@ -1,0 +1,98 @@
+"""TextArena's one-player games by id, `textarena:Mastermind-v0` (MIT).
+`pip install 'r3l[textarena]'`.
+
+A step is one answer, in the format the game asks for; the game says what is wrong with it.
+Games draw from Python's global random stream: each attempt here has a stream of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from envs import requirements
+from r3l.errors import UserError
+from r3l.rollout.interfaces import EnvSpec
+
+T = TypeVar("T")
+
+
+class TextArena:
+    """The one-player game `env_id`; `make` goes to its constructor, `max_steps` limits answers."""
+
+    def __init__(
+        self, env_id: str, *, max_steps: int = 50, make: dict[str, Any] | None = None
+    ) -> None:
+        name = f"textarena:{env_id}"
+        library = requirements.package(name, "textarena", "textarena")
+        self.stream = random.Random(0).getstate()
+        try:
+            # The raw game hands out what is new; the others repeat the whole conversation.
+            self.env = self._private(lambda: library.make(f"{env_id}-raw", **(make or {})))
+        except ValueError as error:
+            raise UserError(f"env {name}: {' '.join(str(error).split())[:200]}") from None
+        try:
+            self._start(0)
+        except AssertionError as error:
+            raise UserError(f"env {name}: r3l plays one-player games ({error})") from None
+        self.spec = EnvSpec(
+            name=name,
+            system_prompt="You play a game alone. Answer in the format that the game asks for.",
+            max_steps=max_steps,
+            thread_safe=False,  # the stream they draw from belongs to the process
+            sessions=16,
+            feedback="causal",
+            data_license="MIT",
+        )
+        self.reason = ""
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start the game of `seed`."""
+        self._start(seed)
+        self.reason = ""
+        return self._new(), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Answer; the game's reward comes with its end."""
+        done, _ = self._private(lambda: self.env.step(action))
+        text = self._new()
+        if not done:
+            return text, 0.0, False, False, {}
+        rewards, info = self._private(self.env.close)
+        self.reason = str((info or {}).get(0, {}).get("reason", "") or "")
+        return text, float((rewards or {}).get(0, 0.0)), True, False, {}
+
+    def feedback(self) -> str:
+        """Why the game ended, in its own words."""
+        return self.reason
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _start(self, seed: int) -> None:
+        self.stream = random.Random(seed).getstate()
+        self._private(lambda: self.env.reset(num_players=1, seed=seed))
+
+    def _new(self) -> str:
+        """What the game said since the last time, without the player's own words."""
+        _, messages = self._private(self.env.get_observation)
+        said = [text for sender, text, *_ in messages if sender == -1]
+        return "\n".join(said).strip() or "Nothing is said."
+
+    def _private(self, call: Callable[[], T]) -> T:
+        with self._stream():
+            return call()
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        shared = random.getstate()
+        random.setstate(self.stream)
+        try:
+            yield
+        finally:
+            self.stream = random.getstate()
+            random.setstate(shared)

@@ -1,0 +1,206 @@
+"""TextWorld: generated text adventures (Microsoft, MIT). `pip install 'r3l[textworld]'`.
+
+A step is one command. Reward is the share of the game's points earned by it. Games are made
+from the task's seed and kept in a cache; or they are the user's own compiled games.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from envs import requirements
+from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
+from envs.base import ListedTasks, SeededTasks, TaskSource
+from r3l.errors import UserError
+from r3l.records import Task
+from r3l.rollout.interfaces import EnvSpec
+
+SYSTEM = (
+    "You play a text adventure: read what to do, then move, look, take, open, unlock, put, eat "
+    "or use things to get it done. Commands are short, like go north, take red key from table, "
+    "unlock chest with red key, put apple on stove, look, inventory, examine box. "
+    + HOW_TO_ANSWER.format(example="open wooden door")
+)
+META = frozenset(
+    "save restore restart quit q undo oops script transcript unscript noscript notify verbose "
+    "brief superbrief normal long short version verify recording replay record full fullscore "
+    "about credits pronouns nouns".split()
+)
+"""Verbs that talk to the interpreter and not to the game: `save` writes a file."""
+LONGEST_COMMAND = 200  # characters; the interpreter cuts longer lines
+SUFFIXES = (".z8", ".ulx")
+_STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
+
+
+class TextWorld:
+    """A generated game per seed: `rooms`, `objects` and `quest` (commands to win) size it, or
+    `challenge` (such as tw-simple) with its `settings` does; `games` is a folder of compiled
+    games instead (train/ and eval/ in it). `max_steps`: limit of commands."""
+
+    def __init__(
+        self,
+        *,
+        rooms: int = 3,
+        objects: int = 5,
+        quest: int = 4,
+        challenge: str = "",
+        settings: dict[str, Any] | None = None,
+        games: str = "",
+        max_steps: int = 30,
+        cache: str = "~/.cache/r3l/textworld",
+    ) -> None:
+        self.library = requirements.package("textworld", "textworld", "textworld")
+        sizes = {"rooms": rooms, "objects": objects, "quest": quest, "max_steps": max_steps}
+        for name, value in sizes.items():
+            if type(value) is not int or value < 1:
+                raise UserError(f"env option {name} is {value!r}; it must be a positive integer")
+        if challenge:
+            self._challenge(challenge)
+        self.rooms, self.objects, self.quest = rooms, objects, quest
+        self.challenge, self.settings, self.games = challenge, settings or {}, games
+        self.cache = Path(cache).expanduser()
+        self.spec = EnvSpec(
+            name="textworld",
+            system_prompt=SYSTEM,
+            max_steps=max_steps,
+            max_response_tokens=256,
+            sessions=16,
+            feedback="causal",
+            data_license="MIT (generated)",
+        )
+        self.game: Any = None
+        self.file = Path()
+        self.state: Any = None
+
+    @staticmethod
+    def task_source(games: str = "", **_: Any) -> TaskSource:
+        """Endless seeds, or the games of the user's folder."""
+        return _games_in(games) if games else SeededTasks("textworld")
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start the game of a seed, or the file `options["game"]`."""
+        chosen = (options or {}).get("game")
+        file = Path(chosen) if chosen else self._generated(seed)
+        if self.game is None or file != self.file:
+            self._stop()
+            self.game, self.file = self._start(file), file
+        self.state = self.game.reset()
+        return _clean(self.state.feedback), self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Give one command; see `r3l.rollout.interfaces.Environment.step`."""
+        command = action_in(action)
+        if problem := _refusal(command):
+            return problem, 0.0, False, False, self._info()
+        before = self.state.score or 0
+        self.state, _, done = self.game.step(command)
+        reward = ((self.state.score or 0) - before) / (self.state.max_score or 1)
+        text = _clean(self.state.feedback) or "Nothing is said."
+        return text, reward, bool(done), False, {} if done else self._info()
+
+    def feedback(self) -> str:
+        """How it ended, in points."""
+        state = self.state
+        how = "The game was won." if state.won else "The game was lost." if state.lost else ""
+        return f"{how} {state.score or 0} of {state.max_score} points.".strip()
+
+    def demonstration(self) -> list[str]:
+        """The commands that win this game."""
+        game = self.library.start(str(self.file), self.library.EnvInfos(policy_commands=True))
+        try:
+            return list(game.reset().policy_commands)
+        finally:
+            game.close()
+
+    def close(self) -> None:
+        """Leave the game."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.game is not None:
+            self.game.close()
+            self.game = None
+
+    def _start(self, file: Path) -> Any:
+        shown = ("feedback", "won", "lost", "score", "max_score", "admissible_commands")
+        return self.library.start(str(file), self.library.EnvInfos(**dict.fromkeys(shown, True)))
+
+    def _info(self) -> dict[str, Any]:
+        commands = self.state.admissible_commands or []
+        return {"admissible": [c for c in commands if not _refusal(c)]}
+
+    def _generated(self, seed: int) -> Path:
+        """The compiled game of a seed; made once, whoever asks, then read from the cache."""
+        shape = [self.rooms, self.objects, self.quest, self.challenge, self.settings]
+        key = hashlib.sha256(json.dumps([self.library.__version__, *shape]).encode()).hexdigest()
+        file = self.cache / key[:16] / f"{seed}.z8"
+        if file.exists():
+            return file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            made = Path(folder) / file.name
+            self._make(seed, made)
+            os.replace(made.with_suffix(".json"), file.with_suffix(".json"))
+            os.replace(made, file)
+        return file
+
+    def _make(self, seed: int, file: Path) -> None:
+        options = self.library.GameOptions()
+        options.seeds, options.path = seed, str(file)
+        if self.challenge:
+            from textworld.generator import compile_game
+
+            compile_game(self._challenge(self.challenge)(self.settings, options), options)
+            return
+        options.nb_rooms, options.nb_objects = self.rooms, self.objects
+        options.quest_length = self.quest
+        self.library.make(options)
+
+    def _challenge(self, name: str) -> Any:
+        known = requirements.package("textworld", "textworld.challenges", "textworld").CHALLENGES
+        if name not in known:
+            raise UserError(f"env option challenge {name!r}: unknown; there are {', '.join(known)}")
+        return known[name][1]
+
+
+def _games_in(folder: str) -> ListedTasks:
+    path = requirements.folder(
+        "textworld", "games", folder, "train", "make games with tw-make into train/ and eval/"
+    )
+    listed = {}
+    for split in ("train", "eval"):
+        files = sorted(f for f in (path / split).rglob("*") if f.suffix in SUFFIXES)
+        listed[split] = [
+            Task(f"textworld/{split}/{file.stem}", "textworld", 0, {"game": str(file)})
+            for file in files
+        ]
+    return ListedTasks(listed)  # type: ignore[arg-type]
+
+
+def _refusal(command: str | None) -> str:
+    """Why a command does not reach the interpreter; "" where it may."""
+    if command is None:
+        return NO_ACTION
+    if len(command) > LONGEST_COMMAND or not command.isprintable():
+        return f"That is no command: give a short one, of at most {LONGEST_COMMAND} characters."
+    for part in re.split(r"[.,;]|\bthen\b|\band\b", command.lower()):
+        verb = part.split()[:1]
+        if verb and verb[0] in META:
+            return f"The command {verb[0]} is not part of the game."
+    return ""
+
+
+def _clean(text: str) -> str:
+    """What the game says, without banner and status line."""
+    banner = text.rfind("$$")
+    if banner >= 0:
+        text = text[banner:].partition("\n")[2]
+    return re.sub(r"\n{2,}", "\n", _STATUS.sub("", text)).strip().removesuffix(">").strip()

@@ -1,0 +1,285 @@
+"""WebShop: shopping on a simulated web site (Yao et al. 2022, arXiv:2207.01206; code MIT).
+`pip install 'r3l[webshop]'`, and a checkout of princeton-nlp/WebShop with its data.
+
+A step is one action: search[words], where the page has a search bar, or click[something on the
+page]. Reward comes with the purchase, which ends the attempt: upstream's score, 0 to 1, for kind
+of product, attributes, options and price.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import defaultdict
+from typing import Any
+
+from envs.adapters import webshop_site
+from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
+from envs.adapters.webshop_site import Settings, open_site, seeded
+from envs.base import ListedTasks, TaskSource
+from r3l.errors import EnvironmentFailed, UserError
+from r3l.records import Task
+from r3l.rollout.interfaces import EnvSpec
+
+SYSTEM = (
+    "You shop on a web site for what the instruction asks for: the right kind of product, with "
+    "every attribute and option it names, at a price below its limit. search[words] looks for "
+    "products; it works only on the start page, which click[back to search] brings back. "
+    "click[...] presses a button, opens a product by its number or chooses an option, by the "
+    "words that stand on the page. click[buy now] buys what is open with the options chosen, and "
+    "ends the attempt. The score says how much of what was asked for was bought. "
+    + HOW_TO_ANSWER.format(example="search[red cotton shirt]")
+)
+PROMPTS = {
+    "reflect_user": "{log}\nReward {reward}. Steps are numbered 0 to {last_step}; "
+    "retry_from_step must be one of them or null. The score does not say what was missing: "
+    "compare what was bought, its options and its price with the instruction, or find where "
+    "the search left out a word that matters or a better product on the page was passed by."
+}
+EVAL_SPLITS = ("test", "dev")
+LONGEST = 4000
+"""Characters of a page that are shown."""
+PAGES = 5
+"""Pages of results: upstream shows 50 products, ten a page."""
+_ACTION = re.compile(r"(search|click)\s*\[(.*)\]", re.IGNORECASE | re.DOTALL)
+_SEPARATOR = "[SEP]"
+_NOT_KEPT = ("goal", "asins", "actions", "verbose_info")
+
+
+class WebShop:
+    """The goals of a checkout: `checkout`, by default $WEBSHOP.
+
+    `products`: how many of the checkout's products, 0 for all; `goals`: synthetic or human;
+    `eval_split`: test or dev; `admissible`: list what can be clicked under every page;
+    `max_steps`: limit of actions; `search`: lucene (upstream's index) or bm25 (our own), `nouns`:
+    spacy or words (a plain rule for the nouns that the score compares), both by default auto,
+    what is installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkout: str = "",
+        products: int = 1000,
+        goals: str = "synthetic",
+        eval_split: str = "test",
+        admissible: bool = True,
+        max_steps: int = 15,
+        search: str = "auto",
+        nouns: str = "auto",
+    ) -> None:
+        self.admissible, self.eval_split = admissible, _checked_split(eval_split)
+        self.site = open_site(Settings(checkout, products, goals, search, nouns))
+        self.server = self.site.server
+        self.visitor = self.site.browser(str(next(_numbers)))
+        self.spec = EnvSpec(
+            name="webshop",
+            system_prompt=SYSTEM,
+            max_steps=max_steps,
+            max_response_tokens=512,
+            thread_safe=False,
+            sessions=8,
+            feedback="weak",
+            data_license="products scraped from Amazon by WebShop's authors; code MIT",
+            prompts=PROMPTS,
+        )
+        self.clicks: dict[str, str] = {}
+        self.can_search, self.score = False, -1.0
+
+    @staticmethod
+    def task_source(
+        checkout: str = "",
+        products: int = 1000,
+        goals: str = "synthetic",
+        eval_split: str = "test",
+        search: str = "auto",
+        nouns: str = "auto",
+        **_: Any,
+    ) -> TaskSource:
+        """Every goal once: test for evaluation (or dev), the others but these for training."""
+        # search and nouns change no goal, but what is missing for them must be said in time
+        kinds = webshop_site.categories(Settings(checkout, products, goals, search, nouns))
+        test, dev, train = splits(len(kinds))
+        held = test if _checked_split(eval_split) == "test" else dev
+        return ListedTasks(
+            {
+                "train": [_task(number, kinds[number]) for number in train],
+                "eval": [_task(number, kinds[number]) for number in held],
+            }
+        )
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Enter the shop with the goal number `options["goal"]`, else a training goal of
+        `seed`."""
+        train = splits(len(self.server.goals))[2]
+        goal = int((options or {}).get("goal", train[seed % len(train)]))
+        if not 0 <= goal < len(self.server.goals):
+            raise EnvironmentFailed(
+                f"webshop: no goal {goal}, there are {len(self.server.goals)}", cause="no_goal"
+            )
+        self._forget()
+        with seeded():
+            self.visitor.reset(session=goal)
+        self.score = -1.0
+        return self._page(), self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Search or click; see `r3l.rollout.interfaces.Environment.step`."""
+        kind, what = self._understood(action)
+        if kind == "problem":
+            return f"{what}\n{self._possible()}".strip(), 0.0, False, False, self._info()
+        browser = self.visitor.browser
+        if kind == "search":
+            status = browser.search(what)
+        else:
+            status = browser.click(what, self.visitor.text_to_clickable)
+        if not status["done"]:
+            return self._page(), 0.0, False, False, self._info()
+        self.score = min(max(float(status["reward"]), 0.0), 1.0)
+        return self.feedback(), self.score, True, False, {}
+
+    def feedback(self) -> str:
+        """What was bought, and its score."""
+        if self.score < 0:
+            return "Nothing was bought."
+        bought = f"You bought {self._session['asin'].lower()}"
+        chosen = self._chosen()
+        return f"{bought}{f' with {chosen}' if chosen else ''}. The score is {self._percent()}."
+
+    def demonstration(self) -> list[str]:
+        """Look for the goal's product by its name, choose the options, buy; empty where that
+        does not earn the full score."""
+        goal = self._session["goal"]
+        wanted = goal["goal_options"]
+        values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
+        begun, played = self.snapshot(), [f"search[{_searchable(goal['name'])}]"]
+        product = goal["asin"].lower()
+        self.step(played[-1])
+        for _ in range(PAGES):
+            if product in self.clicks or "next >" not in self.clicks:
+                break
+            played.append("click[next >]")
+            self.step(played[-1])
+        rest = [f"click[{value}]" for value in (product, *values, "buy now")]
+        earned = [self.step(action)[1] for action in rest][-1]
+        self.restore(begun)
+        whole = [*played, *rest]
+        return whole if earned >= 1.0 and len(whole) <= self.spec.max_steps else []
+
+    def snapshot(self) -> bytes:
+        """Where the visit stands, as JSON; the goal itself is chosen by `reset`."""
+        kept = {k: v for k, v in self._session.items() if k not in _NOT_KEPT}
+        kept |= {"asins": sorted(self._session["asins"])}
+        browser = self.visitor.browser
+        counts = dict(self._session["actions"])
+        state = [browser.current_url, browser.page_source, self.score, counts, kept]
+        return json.dumps(state).encode()
+
+    def restore(self, state: bytes) -> None:
+        """Go back to a snapshot taken since the goal was chosen."""
+        browser = self.visitor.browser
+        browser.current_url, browser.page_source, self.score, counts, kept = json.loads(state)
+        self._session.pop("verbose_info", None)
+        self._session.update(kept | {"asins": set(kept["asins"])})
+        self._session["actions"] = defaultdict(int, counts)
+        self._look()
+
+    def close(self) -> None:
+        """Leave the shop; it stays open for the process's other attempts."""
+        self._forget()
+
+    @property
+    def _session(self) -> dict[str, Any]:
+        session: dict[str, Any] = self.server.user_sessions[self.visitor.session]
+        return session
+
+    def _forget(self) -> None:
+        """Upstream keeps every session for ever."""
+        self.server.user_sessions.pop(self.visitor.session, None)
+
+    def _understood(self, action: str) -> tuple[str, str]:
+        """("search", words), ("click", the page's name for it) or ("problem", what is wrong)."""
+        command = action_in(action)
+        if command is None:
+            return "problem", NO_ACTION
+        match = _ACTION.fullmatch(command)
+        if match is None:
+            return "problem", "That is no action: give search[words] or click[something]."
+        kind, what = match[1].lower(), match[2]
+        if kind == "click":
+            name = self.clicks.get(_plain(what))
+            return ("click", name) if name else ("problem", "There is nothing like that to click.")
+        words = _searchable(what)
+        if not self.can_search:
+            return "problem", "This page has no search bar; click[back to search] leads to one."
+        return ("search", words) if words else ("problem", "A search needs words.")
+
+    def _look(self) -> None:
+        """Take in what can be done on the page."""
+        found = self.visitor.get_available_actions()
+        self.can_search = bool(found["has_search_bar"])
+        # the button of the search bar does nothing by itself
+        self.clicks = {_plain(n): n for n in found["clickables"] if _plain(n) not in ("", "search")}
+
+    def _page(self) -> str:
+        self._look()
+        parts = [part.strip() for part in self.visitor.observation.split(_SEPARATOR)]
+        text = f" {_SEPARATOR} ".join(part for part in parts if part)
+        if len(text) > LONGEST:
+            text = f"{text[:LONGEST]} …"
+        chosen = self._chosen()
+        lines = [text, f"Chosen: {chosen}." if chosen else "", self._possible()]
+        return "\n".join(line for line in lines if line)
+
+    def _possible(self) -> str:
+        if not self.admissible:
+            return ""
+        search = ["search[words]"] if self.can_search else []
+        return f"Possible now: {', '.join([*search, *(f'click[{n}]' for n in self.clicks)])}."
+
+    def _info(self) -> dict[str, Any]:
+        asked = _searchable(str(self._session["goal"]["instruction_text"]))
+        search = [f"search[{asked}]"] if self.can_search else []
+        return {"admissible": [*search, *(f"click[{name}]" for name in self.clicks)]}
+
+    def _chosen(self) -> str:
+        return ", ".join(f"{name}: {value}" for name, value in self._session["options"].items())
+
+    def _percent(self) -> str:
+        return f"{100 * self.score:.0f} of 100"
+
+
+_numbers = itertools.count()
+
+
+def splits(count: int) -> tuple[range, range, range]:
+    """(test, dev, train) of so many goals, as upstream divides them: the first 500, the next
+    1,000, the rest; where there are fewer than 5,000, a tenth, a fifth, the rest."""
+    test = min(500, -(-count // 10))
+    dev = min(1000, count // 5)
+    return range(test), range(test, test + dev), range(test + dev, count)
+
+
+def _task(number: int, category: str) -> Task:
+    options = {"goal": number} | ({"family": category} if category else {})
+    return Task(f"webshop/{number:06d}", "webshop", number, options)
+
+
+def _checked_split(name: str) -> str:
+    if name not in EVAL_SPLITS:
+        raise UserError(f"env option eval_split is {name!r}; it must be {' or '.join(EVAL_SPLITS)}")
+    return name
+
+
+def _plain(text: str) -> str:
+    """A name as it is compared: lower case, single spaces."""
+    return " ".join(text.lower().split())
+
+
+def _searchable(text: str) -> str:
+    """Words for the search bar; in angle brackets upstream takes orders, such as <r> for random
+    products."""
+    return " ".join(re.sub(r"[<>\[\]]", " ", text.lower()).split())

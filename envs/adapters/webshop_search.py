@@ -1,0 +1,118 @@
+"""What stands in for WebShop's Lucene index and for its spaCy model where they are missing.
+
+The index is built of the same text that upstream indexes, and ranks by Lucene's BM25 with
+Pyserini's constants, Porter stems and Lucene's stop words; ties keep the catalogue's order.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envs import requirements
+
+K1, B = 0.9, 0.4
+"""Pyserini's constants for BM25."""
+STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with"
+).split()
+"""Lucene's, for English."""
+OTHER_WORDS = frozenset(
+    "a an the and or nor but if of on in to at by for from with without into onto over under up "
+    "off out is are was be been it its this that these those your our my his her their you we "
+    "not no all any each more most very can will just only also new great best easy soft".split()
+)
+"""Words of product names that are no nouns."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document found, by number."""
+
+    docid: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document: the product's number in the shop."""
+
+    asin: str
+
+    def raw(self) -> str:
+        """As upstream stores it: JSON with the product's number."""
+        return json.dumps({"id": self.asin})
+
+
+class Bm25Index:
+    """Products found by words, with the two methods of Pyserini's LuceneSearcher that WebShop
+    calls. Empty until `build`."""
+
+    def __init__(self) -> None:
+        self.library = requirements.package("webshop", "bm25s", "webshop")
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it turns on debugging itself
+        self.stemmer = requirements.package("webshop", "Stemmer", "webshop").Stemmer("porter")
+        self.asins: list[str] = []
+        self.ranking: Any = None
+
+    def build(self, products: Sequence[dict[str, Any]]) -> None:
+        """Index products as WebShop has loaded them."""
+        self.asins = [product["asin"] for product in products]
+        words = self._words([_contents(product) for product in products])
+        if any(words):
+            self.ranking = self.library.BM25(method="lucene", k1=K1, b=B)
+            self.ranking.index(words, show_progress=False)
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """At most `k` products that share a word with the query, best first."""
+        known = self.ranking.vocab_dict if self.ranking is not None else {}
+        words = [word for word in self._words([query])[0] if word in known]
+        if not words:
+            return []
+        scores = self.ranking.get_scores(words)
+        best = np.argsort(-scores, kind="stable")[:k]
+        return [Hit(int(number)) for number in best if scores[number] > 0]
+
+    def doc(self, docid: int) -> Document:
+        """A document by its number."""
+        return Document(self.asins[docid])
+
+    def _words(self, texts: list[str]) -> list[list[str]]:
+        tokens: list[list[str]] = self.library.tokenize(
+            texts,
+            token_pattern=r"(?u)\w+",
+            stopwords=STOP_WORDS,
+            stemmer=self.stemmer,
+            return_ids=False,
+            show_progress=False,
+        )
+        return tokens
+
+
+def _contents(product: dict[str, Any]) -> str:
+    """What of a product can be searched for: title, description, first bullet point, options."""
+    options = ", and ".join(f"{name}: {', '.join(of)}" for name, of in product["options"].items())
+    first = next(iter(product["BulletPoints"]), "")
+    return " ".join([product["Title"], product["Description"] or "", first or "", options]).lower()
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word and its part of speech, as spaCy's tokens have them."""
+
+    text: str
+    pos_: str
+
+
+def parts_of_speech(text: str) -> list[Word]:
+    """Words of a product's name: nouns, but for numbers and OTHER_WORDS."""
+    return [
+        Word(word, "X" if word.lower() in OTHER_WORDS or word[0].isdigit() else "NOUN")
+        for word in re.findall(r"\w[\w'-]*", text)
+    ]

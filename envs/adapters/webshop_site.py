@@ -1,0 +1,265 @@
+"""The shop of a WebShop checkout: upstream's own code, loaded beside ours and seeded.
+
+    checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages) ─► one per process
+                     │ imports                                                     and settings
+                     └─ gym, torch: never needed; pyserini, spacy: replaced where missing
+
+Upstream draws prices and price limits from the global generator while it starts: without a seed
+the same goal number is another task in every process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from envs import requirements
+from envs.adapters.webshop_search import Bm25Index, parts_of_speech
+from r3l.errors import UserError
+
+log = logging.getLogger(__name__)
+
+PACKAGE = "web_agent_site"
+CODE = Path(PACKAGE) / "envs" / "web_agent_text_env.py"
+GET = "clone princeton-nlp/WebShop and run ./setup.sh -d small in it, or set WEBSHOP to its folder"
+SEED = 233
+"""The seed with which upstream shuffles its goals."""
+INDEXES = {100: "indexes_100", 1000: "indexes_1k", 100_000: "indexes_100k", 0: "indexes"}
+"""Upstream's Lucene indexes, by the number of products in them; 0: all."""
+MODELS = ("en_core_web_sm", "en_core_web_lg")
+START_S = 1800.0
+"""Time to load the whole catalogue of 1.2 million products, seconds."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which shop. `checkout`: upstream's folder; `products`: how many, 0 for all; `goals`:
+    synthetic or human; `search`: auto, lucene or bm25; `nouns`: auto, spacy or words."""
+
+    checkout: str
+    products: int
+    goals: str
+    search: str
+    nouns: str
+
+    def __post_init__(self) -> None:
+        choices = {
+            "goals": ("synthetic", "human"),
+            "search": ("auto", "lucene", "bm25"),
+            "nouns": ("auto", "spacy", "words"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                given = getattr(self, name)
+                raise UserError(f"env option {name} is {given!r}; it must be {' or '.join(known)}")
+        if type(self.products) is not int or self.products < 0:
+            raise UserError(
+                f"env option products is {self.products!r}; it must be a number of products, or 0 "
+                "for all"
+            )
+
+
+@dataclass(frozen=True)
+class Site:
+    """A shop that is open. `code`: upstream's module; `server`: its SimServer; `index`: ours,
+    where upstream's is missing."""
+
+    code: Any
+    server: Any
+    index: Bm25Index | None
+
+    def browser(self, name: str) -> Any:
+        """A visitor of the shop: upstream's WebAgentTextEnv. `name` keeps its sessions apart."""
+        with seeded():
+            visitor = self.code.WebAgentTextEnv(
+                observation_mode="text", server=self.server, session_prefix=f"{name}-"
+            )
+        self.server.user_sessions.pop(visitor.session, None)
+        return visitor
+
+
+def folder(checkout: str) -> Path:
+    """The user's checkout. Raises UserError that says how to get one."""
+    given = checkout or os.environ.get("WEBSHOP", "")
+    return requirements.folder("webshop", "checkout", given, str(CODE), GET)
+
+
+@lru_cache(maxsize=2)
+def open_site(settings: Settings) -> Site:
+    """The process's shop for these settings. Raises UserError for what is missing."""
+    site = _start(settings)
+    if site.index is not None:
+        site.index.build(site.server.all_products)
+    return site
+
+
+def _start(settings: Settings) -> Site:
+    root = folder(settings.checkout)
+    search, nouns = _search_backend(root, settings), _noun_backend(settings)
+    with seeded(), contextlib.redirect_stdout(io.StringIO()), _quiet():
+        code, utils = _load(root, search, nouns)
+        for name in ("DEFAULT_FILE_PATH", "DEFAULT_ATTR_PATH", "HUMAN_ATTR_PATH"):
+            _check_data(root, Path(getattr(utils, name)))
+        index = Bm25Index() if search == "bm25" else None
+        if index is not None:
+            code.init_search_engine = lambda num_products=None: index
+        server = code.SimServer(
+            "http://127.0.0.1:3000",
+            utils.DEFAULT_FILE_PATH,
+            num_products=settings.products or None,
+            human_goals=int(settings.goals == "human"),
+        )
+    if not server.goals:
+        raise UserError(f"env webshop: {root} holds no {settings.goals} goals")
+    return Site(code, server, index)
+
+
+@lru_cache(maxsize=2)
+def categories(settings: Settings) -> tuple[str, ...]:
+    """The category of every goal, in the shop's order. The shop is opened in a process of its
+    own, since whoever lists tasks needs nothing else of it. Raises UserError."""
+    folder(settings.checkout)
+    command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    settled = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        done = subprocess.run(
+            command, env=settled, capture_output=True, text=True, timeout=START_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"env webshop: the shop did not open within {START_S:g} s") from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(last if done.returncode == 2 else f"env webshop: cannot be opened: {last}")
+    return tuple(json.loads(done.stdout))
+
+
+@contextlib.contextmanager
+def seeded() -> Iterator[None]:
+    """The global generator, which upstream draws from, at SEED; afterwards where it was."""
+    state = random.getstate()
+    random.seed(SEED)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without upstream's progress bars on standard error."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _search_backend(root: Path, settings: Settings) -> str:
+    index = root / "search_engine" / INDEXES.get(settings.products, "none of this size")
+    missing = ""
+    if not (index.is_dir() and any(index.iterdir())):
+        missing = f"an index in {index}"
+    elif find_spec("pyserini") is None:
+        missing = "the package pyserini"
+    elif shutil.which("java") is None:
+        missing = "the program java"
+    return _chosen("search", settings.search, "lucene", "bm25", missing)
+
+
+def _noun_backend(settings: Settings) -> str:
+    missing = "" if find_spec("spacy") else "the package spacy"
+    if not missing and not any(find_spec(model) for model in MODELS):
+        missing = f"spaCy's model {MODELS[0]}"
+    return _chosen("nouns", settings.nouns, "spacy", "words", missing)
+
+
+def _chosen(option: str, asked: str, real: str, fallback: str, missing: str) -> str:
+    """`real`, or `fallback` where something is missing. Raises UserError where `real` was
+    asked for."""
+    if asked == real and missing:
+        raise UserError(
+            f"env webshop: option {option}={real} needs {missing}; see WebShop's README, or "
+            f"choose {option}={fallback}"
+        )
+    if asked == "auto" and missing:
+        log.warning(
+            "webshop: %s=%s for want of %s; scores are not comparable with published ones",
+            *(option, fallback, missing),
+        )
+    return fallback if missing else asked if asked != "auto" else real
+
+
+def _check_data(root: Path, file: Path) -> None:
+    if not file.is_file():
+        raise UserError(
+            f"env webshop: checkout {root} holds no data/{file.name}; run ./setup.sh -d small there"
+        )
+
+
+def _load(root: Path, search: str, nouns: str) -> tuple[Any, Any]:
+    """Upstream's module, past the __init__ beside it, which wants a browser driver, and its
+    settings. Its package, and what stands in for its imports, are there only while it loads."""
+    replaced: dict[str, ModuleType] = {
+        "gym": _module("gym", Env=object),
+        "torch": _module("torch"),
+    }
+    if search == "bm25":
+        for name in ("pyserini", "pyserini.search", "pyserini.search.lucene"):
+            replaced[name] = _module(name, LuceneSearcher=None)
+    if nouns == "words":
+        replaced["spacy"] = _module("spacy", load=lambda name: parts_of_speech)
+    hidden = {name: sys.modules.pop(name, None) for name in replaced}
+    sys.modules.update(replaced)
+    sys.path.insert(0, str(root))
+    try:
+        spec = importlib.util.spec_from_file_location("r3l_webshop", root / CODE)
+        assert spec is not None and spec.loader is not None  # it is a .py file
+        code = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(code)
+        return code, sys.modules[f"{PACKAGE}.utils"]
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"env webshop: needs the package {error.name}; pip install 'r3l[webshop]'"
+        ) from None
+    finally:
+        sys.path.remove(str(root))
+        for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+            del sys.modules[name]
+        for name, module in hidden.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
+
+
+def _module(name: str, **attributes: Any) -> ModuleType:
+    module = ModuleType(name)
+    module.__dict__.update(attributes)
+    return module
+
+
+def main() -> None:
+    """Print the categories of the goals as JSON; settings come as JSON in the first argument."""
+    logging.disable(logging.WARNING)
+    try:
+        goals = _start(Settings(*json.loads(sys.argv[1]))).server.goals
+    except UserError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    sys.stdout.write(json.dumps([str(goal.get("category") or "") for goal in goals]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The keys: three coloured locks in a row; a wrong key jams the lock and ends the attempt."""
+
+from __future__ import annotations
+
+from envs.builtin.matching import Matching, Words
+
+
+class Keys(Matching):
+    """A row of locks. `locks` in the row, `colours` and `keys` in the world, `exceptions` per
+    attempt, `steps` allowed (default: two more than locks)."""
+
+    words = Words(
+        things="red blue green white black yellow purple orange pink grey",
+        answers="brass iron bone glass wooden silver",
+        place="lock",
+        verb="turn",
+        waste="listen",
+        right="it opens.",
+        wrong="it jams, {thing} needs {need}.",
+        wasted="all is quiet.",
+        marks={"right": "opens", "wrong": "jams", "wasted": "wasted"},
+    )
+    wrong_ends = True
+
+    def __init__(
+        self,
+        *,
+        locks: int = 3,
+        colours: int = 8,
+        keys: int = 4,
+        exceptions: int = 1,
+        steps: int | None = None,
+    ) -> None:
+        super().__init__(
+            "keys",
+            "Each lock needs one key: {answers}. Answer turn and a key, or listen.",
+            length=("locks", locks),
+            things=("colours", colours),
+            answers=("keys", keys),
+            exceptions=("exceptions", exceptions),
+            steps=("steps", steps),
+        )

@@ -1,0 +1,319 @@
+"""Environments in processes of their own, so that one that crashes, hangs or eats memory costs
+its attempt and not the actor.
+
+    attempt ─► RemoteEnv ─┐ one session each        ┌─► worker process (envs.isolation.worker)
+    attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
+    attempt ─► RemoteEnv ─┘ picks the least loaded  └─► worker process
+
+An attempt waits for a session (those of other attempts end), then for its worker's earlier
+calls, then at most `env.step_s` for its own. A worker that does not answer in time, or ends, is
+killed with whatever it started; its sessions fail by name, and the next one starts it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from envs import registry
+from r3l.codec import RECORD_LIMIT, pack, unpack
+from r3l.config import EnvConfig
+from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
+from r3l.rollout.interfaces import Environment, EnvSpec
+
+log = logging.getLogger(__name__)
+
+START_S = 120.0
+"""Time to import an environment's library and make a first instance, seconds."""
+END_S = 5.0
+"""Time to close everything before a worker is killed, seconds."""
+QUIET_S = 60.0
+"""An attempt that waits longer for a session says so."""
+
+
+@asynccontextmanager
+async def environments(config: EnvConfig) -> AsyncIterator[Callable[[], Environment]]:
+    """What makes the environments of this process's attempts: plainly inside it, or, unless the
+    environment declares itself `in_process`, in workers that end with this context.
+
+    Raises UserError where the environment cannot be made.
+    """
+    alone = config.isolation == "process"
+    if config.isolation == "auto":
+        alone = not registry.in_process(config.name)
+    if not alone:
+        registry.try_out(config.name, config.options)
+        yield partial(registry.make, config.name, **config.options)
+        return
+    pool = EnvPool(config)
+    try:
+        await pool.start()
+        yield pool.make
+    finally:
+        await pool.close()
+
+
+class EnvPool:
+    """Worker processes of one environment. `lost`: workers that had to be given up, by cause."""
+
+    def __init__(self, config: EnvConfig) -> None:
+        self.config = config
+        self.workers: list[_Worker | None] = [None] * config.workers
+        self.lost: Counter[str] = Counter()
+        self.spec: EnvSpec
+        self.offers: list[str] = []
+        self._room: asyncio.Semaphore
+
+    async def start(self) -> None:
+        """Start the first worker and learn what the environment declares. Raises UserError."""
+        self.workers[0] = worker = _Worker(self)
+        try:
+            hello = await worker.hello
+        except EnvironmentFailed as error:
+            raise UserError(f"env {self.config.name}: {error}") from error
+        self.spec, self.offers = EnvSpec(**hello["spec"]), hello["offers"]
+        self._room = asyncio.Semaphore(self.config.workers * self.spec.sessions)
+
+    def make(self) -> RemoteEnv:
+        """An environment for one attempt; it takes its session at its first reset."""
+        return RemoteEnv(self)
+
+    async def acquire(self) -> _Worker:
+        """Wait for room, and take a session of the least loaded worker."""
+        while True:
+            try:
+                await asyncio.wait_for(self._room.acquire(), QUIET_S)
+                break
+            except TimeoutError:
+                held = self.config.workers * self.spec.sessions
+                log.warning("%s: an attempt waits for one of %d sessions", self.spec.name, held)
+        loads = [0 if w is None or w.gone else w.sessions for w in self.workers]
+        place = loads.index(min(loads))
+        worker = self.workers[place]
+        if worker is None or worker.gone:
+            self.workers[place] = worker = _Worker(self)
+        worker.sessions += 1
+        return worker
+
+    def release(self, worker: _Worker) -> None:
+        """Give a session back."""
+        worker.sessions -= 1
+        self._room.release()
+
+    async def close(self) -> None:
+        """End every worker."""
+        await asyncio.gather(*(worker.end() for worker in self.workers if worker is not None))
+
+
+class RemoteEnv:
+    """An `Environment` whose methods answer later, from a worker process.
+
+    They raise EnvironmentFailed with cause environment_hang, environment_crash,
+    environment_memory, environment_lost (another session's fault), or what the environment did.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, pool: EnvPool) -> None:
+        self.pool, self.spec = pool, pool.spec
+        self.session = next(self._numbers)
+        self.worker: _Worker | None = None
+        for method in pool.offers:
+            setattr(self, method, partial(self._call, method))
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        if self.worker is None:
+            self.worker = await self.pool.acquire()
+        request = {"op": "call", "session": self.session, "method": method}
+        request["arguments"] = list(arguments)
+        return (await self.worker.ask(request))["value"]
+
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> Any:
+        """See `r3l.rollout.interfaces.Environment.reset`; awaitable."""
+        return self._call("reset", seed, options)
+
+    def step(self, action: str) -> Any:
+        """See `r3l.rollout.interfaces.Environment.step`; awaitable."""
+        return self._call("step", action)
+
+    def close(self) -> None:
+        """Give the session back; does not wait."""
+        if self.worker is not None:
+            self.worker.post({"op": "close", "session": self.session})
+            self.pool.release(self.worker)
+            self.worker = None
+
+
+class _Worker:
+    """One worker process and the queue of calls to it.
+
+    `hello` holds what its environment declares, once it has been made.
+    """
+
+    def __init__(self, pool: EnvPool) -> None:
+        self.pool, self.config = pool, pool.config
+        self.sessions, self.gone = 0, ""
+        self.calls: asyncio.Queue[tuple[dict[str, Any], bytes, asyncio.Future[Any]] | None]
+        self.calls = asyncio.Queue()
+        self.hello = self.post(
+            {
+                "op": "hello",
+                "name": self.config.name,
+                "options": self.config.options,
+                "memory_mib": self.config.memory_mib,
+            }
+        )
+        self.serving = asyncio.create_task(self._serve())
+
+    def post(self, request: dict[str, Any]) -> asyncio.Future[Any]:
+        """Queue a request; its answer, or the error it ends with, comes in the future.
+
+        Raises RecordError for a request that is no plain value.
+        """
+        payload = pack(request, RECORD_LIMIT)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_seen)
+        if self.gone:
+            future.set_exception(self._mate_failed())
+        else:
+            self.calls.put_nowait((request, payload, future))
+        return future
+
+    async def ask(self, request: dict[str, Any]) -> Any:
+        """Queue a request and wait for its answer. Raises EnvironmentFailed."""
+        return await self.post(request)
+
+    async def end(self) -> None:
+        """Ask the process to close everything; kill it if it does not."""
+        self.calls.put_nowait(None)
+        done, _ = await asyncio.wait([self.serving], timeout=END_S)
+        if not done:
+            self.gone = "environment_closed"
+            self.serving.cancel()
+            await asyncio.wait([self.serving])
+
+    async def _serve(self) -> None:
+        """Consumes queued calls, one at a time; produces their answers; ends with the process."""
+        try:
+            process = await self._spawn()
+        except OSError as refused:
+            log.error("%s: no worker process can be started: %s", self.config.name, refused)
+            self.gone = "environment_crash"
+            self._give_up()
+            return
+        try:
+            while (call := await self.calls.get()) is not None:
+                request, payload, future = call
+                if future.cancelled() and request["op"] != "close":
+                    continue
+                answer = await self._exchange(process, request, payload)
+                if self.gone:
+                    _fail(future, self._lost(request, process))
+                elif "error" in answer:
+                    error = from_wire(answer)
+                    _fail(future, error)
+                    if request["op"] == "hello" or error.cause == "environment_memory":
+                        # What the user can put right is told in one line, by whoever started it.
+                        wrong = isinstance(error, UserError)
+                        self.gone = "environment_closed" if wrong else error.cause
+                elif not future.done():
+                    future.set_result(answer)
+                if self.gone:
+                    break
+        finally:
+            patient = not self.gone
+            self._give_up()
+            await _end(process, patient=patient)
+
+    async def _spawn(self) -> Process:
+        root = str(Path(__file__).parents[2])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        settled = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "envs.isolation.worker"),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=os.environ | settled | threads,
+            start_new_session=True,
+        )
+
+    async def _exchange(
+        self, process: Process, request: dict[str, Any], payload: bytes
+    ) -> dict[str, Any]:
+        """One request and its answer; {} and a cause in `gone` where the worker is lost."""
+        limit = START_S if request["op"] == "hello" else self.config.step_s
+        assert process.stdin is not None and process.stdout is not None  # both are pipes
+        try:
+            async with asyncio.timeout(limit):
+                process.stdin.write(len(payload).to_bytes(4) + payload)
+                await process.stdin.drain()
+                size = int.from_bytes(await process.stdout.readexactly(4))
+                return unpack(await process.stdout.readexactly(size), RECORD_LIMIT)
+        except TimeoutError:
+            self.gone = "environment_hang"
+        except (asyncio.IncompleteReadError, ConnectionError, RecordError):
+            self.gone = "environment_crash"
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), END_S)
+        return {}
+
+    def _lost(self, request: dict[str, Any], process: Process) -> EnvironmentFailed:
+        called = f"{self.config.name}: {request.get('method', 'its start')}"
+        if self.gone == "environment_hang":
+            limit = START_S if request["op"] == "hello" else self.config.step_s
+            why = f"took longer than {limit:g} s (env.step_s); its process was killed"
+        else:
+            why = f"ended its process (exit code {process.returncode})"
+        return EnvironmentFailed(f"{called} {why}", cause=self.gone)
+
+    def _give_up(self) -> None:
+        """No more calls: fail those that wait."""
+        if self.gone not in ("", "environment_closed"):
+            self.pool.lost[self.gone] += 1
+            log.warning("%s: a worker process is given up: %s", self.config.name, self.gone)
+        self.gone = self.gone or "environment_closed"
+        while not self.calls.empty():
+            if (call := self.calls.get_nowait()) is not None:
+                _fail(call[2], self._mate_failed())
+
+    def _mate_failed(self) -> EnvironmentFailed:
+        return EnvironmentFailed(
+            f"{self.config.name}: the worker process of this attempt is gone ({self.gone})",
+            cause="environment_lost",
+        )
+
+
+async def _end(process: Process, *, patient: bool) -> None:
+    """End a worker and whatever it started; a patient end lets it close its environments."""
+    assert process.stdin is not None
+    process.stdin.close()
+    if patient:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), END_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """An answer that nobody waits for any more is no reason to complain."""
+    if not future.cancelled():
+        future.exception()

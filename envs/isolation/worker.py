@@ -1,0 +1,160 @@
+"""The process in which environments run apart: `python -m envs.isolation.worker`, started by
+envs.isolation.pool.
+
+    request  {op: hello, name, options, memory_mib}       answer  {spec, offers}
+             {op: call, session, method, arguments}               {value}
+             {op: close, session}                                 {}
+                                                          or      {error, message, facts}
+
+Requests come on standard input, answers go to standard output, each a length (4 bytes, big
+endian) and a map of r3l.codec; one request at a time. A session is one attempt's hold on an
+environment; a closed session's environment serves the next one, unless it has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+from envs import registry
+from envs.base import TextEnv
+from r3l.codec import RECORD_LIMIT, pack, unpack
+from r3l.errors import EnvironmentFailed, R3LError, to_wire
+from r3l.rollout.env_calls import fault_in, raised, read_reset, read_step
+
+OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
+_PR_SET_PDEATHSIG = 1
+
+
+class Sessions:
+    """The environments of one worker process."""
+
+    def __init__(self) -> None:
+        self.make: Callable[[], TextEnv]
+        self.free: list[TextEnv] = []
+        self.held: dict[int, TextEnv] = {}
+        self.failed: set[int] = set()
+
+    def hello(self, name: str, options: dict[str, Any], memory_mib: int) -> dict[str, Any]:
+        """Make a first environment; answers what it declares and offers. Raises UserError."""
+        limit = memory_mib << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        self.make = lambda: registry.make(name, **options)
+        env = self.make()
+        self.free.append(env)
+        offers = [method for method in OPTIONAL if callable(getattr(env, method, None))]
+        return {"spec": asdict(env.spec), "offers": offers}
+
+    def call(self, session: int, method: str, arguments: list[Any]) -> dict[str, Any]:
+        """Call a method of a session's environment. Raises EnvironmentFailed."""
+        try:
+            if session not in self.held:
+                self.held[session] = self.free.pop() if self.free else self.make()
+            return {"value": _answer(self.held[session], method, arguments)}
+        except MemoryError:
+            raise
+        except EnvironmentFailed:
+            self.failed.add(session)
+            raise
+        except Exception as error:
+            self.failed.add(session)
+            raise raised(error) from error
+
+    def close(self, session: int) -> dict[str, Any]:
+        """End a session; an environment that failed in it is closed for good."""
+        env = self.held.pop(session, None)
+        if env is not None and session not in self.failed:
+            self.free.append(env)
+        elif env is not None:
+            _close(env)
+        self.failed.discard(session)
+        return {}
+
+    def end(self) -> None:
+        """Close every environment."""
+        for env in [*self.free, *self.held.values()]:
+            _close(env)
+
+
+def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until there are no more, or memory has run out."""
+    while request := read(requests):
+        operation = getattr(sessions, request.pop("op"))
+        exhausted = False
+        try:
+            answer = operation(**request)
+            payload = pack(answer, RECORD_LIMIT)
+        except MemoryError:
+            exhausted = True
+            payload = pack(to_wire(_out_of_memory()))
+        except R3LError as error:
+            payload = pack(to_wire(error))
+        answers.write(len(payload).to_bytes(4) + payload)
+        answers.flush()
+        if exhausted:
+            return
+
+
+def read(stream: BinaryIO) -> dict[str, Any]:
+    """The next message; empty at the end of the stream."""
+    size = stream.read(4)
+    return unpack(stream.read(int.from_bytes(size)), RECORD_LIMIT) if len(size) == 4 else {}
+
+
+def main() -> None:
+    """Serve on standard input and output; whatever else is printed goes to standard error."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    logging.basicConfig(level=logging.WARNING, format="%(name)s %(levelname)s %(message)s")
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sessions = Sessions()
+    try:
+        serve(sessions, requests, answers)
+    finally:
+        sessions.end()
+
+
+def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
+    match method:
+        case "reset":
+            seed, options = arguments
+            observation, _ = read_reset(env.spec.name, env.reset(seed=seed, options=options))
+            return [observation, {}]
+        case "step":
+            *answer, info = read_step(env.spec.name, env.step(*arguments))
+            return [*answer, {"fault": fault} if (fault := fault_in(info)) else {}]
+    value = getattr(env, method)(*arguments)
+    if not isinstance(value, str | bytes | list | None):
+        raise EnvironmentFailed(
+            f"{env.spec.name}: {method} returned {type(value).__name__}", cause=f"bad_{method}"
+        )
+    return value
+
+
+def _close(env: TextEnv) -> None:
+    with contextlib.suppress(Exception):  # it is given up anyway
+        env.close()
+
+
+def _out_of_memory() -> EnvironmentFailed:
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20
+    return EnvironmentFailed(
+        f"the environment's process ran out of its {limit} MiB (env.memory_mib)",
+        cause="environment_memory",
+    )
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # threads of an environment must not hold the process back

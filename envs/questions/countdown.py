@@ -1,0 +1,182 @@
+"""Countdown: reach a target with some numbers, each used once, and + - * /.
+
+countdown         a step is an attempt (or a paragraph), its answer a whole expression
+countdown-steps   a step is one operation on two of the numbers that are left
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+from envs.base import SeededTasks, TaskSource
+from envs.questions.arithmetic import ExpressionError, evaluate
+from envs.questions.countdown_puzzles import APPLY, Puzzles
+from envs.questions.final_answer import tagged
+from envs.questions.question import EvalAttempts, Judgement, Pace, Question, Step
+from r3l.rollout.interfaces import EnvSpec
+
+RULES = (
+    "Reach the target with the numbers and the signs + - * / and brackets. "
+    "Use every number exactly once."
+)
+
+
+class Countdown(Question):
+    """Puzzles by seed (envs.questions.countdown_puzzles.Puzzles: `count`, `largest`, `highest`),
+    played at the pace that envs.questions.question.Pace says."""
+
+    in_process = True
+
+    def __init__(
+        self,
+        *,
+        count: int = 4,
+        largest: int = 50,
+        highest: int = 100,
+        step: Step = "attempt",
+        attempts: int = 3,
+        eval_attempts: int = 1,
+        paragraphs: int = 16,
+        max_response_tokens: int | None = None,
+    ) -> None:
+        self.puzzles = Puzzles(count, largest, highest)
+        self.puzzle = self.puzzles.make(0)
+        spec = EnvSpec("countdown", "", 1, feedback="causal", data_license="generated")
+        pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
+        super().__init__(spec, pace, ask=RULES, form="as <answer>expression</answer>")
+
+    @classmethod
+    def task_source(cls, *, eval_attempts: int = 1, **_: Any) -> TaskSource:
+        """Endless puzzles."""
+        return EvalAttempts(SeededTasks("countdown"), eval_attempts)
+
+    def pose(self, seed: int, options: dict[str, Any]) -> str:
+        """Numbers and target."""
+        self.puzzle = self.puzzles.make(seed)
+        return str(self.puzzle)
+
+    def find(self, text: str) -> str | None:
+        """What stands in the last <answer>."""
+        return tagged(text)
+
+    def judge(self, answer: str) -> Judgement:
+        """The left side, where the answer is an equation, must use the numbers and be the
+        target; the remark says what is wrong."""
+        try:
+            found = evaluate(answer.partition("=")[0])
+        except ExpressionError as error:
+            return Judgement(0.0, f"That is no expression: {error}.")
+        used, given = Counter(found.numbers), Counter(self.puzzle.numbers)
+        if too_many := used - given:
+            return Judgement(0.0, f"That uses {_named(too_many)} more often than given.")
+        if unused := given - used:
+            return Judgement(0.0, f"That leaves {_named(unused)} unused.")
+        if found.value != self.puzzle.target:
+            wanted = self.puzzle.target
+            return Judgement(0.0, f"That is {_shown(found.value)}, the target is {wanted}.")
+        return Judgement(1.0, "Correct.")
+
+    def solution(self) -> str:
+        """The expression the puzzle was made with."""
+        return f"<answer>{self.puzzle.solution}</answer>"
+
+
+class CountdownSteps:
+    """Countdown, one operation a step: two numbers that are left give way to their result. The
+    last number left must be the target. There is one operation less than there are numbers;
+    `slips`: steps that may be lost to operations that are none."""
+
+    in_process = True
+
+    def __init__(
+        self, *, count: int = 4, largest: int = 50, highest: int = 100, slips: int = 2
+    ) -> None:
+        self.puzzles = Puzzles(count, largest, highest)
+        self.puzzle = self.puzzles.make(0)
+        self.left: list[Fraction] = []
+        self.steps = 0
+        self.spec = EnvSpec(
+            name="countdown-steps",
+            system_prompt="Reach the target with the numbers. In each step combine two numbers "
+            "that are left, like 25 - 7 or 6 * 4; their result replaces them. Answer with the "
+            "operation alone.",
+            max_steps=count - 1 + slips,
+            max_response_tokens=64,
+            feedback="causal",
+            data_license="generated",
+        )
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Pose the puzzle of a seed."""
+        self.puzzle = self.puzzles.make(seed)
+        self.left, self.steps = [Fraction(number) for number in self.puzzle.numbers], 0
+        return str(self.puzzle), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Combine two numbers; see `r3l.rollout.interfaces.Environment.step`."""
+        if len(self.left) <= 1 or self.steps >= self.spec.max_steps:
+            return "It is over.", 0.0, True, False, {}
+        self.steps += 1
+        fault = self._combine(action)
+        if len(self.left) == 1:
+            reached = self.left[0] == self.puzzle.target
+            reply = "Correct." if reached else f"{self.feedback()} That is not the target."
+            return reply, float(reached), True, False, {}
+        truncated = self.steps >= self.spec.max_steps
+        reply = f"numbers {', '.join(map(_shown, self.left))}; target {self.puzzle.target}"
+        return f"{fault} {reply}".strip(), 0.0, False, truncated, {}
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def snapshot(self) -> bytes:
+        """The numbers left and the steps taken, as JSON."""
+        return json.dumps([[str(number) for number in self.left], self.steps]).encode()
+
+    def restore(self, state: bytes) -> None:
+        """Go back to a snapshot taken since the puzzle was posed."""
+        left, self.steps = json.loads(state)
+        self.left = [Fraction(number) for number in left]
+
+    def feedback(self) -> str:
+        """What came out."""
+        return f"Left: {', '.join(map(_shown, self.left))}; the target is {self.puzzle.target}."
+
+    def demonstration(self) -> list[str]:
+        """The operations the puzzle was made with."""
+        return list(self.puzzle.operations)
+
+    def _combine(self, action: str) -> str:
+        """Do the operation; returns what is wrong with it, "" for nothing."""
+        number = r"(-?\d+(?:/\d+)?)"
+        match = re.fullmatch(rf"\W*?{number}\s*([-+*/×÷−])\s*{number}(?:\s*=.*)?\W*", action[:200])
+        if match is None:
+            return "That is no operation on two numbers, like 25 - 7."
+        sign = match[2].translate(str.maketrans("×÷−", "*/-"))
+        left = list(self.left)
+        try:
+            a, b = Fraction(match[1]), Fraction(match[3])
+            left.remove(a)
+            left.remove(b)
+            self.left = [*left, APPLY[sign](a, b)]
+        except ZeroDivisionError:
+            return "That divides by zero."
+        except ValueError:
+            return f"{match[1]} and {match[3]} are not both left."
+        return ""
+
+
+def _named(numbers: Counter[int]) -> str:
+    return ", ".join(str(number) for number in sorted(numbers))
+
+
+def _shown(number: Fraction) -> str:
+    if number.denominator == 1 and abs(number) < 10**12:
+        return str(number)
+    return str(number) if len(str(number)) <= 24 else "a very large number"

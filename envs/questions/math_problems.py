@@ -1,0 +1,191 @@
+"""Mathematics with a reference answer, judged by math-verify (envs.questions.verifier).
+
+A task carries its problem and reference, so an actor needs no data; the reference is never shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from envs import requirements
+from envs.base import ListedTasks, Split, TaskSource, check_split
+from envs.questions.datasets import Problem, load
+from envs.questions.final_answer import boxed, stated
+from envs.questions.question import PARAGRAPH_END, EvalAttempts, Judgement, Pace, Question, Step
+from envs.questions.verifier import SHARED, Verifier
+from r3l.errors import UserError
+from r3l.records import Task
+from r3l.rollout.interfaces import EnvSpec
+
+UNREADABLE = "Incorrect: the final answer cannot be read as mathematics."
+REMARKS = {"correct": "Correct.", "wrong": "Incorrect."}
+
+
+class MathProblems(Question):
+    """Problems of a data set: `train`, `eval` name other data (envs.questions.datasets says how);
+    the rest is the pace of the play (envs.questions.question.Pace)."""
+
+    name: ClassVar[str] = "math"
+    train_data: ClassVar[str | None] = "nlile/hendrycks-MATH-benchmark@train"
+    eval_data: ClassVar[str | None] = "HuggingFaceH4/MATH-500@test"
+    data_license: ClassVar[str] = "MIT"
+
+    def __init__(
+        self,
+        *,
+        train: str | None = None,
+        eval: str | None = None,
+        step: Step = "attempt",
+        attempts: int = 3,
+        eval_attempts: int = 1,
+        paragraphs: int = 16,
+        max_response_tokens: int | None = None,
+    ) -> None:
+        requirements.installed(self.name, "math_verify", "math")
+        self.train = train
+        spec = EnvSpec(
+            name=self.name,
+            system_prompt="",
+            max_steps=1,
+            feedback="weak",
+            data_license=self.data_license if train is None and eval is None else "the user's data",
+            sessions=64,
+        )
+        pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
+        super().__init__(spec, pace, ask="Solve the problem.", form=r"as \boxed{answer}")
+        self.problem = Problem("", "", "")
+        self.verifier: Verifier | None = SHARED.acquire()
+
+    @classmethod
+    def task_source(
+        cls,
+        *,
+        train: str | None = None,
+        eval: str | None = None,
+        eval_attempts: int = 1,
+        **_: Any,
+    ) -> TaskSource:
+        """The problems as tasks; a split is read when it is asked for."""
+        return EvalAttempts(
+            ProblemTasks(cls.name, train or cls.train_data, eval or cls.eval_data), eval_attempts
+        )
+
+    def pose(self, seed: int, options: dict[str, Any]) -> str:
+        """The problem that the task carries, else the training problem number `seed`."""
+        if "prompt" in options:
+            self.problem = Problem(
+                "", options["prompt"], options["answer"], "", options.get("solution", "")
+            )
+        else:
+            problems = load(self.name, "train", self.train or self.train_data or "")
+            self.problem = problems[seed % len(problems)]
+        return self.problem.prompt
+
+    def find(self, text: str) -> str | None:
+        r"""The last \boxed{…}, else what follows the last "Answer:" or "####"."""
+        found = boxed(text)
+        return stated(text) if found is None else found
+
+    def judge(self, answer: str) -> Judgement:
+        """Compare with the reference. Raises EnvironmentFailed when that cannot be read."""
+        assert self.verifier is not None, "closed"
+        verdict = self.verifier.check(self.problem.answer, answer)
+        fault = f"verifier_{verdict}" if verdict in ("timeout", "crash") else ""
+        return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
+
+    def close(self) -> None:
+        """Let go of the verifier."""
+        if self.verifier is not None:
+            self.verifier = None
+            SHARED.release()
+
+    def solution(self) -> str:
+        """The data's own solution, where it has one, and the reference answer."""
+        # its own boxes go: only the last paragraph gives the answer
+        worked = self.problem.solution.replace(r"\boxed", "").replace(r"\fbox", "")
+        end = PARAGRAPH_END if worked else ""
+        return rf"{worked}{end}The answer is \boxed{{{self.problem.answer}}}."
+
+
+@dataclass(frozen=True)
+class ProblemTasks:
+    """The problems of two data sets as tasks; warm-up demonstrations are of the training data."""
+
+    env: str
+    train: str | None
+    eval: str | None
+
+    def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
+        """As `envs.base.ListedTasks.tasks`. Raises UserError where a split has no data."""
+        check_split(split)
+        option = "eval" if split == "eval" else "train"
+        where = self.eval if split == "eval" else self.train
+        if where is None:
+            raise UserError(
+                f"env {self.env}: has no {split} problems of its own; name some with "
+                f"env.options.{option}=FILE.jsonl"
+            )
+        listed = [
+            self._task(split, number, problem)
+            for number, problem in enumerate(load(self.env, option, where))
+        ]
+        return ListedTasks({split: listed}).tasks(split, count, seed, start)
+
+    def _task(self, split: Split, number: int, problem: Problem) -> Task:
+        options = {"prompt": problem.prompt, "answer": problem.answer}
+        more = {"family": problem.family, "solution": problem.solution}
+        return Task(
+            f"{self.env}/{split}/{problem.id}".replace("\0", ""),
+            self.env,
+            number,
+            options | {name: text for name, text in more.items() if text},
+        )
+
+
+class GSM8K(MathProblems):
+    """Grade-school word problems (Cobbe et al. 2021): 7,473 to train on, 1,319 to test."""
+
+    name = "gsm8k"
+    train_data, eval_data = "openai/gsm8k:main@train", "openai/gsm8k:main@test"
+
+
+class OlympiadBench(MathProblems):
+    """Olympiad problems, text only, English (He et al. 2024); to evaluate on."""
+
+    name = "olympiadbench"
+    train_data, eval_data = None, "Hothan/OlympiadBench:OE_TO_maths_en_COMP@train"
+    data_license = "see the data set's card"
+
+
+class DapoMath(MathProblems):
+    """DAPO's 17 thousand training problems (Yu et al. 2025), evaluated on AIME 2024."""
+
+    name = "dapo-math"
+    train_data = "open-r1/DAPO-Math-17k-Processed:en@train"
+    eval_data = "HuggingFaceH4/aime_2024@train"
+    data_license = "Apache-2.0; AIME: see the data set's card"
+
+
+class AIME24(MathProblems):
+    """The American Invitational Mathematics Examination 2024, 30 problems to evaluate on."""
+
+    name = "aime24"
+    train_data, eval_data = None, "HuggingFaceH4/aime_2024@train"
+    data_license = "see the data set's card"
+
+
+class AIME25(MathProblems):
+    """The American Invitational Mathematics Examination 2025, 30 problems to evaluate on."""
+
+    name = "aime25"
+    train_data, eval_data = None, "math-ai/aime25@test"
+    data_license = "see the data set's card"
+
+
+class AMC23(MathProblems):
+    """The American Mathematics Competition 2023, 40 problems to evaluate on."""
+
+    name = "amc23"
+    train_data, eval_data = None, "math-ai/amc23@test"
+    data_license = "see the data set's card"

@@ -1,0 +1,195 @@
+"""A question with one right answer: what mathematics, Countdown and reasoning-gym have in common.
+
+step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
+step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
+
+With attempts the retry of a failed attempt starts from the attempt that went wrong; with
+paragraphs from inside a solution. Reward comes once, with the answer that ends the play.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from envs.base import Split, TaskSource
+from r3l.errors import UserError
+from r3l.records import Task
+from r3l.rollout.interfaces import EnvSpec
+
+Step = Literal["attempt", "paragraph"]
+PARAGRAPH_END = "\n\n"
+CONTINUE = "Continue."
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an answer is worth, 1.0 for a right one, and a remark that does not give it away.
+
+    `fault`: what went wrong in judging it, a name to count; "" for nothing.
+    """
+
+    reward: float
+    remark: str
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a question is played.
+
+    `step`: what one step is. `attempts`, `eval_attempts`: answers allowed, in training and in
+    evaluation (a paragraph-wise solution has one). `paragraphs`: limit of a solution, steps.
+    `max_response_tokens`: budget of one response, tokens; None: 1024, of a paragraph 256.
+    """
+
+    step: Step = "attempt"
+    attempts: int = 3
+    eval_attempts: int = 1
+    paragraphs: int = 16
+    max_response_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.step not in get_args(Step):
+            known = " or ".join(get_args(Step))
+            raise UserError(f"env option step is {self.step!r}; it must be {known}")
+        for name in ("attempts", "eval_attempts", "paragraphs", "max_response_tokens"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value <= 100_000):
+                raise UserError(f"env option {name} is {value!r}; it must be a positive integer")
+
+    @property
+    def max_steps(self) -> int:
+        """Steps of the longest play."""
+        if self.step == "paragraph":
+            return self.paragraphs
+        return max(self.attempts, self.eval_attempts)
+
+    @property
+    def response_tokens(self) -> int:
+        """Budget of one response, tokens."""
+        return self.max_response_tokens or (1024 if self.step == "attempt" else 256)
+
+
+class Question(ABC):
+    """The play; a subclass poses the question, finds the answer in a text and judges it.
+
+    `ask` and `form` go into the system prompt: what to do, and how the answer is written.
+    """
+
+    def __init__(self, spec: EnvSpec, pace: Pace, *, ask: str, form: str) -> None:
+        self.pace, self.form = pace, form
+        by_paragraph = pace.step == "paragraph"
+        manner = (
+            "Write one short paragraph per reply; you will be asked to continue. In the last one"
+            if by_paragraph
+            else "Reason step by step, then"
+        )
+        self.spec = replace(
+            spec,
+            system_prompt=f"{ask} {manner} give the final answer {form}.",
+            max_steps=pace.max_steps,
+            max_response_tokens=pace.response_tokens,
+            stop=[PARAGRAPH_END] if by_paragraph else [],
+        )
+        self.allowed, self.used, self.steps, self.reward, self.ended = 1, 0, 0, 0.0, True
+
+    @abstractmethod
+    def pose(self, seed: int, options: dict[str, Any]) -> str:
+        """The question that belongs to a seed and the options of a task."""
+
+    @abstractmethod
+    def find(self, text: str) -> str | None:
+        """The final answer in a response; None where there is none."""
+
+    @abstractmethod
+    def judge(self, answer: str) -> Judgement:
+        """Judge an answer to the question posed last."""
+
+    @abstractmethod
+    def solution(self) -> str:
+        """A response that answers the question posed last."""
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Pose the question of a task. `options`: the task's; `attempts` there overrides the
+        setting."""
+        given = options or {}
+        text = self.pose(seed, given)
+        attempts = int(given.get("attempts", self.pace.attempts))
+        self.allowed = attempts if self.pace.step == "attempt" else 1
+        self.used, self.steps, self.reward, self.ended = 0, 0, 0.0, False
+        return text, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take a whole solution or its next paragraph; see
+        `r3l.rollout.interfaces.Environment.step`."""
+        if self.ended:
+            return "It is over.", 0.0, True, False, {}
+        self.steps += 1
+        answer = self.find(action)
+        if answer is None and self.pace.step == "paragraph":
+            self.ended = self.steps >= self.pace.paragraphs
+            reply = f"No final answer in {self.steps} paragraphs." if self.ended else CONTINUE
+            return reply, 0.0, False, self.ended, {}
+        self.used += 1
+        judged = (
+            Judgement(0.0, f"No final answer was found; give it {self.form}.")
+            if answer is None
+            else self.judge(answer)
+        )
+        left = self.allowed - self.used
+        self.ended = judged.reward >= 1.0 or left <= 0
+        info = {"answer": answer, "fault": judged.fault}
+        if not self.ended:
+            again = f"{judged.remark} Try again, {left} attempt{'s' * (left > 1)} left."
+            return again, 0.0, False, False, info
+        self.reward = judged.reward
+        return judged.remark, judged.reward, True, False, info
+
+    def close(self) -> None:  # noqa: B027 - few have something to let go of
+        """Nothing is held open."""
+
+    def snapshot(self) -> bytes:
+        """Where the play stands, as JSON; the question itself is posed by `reset`."""
+        return json.dumps([self.allowed, self.used, self.steps, self.reward, self.ended]).encode()
+
+    def restore(self, state: bytes) -> None:
+        """Go back to a snapshot taken since the question was posed."""
+        self.allowed, self.used, self.steps, self.reward, self.ended = json.loads(state)
+
+    def feedback(self) -> str:
+        """Whether the answer was right, and which attempt gave it."""
+        if self.used == 0:
+            return "No final answer was given."
+        if self.reward >= 1.0:
+            return f"Answer {self.used} was right."
+        return "The answer was not right." if self.used == 1 else "No answer was right."
+
+    def demonstration(self) -> list[str]:
+        """A right solution, in as many steps as one is."""
+        text = self.solution()
+        if self.pace.step == "attempt":
+            return [text]
+        parts = [part.strip() for part in text.split(PARAGRAPH_END) if part.strip()]
+        answered = next(k for k, part in enumerate(parts) if self.find(part) is not None)
+        first = max(0, answered + 1 - self.pace.paragraphs)  # those beyond the limit join up
+        return [PARAGRAPH_END.join(parts[: first + 1]), *parts[first + 1 : answered + 1]]
+
+
+@dataclass(frozen=True)
+class EvalAttempts:
+    """Another source's tasks; those of the eval split allow `attempts` answers."""
+
+    source: TaskSource
+    attempts: int
+
+    def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
+        """As `TaskSource.tasks`."""
+        found = self.source.tasks(split, count, seed, start)
+        if split != "eval":
+            return found
+        return [replace(t, options=t.options | {"attempts": self.attempts}) for t in found]

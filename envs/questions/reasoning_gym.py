@@ -1,0 +1,213 @@
+"""Tasks of reasoning-gym: endless questions of about a hundred families, by name.
+
+    reasoning:chain_sum          one family
+    reasoning:gcd,lcm,products   several, in turn
+
+Its scorers are guarded: some raise on nonsense, some pay for it, some run what they are given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import re
+import zlib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from envs import requirements
+from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, Split, TaskSource, split_of
+from envs.questions.final_answer import tagged
+from envs.questions.question import EvalAttempts, Judgement, Pace, Question, Step
+from r3l.errors import EnvironmentFailed, UserError
+from r3l.records import Task
+from r3l.rollout.interfaces import EnvSpec
+
+REFUSED = {
+    "codeio": "its questions differ from run to run",
+    "composite": "name the families instead, with commas",
+}
+EVALUATED = frozenset(
+    "binary_matrix countdown intermediate_integration n_queens polynomial_multiplication puzzle24 "
+    "simple_integration spiral_matrix string_insertion".split()
+)
+"""Families whose scorers evaluate an answer as Python; there it must look harmless."""
+SLOW = frozenset({"futoshiki", "knight_swap"})
+"""Families that take seconds a question: their splits differ by seed alone."""
+LONGEST = 4000
+"""Characters of an answer that is scored."""
+TRIES = 500
+NONSENSE = ("zzz", "qqq qqq")
+"""Answers that are right for no question; a scorer may pay for them, and must not."""
+
+_CALM = re.compile(r"[\w\s.,+\-*/^()\[\]='\"|]*")
+_CODE = re.compile(r"__|[A-Za-z_]\s*\.|\.\s*[A-Za-z_]|\d\s*\*\*|\*\*\s*\(?\s*\d{3}|\)\s*\(|\]\s*\(")
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh tanh".split())
+
+
+class Reasoning(Question):
+    """`families`: names, with commas. `config`: settings of the family (of a single one);
+    `partial`: pay a scorer's partial credit too. The rest is the pace
+    (envs.questions.question.Pace)."""
+
+    def __init__(
+        self,
+        families: str,
+        *,
+        config: dict[str, Any] | None = None,
+        partial: bool = False,
+        step: Step = "attempt",
+        attempts: int = 3,
+        eval_attempts: int = 1,
+        paragraphs: int = 16,
+        max_response_tokens: int | None = None,
+    ) -> None:
+        self.families = _families(families)
+        self.config, self.partial = json.dumps(config or {}, sort_keys=True), partial
+        self.question = Posed("", {}, None)
+        for family in self.families if not SLOW & set(self.families) else ():
+            _entry(family, self.config, 0)
+        spec = EnvSpec(
+            name=f"reasoning:{families}",
+            system_prompt="",
+            max_steps=1,
+            feedback="weak",
+            data_license="Apache-2.0, generated",
+            sessions=16,
+        )
+        pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
+        super().__init__(spec, pace, ask="Answer the question.", form="as <answer>answer</answer>")
+
+    @classmethod
+    def task_source(cls, families: str, *, eval_attempts: int = 1, **_: Any) -> TaskSource:
+        """Endless questions, the families in turn."""
+        return EvalAttempts(
+            FamilyTasks(SeededTasks(f"reasoning:{families}"), _families(families)), eval_attempts
+        )
+
+    def pose(self, seed: int, options: dict[str, Any]) -> str:
+        """The question of a seed, which belongs to the seed's split only (envs.base.split_of)."""
+        family = self.families[seed % len(self.families)]
+        self.question = posed(family, self.config, seed)
+        return str(self.question.entry["question"])
+
+    def find(self, text: str) -> str | None:
+        """What stands in the last <answer>."""
+        return tagged(text)
+
+    def judge(self, answer: str) -> Judgement:
+        """The guarded score of an answer; a reference answer is right by itself."""
+        gold = self.question.entry["answer"]
+        if answer == gold:
+            return Judgement(1.0, "Correct.")
+        score, fault = self.question.score(answer)
+        if score >= 1.0:
+            return Judgement(1.0, "Correct.", fault)
+        return Judgement(score if self.partial else 0.0, "Incorrect.", fault)
+
+    def solution(self) -> str:
+        """The reference answer, where there is a single one."""
+        return f"<answer>{self.question.entry['answer']}</answer>"
+
+    def demonstration(self) -> list[str]:
+        """Empty for families without a single reference answer."""
+        return super().demonstration() if self.question.entry.get("answer") is not None else []
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A question of a family, with the data set that can score answers to it."""
+
+    family: str
+    entry: dict[str, Any]
+    dataset: Any
+
+    def score(self, answer: str) -> tuple[float, str]:
+        """(score, fault): between 0 and 1, and 0 unless it is more than what nonsense earns.
+        Scorers that take any text for right count only the reference, which the caller has
+        compared. The fault names what the scorer raised over the answer, scorer_ValueError say."""
+        earned, fault = self._raw(answer)
+        nonsense = max(self._raw(text)[0] for text in NONSENSE)
+        return (earned if earned > nonsense else 0.0), fault
+
+    def _raw(self, answer: str) -> tuple[float, str]:
+        if not answer or len(answer) > LONGEST:
+            return 0.0, ""
+        if self.family in EVALUATED and not harmless(answer):
+            return 0.0, ""
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # one of them prints
+                score = float(self.dataset.score_answer(answer, self.entry))
+        except Exception as error:  # what a scorer stumbles over is no right answer; it is counted
+            return 0.0, f"scorer_{type(error).__name__}"
+        return (min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0), ""
+
+
+def harmless(answer: str) -> bool:
+    """Whether an answer may be evaluated: formulas and lists, but no names reached through
+    others, no calls but of elementary functions, no powers of numbers."""
+    if not _CALM.fullmatch(answer) or _CODE.search(answer):
+        return False
+    return all(name in _FUNCTIONS for name in _CALL.findall(answer))
+
+
+@lru_cache(maxsize=512)
+def posed(family: str, config: str, seed: int) -> Posed:
+    """The question of a seed. Raises EnvironmentFailed where a family has none for its split."""
+    split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
+    for again in range(TRIES):
+        # some families take 32 bits of seed; a hash also keeps two tasks from walking in step
+        dataset, entry = _entry(family, config, zlib.crc32(f"{seed}/{again}".encode()))
+        if family in SLOW or split_of(str(entry["question"])) == split:
+            return Posed(family, entry, dataset)
+    raise EnvironmentFailed(
+        f"reasoning:{family}: too few different questions for a {split} split of their own",
+        cause="split_empty",
+    )
+
+
+def _entry(family: str, config: str, seed: int) -> tuple[Any, dict[str, Any]]:
+    gym = requirements.package("reasoning", "reasoning_gym", "reasoning")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            dataset = gym.create_dataset(family, size=1, seed=seed, **json.loads(config))
+            return dataset, dict(dataset[0])
+    except (TypeError, AssertionError) as error:
+        raise UserError(
+            f"env reasoning:{family}: option config is {config}; {str(error) or 'out of range'}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class FamilyTasks:
+    """Seeded tasks that say which family theirs is."""
+
+    source: SeededTasks
+    families: tuple[str, ...]
+
+    def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
+        """As `TaskSource.tasks`."""
+        return [
+            replace(t, options={"family": self.families[t.seed % len(self.families)]})
+            for t in self.source.tasks(split, count, seed, start)
+        ]
+
+
+def _families(names: str) -> tuple[str, ...]:
+    requirements.package("reasoning", "reasoning_gym", "reasoning")
+    from reasoning_gym.factory import DATASETS
+
+    families = tuple(name.strip() for name in names.split(",") if name.strip())
+    for family in families:
+        if family in REFUSED:
+            raise UserError(f"env reasoning:{family}: cannot be used, {REFUSED[family]}")
+        if family not in DATASETS:
+            raise UserError(
+                f"env reasoning:{family}: unknown family; there are "
+                f"{', '.join(sorted(set(DATASETS) - set(REFUSED)))}"
+            )
+    return families

@@ -1,0 +1,105 @@
+"""The process behind `envs.questions.verifier`: compares answers with math-verify, one line each
+way.
+
+    {"gold": "1/2", "answer": "0.5", "cpu_s": 3}  ─►  {"verdict": "correct"}
+
+Started as a file of its own, so that it needs nothing of this package on its path. The kernel
+ends it when a comparison takes more than `cpu_s` of processor time or MEMORY_BYTES: neither a
+huge integer nor a lost parent can keep it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import resource
+import signal
+import sys
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+MEMORY_BYTES = 2 << 30
+LONGEST = 2000
+"""Characters of an answer that is looked at; longer ones are no answers."""
+DEEPEST = 30
+"""Brackets within brackets: the parser's time grows steeply with them."""
+
+_THIN_SPACE = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\})(?=\d{3})")
+_SHORT_FRACTION = re.compile(r"\\[dt]?frac\s*(\d)(\d)")
+_SCIENTIFIC = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints must not look like an answer
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    logging.disable(logging.CRITICAL)
+    compare("1/2", "0.5")  # the first one imports, which takes a second or more
+    print(json.dumps({"verdict": "ready"}), file=answers)
+    for line in sys.stdin:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])
+        verdict = compare(request["gold"], request["answer"])
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps({"verdict": verdict}), file=answers)
+
+
+def compare(gold: str, answer: str) -> str:
+    """correct | wrong | unreadable | bad_gold. A library that stumbles over what a policy wrote
+    has found no answer in it."""
+    from math_verify import verify
+
+    known = _gold(gold)
+    if not known:
+        return "bad_gold"
+    if len(answer) > LONGEST or _depth(answer) > DEEPEST:
+        return "unreadable"
+    readable = False
+    for text in _notations(answer):
+        try:
+            read = _read(text)
+            readable = readable or bool(read)
+            # The order matters: gold first.
+            if read and verify(list(known), read, timeout_seconds=None):
+                return "correct"
+        except (Exception, RecursionError):
+            continue
+    return "wrong" if readable else "unreadable"
+
+
+def _notations(answer: str) -> list[str]:
+    """Ways to read an answer: as LaTeX and as plain text, in notations math-verify can read."""
+    text = _THIN_SPACE.sub("", answer.strip().rstrip(". "))
+    text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    if _SCIENTIFIC.fullmatch(text):
+        text = format(Decimal(text), "f")
+    return [f"\\boxed{{{text}}}", text]
+
+
+def _depth(text: str) -> int:
+    """How deep the opening brackets of a text are nested, closed or not."""
+    depth = deepest = 0
+    for character in text:
+        depth = max(0, depth + (character in "([{") - (character in ")]}"))
+        deepest = max(deepest, depth)
+    return deepest
+
+
+@lru_cache(maxsize=4096)
+def _gold(gold: str) -> tuple[Any, ...]:
+    # Bare LaTeX is not recognised as such: unwrapped, one in five answers of MATH is not read.
+    return tuple(_read(f"\\boxed{{{gold}}}"))
+
+
+def _read(text: str) -> list[Any]:
+    from math_verify import parse
+
+    return list(parse(text, parsing_timeout=None))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The commands and environments with which the processes of a plan are started."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launch.plan import Plan, actor_gpu, free_port, reached, visible_gpus
+from r3l.config import BufferConfig
+
+
+class ProcessCommands:
+    """The command line and the environment of every process of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def buffer(self) -> list[str]:
+        """The buffer service of a self.plan."""
+        config = self.plan.config
+        sampler = config.buffer.sampler
+        return [
+            *_python("buffer.cli"), "serve",
+            "--store", str(self.plan.run / "buffer"),
+            "--bind", self.plan.buffer_endpoint,
+            "--map-gib", str(config.buffer.map_gib),
+            "--lease-s", str(config.buffer.lease_s),
+            "--max-staleness", str(config.buffer.max_staleness),
+            "--groups-per-step", str(config.learner.groups_per_step),
+            "--straggler-s", str(config.buffer.straggler_s),
+            "--draw-s", str(config.buffer.draw_s),
+            "--min-base", str(config.buffer.min_base),
+            "--sampler", sampler.name, "--reuse", str(sampler.reuse),
+            "--cooldown", str(sampler.cooldown), "--alpha", str(sampler.alpha),
+            "--beta", str(sampler.beta), "--decay", str(sampler.decay),
+            "--seed", str(config.seed),
+            *_retention(config.buffer),
+            *_keys(self.plan, "service.json"),
+        ]  # fmt: skip
+
+    def learner(self) -> list[str]:
+        """All ranks of the learner, or DeepSpeed's launcher that starts them."""
+        arguments = [
+            "train", "--config", str(self.plan.run / "config.yaml"), "--run", str(self.plan.run),
+            "--buffer", reached(self.plan.buffer_endpoint), "--weights", self.plan.weights_endpoint,
+            *_keys(self.plan, ""),
+        ]  # fmt: skip
+        if self.plan.learner_ranks == 1:
+            return [*_python("learner.cli"), *arguments]
+        where = ["--num_gpus", str(self.plan.learner_ranks)]
+        gpus = visible_gpus()[: self.plan.learner_ranks]
+        if self.plan.learner_device == "gpu" and gpus and all(gpu.isdecimal() for gpu in gpus):
+            # A count alone would be counted from 0, whatever CUDA_VISIBLE_DEVICES says.
+            where = ["--include", f"localhost:{','.join(gpus)}"]
+        if self.plan.hosts is not None and len(self.plan.hosts.slots) > 1:
+            where = [
+                "--hostfile",
+                str(self.plan.hosts.path),
+                "--master_addr",
+                self.plan.hosts.address,
+            ]
+        return [
+            *_python("deepspeed.launcher.runner"), *where,
+            "--master_port", str(free_port()), "--no_local_rank", "--module", "learner.cli",
+            *arguments,
+        ]  # fmt: skip
+
+    def actor(self, index: int) -> list[str]:
+        """One actor."""
+        return [
+            *_python("actors.cli"), "--config", str(self.plan.run / "config.yaml"),
+            "--buffer", reached(self.plan.buffer_endpoint),
+            "--weights", reached(self.plan.weights_endpoint),
+            "--name", f"actor-{index}", *_keys(self.plan, "client.json"),
+        ]  # fmt: skip
+
+    def learner_env(self) -> dict[str, str]:
+        """Environment variables of the learner."""
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.plan.learner_device == "cpu" else {}
+        return _cpu_env(self.plan) | hidden
+
+    def actor_env(self, index: int) -> dict[str, str]:
+        """Environment variables of one actor."""
+        learner_gpus = self.plan.learner_ranks if self.plan.learner_device == "gpu" else 0
+        gpu = actor_gpu(index, visible_gpus(), learner_gpus)
+        return _cpu_env(self.plan) if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+
+
+def _cpu_env(plan: Plan) -> dict[str, str]:
+    """Threads: the processes of a CPU run share the cores, and waiting threads must sleep."""
+    if plan.learner_device == "gpu":
+        return {}
+    processes = plan.actors + plan.learner_ranks
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def _keys(plan: Plan, file: str) -> list[str]:
+    """The option that names a file of the run's keys, or their folder; none without keys."""
+    return [] if plan.keys is None else ["--keys", str(plan.keys / file)]
+
+
+def _retention(config: BufferConfig) -> list[str]:
+    """The limits that are set, as options of `r3l-buffer serve`."""
+    names = ("retain_groups", "retain_gib", "retain_hours", "retain_versions", "retain_grace_s")
+    options = {name: getattr(config, name) for name in names}
+    return [
+        part
+        for name, value in options.items()
+        if value is not None
+        for part in ("--" + name.replace("_", "-"), str(value))
+    ]
+
+
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-m", module]

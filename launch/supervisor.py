@@ -1,0 +1,200 @@
+"""A run, from its first process to its last.
+
+buffer ready ─► learner and actors ─► watch: progress lines, deaths, signals ─► stop all
+                      ▲                              │
+                      └── whoever died ──────────────┘ a learner goes on from its last checkpoint
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from launch.plan import Plan
+from launch.process_commands import ProcessCommands
+from launch.processes import Child, Children
+from launch.progress import ProgressReader, eval_line, step_line
+from launch.restarts import FINAL, LastSign, Restarts
+from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS
+from learner.watchdog import note_hang
+
+WATCH_S = 0.2
+BUFFER_START_S = 30.0
+LOG_LINES = 15
+QUIET_S = 300.0  # without a step or an evaluation, until it is said what the learner said last
+
+
+class Run:
+    """Starts and watches the processes of one plan; `say` prints a line for people."""
+
+    def __init__(
+        self, plan: Plan, say: Callable[[str], None], commands: ProcessCommands | None = None
+    ) -> None:
+        self.plan, self.say = plan, say
+        self.commands = commands or ProcessCommands(plan)
+        self.children = Children(plan.run / "logs")
+        self.progress = ProgressReader(plan.run / PROGRESS)
+        config, actors = plan.config, [f"actor-{index}" for index in range(plan.actors)]
+        self.names = ["learner", *actors]
+        self.restarts = Restarts(
+            {"buffer": config.buffer.restarts, "learner": config.learner.restarts}
+            | dict.fromkeys(actors, config.actor.restarts)
+        )
+        self.last_sign = LastSign(plan.run, config.learner.hang_s)
+        self.killed: Child | None = None  # the learner that hung and did not end itself
+        self.evaluations: list[dict[str, float]] = []
+        self.steps = 0
+        self.began = self.moved = time.monotonic()
+        self.quiet_s = QUIET_S
+        self.interrupted = ""
+
+    def execute(self) -> int:
+        """Run to the end; returns the exit code. Whatever happens, no process stays behind."""
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            nohup = signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN
+            if not nohup:
+                signal.signal(signum, self._interrupt)
+        try:
+            code = self._run()
+        finally:
+            killed = self.children.stop()
+            self._show_progress()
+        if killed:
+            self.say(f"killed after the deadline: {', '.join(killed)}")
+        if code == 0:
+            self.say(self._summary())
+        return code
+
+    def _run(self) -> int:
+        buffer = self._start("buffer")
+        if not self._wait_ready(buffer, _ready("buffer"), BUFFER_START_S):
+            return 130 if self.interrupted else self._report_death(buffer)
+        for name in self.names:
+            self._start(name, resume=self.plan.resume)
+        while not self.interrupted:
+            self._show_progress()
+            self._break_silence()
+            self._kill_hung_learner()
+            for child in self.children.dead():
+                code = self._after_death(child)
+                if code is not None:
+                    return code
+            time.sleep(WATCH_S)
+        run = self.plan.run
+        where = run.name if run.parent == Path("runs") else run
+        self.say(f"{self.interrupted}: stopping; resume with --resume --run {where}")
+        return 130
+
+    def _after_death(self, child: Child) -> int | None:
+        """The run's exit code, or None where the process was started again and it goes on."""
+        # DeepSpeed's launcher reports success when it is killed itself: the line is what counts.
+        if child.name == "learner" and child.exit_code == 0 and child.ready(DONE_LINE):
+            return 0
+        if child is self.killed or (child.name == "learner" and child.ready(HANGS_LINE)):
+            self._count_hang(child)
+        if not self.restarts.allow(child, _ready(child.name)):
+            return self._report_death(child)
+        count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
+        where = " from its last checkpoint" if child.name == "learner" else ""
+        self.say(
+            f"{child.name} ended with exit code {child.exit_code}; started again{where} "
+            f"({count} of {limit} restarts within an hour; see {child.log})"
+        )
+        self._start(child.name, resume=True)
+        return None
+
+    def _start(self, name: str, *, resume: bool = False) -> Child:
+        """Start the process of that name; it takes the place of one that has ended."""
+        if name == "buffer":
+            return self.children.start(name, self.commands.buffer())
+        if name == "learner":
+            self.last_sign.renew()
+            command = self.commands.learner() + (["--resume"] if resume else [])
+            # Launchers have them among their arguments too, but not one after the other.
+            worker = ("-m", "learner.cli", "train", "--config", str(self.plan.run / "config.yaml"))
+            return self.children.start(name, command, self.commands.learner_env(), worker=worker)
+        index = int(name.removeprefix("actor-"))
+        return self.children.start(
+            name,
+            self.commands.actor(index),
+            self.commands.actor_env(index),
+        )
+
+    def _wait_ready(self, child: Child, word: str, deadline_s: float) -> bool:
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end and not self.interrupted and child.exit_code is None:
+            if child.ready(word):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _report_death(self, child: Child) -> int:
+        code = child.exit_code
+        how = "did not become ready" if code is None else f"ended with exit code {code}"
+        self.say(f"{child.name} {how}; its last log lines ({child.log}):")
+        for line in child.last_lines(LOG_LINES):
+            self.say(f"  {line}")
+        return code if code in FINAL else 1
+
+    def _kill_hung_learner(self) -> None:
+        """A learner that gives no sign of life ends itself, unless it is stopped, waits in the
+        kernel, or was lost before it could watch itself."""
+        learner = self._learner()
+        if learner.exit_code is None and self.last_sign.overdue():
+            learner.show_stacks()
+            learner.kill()
+            self.killed = learner
+
+    def _count_hang(self, learner: Child) -> None:
+        doing, ended_by = self.last_sign.doing, "launcher" if learner is self.killed else "itself"
+        note_hang(self.plan.run, doing, ended_by)
+        self.say(
+            f"learner hung: no sign of life for {self.last_sign.limit_s:g} s (learner.hang_s) "
+            f"since it began {doing}; ended by {ended_by}, stacks in {learner.log}"
+        )
+
+    def _learner(self) -> Child:
+        return next(child for child in self.children.members if child.name == "learner")
+
+    def _break_silence(self) -> None:
+        """Say that nothing has come for long and what the learner, which knows whom it waits for,
+        said last; each time after twice as long."""
+        silent = time.monotonic() - self.moved
+        if silent > self.quiet_s:
+            self.quiet_s *= 2
+            learner = self._learner()
+            said = "".join(learner.last_lines(1)) or "nothing"
+            self.say(f"no step for {silent:.0f} s; the learner said last: {said} ({learner.log})")
+
+    def _show_progress(self) -> None:
+        for line in self.progress.new():
+            self.moved, self.quiet_s = time.monotonic(), QUIET_S
+            if line["kind"] == "eval":
+                self.evaluations.append(line)
+                self.say(eval_line(line))
+            elif line["kind"] == "again":
+                self.say(f"learner goes on from step {line['step']} (it had reached "
+                         f"{line['reached']})")  # fmt: skip
+            else:
+                self.steps = line["step"]
+                self.say(step_line(line, self.plan.config.learner.steps))
+
+    def _summary(self) -> str:
+        seconds = time.monotonic() - self.began
+        if not self.evaluations:
+            return f"done ({self.steps} steps, {seconds:.0f} s)"
+        first, last = self.evaluations[0], self.evaluations[-1]
+        return (
+            f"eval success {first['success']:.2f} -> {last['success']:.2f} "
+            f"({last['tasks']:.0f} tasks, {self.steps} steps, {seconds:.0f} s)"
+        )
+
+    def _interrupt(self, signum: int, frame: object) -> None:
+        self.interrupted = signal.Signals(signum).name
+
+
+def _ready(name: str) -> str:
+    """The line with which the process of that name says that it has begun its work."""
+    return f"r3l-{name.partition('-')[0]} ready"

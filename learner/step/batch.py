@@ -1,0 +1,242 @@
+"""From drawn groups to micro-batches.
+
+    groups ─► rows (tokens, mask, advantage)  ─►  micro-batches, balanced over ranks  ─►  tensors
+
+Axes: B rows of a micro-batch, T padded positions, N distinct tokens (nodes of
+learner.step.prefix_forest). Every rank builds the same plan from the same groups and takes its own
+share, so the loss of a step does not depend on how it is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learner.step import prefix_forest
+from r3l.algorithms.algorithm import Algorithm
+from r3l.records import AuxSample, Bool, Float32, Group, Int32
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence to learn from: arrays [L], L cut behind its last trained token.
+
+    `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
+    `weight`: importance weight of the row's group, a factor of all it adds to the loss.
+    """
+
+    token_ids: Int32
+    mask: Bool
+    old_logprobs: Float32
+    advantage: float = 0.0
+    distilled: bool = False
+    aux: bool = False
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """All rows of one optimizer step and the denominators of its two losses.
+
+    `policy_denominator` counts kept trajectories (or their masked-in tokens), `sft_denominator`
+    tokens of auxiliary samples; both at least 1.
+    """
+
+    rows: tuple[Row, ...]
+    policy_denominator: float
+    sft_denominator: float
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The forest of a micro-batch (learner.step.prefix_forest) and where its rows run through it,
+    int64.
+
+    `paths_BT[b, t]` is the node of token t of row b (0 where padded), `homes_N[n]` a place
+    b·T + t with `paths_BT[b, t] == n`.
+    """
+
+    token_ids_N: Tensor
+    positions_N: Tensor
+    parents_N: Tensor
+    ends_N: Tensor
+    homes_N: Tensor
+    paths_BT: Tensor
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Tensors of B rows padded on the right to T tokens, on one device; `old_logprobs_BT` is 0
+    where masked out. `input_tokens` counts the rows' tokens, without padding."""
+
+    nodes: Nodes
+    mask_BT: Tensor
+    old_logprobs_BT: Tensor
+    advantages_B: Tensor
+    weights_B: Tensor
+    distilled_B: Tensor
+    aux_B: Tensor
+    input_tokens: int
+
+
+def rows_of(
+    groups: Sequence[Group], algorithm: Algorithm, weights: Sequence[float] = ()
+) -> StepRows:
+    """The rows of one step. A row whose gradient is zero by construction is left out, but
+    counts in the denominator.
+
+    `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. With the
+    terms of r3l.algorithms.losses the loss of the step is
+
+        Σ_g w_g [ Σ_{i in g, kept} (1/|τ_i|) Σ_t term_it / kept
+                  + λ · Σ_{j in g, auxiliary} Σ_t −log π(y_jt) / auxiliary tokens ]
+
+    (normalize="token": without 1/|τ_i|, over the kept trajectories' masked-in tokens). The
+    denominators count without weights: with w_g = (n P_g)^-1 the expectation over draws is then
+    the mean over all n candidates.
+    """
+    rows: list[Row] = []
+    kept = tokens = 0
+    weights = weights or [1.0] * len(groups)
+    for group, weight in zip(groups, weights, strict=True):
+        trajectories = group.trajectories
+        if not trajectories:
+            continue
+        advantages, keep = algorithm.advantages(group.rewards, trajectories)
+        masks = algorithm.masks(trajectories)
+        for one, advantage, kept_one, mask in zip(
+            trajectories, advantages, keep, masks, strict=True
+        ):
+            if not kept_one:
+                continue
+            kept, tokens = kept + 1, tokens + int(mask.sum())
+            if advantage == 0.0 and not algorithm.needs_reference:
+                continue
+            distilled = one.role == "distilled"
+            rows += _row(one.token_ids, mask, one.logprobs, float(advantage), distilled, weight)
+    samples = [
+        (sample, weight)
+        for group, weight in zip(groups, weights, strict=True)
+        for result in group.results
+        for sample in result.aux
+        if algorithm.sft_weight
+    ]
+    rows += [row for sample, weight in samples for row in _aux_row(sample, weight)]
+    sft_tokens = sum(int(sample.response_mask.sum()) for sample, _ in samples)
+    policy = kept if algorithm.normalize == "trajectory" else tokens
+    return StepRows(tuple(rows), float(max(policy, 1)), float(max(sft_tokens, 1)))
+
+
+def micro_batches(
+    rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
+) -> list[list[list[Row]]]:
+    """Cut rows into micro-batches of at most `token_budget` computed tokens (a longer row stands
+    alone) and spread them over ranks: result[rank][i], the same number on every rank, largest
+    first. A rank may hold an empty micro-batch. With `shared` prefixes computed tokens are the
+    nodes of a forest, otherwise padded positions."""
+    cut = _runs if shared else _rectangles
+    bins, sizes = cut(rows, token_budget)
+    best = _spread(bins, sizes, ranks)
+    fair = -(-sum(sizes) // ranks)
+    # Smaller bins can be shared out more evenly, but repeat shared prefixes more often.
+    for limit in (fair, fair // 2) if ranks > 1 else ():
+        if 0 < limit < token_budget:
+            best = min(best, _spread(*cut(rows, limit), ranks), key=lambda plan: plan[0])
+    return best[1]
+
+
+def _spread(
+    bins: list[list[Row]], sizes: list[int], ranks: int
+) -> tuple[int, list[list[list[Row]]]]:
+    """(size of the fullest rank, bins of each rank): largest first, to the emptiest rank."""
+    share: list[list[list[Row]]] = [[] for _ in range(ranks)]
+    load = [0] * ranks
+    for index in sorted(range(len(bins)), key=lambda i: -sizes[i]):
+        rank = load.index(min(load))
+        share[rank].append(bins[index])
+        load[rank] += sizes[index]
+    depth = max((len(s) for s in share), default=0) or 1
+    return max(load), [s + [[]] * (depth - len(s)) for s in share]
+
+
+def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
+    """Runs of rows that share prefixes, and their nodes."""
+    order, overlaps = prefix_forest.neighbours([row.token_ids for row in rows])
+    ordered = [rows[i] for i in order]
+    spans = prefix_forest.cut([len(row.token_ids) for row in ordered], overlaps, budget)
+    sizes = [
+        sum(len(ordered[i].token_ids) - (overlaps[i] if i > span.start else 0) for i in span)
+        for span in spans
+    ]
+    return [[ordered[i] for i in span] for span in spans], sizes
+
+
+def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
+    """Bins of rows of similar length, and their padded areas."""
+    bins: list[list[Row]] = []
+    for row in sorted(rows, key=lambda r: -len(r.token_ids)):
+        # Descending lengths: the first row of a bin is its padded width.
+        if bins and (len(bins[-1]) + 1) * len(bins[-1][0].token_ids) <= budget:
+            bins[-1].append(row)
+        else:
+            bins.append([row])
+    return bins, [len(one) * len(one[0].token_ids) for one in bins]
+
+
+def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
+    """Tensors of a micro-batch. No rows: one row of two tokens, all masked out."""
+    input_tokens = sum(len(row.token_ids) for row in rows)
+    rows = rows or [Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), np.zeros(2, np.float32))]
+    forest = prefix_forest.plant([row.token_ids for row in rows])
+    shape = (len(rows), max(len(row.token_ids) for row in rows))
+    paths, old = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+    mask, homes = np.zeros(shape, np.bool_), np.zeros(len(forest.token_ids), np.int64)
+    for i, (row, path) in enumerate(zip(rows, forest.paths, strict=True)):
+        length = len(path)
+        paths[i, :length], old[i, :length], mask[i, :length] = path, row.old_logprobs, row.mask
+        homes[path] = i * shape[1] + np.arange(length)
+
+    def tensor(values: object, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.as_tensor(values, dtype=dtype).to(device)
+
+    return MicroBatch(
+        nodes=Nodes(
+            token_ids_N=tensor(forest.token_ids),
+            positions_N=tensor(forest.positions),
+            parents_N=tensor(forest.parents),
+            ends_N=tensor(forest.ends),
+            homes_N=tensor(homes),
+            paths_BT=tensor(paths),
+        ),
+        mask_BT=tensor(mask),
+        old_logprobs_BT=tensor(old),
+        advantages_B=tensor([row.advantage for row in rows], torch.float32),
+        weights_B=tensor([row.weight for row in rows], torch.float32),
+        distilled_B=tensor([row.distilled for row in rows], torch.bool),
+        aux_B=tensor([row.aux for row in rows], torch.bool),
+        input_tokens=input_tokens,
+    )
+
+
+def _row(
+    ids: Int32, mask: Bool, logprobs: Float32, advantage: float, distilled: bool, weight: float
+) -> list[Row]:
+    end = _end(mask)
+    row = Row(ids[:end], mask[:end], logprobs[:end], advantage, distilled, weight=weight)
+    return [row] if end else []
+
+
+def _aux_row(sample: AuxSample, weight: float) -> list[Row]:
+    end = _end(sample.response_mask)
+    zeros = np.zeros(end, dtype=np.float32)
+    row = Row(sample.token_ids[:end], sample.response_mask[:end], zeros, aux=True, weight=weight)
+    return [row] if end else []
+
+
+def _end(mask: Bool) -> int:
+    """One past the last trained token; 0 when there is none."""
+    return int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0

@@ -1,0 +1,144 @@
+"""The policy as the learner sees it: log-probabilities and entropies where they are asked for.
+
+    tree:  nodes ─► layers, each node once ─► hidden ─┐        (attention: learner.step.attention)
+    rows:  padded rows ─► layers ─► hidden of nodes ──┴─► selected nodes ─► head ─► rows
+
+The vocabulary projection, by far the widest layer, runs only at selected positions and in
+chunks, so its memory depends neither on sequence length times vocabulary nor on padding.
+
+Axes: B rows, T positions, N nodes, K selected nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from learner.step import attention
+from learner.step.attention import Pack
+from learner.step.batch import Nodes
+from r3l.errors import UserError
+
+CHUNK = 1024
+"""Selected positions projected at a time."""
+
+
+class PolicyModule(nn.Module):
+    """Wraps a Hugging Face causal language model; its head is replaced by a chunked one.
+
+    `pack`: the layers run on padded rows, or on a forest whose rows share their prefixes; both
+    give the same results and gradients. The model must allow it (learner.step.attention.resolve).
+    """
+
+    def __init__(self, lm: Any, pack: Pack = "rows") -> None:
+        super().__init__()
+        self.lm, self.pack = lm, pack
+        attention.install(lm, pack)
+        self.head = lm.get_output_embeddings()
+        # One call of the head per forward pass, whatever the number of chunks: ZeRO 3 gathers a
+        # module's weights when it is called, and all ranks must call the same modules.
+        self.head.forward = partial(score, self.head)
+
+    def forward(self, nodes: Nodes, select_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """(logprobs_BT, entropy_BT) in nats, float32; 0 where `select_BT` is False.
+
+        Position t holds log π(token t | tokens before t); position 0 is never selected.
+        Entropies carry no gradient. What several rows select in one node is computed once, and
+        its gradient is the sum of theirs.
+        """
+        chosen_K, place = nodes.paths_BT[select_BT].unique(return_inverse=True)
+        # One position more than asked for, so that the head has work on every rank.
+        chosen_K = nn.functional.pad(chosen_K, (1, 0))
+        hidden_KD = self._hidden(nodes, nodes.parents_N[chosen_K])
+        logprobs_K, entropy_K = self.head(hidden_KD, nodes.token_ids_N[chosen_K])
+        blank = (logprobs_K[0] * 0.0).expand(select_BT.shape)
+        logprobs_BT = blank.masked_scatter(select_BT, logprobs_K[1:][place])
+        entropy_BT = blank.detach().masked_scatter(select_BT, entropy_K[1:][place])
+        return logprobs_BT, entropy_BT
+
+    def _hidden(self, nodes: Nodes, wanted_K: Tensor) -> Tensor:
+        """Hidden states [K, D] behind the last layer at the wanted nodes."""
+        decoder = self.lm.get_decoder()
+        if self.pack == "rows":
+            # Right padding needs no mask: in a causal model nothing before it sees it.
+            ids_BT = nodes.token_ids_N[nodes.paths_BT]
+            hidden_BTD = decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
+            return hidden_BTD.flatten(0, 1)[nodes.homes_N[wanted_K]]
+        hidden_1ND = decoder(
+            input_ids=nodes.token_ids_N[None],
+            position_ids=nodes.positions_N[None],
+            use_cache=False,
+            **attention.arguments(nodes, self.pack),
+        ).last_hidden_state
+        return hidden_1ND[0, wanted_K]
+
+
+def score(head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    """(log-probability of each target, entropy of each distribution), float32 [N], computed
+    CHUNK positions at a time. The backward pass computes each chunk's logits again, but for the
+    last one's, with which it begins: keeping them costs no more memory than that."""
+    hidden, targets = hidden_ND.split(CHUNK), targets_N.split(CHUNK)
+    parts = [
+        checkpoint(_score_chunk, head.weight, head.bias, *chunk, use_reentrant=False)
+        for chunk in zip(hidden[:-1], targets[:-1], strict=True)
+    ]
+    parts.append(_score_chunk(head.weight, head.bias, hidden[-1], targets[-1]))
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _score_chunk(
+    weight_VD: Tensor, bias_V: Tensor | None, hidden_ND: Tensor, targets_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    logprobs_NV = nn.functional.linear(hidden_ND, weight_VD, bias_V).float().log_softmax(dim=-1)
+    with torch.no_grad():
+        entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
+    return logprobs_NV.gather(1, targets_N[:, None])[:, 0], entropy_N
+
+
+def load_model(
+    folder: Path,
+    dtype: torch.dtype,
+    pack: str = "auto",
+    *,
+    implementation: str = "auto",
+    gradient_checkpointing: bool = False,
+) -> PolicyModule:
+    """Load a causal language model folder for training; `pack` as in `learner.pack`.
+
+    `implementation`: of attention, as in `learner.step.attention`; only padded rows run on a chosen
+    one. `gradient_checkpointing`: keep only the inputs of each layer for the backward pass.
+    Raises UserError.
+    """
+    from transformers import AutoModelForCausalLM
+
+    chosen = {} if implementation == "auto" else {"attn_implementation": implementation}
+    pack = "rows" if chosen else pack
+    try:
+        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **chosen)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"model {folder}: cannot be loaded as a language model ({reason})"
+        ) from None
+    # Dropout would make the learner's log-probabilities disagree with the engine's.
+    for module in lm.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in [n for n, v in vars(module).items() if "dropout" in n and type(v) is float]:
+            setattr(module, name, 0.0)
+    if gradient_checkpointing:
+        lm.gradient_checkpointing_enable({"use_reentrant": False})
+        lm.train()  # transformers checkpoints only what is in training mode
+    return PolicyModule(lm, attention.resolve(pack, lm))
+
+
+def resolve_dtype(name: str) -> torch.dtype:
+    """The dtype of `learner.dtype`; auto is float32 on CPU, bfloat16 on GPU."""
+    if name == "auto":
+        return torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]

@@ -1,0 +1,327 @@
+"""The optimizer step on DeepSpeed: rows in, updated weights and figures out.
+
+rows ─► micro-batches of this rank ─► forward ─► loss ─► backward … ─► step
+                                                                  │
+              not finite, or out of memory, on any rank ──────────┴─► all ranks discard the step
+
+What must not be applied is poisoned: its loss is multiplied by NaN, so that the global gradient
+norm is NaN on every rank and every rank discards the step, without asking each other first.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from learner.metrics.drift import clipped_share, drift_figures, drift_sums
+from learner.step.attention import Pack
+from learner.step.batch import MicroBatch, Row, StepRows, collate, micro_batches
+from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
+from learner.step.model import PolicyModule, load_model, resolve_dtype
+from learner.step.out_of_memory import is_out_of_memory, smaller_budget
+from learner.watchdog import sign
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.losses import sft
+from r3l.config import LearnerConfig
+from r3l.errors import RestartNeeded
+
+log = logging.getLogger(__name__)
+LATER_S = 60.0  # collectives give up after the watchdogs, which say where each rank is
+
+
+class Trainer:
+    """A DeepSpeed engine on one model folder; one per rank.
+
+    `algorithm` None trains on supervised rows only (warm start). `reference` is the folder of
+    the reference model, loaded only for an algorithm that needs one; default `model`.
+    `budget`: padded tokens per micro-batch, lowered when memory runs out.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        config: LearnerConfig,
+        algorithm: Algorithm | None,
+        *,
+        seed: int = 0,
+        reference: Path | None = None,
+    ) -> None:
+        import deepspeed
+
+        torch.manual_seed(seed)
+        join_process_group(config.hang_s + LATER_S)
+        self.config, self.algorithm = config, algorithm
+        self.budget = config.tokens_per_micro_batch
+        self.dtype = resolve_dtype(config.dtype)
+        settings = deepspeed_config(
+            config, bf16=self.dtype == torch.bfloat16, gpu=torch.cuda.is_available()
+        )
+        self.stage = int(settings["zero_optimization"]["stage"])
+        module = self._load(model, gradient_checkpointing=config.gradient_checkpointing)
+        self.reference = None
+        if algorithm is not None and algorithm.needs_reference:
+            self.reference = self._load(reference or model).eval().requires_grad_(False)
+        self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
+            model=module,
+            model_parameters=[p for p in module.parameters() if p.requires_grad],
+            config=settings,
+            lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
+                optimizer, lambda step: learning_rate_share(config, step)
+            ),
+        )
+        self.device = self.engine.device
+        if self.reference is not None:
+            self.reference.to(self.device)
+        self.rank, self.world = self.engine.global_rank, self.engine.world_size
+
+    def _load(self, folder: Path, *, gradient_checkpointing: bool = False) -> PolicyModule:
+        return load_model(
+            folder,
+            self.dtype,
+            self.config.pack,
+            implementation=self.config.attention,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+
+    @property
+    def module(self) -> PolicyModule:
+        """The wrapped model (its parameters are sharded under ZeRO 3)."""
+        return self.engine.module  # type: ignore[no-any-return]
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids the model knows: 0 to this, exclusive."""
+        return int(self.module.lm.config.get_text_config().vocab_size)
+
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        if self.world > 1:
+            torch.distributed.barrier()
+
+    def step(self, batch: StepRows) -> dict[str, float]:
+        """One optimizer step over all rows of all ranks; returns figures of the whole step.
+
+        Losses are sums divided by the step's denominators, so they do not depend on the cut.
+        `applied` is 0 where loss or gradient was not finite: nothing has changed then.
+        Out of memory the budget is halved and the step done again. Raises TrainingStopped where
+        it cannot be halved, RestartNeeded where ZeRO 2 and 3 cannot go on in these processes.
+        """
+        began = time.monotonic()
+        figures, retries = self._attempt(batch), 0
+        while figures.pop("out_of_memory"):
+            self._discard()
+            self.budget = smaller_budget(self.budget, _longest(batch))
+            log.warning("out of memory: going on with %d tokens a micro-batch", self.budget)
+            figures, retries = self._attempt(batch), retries + 1
+        sign("the optimizer's update")
+        applied, norm = self._apply()
+        figures |= drift_figures(figures) | _shares(figures)
+        figures["applied"] = float(applied)
+        figures["grad_norm"] = norm
+        figures["grad_clipped"] = clipped_share(norm, self.config.grad_clip)
+        figures["lr"] = float(self.optimizer.param_groups[0]["lr"])
+        figures["out_of_memory"] = float(retries)
+        figures["tokens_per_micro_batch"] = float(self.budget)
+        figures["step_s"] = time.monotonic() - began
+        return figures
+
+    def _attempt(self, batch: StepRows) -> dict[str, float]:
+        """Gradients of all micro-batches, summed over ranks, and their figures.
+
+        A rank that runs out of memory goes through the rest with empty, poisoned micro-batches:
+        the others meet it at every collective and discard the step together with it.
+        """
+        shared = self.module.pack != "rows"
+        mine = micro_batches(batch.rows, self.budget, self.world, shared=shared)[self.rank]
+        figures: dict[str, float] = {}
+        lost = False
+        for number, rows in enumerate(mine):
+            sign(f"micro-batch {number + 1} of {len(mine)}")
+            self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
+            parts = None if lost else self._try_micro_batch(rows, batch)
+            if parts is None:
+                lost = True
+                parts = self._micro_batch([], batch, poisoned=True)
+            for name, value in parts.items():
+                figures[name] = figures.get(name, 0.0) + value
+        return self._over_ranks(figures | {"out_of_memory": float(lost)})
+
+    def _try_micro_batch(self, rows: Sequence[Row], batch: StepRows) -> dict[str, float] | None:
+        """Figures of a micro-batch; None when there was not enough memory for it."""
+        try:
+            return self._micro_batch(rows, batch)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            log.warning("rank %d: %s", self.rank, str(error).splitlines()[0])
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if self.stage >= 2:
+            # Backward was cut in the middle of its reductions: this engine is not to be trusted.
+            budget = smaller_budget(self.budget, _longest(batch))
+            raise RestartNeeded(
+                f"out of memory with {self.budget} tokens a micro-batch under ZeRO {self.stage}; "
+                f"to be started again with {budget}",
+                cause="out_of_memory",
+                tokens_per_micro_batch=budget,
+            )
+        return None
+
+    def _micro_batch(
+        self, rows: Sequence[Row], batch: StepRows, *, poisoned: bool = False
+    ) -> dict[str, float]:
+        loss, parts = self._losses(collate(rows, self.device), batch)
+        if poisoned or not math.isfinite(parts["loss"]):
+            loss = loss * math.nan
+        # DeepSpeed averages gradients over ranks; the denominators are global already.
+        self.engine.backward(loss * self.world)
+        return parts
+
+    def _apply(self) -> tuple[bool, float]:
+        """(whether the step was applied, global gradient norm before clipping).
+
+        DeepSpeed's own optimizers discard a step whose gradient norm is not finite; stage 0 has
+        plain gradients, summed over ranks already, and a plain optimizer that would apply them.
+        """
+        if self.stage == 0:
+            norm = self._plain_grad_norm()
+            if not math.isfinite(norm):
+                self.engine.zero_grad()
+                return False, math.inf
+            self.engine.step()
+            return True, norm
+        self.engine.step()
+        return self.engine.was_step_applied(), float(self.engine.get_global_grad_norm() or 0.0)
+
+    def _discard(self) -> None:
+        """Give up gradients that some rank has poisoned."""
+        applied, _ = self._apply()
+        if applied:
+            raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
+
+    def _losses(self, micro: MicroBatch, batch: StepRows) -> tuple[Tensor, dict[str, float]]:
+        logprobs_BT, entropy_BT = self.engine(micro.nodes, micro.mask_BT)
+        policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
+        aux_BT = micro.mask_BT & micro.aux_B[:, None]
+        loss_sft = sft(
+            logprobs_BT, aux_BT, denominator=batch.sft_denominator, weights_B=micro.weights_B
+        )
+        loss, parts = loss_sft, {"loss_sft": loss_sft.item()}
+        if self.algorithm is not None:
+            loss_policy, named = self.algorithm.loss(
+                logprobs_BT,
+                micro.old_logprobs_BT,
+                policy_BT,
+                micro.advantages_B,
+                self._reference_logprobs(micro),
+                micro.distilled_B,
+                batch.policy_denominator,
+                micro.weights_B,
+            )
+            loss = loss_policy + self.algorithm.sft_weight * loss_sft
+            parts |= {"loss_policy": loss_policy.item(), **named}
+        # Nothing selected, nothing to differentiate: a poisoned loss must reach the weights anyway.
+        loss = loss + 0.0 * logprobs_BT.sum()
+        parts["loss"] = loss.item()
+        distilled_BT = policy_BT & micro.distilled_B[:, None]
+        roles = {"all": policy_BT, "base": policy_BT & ~distilled_BT, "distilled": distilled_BT}
+        parts |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)
+        return loss, parts | _counts(micro, self.module.pack)
+
+    def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with torch.no_grad():
+            logprobs_BT: Tensor = self.reference(micro.nodes, micro.mask_BT)[0]
+            return logprobs_BT
+
+    def _plain_grad_norm(self) -> float:
+        """Global gradient norm where DeepSpeed keeps plain gradients and records none."""
+        grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
+
+    def _over_ranks(self, figures: dict[str, float]) -> dict[str, float]:
+        if self.world == 1:
+            return figures
+        values = torch.tensor([figures[name] for name in sorted(figures)], dtype=torch.float64)
+        values = values.to(self.device)
+        torch.distributed.all_reduce(values)
+        return dict(zip(sorted(figures), values.tolist(), strict=True))
+
+    @contextmanager
+    def full_weights(self) -> Iterator[list[tuple[str, Tensor]]]:
+        """(checkpoint name, tensor) of every parameter, whole; a collective under ZeRO 3.
+
+        Tied parameters appear once, under the name a model folder uses.
+        """
+        import deepspeed
+
+        parameters = list(self.module.lm.named_parameters())
+        sharded = [p for _, p in parameters if hasattr(p, "ds_id")]
+        with deepspeed.zero.GatheredParameters(sharded, enabled=bool(sharded)):
+            yield [(name, p.detach()) for name, p in parameters]
+
+    def save_model(self, folder: Path) -> None:
+        """Write a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""
+        with self.full_weights() as weights:
+            if self.rank == 0:
+                state = {name: tensor.to("cpu").contiguous() for name, tensor in weights}
+                self.module.lm.save_pretrained(folder, state_dict=state, safe_serialization=True)
+
+
+def join_process_group(timeout_s: float) -> None:
+    """Join the group the launcher describes in the environment; alone when there is none. Its
+    collectives fail after `timeout_s`."""
+    import deepspeed
+
+    if torch.distributed.is_initialized():
+        return
+    # Its CPU all-reduce is compiled at the first use under a lock file that outlives a killed
+    # build and is then waited for without end; gloo's does the same work.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    for name in ("RANK", "LOCAL_RANK"):
+        os.environ.setdefault(name, "0")
+    if os.environ.setdefault("WORLD_SIZE", "1") == "1":
+        # A single rank meets nobody, so it needs no port that another process might take.
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    timeout = timedelta(seconds=timeout_s)
+    deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=timeout)
+
+
+def _longest(batch: StepRows) -> int:
+    """Tokens of the longest sequence of a step."""
+    return max((len(row.token_ids) for row in batch.rows), default=0)
+
+
+def _shares(sums: dict[str, float]) -> dict[str, float]:
+    """`padding`: share of computed positions that hold no token; `shared_tokens`: share of the
+    rows' tokens that were computed once for several rows."""
+    held = sums["sum_held_tokens"]
+    return {
+        "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),
+        "shared_tokens": 1.0 - held / max(sums["sum_input_tokens"], 1.0),
+    }
+
+
+def _counts(micro: MicroBatch, pack: Pack) -> dict[str, float]:
+    """Tokens of the rows, positions computed for them, and those of them that hold a token."""
+    if not micro.input_tokens:
+        return dict.fromkeys(("sum_input_tokens", "sum_computed_tokens", "sum_held_tokens"), 0.0)
+    nodes, padded = micro.nodes.token_ids_N.numel(), micro.mask_BT.numel()
+    computed, held = (padded, micro.input_tokens) if pack == "rows" else (nodes, nodes)
+    return {
+        "sum_input_tokens": float(micro.input_tokens),
+        "sum_computed_tokens": float(computed),
+        "sum_held_tokens": float(held),
+    }

@@ -1,0 +1,179 @@
+"""Warm-up lessons: demonstrations, reflections and guided retries as token sequences.
+
+    task ─► demonstrator plays ─────────────────────────────► lesson "play"
+    task ─► a worse demonstrator plays ─► teacher reflects ─► lesson "reflect"
+                                             └► branch at the pivot, guided ─► lesson "retry"
+
+The demonstrator stands where the policy stands in a rollout (`r3l.rollout.attempt`), so a lesson is
+token for token what the policy will meet. It works for any environment that is
+`envs.base.Demonstrating` and any tokenizer with a chat template.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from envs import registry
+from envs.base import Demonstrating, Skill
+from r3l.errors import UserError
+from r3l.records import Bool, Int32, Task, Trajectory
+from r3l.rollout import reflection
+from r3l.rollout.attempt import Attempt, Snapshot, Tokens, branch, play, start
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.prompts import Prompts
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Learn the tokens under `response_mask` given those before them; both of length L."""
+
+    kind: Literal["play", "reflect", "retry", "copy"]
+    token_ids: Int32
+    response_mask: Bool
+
+
+@dataclass
+class Demonstrator:
+    """A policy (r3l.rollout.interfaces) that answers as the environment's demonstrator does."""
+
+    env: Demonstrating
+    chat: ChatFormat
+    skill: Skill
+    rng: random.Random
+    advice: str = ""
+    context_length: int = 1 << 20
+
+    async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
+        """The demonstrator's next action; the environment knows where it stands."""
+        ids = reply(self.chat, self.env.demonstrate(self.skill, self.rng, self.advice))
+        return Sample(ids, (0.0,) * len(ids), 0, "stop")
+
+
+class Teacher:
+    """Makes the lessons of one environment.
+
+    `skill` says what the demonstrator knows; attempts to reflect on are played by one that also
+    errs at `blunders` per step in half of them, so that every rule is seen broken.
+    """
+
+    def __init__(
+        self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
+    ) -> None:
+        self.env, self.chat, self.skill, self.blunders = env, chat, skill, blunders
+        self.prompts = Prompts(env.spec.prompts)
+
+    def lessons(self, task: Task) -> list[Lesson]:
+        """A demonstration, a reflection and, where the attempt can be improved, a retry."""
+        return asyncio.run(self._lessons(task))
+
+    async def _lessons(self, task: Task) -> list[Lesson]:
+        rng = random.Random(task.seed)
+        shown = await self._play(await start(task, self.chat, self.env), self.skill, rng)
+        erring = replace(self.skill, mistakes=self.blunders, waste=self.blunders / 2)
+        attempt = await self._play(
+            await start(task, self.chat, self.env), rng.choice([self.skill, erring]), rng
+        )
+        base = attempt.trajectory("base", 0)
+        # vLLM's constrained decoding writes JSON without spaces between its tokens.
+        thought = json.dumps(self.env.reflection(), separators=(",", ":"))
+        lessons = [_lesson("play", shown.shown), self._reflect(base, thought)]
+        parsed = reflection.parse(thought, base.num_steps)
+        if parsed.triggers_retry(base.num_steps):
+            lessons.append(await self._retry(task, base, attempt.snapshots, parsed, rng))
+        return lessons
+
+    def _reflect(self, base: Trajectory, thought: str) -> Lesson:
+        tokens = Tokens()
+        tokens.given(self.chat.open(*self.prompts.reflection(base)))
+        tokens.given(self.chat.prompt_ids)
+        ids = reply(self.chat, thought)
+        tokens.sampled(Sample(ids, (0.0,) * len(ids), 0, "stop"))
+        return _lesson("reflect", tokens)
+
+    async def _retry(
+        self,
+        task: Task,
+        base: Trajectory,
+        snapshots: Sequence[Snapshot],
+        parsed: reflection.Reflection,
+        rng: random.Random,
+    ) -> Lesson:
+        # now and then from the start: advice there joins the system prompt
+        pivot = 0 if rng.random() < 0.1 else parsed.retry_from_step or 0
+        guidance = self.prompts.guidance(parsed)
+        attempt = await branch(base, pivot, task, self.chat, self.env, guidance, snapshots)
+        guided_from = len(attempt.shown.ids)
+        await self._play(attempt, self.skill, rng, parsed.improvement_suggestion or "")
+        attempt.shown.mask[:guided_from] = [False] * guided_from
+        return _lesson("retry", attempt.shown)
+
+    async def _play(
+        self, attempt: Attempt, skill: Skill, rng: random.Random, advice: str = ""
+    ) -> Attempt:
+        policy = Demonstrator(self.env, self.chat, skill, rng, advice)
+        budget = SampleParams(self.env.spec.max_response_tokens)
+        await play(attempt, policy, self.env, lambda step: budget)
+        return attempt
+
+
+def teachers(env: str, chat: ChatFormat, skill: Skill) -> list[Teacher]:
+    """One teacher for each variant a registered environment is practised in.
+
+    Raises UserError if it demonstrates nothing.
+    """
+    variants = demonstrating(env).practice()
+    return [Teacher(demonstrating(env, **options), chat, skill) for options in variants]
+
+
+def demonstrating(name: str, **options: Any) -> Demonstrating:
+    """A registered environment that offers demonstrations. Raises UserError otherwise."""
+    env = registry.make(name, **options)
+    if not isinstance(env, Demonstrating):
+        raise UserError(
+            f"env {name!r}: offers no demonstrations; a warm start needs demonstrate, reflection "
+            "and vocabulary (envs.base.Demonstrating)"
+        )
+    return env
+
+
+def texts(env: Demonstrating) -> Iterable[str]:
+    """Everything a tokenizer for `env` should know by word."""
+    prompts = Prompts(env.spec.prompts)
+    rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
+    yield from (*env.vocabulary(), *prompts.texts.values(), *Prompts().texts.values())
+    yield "step sees does end"
+    for seed in range(20):
+        yield env.reset(seed=seed)[0]
+        ended = False
+        while not ended:
+            observation, _, terminated, truncated, _ = env.step(env.demonstrate(skill, rng))
+            ended = terminated or truncated
+            yield observation
+        yield env.feedback()
+        yield json.dumps(env.reflection())
+
+
+def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
+    """Random token sequences said twice, the second time to be learned: copying is what the
+    worlds ask for first and what plain episodes teach slowest."""
+    while True:
+        once = rng.choices(words, k=rng.randint(6, 24))
+        mask = [False] * len(once) + [True] * len(once)
+        yield Lesson("copy", np.array(once * 2, np.int32), np.array(mask, np.bool_))
+
+
+def reply(chat: ChatFormat, text: str) -> tuple[int, ...]:
+    """A whole reply as the policy would sample it."""
+    return (*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_id)
+
+
+def _lesson(kind: Literal["play", "reflect", "retry"], tokens: Tokens) -> Lesson:
+    return Lesson(kind, *tokens.arrays())

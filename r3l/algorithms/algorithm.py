@@ -1,0 +1,254 @@
+"""What an algorithm is made of: three choices, as data and pure functions (ALGORITHM §7).
+
+    how a group is explored          Exploration, read by r3l.rollout.group
+    how rewards become weights       Algorithm.advantages, Algorithm.masks
+    which token loss is applied      Algorithm.loss
+
+G: trajectories of one group; B, T: rows and positions of a batch. Importing this module does
+not import torch; calling `Algorithm.loss` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from r3l.algorithms import advantages as advantage
+from r3l.algorithms import credit
+from r3l.records import Bool, GroupPlan, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Float64 = npt.NDArray[np.float64]
+Normalize = Literal["trajectory", "token"]
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How one explore group is made.
+
+    `base_slots` attempts without help, then `distilled_slots` retries; retry i belongs to base i.
+    `trigger`: which base attempts are retried: "reflection", those whose reflection asks for it
+    (ALGORITHM §2.3), or "failure", every one with R < 1.
+    `guidance`: what the retry is told: "reflection" (made from the structured reflection),
+    "critique" (the policy's free-text critique) or "none".
+    `from_start`: retry from step 0 whatever the reflection says; `pivot_shift`: so many steps
+    later than it says (earlier where negative), as far as the attempt goes.
+    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only those
+    whose retry fully succeeds. `constrained`: reflections are decoded under their JSON schema.
+    """
+
+    base_slots: int
+    distilled_slots: int = 0
+    trigger: Literal["reflection", "failure"] = "reflection"
+    guidance: Literal["reflection", "critique", "none"] = "reflection"
+    from_start: bool = False
+    pivot_shift: int = 0
+    constrained: bool = True
+    aux: bool = False
+    verified_requires_success: bool = True
+
+    @property
+    def retry(self) -> bool:
+        """Whether any attempt is ever done again."""
+        return self.distilled_slots > 0
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """What a token loss reads; the axes and the denominator are those of r3l.algorithms.losses.
+
+    `ref_logprobs_BT` is None where the algorithm needs no reference model; `weights_B` None
+    stands for ones.
+    """
+
+    logprobs_BT: Tensor
+    old_logprobs_BT: Tensor
+    mask_BT: Tensor
+    advantages_B: Tensor
+    is_distilled_B: Tensor
+    ref_logprobs_BT: Tensor | None
+    denominator: float
+    weights_B: Tensor | None = None
+
+
+TokenLoss = Callable[[TokenBatch], "tuple[Tensor, dict[str, float]]"]
+"""Scalar loss and its parts; both are sums over rows divided by the batch's denominator."""
+
+
+def score_loss(
+    batch: TokenBatch,
+    *,
+    name: Literal["policy_gradient", "opmd", "shaped"],
+    normalize: Normalize,
+    **options: float,
+) -> tuple[Tensor, dict[str, float]]:
+    """The loss `name` of r3l.algorithms.losses, of those that read only the policy's own
+    log-probabilities."""
+    from r3l.algorithms import losses
+
+    function = getattr(losses, name)
+    value = function(
+        batch.logprobs_BT,
+        batch.mask_BT,
+        batch.advantages_B,
+        normalize=normalize,
+        denominator=batch.denominator,
+        weights_B=batch.weights_B,
+        **options,
+    )
+    return value, {}
+
+
+def ratio_loss(
+    batch: TokenBatch,
+    *,
+    name: Literal["ppo_clip", "gspo"],
+    normalize: Normalize,
+    clip_low: float,
+    clip_high: float,
+) -> tuple[Tensor, dict[str, float]]:
+    """The loss `name` of r3l.algorithms.losses, of those that clip a ratio to the sampling
+    policy."""
+    from r3l.algorithms import losses
+
+    args = (batch.logprobs_BT, batch.old_logprobs_BT, batch.mask_BT, batch.advantages_B)
+    function = losses.gspo if name == "gspo" else losses.ppo_clip
+    value = function(
+        *args,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        normalize=normalize,
+        denominator=batch.denominator,
+        weights_B=batch.weights_B,
+    )
+    fraction = losses.clip_fraction(
+        *args,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        sequence=name == "gspo",
+        normalize=normalize,
+        denominator=batch.denominator,
+    )
+    return value, {"clip_fraction": float(fraction)}
+
+
+Estimator = Callable[[Float64], Float64]
+"""Rewards [G'] of the kept trajectories to their advantages [G']."""
+
+Selection = Callable[[Float64, Sequence[Trajectory]], Bool]
+"""Rewards [G] and trajectories of a group to bool [G]: which of them are trained on."""
+
+
+def everyone(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
+    """The selection that drops nothing."""
+    return np.ones(len(rewards), dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One algorithm. Every field is a value or a pure function; `normalize` is the reduction of
+    the token loss and of the KL, and so decides what a batch's denominator counts.
+
+    `kl_coef`: weight of the k3 KL to the reference model, 0 for none.
+    `sft_weight`: λ, weight of the loss on auxiliary samples, 0 where there are none.
+    `uses`: names of the AlgorithmConfig fields that change what it does.
+    """
+
+    name: str
+    exploration: Exploration
+    estimator: Estimator
+    token_loss: TokenLoss
+    uses: frozenset[str]
+    normalize: Normalize = "trajectory"
+    selection: Selection = everyone
+    credit: bool = False
+    kl_coef: float = 0.0
+    sft_weight: float = 0.0
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the learner must load a reference model."""
+        return self.kl_coef > 0
+
+    def plan(self) -> GroupPlan:
+        """The slots of one group."""
+        return GroupPlan(self.exploration.base_slots, self.exploration.distilled_slots)
+
+    def advantages(
+        self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory]
+    ) -> tuple[Float64, Bool]:
+        """(advantages float64 [G], keep bool [G]) of one whole group.
+
+        A dropped trajectory (keep False) has advantage 0, is not trained on and counts in no
+        denominator; a kept one counts even when its advantage is 0. `rewards` [G] are usually
+        the trajectories' own. Raises ValueError for bad rewards or lengths that differ.
+        """
+        values = advantage.checked_rewards(rewards)
+        if len(values) != len(trajectories):
+            raise ValueError(f"{len(values)} rewards for {len(trajectories)} trajectories")
+        keep = self.selection(values, trajectories)
+        advantages = np.zeros_like(values)
+        if keep.any():
+            advantages[keep] = self.estimator(values[keep])
+        return advantages, keep
+
+    def masks(self, trajectories: Sequence[Trajectory]) -> list[Bool]:
+        """The trained tokens, bool [L], of every trajectory of one whole group
+        (r3l.algorithms.credit)."""
+        return credit.group_masks(trajectories, self.credit)
+
+    def loss(
+        self,
+        logprobs_BT: Tensor,
+        old_logprobs_BT: Tensor,
+        mask_BT: Tensor,
+        advantages_B: Tensor,
+        ref_logprobs_BT: Tensor | None,
+        is_distilled_B: Tensor,
+        denominator: float,
+        weights_B: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """(scalar loss, its parts) over kept trajectories; axes as in r3l.algorithms.losses.
+
+        `denominator` counts the whole optimizer batch: its kept trajectories where `normalize`
+        is "trajectory", their masked-in tokens where it is "token". Losses and parts of
+        micro-batches then add up to those of the batch. Parts: `policy`, and where they apply
+        `kl_reference` (nats, before its coefficient) and `clip_fraction`.
+        `weights_B`: importance weight of each row's group, as in r3l.algorithms.losses.
+        The loss on auxiliary samples is r3l.algorithms.losses.sft times `sft_weight`, added by the
+        caller. Raises ValueError where a reference is needed and missing.
+        """
+        from r3l.algorithms.losses import k3_kl
+
+        batch = TokenBatch(
+            logprobs_BT,
+            old_logprobs_BT,
+            mask_BT,
+            advantages_B,
+            is_distilled_B,
+            ref_logprobs_BT,
+            denominator,
+            weights_B,
+        )
+        losses, parts = self.token_loss(batch)
+        parts = {"policy": float(losses.detach()), **parts}
+        if self.needs_reference:
+            if ref_logprobs_BT is None:
+                raise ValueError(f"{self.name} needs the reference model's log-probabilities")
+            kl = k3_kl(
+                logprobs_BT,
+                ref_logprobs_BT,
+                mask_BT,
+                normalize=self.normalize,
+                denominator=denominator,
+                weights_B=weights_B,
+            )
+            losses = losses + self.kl_coef * kl
+            parts["kl_reference"] = float(kl.detach())
+        return losses, parts

@@ -1,0 +1,86 @@
+"""The built-in worlds, the policy that ships with them, and what any policy's folder must hold."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from r3l.errors import UserError
+
+
+def user_path(name: str) -> Path:
+    """A path as a user writes it, `~` resolved. Raises UserError for one that cannot exist."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()  # a name too long raises
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"path {name!r:.100}: cannot be one ({error!s:.60})") from None
+    return path
+
+
+def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
+    """Raise UserError unless `folder` holds a Hugging Face model, its tokenizer and `weights`.
+    `called`: the option and value it came from."""
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
+            "builtin for the shipped tiny policy"
+        )
+    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
+        raise UserError(f"{called}: no tokenizer in {folder}; save one beside the model")
+    if weights:
+        _check_weights(folder, called)
+
+
+def _check_weights(folder: Path, called: str) -> None:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and not any(folder.glob("*.bin")):
+        raise UserError(f"{called}: no weights (*.safetensors) in {folder}; was all of it copied?")
+    for file in files:
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"{called}: {file.name} is damaged ({error!s:.80}); copy it again"
+            ) from None
+
+
+def read_tokenizer(folder: Path, called: str) -> Any:
+    """The tokenizer of a model folder whose configuration can be read too. Raises UserError.
+
+    Nothing is fetched: a folder that does not hold what it names is refused.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        AutoConfig.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # what a damaged file raises depends on where it is damaged
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{called}: transformers cannot read it ({reason})") from None
+
+
+BLOCKS, BLOCK_BYTES = 64, 1 << 16
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of what makes the model: its weights (size and samples) and its vocabulary.
+
+    The same wherever the folder lies; another for a model of the same shape with other weights.
+    """
+    digest = hashlib.sha256()
+    weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+    for path in [*weights, folder / "tokenizer.json"]:
+        if not path.is_file():
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            for place in sorted({size * i // BLOCKS for i in range(BLOCKS)}):
+                file.seek(place)
+                digest.update(file.read(BLOCK_BYTES))
+    return digest.hexdigest()

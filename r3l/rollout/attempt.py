@@ -1,0 +1,312 @@
+"""One attempt: the policy and the environment take turns until one of them is done.
+
+    observation ─► prompt tokens ─► policy.sample ─► action text ─► env.step ─► observation …
+
+Rewards are recorded in units of the environment's success threshold: 1.0 is full success. That of
+a retry holds what its prefix earned.
+A retry plays on from the state before step k*. It shows the policy its guidance, but records
+the distilled sequence, in which the guidance never was: both grow by the same tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
+from r3l.records import LARGEST_REWARD, Int32, Role, Task, Trajectory
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.env_calls import StepAnswer, fault_in, guarded, read_reset, read_step
+from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
+
+REWARD_DECIMALS = 12
+"""Rewards are rounded to so many decimals: ten steps of 0.1 are a full success, and no attempt is
+better than another by the order in which it earned the same."""
+
+
+class ParamsOfStep(Protocol):
+    """Sampling parameters of step k (seeds differ from step to step)."""
+
+    def __call__(self, step: int) -> SampleParams: ...
+
+
+@dataclass
+class Tokens:
+    """A token sequence under construction: sampled tokens are masked in, all others out."""
+
+    ids: list[int] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def given(self, ids: Sequence[int]) -> None:
+        """Append tokens the policy only reads."""
+        self.ids += ids
+        self.mask += [False] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+
+    def sampled(self, sample: Sample) -> None:
+        """Append tokens the policy sampled."""
+        self.ids += sample.token_ids
+        self.mask += [True] * len(sample.token_ids)
+        self.logprobs += sample.logprobs
+
+    def arrays(self) -> tuple[Int32, Any]:
+        """(token_ids int32 [L], response_mask bool [L])."""
+        return np.array(self.ids, dtype=np.int32), np.array(self.mask, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What puts an environment back to before step k: its state, and the rewards [k] until then."""
+
+    state: bytes
+    rewards: tuple[float, ...]
+
+
+@dataclass
+class Attempt:
+    """An attempt under way. `record` becomes the trajectory; `shown` is what the policy reads
+    (the same object unless guidance is shown); `rewards` are the environment's own, step by step;
+    `snapshots[k]` restores the state before step k."""
+
+    task: Task
+    system: str
+    record: Tokens
+    shown: Tokens
+    observations: list[str]
+    actions: list[str] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    threshold: float = 1.0
+    finish: str = ""
+    feedback: str = ""
+    faults: list[str] = field(default_factory=list)
+
+    def given(self, ids: Sequence[int]) -> None:
+        """Append read-only tokens to the record and to what is shown."""
+        self.record.given(ids)
+        if self.shown is not self.record:
+            self.shown.given(ids)
+
+    def sampled(self, sample: Sample) -> None:
+        """Append one response as the next step's span."""
+        start = len(self.record.ids)
+        self.record.sampled(sample)
+        if self.shown is not self.record:
+            self.shown.sampled(sample)
+        self.spans.append((start, len(self.record.ids)))
+        self.versions.append(sample.version)
+
+    @property
+    def reward(self) -> float:
+        """R(τ): the sum of the step rewards, 1.0 where it reaches the success threshold."""
+        return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
+
+    def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
+        """The finished attempt as a record."""
+        ids, mask = self.record.arrays()
+        return Trajectory(
+            role=role,
+            slot=slot,
+            token_ids=ids,
+            response_mask=mask,
+            logprobs=np.array(self.record.logprobs, dtype=np.float32),
+            step_spans=np.array(self.spans, dtype=np.int32).reshape(-1, 2),
+            step_versions=np.array(self.versions, dtype=np.int32),
+            step_seconds=np.array(self.seconds, dtype=np.float32),
+            reward=self.reward,
+            system=self.system,
+            observations=tuple(self.observations),
+            actions=tuple(self.actions),
+            parent=parent,
+            pivot=pivot,
+            seed=self.task.seed,
+            finish=self.finish,
+            feedback=self.feedback,
+            faults=tuple(self.faults),
+        )
+
+
+async def start(task: Task, chat: ChatFormat, env: Environment) -> Attempt:
+    """Reset `env` to the task and open the conversation. Raises EnvironmentFailed."""
+    system = env.spec.system_prompt
+    first = await _reset(env, task)
+    tokens = Tokens()
+    tokens.given(chat.open(system, first))
+    return Attempt(
+        task,
+        system,
+        record=tokens,
+        shown=tokens,
+        observations=[first],
+        threshold=env.spec.success_threshold,
+    )
+
+
+async def branch(
+    base: Trajectory,
+    step: int,
+    task: Task,
+    chat: ChatFormat,
+    env: Environment,
+    guidance: str = "",
+    snapshots: Sequence[Snapshot] = (),
+) -> Attempt:
+    """Put `env` back to the state before `step` of `base` and go on from there, guided.
+
+    step = 0: guidance joins the system prompt; step > 0: it is a message of its own (the
+    system's, if the template allows) after the untouched prefix, which so stays in the engine's
+    prefix cache (ALGORITHM §2.4).
+    Raises ReplayDiverged, EnvironmentFailed.
+    """
+    rewards = await restore(env, task, base, step, snapshots)
+    prefix_end = int(base.step_spans[step, 0]) - len(chat.prompt_ids)
+    record = Tokens(
+        ids=base.token_ids[:prefix_end].tolist(),
+        mask=base.response_mask[:prefix_end].tolist(),
+        logprobs=base.logprobs[:prefix_end].tolist(),
+    )
+    shown = record
+    if guidance:
+        shown = Tokens()
+        if step == 0:
+            shown.given(chat.open(f"{base.system}\n{guidance}".strip(), base.observations[0]))
+        else:
+            shown.given(record.ids)
+            shown.given(chat.guidance(guidance))
+    return Attempt(
+        task,
+        base.system,
+        record,
+        shown,
+        observations=list(base.observations[: step + 1]),
+        actions=list(base.actions[:step]),
+        spans=[(int(a), int(b)) for a, b in base.step_spans[:step]],
+        versions=base.step_versions[:step].tolist(),
+        seconds=base.step_seconds[:step].tolist(),
+        rewards=rewards,
+        snapshots=list(snapshots[:step]),
+        threshold=env.spec.success_threshold,
+    )
+
+
+async def play(attempt: Attempt, policy: Policy, env: Environment, params: ParamsOfStep) -> None:
+    """Play `attempt` to its end: terminated, truncated, step_limit or context_overflow.
+
+    Raises EnvironmentFailed; EngineFailed, also where the context has no room for a single step.
+    """
+    chat, take_snapshot = policy.chat, getattr(env, "snapshot", None)
+    first = len(attempt.actions)
+    while not attempt.finish:
+        if take_snapshot is not None:
+            state = await guarded(take_snapshot)
+            attempt.snapshots.append(Snapshot(state, tuple(attempt.rewards)))
+        attempt.given(chat.prompt_ids)
+        began = time.monotonic()
+        step = len(attempt.actions)
+        sample = await policy.sample(attempt.shown.ids, params(step))
+        if not sample.token_ids:
+            attempt.finish = "context_overflow"
+            break
+        attempt.sampled(sample)
+        attempt.seconds.append(time.monotonic() - began)
+        action = chat.text(sample.token_ids)
+        observation, reward, terminated, truncated, info = await _step(env, action)
+        attempt.actions.append(action)
+        attempt.observations.append(observation)
+        attempt.rewards.append(reward)
+        if fault := fault_in(info):
+            attempt.faults.append(fault)
+        attempt.finish = _finish(attempt, env, sample, terminated, truncated)
+        if not attempt.finish:
+            attempt.given(chat.close(sample.token_ids))
+            attempt.given(chat.turn("user", observation))
+    if len(attempt.actions) == first:
+        raise EngineFailed(
+            f"the prompt of step {first} fills the whole context", cause="context_overflow"
+        )
+    if not abs(attempt.reward) <= LARGEST_REWARD:
+        raise EnvironmentFailed(
+            f"{env.spec.name}: the rewards of an attempt sum to {attempt.reward}, more than "
+            f"±{LARGEST_REWARD:g}",
+            cause="bad_reward",
+        )
+    attempt.feedback = await _feedback(env)
+
+
+async def restore(
+    env: Environment, task: Task, base: Trajectory, step: int, snapshots: Sequence[Snapshot] = ()
+) -> list[float]:
+    """Put `env` back to the state before `step` of `base`: by snapshot, else by checked replay.
+
+    Returns the rewards of the steps before it. Raises ReplayDiverged when a replayed observation
+    is not the recorded one.
+    """
+    first = await _reset(env, task)
+    put_back = getattr(env, "restore", None)
+    if put_back is not None and len(snapshots) > step:
+        await guarded(lambda: put_back(snapshots[step].state))
+        return list(snapshots[step].rewards)
+    _same(env, base.observations[0], first, 0)
+    rewards = []
+    for k in range(step):
+        observation, reward, *_ = await _step(env, base.actions[k])
+        _same(env, base.observations[k + 1], observation, k + 1)
+        rewards.append(reward)
+    return rewards
+
+
+def _finish(
+    attempt: Attempt, env: Environment, sample: Sample, terminated: bool, truncated: bool
+) -> str:
+    if terminated:
+        return "terminated"
+    if truncated:
+        return "truncated"
+    if sample.finish_reason == "overflow":
+        return "context_overflow"
+    return "step_limit" if len(attempt.actions) >= env.spec.max_steps else ""
+
+
+def _same(env: Environment, recorded: str, replayed: str, step: int) -> None:
+    match env.spec.deterministic:
+        case "exact":
+            same = recorded == replayed
+        case "canonical":
+            same = sorted(recorded.split()) == sorted(replayed.split())
+        case _:
+            raise ReplayDiverged(
+                f"{env.spec.name} is not deterministic and offers no snapshot; it cannot go back",
+                cause="not_replayable",
+            )
+    if not same:
+        raise ReplayDiverged(
+            f"{env.spec.name}: observation {step} differs on replay",
+            cause="replay_diverged",
+            step=step,
+            recorded=recorded[:500],
+            replayed=replayed[:500],
+        )
+
+
+async def _reset(env: Environment, task: Task) -> str:
+    answer = await guarded(lambda: env.reset(seed=task.seed, options=dict(task.options)))
+    return read_reset(env.spec.name, answer)[0]
+
+
+async def _step(env: Environment, action: str) -> StepAnswer:
+    answer = await guarded(lambda: env.step(action))
+    return read_step(env.spec.name, answer)
+
+
+async def _feedback(env: Environment) -> str:
+    speak = getattr(env, "feedback", None)
+    return str(await guarded(speak)) if speak is not None else ""

@@ -1,0 +1,292 @@
+"""Synthesis of one explore group (ALGORITHM §2).
+
+For every base slot, concurrently:
+
+    base attempt ─► reflection ─► triggers a retry? ── no ─► slot not_triggered
+                                        │ yes
+                                        ▼
+             environment back to k*, guidance shown, played to the end
+                                        │
+                                        ▼
+             distilled trajectory (guidance removed) + samples of a verified correction
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from r3l.algorithms import registry
+from r3l.algorithms.advantages import SUCCESS
+from r3l.config import RunConfig
+from r3l.errors import EnvironmentFailed, EpisodeError, ReflectionError
+from r3l.records import (
+    AuxSample,
+    GroupPlan,
+    ReflectionRecord,
+    SlotResult,
+    SlotStatus,
+    Task,
+    Trajectory,
+)
+from r3l.rollout import reflection
+from r3l.rollout.attempt import Attempt, ParamsOfStep, Snapshot, Tokens, branch, play, start
+from r3l.rollout.env_calls import guarded
+from r3l.rollout.interfaces import Environment, EnvSpec, Policy, SampleParams, SeenPrefix
+from r3l.rollout.prompts import Prompts
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[SlotResult], Awaitable[SlotResult]]
+MakeEnv = Callable[[], Environment]
+_NOTHING_SEEN: Mapping[int, SeenPrefix] = MappingProxyType({})
+
+
+async def explore_group(
+    task: Task,
+    policy: Policy,
+    make_env: MakeEnv,
+    config: RunConfig,
+    *,
+    seed: int | None = None,
+    plan: GroupPlan | None = None,
+    accepted: Sequence[SlotResult] = (),
+    emit: Emit | None = None,
+) -> list[SlotResult]:
+    """Explore one group and return one result per slot of its plan.
+
+    `emit` is awaited with every result as soon as it exists, and returns it as it was kept: one
+    that was refused as failed, and nothing is built on it. `accepted` holds results of an
+    actor that lost the group: their slots are not played again. `plan` defaults to the
+    algorithm's; `seed` makes sampling repeatable.
+    Failures of single attempts become failed slots; the first other error ends the group.
+    """
+    explorer = _Explorer(task, policy, make_env, config, seed, plan, list(accepted), emit)
+    try:
+        async with asyncio.TaskGroup() as slots:
+            for slot in range(explorer.plan.base):
+                slots.create_task(explorer.explore_slot(slot))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return explorer.results
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the policy made of an attempt: its reflection, the conversation that asked for it,
+    the pivot of the retry it triggers (-1: none) and the guidance shown there."""
+
+    thought: ReflectionRecord
+    asked: Tokens
+    pivot: int = -1
+    guidance: str = ""
+
+
+class _Explorer:
+    def __init__(
+        self,
+        task: Task,
+        policy: Policy,
+        make_env: MakeEnv,
+        config: RunConfig,
+        seed: int | None,
+        plan: GroupPlan | None,
+        accepted: list[SlotResult],
+        emit: Emit | None,
+    ) -> None:
+        self.task, self.policy, self.make_env = task, policy, make_env
+        self.config, self.seed, self.emit = config, seed, emit
+        algorithm = registry.get(config.algorithm)
+        self.exploration = algorithm.exploration
+        self.plan = plan or algorithm.plan()
+        self.results = accepted
+        self.snapshots: dict[int, list[Snapshot]] = {}
+
+    async def explore_slot(self, slot: int) -> None:
+        """Base attempt, then the retry that belongs to it, unless they are already accepted."""
+        base = self._accepted("base", slot)
+        if base is None:
+            base = await self._done(await self._base(slot))
+        if slot < self.plan.distilled and self._accepted("distilled", slot) is None:
+            await self._done(await self._distilled(slot, base))
+
+    async def _base(self, slot: int) -> SlotResult:
+        try:
+            async with self._environment() as env:
+                attempt = await start(self.task, self.policy.chat, env)
+                await play(attempt, self.policy, env, self._step_params(env.spec, "base", slot))
+        except EpisodeError as error:
+            return SlotResult("base", slot, "failed", cause=error.cause)
+        self.snapshots[slot] = attempt.snapshots
+        return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
+
+    async def _distilled(self, slot: int, base: SlotResult) -> SlotResult:
+        if base.trajectory is None:
+            return SlotResult("distilled", slot, "failed", cause="no_base")
+        attempt, exploration = base.trajectory, self.exploration
+        if exploration.trigger == "failure" and attempt.reward >= SUCCESS:
+            return SlotResult("distilled", slot, "not_triggered")
+        thought: ReflectionRecord | None = None
+        try:
+            async with self._environment() as env:
+                diagnosis = await self._diagnose(slot, attempt, env.spec)
+                thought = diagnosis.thought
+                if diagnosis.pivot < 0:
+                    aux = _praise(attempt, diagnosis) if exploration.aux else ()
+                    return _resolved(slot, "not_triggered", thought, aux)
+                return await self._retry(slot, attempt, diagnosis, env)
+        except EpisodeError as error:
+            return SlotResult("distilled", slot, "failed", cause=error.cause, reflection=thought)
+
+    async def _diagnose(self, slot: int, base: Trajectory, spec: EnvSpec) -> Diagnosis:
+        """Ask the policy what went wrong, and decide whether and from where to try again."""
+        exploration, prompts = self.exploration, Prompts(spec.prompts)
+        critique = exploration.guidance == "critique"
+        question = prompts.critique(base) if critique else prompts.reflection(base)
+        thought, asked, complete = await self._ask(slot, question, base.num_steps)
+        if critique:
+            return Diagnosis(thought, asked, 0, prompts.critique_guidance(thought.text))
+        try:
+            parsed = reflection.parse(thought.text, base.num_steps, truncated=not complete)
+        except ReflectionError as error:
+            return Diagnosis(replace(thought, cause=error.cause), asked)
+        named = -1 if parsed.retry_from_step is None else parsed.retry_from_step
+        thought = replace(thought, outcome=parsed.trajectory_outcome, pivot=named)
+        triggered = exploration.trigger == "failure" or parsed.triggers_retry(base.num_steps)
+        pivot = self._pivot(named, base.num_steps) if triggered else -1
+        guidance = "" if exploration.guidance == "none" else prompts.guidance(parsed)
+        return Diagnosis(thought, asked, pivot, guidance)
+
+    def _pivot(self, named: int, num_steps: int) -> int:
+        """The step a retry starts from, where the reflection names step `named`; -1: none."""
+        if self.exploration.from_start:
+            return 0
+        if named < 0:
+            return -1
+        return min(max(named + self.exploration.pivot_shift, 0), num_steps - 1)
+
+    async def _ask(
+        self, slot: int, question: tuple[str, str], num_steps: int
+    ) -> tuple[ReflectionRecord, Tokens, bool]:
+        """Sample a reflection: its record, its conversation, and whether it ended by itself."""
+        chat, settings = self.policy.chat, self.config.actor
+        asked = Tokens()
+        asked.given(chat.open(*question))
+        asked.given(chat.prompt_ids)
+        params = SampleParams(
+            max_tokens=settings.max_reflection_tokens,
+            temperature=settings.reflect_temperature,
+            seed=self._seed("reflect", slot),
+            json_schema=reflection.json_schema(num_steps) if self.exploration.constrained else None,
+        )
+        began = time.monotonic()
+        sample = await self.policy.sample(asked.ids, params)
+        asked.sampled(sample)
+        thought = ReflectionRecord(
+            text=chat.text(sample.token_ids),
+            tokens=len(sample.token_ids),
+            version=sample.version,
+            seconds=time.monotonic() - began,
+        )
+        return thought, asked, sample.finish_reason == "stop"
+
+    async def _retry(
+        self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
+    ) -> SlotResult:
+        pivot, chat = diagnosis.pivot, self.policy.chat
+        snapshots = self.snapshots.get(slot, ())
+        attempt = await branch(base, pivot, self.task, chat, env, diagnosis.guidance, snapshots)
+        guided_from = len(attempt.shown.ids)
+        seen = SeenPrefix(len(attempt.record.ids), int(base.step_versions[pivot]))
+        params = self._step_params(env.spec, "distilled", slot, {pivot: seen} if pivot else {})
+        await play(attempt, self.policy, env, params)
+        retry = attempt.trajectory("distilled", slot, parent=slot, pivot=pivot)
+        aux: tuple[AuxSample, ...] = ()
+        strict = self.exploration.verified_requires_success
+        if self.exploration.aux and verified(base, retry, requires_success=strict):
+            aux = (_sample("reflect", diagnosis.asked), _guided_suffix(attempt, guided_from))
+        return _resolved(slot, "done", diagnosis.thought, aux, retry)
+
+    def _step_params(
+        self, spec: EnvSpec, role: str, slot: int, seen: Mapping[int, SeenPrefix] = _NOTHING_SEEN
+    ) -> ParamsOfStep:
+        actor = self.config.actor
+        budget = actor.max_response_tokens or spec.max_response_tokens
+
+        def params(step: int) -> SampleParams:
+            seed = self._seed(role, slot, step)
+            return SampleParams(
+                budget, actor.temperature, seed, stop=tuple(spec.stop), seen=seen.get(step)
+            )
+
+        return params
+
+    def _seed(self, *path: object) -> int | None:
+        """One 32-bit sampling seed per place in the group."""
+        return None if self.seed is None else zlib.crc32(repr((self.seed, *path)).encode())
+
+    def _accepted(self, role: str, slot: int) -> SlotResult | None:
+        return next((r for r in self.results if (r.role, r.slot) == (role, slot)), None)
+
+    async def _done(self, result: SlotResult) -> SlotResult:
+        kept = result if self.emit is None else await self.emit(result)
+        self.results.append(kept)
+        return kept
+
+    @asynccontextmanager
+    async def _environment(self) -> AsyncIterator[Environment]:
+        """An environment for one attempt; making and closing it are guarded like its play."""
+        env = await guarded(self.make_env)
+        try:
+            yield env
+        finally:
+            try:
+                await guarded(env.close)
+            except EnvironmentFailed as error:
+                log.warning("closing an environment: %s", error)
+
+
+def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = True) -> bool:
+    """Whether a retry is a verified correction of its base (ALGORITHM §2.6).
+
+    R(retry) > R(base), or both reach 1.0 and the retry takes fewer steps;
+    `requires_success` also asks R(retry) ≥ 1.0 (released code).
+    """
+    if requires_success and retry.reward < SUCCESS:
+        return False
+    both_succeed = min(base.reward, retry.reward) >= SUCCESS
+    return retry.reward > base.reward or (both_succeed and retry.num_steps < base.num_steps)
+
+
+def _praise(base: Trajectory, diagnosis: Diagnosis) -> tuple[AuxSample, ...]:
+    """A full success whose reflection says so teaches to recognise success (§2.6)."""
+    right = diagnosis.thought.outcome == "success" and base.reward >= SUCCESS
+    return (_sample("reflect", diagnosis.asked),) if right else ()
+
+
+def _sample(kind: str, tokens: Tokens) -> AuxSample:
+    ids, mask = tokens.arrays()
+    return AuxSample("reflect" if kind == "reflect" else "retry", ids, mask)
+
+
+def _guided_suffix(attempt: Attempt, guided_from: int) -> AuxSample:
+    """(prefix + guidance → suffix): only what was sampled under guidance is learned."""
+    ids, mask = attempt.shown.arrays()
+    mask[:guided_from] = False
+    return AuxSample("retry", ids, mask)
+
+
+def _resolved(
+    slot: int,
+    status: SlotStatus,
+    thought: ReflectionRecord,
+    aux: tuple[AuxSample, ...],
+    trajectory: Trajectory | None = None,
+) -> SlotResult:
+    return SlotResult("distilled", slot, status, trajectory=trajectory, reflection=thought, aux=aux)

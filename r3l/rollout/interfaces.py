@@ -1,0 +1,131 @@
+"""The two things group synthesis is written against: a policy that samples tokens, and an
+environment one can talk to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from r3l.errors import UserError
+from r3l.rollout.chat import ChatFormat
+
+FinishReason = Literal["stop", "length", "overflow"]
+
+
+@dataclass(frozen=True)
+class SeenPrefix:
+    """The first `tokens` of a prompt, which policy `version` was given before."""
+
+    tokens: int
+    version: int
+
+
+@dataclass(frozen=True)
+class SampleParams:
+    """How one response is sampled.
+
+    `max_tokens`: budget in tokens; `temperature` 0 is greedy; `seed` None leaves the engine's
+    own stream; `json_schema` constrains decoding to that schema; a response also ends after any
+    text of `stop`, which stays part of it. `seen`: the beginning of the prompt that the engine
+    has had before; it measures how much of that was still cached.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    seed: int | None = None
+    json_schema: dict[str, Any] | None = None
+    stop: tuple[str, ...] = ()
+    seen: SeenPrefix | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sampled response.
+
+    `token_ids` and `logprobs` (natural log, of the sampled token under the sampling policy)
+    have equal length; a response that ended by itself includes its stop token.
+    `version` is the oldest policy version that sampled any of its tokens.
+    `finish_reason`: stop | length (budget reached) | overflow (context full; may be empty).
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    version: int
+    finish_reason: FinishReason
+
+
+class Policy(Protocol):
+    """A policy that samples tokens and knows the chat format it was trained with."""
+
+    @property
+    def chat(self) -> ChatFormat: ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt plus response, in tokens."""
+
+    async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
+        """Sample one response to `token_ids`; raises EngineFailed."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment declares about itself.
+
+    `success_threshold`: reward from which an attempt counts as full success, positive; attempts
+    are recorded in units of it. UserError where it is not.
+    `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
+    some order) or "no". `thread_safe`: whether instances may play in threads of one process.
+    `sessions`: instances that one environment process holds side by side.
+    `feedback`: whether observations name the cause of an error.
+    """
+
+    name: str
+    system_prompt: str
+    max_steps: int
+    max_response_tokens: int = 512
+    success_threshold: float = 1.0
+    deterministic: Literal["exact", "canonical", "no"] = "exact"
+    thread_safe: bool = True
+    sessions: int = 1
+    feedback: Literal["causal", "weak", "none"] = "none"
+    data_license: str = ""
+    stop: list[str] = field(default_factory=list)
+    """Texts that end a response, such as an empty line where a step is a paragraph."""
+    prompts: dict[str, str] = field(default_factory=dict)
+    """Per-environment overrides of r3l/rollout/prompts/*.md, by file stem."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.success_threshold < math.inf:
+            raise UserError(
+                f"env {self.name}: success_threshold is {self.success_threshold}; it must be "
+                "positive, rewards are recorded in units of it: shift rewards that are not"
+            )
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A text environment in Gymnasium's shape: one attempt at a time.
+
+    The reward of an attempt is the sum of its step rewards, of a retry's prefix too.
+    Optional, found by attribute: `snapshot() -> bytes` and `restore(bytes)`;
+    `feedback() -> str`, a closing remark on the finished attempt.
+    Each method may return an awaitable instead of its answer (one that lives elsewhere does).
+    """
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]: ...
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take the policy's whole response text; return (observation, reward, terminated,
+        truncated, info). An action that is not understood is answered in the observation
+        and counts as a step; it never raises.
+        Trouble of the environment's own that ends nothing is named in `info["fault"]`."""
+
+    def close(self) -> None: ...

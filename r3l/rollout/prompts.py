@@ -1,0 +1,73 @@
+"""Prompts: Markdown files beside the code, overridden per environment (`EnvSpec.prompts`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from r3l.records import Trajectory
+from r3l.rollout.reflection import Reflection
+
+FOLDER = Path(__file__).parent / "prompts"
+
+
+class Prompts:
+    """The prompt texts of one environment.
+
+    `overrides` maps a file's stem, such as reflect_system or guidance, to its text.
+    Raises ValueError for an override of a prompt that does not exist.
+    """
+
+    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+        self.texts = {p.stem: p.read_text(encoding="utf-8").strip() for p in FOLDER.glob("*.md")}
+        for name, text in (overrides or {}).items():
+            if name not in self.texts:
+                raise ValueError(f"no prompt {name!r}; there are {', '.join(sorted(self.texts))}")
+            self.texts[name] = text.strip()
+
+    def reflection(self, attempt: Trajectory) -> tuple[str, str]:
+        """(system, user) messages that ask for a reflection on `attempt`."""
+        return self._about("reflect", attempt)
+
+    def critique(self, attempt: Trajectory) -> tuple[str, str]:
+        """(system, user) messages that ask for a free-text critique of `attempt`."""
+        return self._about("critique", attempt)
+
+    def _about(self, kind: str, attempt: Trajectory) -> tuple[str, str]:
+        user = _fill(
+            self.texts[f"{kind}_user"],
+            log=attempt_log(attempt),
+            reward=f"{attempt.reward:g}",
+            last_step=str(attempt.num_steps - 1),
+        )
+        return self.texts[f"{kind}_system"], user
+
+    def guidance(self, reflection: Reflection) -> str:
+        """The advice shown to the policy while it retries, never afterwards."""
+        return _fill(
+            self.texts["guidance"],
+            root_cause_analysis=reflection.root_cause_analysis or "",
+            improvement_suggestion=reflection.improvement_suggestion or "",
+        )
+
+    def critique_guidance(self, critique: str) -> str:
+        """The advice a free-text critique gives to the next attempt."""
+        return _fill(self.texts["critique_guidance"], critique=critique)
+
+
+def attempt_log(attempt: Trajectory) -> str:
+    """The attempt as numbered lines; step k is the k-th row of `attempt.step_spans`."""
+    lines = []
+    for step, action in enumerate(attempt.actions):
+        lines.append(f"step {step} sees: {attempt.observations[step]}")
+        lines.append(f"step {step} does: {action}")
+    lines.append(f"end sees: {attempt.observations[-1]}")
+    if attempt.feedback:
+        lines.append(attempt.feedback)
+    return "\n".join(lines)
+
+
+def _fill(template: str, **values: str) -> str:
+    """Replace {name}; what is filled in is left alone, braces of its own included."""
+    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)

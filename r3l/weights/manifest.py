@@ -1,0 +1,142 @@
+"""What a set of weights is made of: its tensors as bytes, cut into chunks, and a manifest.
+
+A set is every tensor of a model in checkpoint names and order, laid end to end, each aligned
+to 64 bytes, and cut into chunks. The manifest has a checksum of every chunk: whatever way a set
+arrived, nothing is loaded that is not exactly the set. Tensors appear here as raw bytes; torch
+stays outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from r3l.errors import WeightsError
+
+if TYPE_CHECKING:  # an engine's worker reads manifests and compiles nothing
+    from r3l.weights.checksum import Bytes
+    from r3l.weights.patch import Piece
+
+ALIGNMENT = 64
+CHUNK_BYTES = 8 << 20
+MANIFEST_LIMIT = 16 << 20  # bytes of a manifest on the wire
+DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor: checkpoint name, dtype name (a key of DTYPES), shape and byte offset."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count * DTYPES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every tensor of a set lies, and the set's size in bytes."""
+
+    tensors: tuple[TensorEntry, ...]
+    total_bytes: int
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> Layout:
+        """Lay out `(name, dtype, shape)` one after the other."""
+        entries, offset = [], 0
+        for name, dtype, shape in tensors:
+            entries.append(TensorEntry(name, dtype, tuple(shape), offset))
+            offset += -(-entries[-1].nbytes // ALIGNMENT) * ALIGNMENT
+        return cls(tuple(entries), offset)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of CHUNK_BYTES, the last one shorter."""
+        return -(-self.total_bytes // CHUNK_BYTES)
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element as patches see it: of the narrowest dtype."""
+        return min((DTYPES[t.dtype] for t in self.tensors), default=2)
+
+    def span(self, index: int) -> slice:
+        """Where chunk `index` lies in the set."""
+        return slice(index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, self.total_bytes))
+
+    def cut(self, data: Iterable[Bytes]) -> Iterator[list[Piece]]:
+        """What each chunk is made of, in a set whose tensors' bytes (uint8 arrays, in order) are
+        `data`: the pieces of tensors and where in the chunk they lie. Takes one tensor at a time.
+        """
+        pieces: list[Piece] = []
+        index = 0
+        for entry, source in zip(self.tensors, data, strict=True):
+            done = 0
+            while done < entry.nbytes:
+                at = entry.offset + done - index * CHUNK_BYTES
+                if at >= CHUNK_BYTES:
+                    yield pieces
+                    pieces, index = [], index + 1
+                    continue
+                count = min(entry.nbytes - done, CHUNK_BYTES - at)
+                pieces.append((at, source[done : done + count]))
+                done += count
+        if self.total_bytes:
+            yield pieces
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a publisher offers: its name, the policy version, the layout, each chunk's checksum.
+
+    `origin` is another for every publisher that was ever started: a version number means
+    something only together with it.
+    """
+
+    origin: str
+    version: int
+    layout: Layout
+    checksums: tuple[int, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain values for a message header."""
+        tensors = [asdict(t) | {"shape": list(t.shape)} for t in self.layout.tensors]
+        return {
+            "origin": self.origin,
+            "version": self.version,
+            "tensors": tensors,
+            "total_bytes": self.layout.total_bytes,
+            "checksums": list(self.checksums),
+        }
+
+    @classmethod
+    def from_wire(cls, values: Any) -> Manifest:
+        """Rebuild and check a manifest; raises WeightsError."""
+        try:
+            tensors = tuple(
+                TensorEntry(
+                    str(t["name"]),
+                    str(t["dtype"]),
+                    tuple(int(extent) for extent in t["shape"]),
+                    int(t["offset"]),
+                )
+                for t in values["tensors"]
+            )
+            layout = Layout(tensors, int(values["total_bytes"]))
+            checksums = tuple(int(value) for value in values["checksums"])
+            fits = all(0 <= t.offset <= layout.total_bytes - t.nbytes for t in tensors)
+            fits = fits and all(extent >= 0 for t in tensors for extent in t.shape)
+            manifest = cls(str(values["origin"]), int(values["version"]), layout, checksums)
+        except (KeyError, TypeError, ValueError) as error:
+            raise WeightsError(f"malformed weight manifest: {error!r}") from None
+        if not fits or len(checksums) != layout.num_chunks:
+            raise WeightsError("weight manifest: a tensor or chunk lies outside the set")
+        return manifest
