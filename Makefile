@@ -34,7 +34,7 @@ format: $(VENV)/.installed
 
 # Kills, power losses and hostile messages by the hundreds and thousands; ten minutes at most.
 soak: $(VENV)/.installed
-	R3L_SOAK=1 $(BIN)/python -m pytest -s -o timeout=1200 tests/buffer/test_soak.py tests/buffer/test_model_served.py tests/buffer/test_crowd.py tests/buffer/test_power.py tests/buffer/test_fuzz.py
+	R3L_SOAK=1 $(BIN)/python -m pytest -s -o timeout=1200 tests/buffer/stress
 
 # Ten minutes in which actors are killed.
 soak-actors: $(VENV)/.installed

@@ -1,5 +1,5 @@
 """ScienceWorld's tasks, as the jar of scienceworld 1.2.3 holds them
-(tests/envs/test_scienceworld.py compares)."""
+(tests/envs/adapters/test_scienceworld.py compares)."""
 
 from __future__ import annotations
 

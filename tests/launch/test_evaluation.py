@@ -16,7 +16,7 @@ from launch.evaluation import Result, Results, figures, play_all, report, table
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, UserError
 from tests.r3l.fakes import ScriptedPolicy
-from tests.r3l.test_chat import FORGETFUL, tokenizer_for
+from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 
 CONFIG: RunConfig = load(None, ["env=keys", "eval.temperature=0"])
 

@@ -12,8 +12,8 @@ from learner.checkpoint import State
 from learner.step.trainer import Trainer
 from r3l.algorithms import registry
 from r3l.config import load
-from tests.learner.faulty import Silent
-from tests.learner.test_trainer import tiny_folder
+from tests.learner.step.faulty import Silent
+from tests.learner.step.test_trainer import tiny_folder
 
 
 class Killed(BaseException):

@@ -1,0 +1,53 @@
+"""What is typed into a notebook: the README's example as it stands, and what people get wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from buffer import BufferClient
+from buffer.wire.curve_keys import generate
+from r3l.errors import LimitExceeded, NotFound
+from r3l.records import GroupPlan, Task
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def endpoint(serve, tasks, done):
+    """A service with two trained groups."""
+    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 2)
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(3))
+        for reward in (0.25, 0.75):
+            client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", done(reward=reward))
+        client.commit(client.draw(2, 0).draw_id, 1, 1)
+    return served.endpoint
+
+
+def test_the_example_of_the_readme_runs_as_it_stands(endpoint, capsys):
+    readme = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert "tcp://127.0.0.1:5555" in example and len(example.split("\n\n")[1].splitlines()) <= 5
+    exec(example.replace("tcp://127.0.0.1:5555", endpoint), {})
+    printed = capsys.readouterr().out
+    assert "trained=2" in printed and "g0000000002 [0.75] [-1]" in printed
+
+
+def test_what_people_get_wrong_is_answered_in_a_sentence(endpoint, tmp_path):
+    _, keys = generate(tmp_path)
+    BufferClient(endpoint, keys=str(keys)).close()
+    client = BufferClient(endpoint)
+    (group,) = client.get("g0000000001")  # one id is not a list of letters
+    assert group.group_id == "g0000000001" and client.renew("g7", "a") == ("g7",)
+    ids = ["g0000000002", "g0000000001", "g0000000002"]
+    assert [group.group_id for group in client.get(ids)] == ids  # in the order asked for
+    for count in (0, 4097):
+        with pytest.raises(LimitExceeded, match=f"{count} groups asked for; .* 1 to 4096"):
+            client.query(limit=count)
+    with pytest.raises(NotFound, match="no group 'x'"):
+        client.get(["x"])
+    many = [Task(f"t{i}", "workshop", i, {"question": "x" * 100_000}) for i in range(800)]
+    with pytest.raises(LimitExceeded, match=r"add_tasks: .* less at a time"):
+        client.add_tasks(many)
+    client.close()

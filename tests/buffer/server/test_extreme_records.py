@@ -1,0 +1,54 @@
+"""The longest, shortest and strangest attempts come out of a real service as they went in."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from buffer import BufferClient
+from buffer.storage.store import Store
+from buffer.tools import offline
+from r3l import codec
+from r3l.records import GroupPlan, SlotResult, Trajectory
+from tests.buffer.storage.golden_store import retried, skipped
+
+pytestmark = pytest.mark.system
+
+LONGEST = 1_000_000  # tokens; about what a record may have
+
+
+def _long(slot, length):
+    """One token, as many as a record may have, or between; every float there is among them."""
+    bits = np.random.default_rng(slot).integers(0, 1 << 32, length, dtype=np.uint32)
+    bits[-1:] = 0x7FA00001  # a signalling NaN
+    attempt = Trajectory(
+        role="base", slot=slot, token_ids=bits.view(np.int32),
+        response_mask=np.ones(length, np.bool_), logprobs=bits.view(np.float32),
+        step_spans=np.array([[0, length]], np.int32), step_versions=np.zeros(1, np.int32),
+        step_seconds=np.zeros(1, np.float32), reward=-0.0, system="", observations=("", ""),
+        actions=("",),
+    )  # fmt: skip
+    return SlotResult("base", slot, "done", trajectory=attempt)
+
+
+def test_bytes_out_are_bytes_in(serve, tasks):
+    sent = [
+        _long(0, 1), _long(1, LONGEST), _long(2, 4097), skipped(),
+        replace(retried(), slot=1, trajectory=replace(retried().trajectory, slot=1)),
+    ]  # fmt: skip
+    served = serve()
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(1))
+        group = client.lease("a", 0, GroupPlan(3, 2)).group_id
+        for result in sent:
+            client.put(group, "a", result)
+        answers = [*client.draw(1, 0).groups, *client.get([group])]
+    assert served.stop() == 0
+    store = Store(served.folder, read_only=True)
+    answers.append(offline.group(store, group))
+    store.close()
+    wanted = {(r.role, r.slot): codec.encode(r) for r in sent}
+    for answer in answers:
+        assert {(r.role, r.slot): codec.encode(r) for r in answer.results} == wanted
+        (longest,) = (t for t in answer.trajectories if len(t.token_ids) == LONGEST)
+        assert longest.logprobs.tobytes() == sent[1].trajectory.logprobs.tobytes()

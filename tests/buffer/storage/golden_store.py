@@ -1,0 +1,146 @@
+"""A small store with something in every table, to be frozen as today's format writes it.
+
+    python -m tests.buffer.storage.golden_store NAME
+
+writes golden/NAME.mdb.gz, the store's file, and golden/NAME.json.gz, what is in it. A store once
+frozen stays: later formats must read it.
+"""
+
+import dataclasses
+import gzip
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from buffer.groups import retention
+from buffer.groups.samplers import Sampling
+from buffer.storage import checksums
+from buffer.storage.rows import DrawEntry, Retention
+from r3l import codec
+from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
+from tests.buffer.conftest import Desk, _done
+
+GOLDEN = Path(__file__).parent / "golden"
+SAMPLING = Sampling("prioritised", reuse=2, cooldown=1, beta=0.5)
+SETTINGS = {"max_staleness": 3, "per_step": 2, "sampling": SAMPLING}
+TASKS = [
+    Task("t0", "workshop", 1, {"nested": [1, 2.5, None, {"a": True}], "text": 'ü\n"'}),
+    Task("t1", "workshop", -(1 << 40)),
+    *(Task(f"t{number}", "gsm8k", number) for number in range(2, 6)),
+]
+
+
+def retried():
+    """A distilled attempt of two steps with everything that may hang on it."""
+    mask = np.array([0, 1, 1, 0, 0, 1, 0], dtype=np.bool_)
+    logprobs = np.array([0, -0.5, -1e-42, 0, 0, -0.0, 0], dtype=np.float32)  # a denormal, -0.0
+    logprobs.view(np.uint32)[1] = 0x7FC0_1234  # not a number, and says why
+    attempt = Trajectory(
+        role="distilled", slot=0, token_ids=np.array([0, 2**31 - 1, -(2**31), 3, 4, 5, 6], "i4"),
+        response_mask=mask, logprobs=logprobs, step_spans=np.array([[1, 3], [5, 6]], "i4"),
+        step_versions=np.array([1, 2], "i4"), step_seconds=np.array([0.25, 1e-3], "f4"),
+        reward=0.1 + 0.2, system="be brief", observations=("saw", "ü", ""), actions=("do", ""),
+        parent=0, pivot=1, seed=1 << 40, finish="truncated", feedback="cause: \0",
+        faults=("timeout", "timeout"),
+    )  # fmt: skip
+    aux = AuxSample("reflect", np.array([1, -2], "i4"), np.array([False, True]))
+    said = ReflectionRecord('{"pivot": 1}', outcome="failure", pivot=1, tokens=9, version=1)
+    return SlotResult("distilled", 0, "done", trajectory=attempt, reflection=said, aux=(aux, aux))
+
+
+def skipped():
+    """A retry that was not called for, with the reflection that said so."""
+    said = ReflectionRecord("no idea", "no_json", tokens=3, version=1, seconds=0.25)
+    return SlotResult("distilled", 0, "not_triggered", reflection=said)
+
+
+def fill(desk):
+    """Groups of every state; draws with every outcome but expired; tombs, drops, evaluations."""
+
+    def whole(version, plan, *results):
+        group = desk.lease(version=version, plan=plan).group_id
+        desk.put(group, list(results), fingerprint=(version, f"hash-{version}"))
+        return group
+
+    desk.add(TASKS)
+    for reward in (0.0, 1.0):
+        whole(0, GroupPlan(1), _done(reward=reward))
+    desk.commit(desk.draw(2).draw_id, 1)
+    desk.do(lambda book: retention.evict(book, Retention(groups=1, grace_s=0.0)))
+    failed = SlotResult("base", 1, "failed", cause="env")
+    whole(1, GroupPlan(2, 1), retried(), failed, _done(version=1, reward=1.0))
+    whole(1, GroupPlan(1, 1), skipped(), _done(version=1, length=300))
+    desk.draw(2, 1)
+    desk.release_draws()
+    desk.commit(desk.draw(2, 1).draw_id, 2)
+    desk.set_version(1)
+    desk.commit(desk.draw(2, 1).draw_id, 2)
+    whole(2, GroupPlan(1), _done(version=2))
+    desk.discard(desk.draw(1, 2).draw_id, "nonfinite")
+    whole(2, GroupPlan(1), SlotResult("base", 0, "failed", cause="engine"))
+    for reward in (0.5, -0.25, 0.75):
+        whole(2, GroupPlan(2), _done(version=2), _done("base", 1, version=2, reward=reward))
+    desk.draw(2, 2)
+    half = desk.lease("b", 2, GroupPlan(3, 1)).group_id
+    desk.put(half, [_done("base", 2, version=2, reward=0.125)], "b", (2, "hash-2"))
+    desk.put(half, [skipped(), SlotResult("base", 0, "failed", cause="env")], "b", (2, "another"))
+    desk.lease("c", 2, GroupPlan(2))
+    desk.add([Task("e0", "workshop", 0), Task("e1", "workshop", 1)], "eval", "step-2", 2)
+    whole(2, GroupPlan(1), _done(version=2, reward=1.0))
+    desk.lease("c", 2)
+    desk.limit_staleness(2)
+
+
+def contents(store):
+    """Everything of a store that its readers can see, as plain JSON values."""
+    with store.read() as txn:
+        draws = [codec.decode(DrawEntry, data) for _, data in txn.scan("draw")]
+        return {
+            "groups": [plain(checksums.read(txn, entry)) for entry in txn.entries()],
+            "draws": [plain(draw) for draw in draws],
+            "ledger": [plain(txn.read_ledger(data)) for _, data in txn.scan("ledger")],
+            "tombs": [key.decode() for key, _ in txn.scan("tomb")],
+            "counts": dict(txn.counts()),
+            "drops": sorted(["/".join(drop), number] for drop, number in txn.drops()),
+            "marks": plain(txn.marks()),
+        }
+
+
+def plain(value):
+    """A record as JSON can hold it, bit by bit."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, list(value.shape), value.tobytes().hex()]
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def unpack(folder, name):
+    """Lay a frozen store into a folder; returns what is in it, {} where that was not kept."""
+    folder.mkdir(exist_ok=True)
+    file = gzip.decompress((GOLDEN / f"{name}.mdb.gz").read_bytes())
+    (folder / "data.mdb").write_bytes(file)
+    listed = GOLDEN / f"{name}.json.gz"
+    return json.loads(gzip.decompress(listed.read_bytes())) if listed.exists() else {}
+
+
+def main(name):
+    with tempfile.TemporaryDirectory() as place:
+        desk = Desk(Path(place) / "store", **SETTINGS)
+        fill(desk)
+        inside = json.dumps(contents(desk.store), allow_nan=False).encode()
+        desk.store.copy(Path(place) / "copy")
+        desk.store.close()
+        file = (Path(place) / "copy" / "data.mdb").read_bytes()
+    for ending, data in (("mdb", file), ("json", inside)):
+        with (GOLDEN / f"{name}.{ending}.gz").open("xb") as target:
+            target.write(gzip.compress(data, mtime=0))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,115 @@
+"""The same random lives with a real service, which is killed again and again while it is asked,
+and copied while it serves."""
+
+import random
+import threading
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from buffer import BufferClient
+from buffer.storage.store import Store
+from tests.buffer.conftest import Served
+from tests.buffer.groups.test_model import ETA, PER_STEP, Lives
+
+OPTIONS = ("--groups-per-step", PER_STEP, "--max-staleness", ETA, "--lease-s", 86_400)
+LIFE_S = 0.2  # at most, of a service: some requests are answered, and the next is hit
+
+
+class Window:
+    """A Desk whose verbs go to a process of its own; its store is read beside it."""
+
+    def __init__(self, folder, sampler):
+        self.folder, self.options = folder, (*OPTIONS, "--sampler", sampler)
+        self.served = Served(folder, "tcp://127.0.0.1:0", *self.options)
+        self.client = BufferClient(self.served.endpoint, timeout_s=60)
+        self.store = Store(folder, read_only=True)
+        self.over, self.kills = threading.Event(), 0
+        self.killer = threading.Thread(target=self._kill_it_again_and_again, daemon=True)
+        self.killer.start()
+
+    def __getattr__(self, verb):
+        return getattr(self.client, verb)
+
+    def add(self, tasks):
+        return self.client.add_tasks(tasks)
+
+    def lease(self, actor, version, plan):
+        return self.client.lease(actor, version, plan)
+
+    def put(self, group_id, result, actor):
+        return self.client.put(group_id, actor, result)
+
+    def draw(self, count, version):
+        drawn = self.client.draw(count, version)
+        if drawn is None:
+            return None
+        ids = tuple(group.group_id for group in drawn.groups)
+        return SimpleNamespace(draw_id=drawn.draw_id, groups=ids, records=list(drawn.groups))
+
+    def commit(self, draw_id, step):
+        self.client.commit(draw_id, step, step)
+
+    def entry(self, group_id):
+        with self.store.read() as txn:
+            return txn.entry(group_id)
+
+    def _kill_it_again_and_again(self):
+        chance = random.Random(self.served.process.pid)
+        while not self.over.wait(LIFE_S * chance.random()):
+            self.served.kill()
+            self.served = Served(self.folder, self.served.endpoint, *self.options)
+            self.kills += 1
+
+    def close(self):
+        self.over.set()
+        self.killer.join()
+        self.client.close()
+        assert self.served.stop() == 0
+
+
+class ServedLives(Lives):
+    kills = 0
+
+    def open_desk(self):
+        self.patience = mock.patch("buffer.client.clients.FIRST_TRY_S", 0.2)
+        self.patience.start()
+        return Window(self.folder / "store", self.sampler)
+
+    def teardown(self):
+        if hasattr(self, "desk"):
+            self.desk.close()
+            self.patience.stop()
+            ServedLives.kills += self.desk.kills
+        super().teardown()
+
+    def was_new(self, ack, known):
+        """A put that was sent again says that nothing of it was new."""
+        return bool(ack.new) or not known
+
+    def remembers(self, txn):
+        stats, counts = self.desk.stats(), txn.counts()
+        assert (stats.draws, stats.made) == (counts["draws"], counts["made"])
+        remembered = sum(map(len, self.steps.values()))
+        assert stats.trained == remembered + stats.rewound_evicted
+
+    restart = time_passes = learner_is_silent_for_too_long = None  # no clock of its own
+    commit_after_the_draw_expired = move_to_a_snapshot = None
+
+
+@pytest.mark.system
+def test_lives_of_a_service_that_is_killed_while_it_is_asked(soak):
+    lives = settings(
+        max_examples=4,
+        stateful_step_count=100 if soak else 50,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(ServedLives, settings=lives)
+    print(f"served lives: {ServedLives.kills} kills of the service")
+    assert ServedLives.kills > 0

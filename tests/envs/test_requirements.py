@@ -1,0 +1,52 @@
+"""What is missing is one line with the command that installs it."""
+
+import sys
+
+import pytest
+
+from envs import registry
+from r3l.errors import UserError
+from tests.envs.adapters.shop import checkout
+
+
+def refusal(name, **options):
+    with pytest.raises(UserError) as caught:
+        registry.make(name, **options)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [
+        ("gym:FrozenLake-v1", "gymnasium", "gym"),
+        ("gem:game:GuessTheNumber-v0", "gem", "gem"),
+        ("textarena:Mastermind-v0", "textarena", "textarena"),
+        ("textworld", "textworld", "textworld"),
+        ("alfworld", "textworld", "alfworld"),
+        ("scienceworld", "scienceworld", "scienceworld"),
+        ("webshop", "bm25s", "webshop"),
+    ],
+)
+def test_a_missing_package(monkeypatch, tmp_path, name, module, extra):
+    monkeypatch.setenv("WEBSHOP", str(checkout(tmp_path / "webshop")))
+    for loaded in [m for m in sys.modules if m.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    line = refusal(name)
+    assert f"package {module}" in line and f"pip install 'r3l[{extra}]'" in line
+
+
+def test_missing_java(monkeypatch):
+    pytest.importorskip("scienceworld", reason="pip install 'r3l[scienceworld]'")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "apt-get install default-jre-headless" in refusal("scienceworld")
+
+
+def test_a_missing_data_folder(monkeypatch, tmp_path):
+    pytest.importorskip("alfworld", reason="pip install 'r3l[alfworld]'")
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    assert "alfworld-download" in refusal("alfworld")
+    line = refusal("alfworld", data=str(tmp_path))
+    assert str(tmp_path) in line and "holds no json_2.1.1" in line

@@ -1,0 +1,112 @@
+"""Run under DeepSpeed's launcher by test_faults: what each rank sees when one of them has trouble.
+
+faulty.py OUT MODEL STAGE:DTYPE…    writes OUT/<stage>-<dtype>-<rank>.json
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from learner import checkpoint
+from learner.checkpoint import State
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from r3l.algorithms import registry
+from r3l.config import load
+from tests.learner.groups import explore_group
+from tests.learner.step.test_trainer import GROUPS
+
+SETTINGS = (
+    "algorithm.group_size=4",
+    "learner.lr=1e-3",
+    "learner.schedule=cosine",
+    "learner.steps=9",
+    "learner.warmup_steps=2",
+    "learner.tokens_per_micro_batch=512",
+)
+
+
+class Silent:
+    """A tokenizer that has nothing to save."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Save nothing."""
+
+
+class Bench:
+    """Trainers of one configuration, and steps on the same groups with a fault on one rank."""
+
+    def __init__(self, model: Path, stage: str, dtype: str) -> None:
+        self.config = load(
+            None, [*SETTINGS, f"learner.zero_stage={stage}", f"learner.dtype={dtype}"]
+        )
+        self.algorithm = registry.get(self.config.algorithm)
+        groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+        self.batch = rows_of(groups, self.algorithm)
+        self.model = model
+
+    def trainer(self, model: Path | None = None) -> Trainer:
+        return Trainer(model or self.model, self.config.learner, self.algorithm)
+
+    def steps(self, trainer: Trainer, count: int, fault=None) -> list[dict[str, float]]:
+        healthy = trainer._losses
+        if fault is not None and trainer.rank == trainer.world - 1:
+            trainer._losses = lambda micro, batch: fault(healthy, micro, batch)
+        try:
+            return [trainer.step(self.batch) for _ in range(count)]
+        finally:
+            trainer._losses = healthy
+
+
+def not_a_number(healthy, micro, batch):
+    loss, parts = healthy(micro, batch)
+    return loss * float("nan"), parts | {"loss": float("nan")}
+
+
+def bad_gradient(healthy, micro, batch):
+    loss, parts = healthy(micro, batch)
+    return loss + (loss - loss.detach()).abs().sqrt(), parts
+
+
+def out_of_memory(healthy, micro, batch):
+    if micro.nodes.token_ids_N.numel() > 64:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+    return healthy(micro, batch)
+
+
+def weights(trainer: Trainer) -> list[float]:
+    with trainer.full_weights() as named:
+        return [float(tensor.double().sum()) for _, tensor in named]
+
+
+def watch(bench: Bench, out: Path) -> dict[str, object]:
+    trainer, unbroken = bench.trainer(), bench.trainer()
+    seen: dict[str, object] = {"unbroken": bench.steps(unbroken, 6)}
+    first = bench.steps(trainer, 2)
+    before = weights(trainer)
+    seen["nan"] = bench.steps(trainer, 1, not_a_number) + bench.steps(trainer, 1, bad_gradient)
+    seen["untouched"] = weights(trainer) == before
+    checkpoint.save(trainer, out / "checkpoints", State(2), Silent(), keep=1)
+    after = bench.steps(trainer, 2)
+    if trainer.stage < 2:
+        after += bench.steps(trainer, 1, out_of_memory)
+    seen["broken"] = first + after
+    path = checkpoint.latest(out / "checkpoints")
+    assert path is not None
+    resumed = bench.trainer(path)
+    checkpoint.restore(resumed, path)
+    seen["resumed"] = bench.steps(resumed, 4)
+    return seen
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    out, model, *variants = sys.argv[1:]
+    for variant in variants:
+        stage, dtype = variant.split(":")
+        folder = Path(out) / f"{stage}-{dtype}"
+        seen = watch(Bench(Path(model), stage, dtype), folder)
+        rank = torch.distributed.get_rank()
+        (folder / f"{rank}.json").write_text(json.dumps(seen))

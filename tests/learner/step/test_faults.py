@@ -1,0 +1,109 @@
+"""Trouble on one rank of two: a loss or gradient that is no number, no memory, a restart."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from launch.plan import free_port
+from learner.step import out_of_memory as memory
+from learner.step.out_of_memory import is_out_of_memory, smaller_budget
+from r3l.errors import RestartNeeded, TrainingStopped
+from tests.learner.step.faulty import Bench, out_of_memory
+from tests.learner.step.test_trainer import ROOT, tiny_folder
+
+VARIANTS = ("0:float32", "1:bfloat16", "2:float32", "3:float32")
+EXACT = ("loss", "grad_norm", "lr", "entropy", "behaviour_kl")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+    """The folder in which two ranks wrote what they saw, for all variants."""
+    out = tmp_path_factory.mktemp("seen")
+    runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
+    runner += ["--master_port", str(free_port()), "--no_local_rank", "--module"]
+    done = subprocess.run(
+        [*runner, "tests.learner.step.faulty", str(out), str(model), *VARIANTS],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return out
+
+
+def ranks(seen: Path, variant: str) -> list[dict[str, list[dict[str, float]]]]:
+    folder = seen / variant.replace(":", "-")
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_is_no_number_on_one_rank_is_skipped_by_both_and_changes_nothing(
+    seen: Path, variant: str
+) -> None:
+    for rank in ranks(seen, variant):
+        assert [figures["applied"] for figures in rank["nan"]] == [0.0, 0.0]
+        assert math.isnan(rank["nan"][0]["loss"]) and math.isfinite(rank["nan"][1]["loss"])
+        assert rank["untouched"] is True
+        for ours, theirs in zip(rank["broken"][:4], rank["unbroken"][:4], strict=True):
+            assert [ours[n] for n in EXACT] == [theirs[n] for n in EXACT]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_restored_checkpoint_goes_on_bit_for_bit(seen: Path, variant: str) -> None:
+    for rank in ranks(seen, variant):
+        for ours, theirs in zip(rank["resumed"], rank["unbroken"][2:], strict=True):
+            assert [ours[n] for n in EXACT] == [theirs[n] for n in EXACT]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("variant", VARIANTS[:2])
+def test_memory_that_runs_out_on_one_rank_halves_the_budget_on_both_and_the_step_is_done(
+    seen: Path, variant: str
+) -> None:
+    for rank in ranks(seen, variant):
+        last, expected = rank["broken"][4], rank["unbroken"][4]
+        assert last["out_of_memory"] >= 1 and last["applied"] == 1.0
+        assert last["tokens_per_micro_batch"] < 512
+        assert last["loss"] == pytest.approx(expected["loss"], rel=1e-3 if "b" in variant else 1e-5)
+
+
+def test_under_zero_2_a_restart_is_asked_for_with_the_smaller_budget(model: Path) -> None:
+    bench = Bench(model, "2", "float32")
+    with pytest.raises(RestartNeeded, match="256") as caught:
+        bench.steps(bench.trainer(), 1, out_of_memory)
+    assert caught.value.facts["tokens_per_micro_batch"] == 256
+
+
+def test_the_budget_is_halved_down_to_the_longest_sequence_and_no_further() -> None:
+    assert smaller_budget(8192, 300) == 4096 and smaller_budget(512, 300) == 300
+    with pytest.raises(TrainingStopped, match="longest sequence 300 tokens"):
+        smaller_budget(300, 300)
+
+
+def test_a_lowered_budget_is_remembered_in_the_run_folder(tmp_path: Path) -> None:
+    assert memory.kept_budget(tmp_path, 8192) == 8192
+    memory.keep_budget(tmp_path, 2048)
+    assert memory.kept_budget(tmp_path, 8192) == 2048
+    assert memory.kept_budget(tmp_path, 1024) == 1024
+
+
+def test_an_allocation_that_fails_is_recognised_and_other_errors_are_not() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 55, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -1,0 +1,97 @@
+"""State that waits in host memory, and a user's DeepSpeed file, on a real DeepSpeed engine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from learner import checkpoint
+from learner.checkpoint import State
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from r3l.algorithms import registry
+from r3l.config import load
+from tests.learner.groups import explore_group
+from tests.learner.step.faulty import Silent
+from tests.learner.step.test_trainer import GROUPS, tiny_folder
+
+SAME = ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl")
+USERS_FILE = {
+    "train_batch_size": "auto",
+    "gradient_clipping": "auto",
+    "zero_optimization": {
+        "stage": 2,
+        "offload_optimizer": {"device": "cpu"},
+        "overlap_comm": False,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": 100_000,
+    },
+    "wall_clock_breakdown": False,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("model"))
+
+
+class Learner:
+    """A trainer with some settings, and steps on the same groups."""
+
+    def __init__(self, model: Path, *overrides: str) -> None:
+        config = load(None, ["algorithm.group_size=4", "learner.lr=1e-3", *overrides])
+        algorithm = registry.get(config.algorithm)
+        groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+        self.batch = rows_of(groups, algorithm)
+        self.trainer = Trainer(model, config.learner, algorithm)
+
+    def steps(self, count: int) -> list[dict[str, float]]:
+        return [self.trainer.step(self.batch) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path) -> list[dict[str, float]]:
+    return Learner(model).steps(4)
+
+
+def same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        for name in SAME:
+            assert one[name] == pytest.approx(other[name], rel=1e-5, abs=1e-6), name
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("offload", "stage"), [("optimizer", 1), ("optimizer", 2), ("all", 3)])
+def test_offloaded_state_trains_as_ever_and_goes_on_from_a_checkpoint(
+    model: Path, tmp_path: Path, plain: list[dict[str, float]], offload: str, stage: int
+) -> None:
+    settings = (f"learner.offload={offload}", f"learner.zero_stage={stage}")
+    learner = Learner(model, *settings)
+    inner = learner.trainer.engine.config["zero_optimization"]
+    assert inner["offload_optimizer"]["device"] == "cpu"
+    same(learner.steps(2), plain[:2])
+    checkpoint.save(learner.trainer, tmp_path, State(2), Silent(), keep=1)
+    folder = checkpoint.latest(tmp_path)
+    assert folder is not None
+    resumed = Learner(folder, *settings)
+    checkpoint.restore(resumed.trainer, folder)
+    same(resumed.steps(2), plain[2:])
+
+
+def test_a_users_deepspeed_file_is_what_the_engine_runs_with(
+    model: Path, tmp_path: Path, plain: list[dict[str, float]]
+) -> None:
+    file = tmp_path / "zero2.json"
+    file.write_text(json.dumps(USERS_FILE))
+    learner = Learner(model, f"learner.deepspeed={file}", "learner.zero_stage=2")
+    assert learner.trainer.engine.zero_reduce_bucket_size() == 100_000
+    assert learner.trainer.engine.zero_use_cpu_optimizer()
+    same(learner.steps(2), plain[:2])
+
+
+def test_checkpointed_activations_change_no_loss(
+    model: Path, plain: list[dict[str, float]]
+) -> None:
+    learner = Learner(model, "learner.gradient_checkpointing=true")
+    assert learner.trainer.module.lm.is_gradient_checkpointing
+    same(learner.steps(2), plain[:2])
