@@ -28,7 +28,7 @@ from buffer.groups import draws, incoming, leases, results
 from buffer.groups.incoming import Outcome
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
-from buffer.groups.unit_of_work import Book, Settings
+from buffer.groups.unit_of_work import Settings, UnitOfWork
 from buffer.storage.store import Store
 from buffer.wire import messages
 from r3l import codec
@@ -118,28 +118,28 @@ def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
     data = [codec.encode(result) for result in results]
     outcomes = [incoming.check(one) for one in data]
     with store.write() as txn:
-        book = Book(txn, index, SETTINGS, time.time())
+        work = UnitOfWork(txn, index, SETTINGS, time.time())
         tasks = tuple(Task(f"t{i}", "workshop", i) for i in range(4096))
-        add_tasks(book, messages.AddTasks(tasks, "train", "", 0))
-        book.finish()
+        add_tasks(work, messages.AddTasks(tasks, "train", "", 0))
+        work.finish()
     for first in range(0, steps, AT_ONCE):
         with store.write() as txn:
-            book = Book(txn, index, SETTINGS, time.time())
+            work = UnitOfWork(txn, index, SETTINGS, time.time())
             for step in range(first, min(first + AT_ONCE, steps)):
-                _train(book, step, outcomes, data)
-            book.finish()
+                _train(work, step, outcomes, data)
+            work.finish()
     store.close()
     return steps
 
 
-def _train(book: Book, step: int, outcomes: list[Outcome], data: list[bytes]) -> None:
+def _train(work: UnitOfWork, step: int, outcomes: list[Outcome], data: list[bytes]) -> None:
     for number in range(PER_STEP):
-        lease = leases.lease(book, messages.AskLease("bench", step, PLAN, {}), f"{step}.{number}")
+        lease = leases.lease(work, messages.AskLease("bench", step, PLAN, {}), f"{step}.{number}")
         assert isinstance(lease, Lease), lease
-        results.put(book, messages.Put(lease.group_id, "bench", None), outcomes, data)
-    draw = draws.draw(book, messages.AskDraw(PER_STEP, 0, "learner"), f"d{step}")
+        results.put(work, messages.Put(lease.group_id, "bench", None), outcomes, data)
+    draw = draws.draw(work, messages.AskDraw(PER_STEP, 0, "learner"), f"d{step}")
     assert draw is not None
-    draws.commit(book, messages.Commit(draw.draw_id, step + 1, step + 1))
+    draws.commit(work, messages.Commit(draw.draw_id, step + 1, step + 1))
 
 
 def _result(slot: int, tokens: int) -> SlotResult:

@@ -13,27 +13,27 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from buffer.groups.unit_of_work import Book
-from buffer.storage.rows import DrawEntry, DrawOutcome
+from buffer.groups.unit_of_work import UnitOfWork
+from buffer.storage.rows import DrawOutcome, DrawRow
 from r3l.records import GroupState
 
 log = logging.getLogger(__name__)
 
 
-def hear(book: Book, consumer: str) -> None:
+def hear(work: UnitOfWork, consumer: str) -> None:
     """Put off the deadline of everything a consumer drew."""
-    holders = {drawn.consumer for drawn in book.index.draws.values()}
-    known = {name: at for name, at in book.index.heard.items() if name in holders}
-    book.index.heard = known | {consumer: book.now}
+    holders = {drawn.consumer for drawn in work.index.draws.values()}
+    known = {name: at for name, at in work.index.heard.items() if name in holders}
+    work.index.heard = known | {consumer: work.now}
 
 
-def notice_expired(book: Book) -> None:
+def notice_expired(work: UnitOfWork) -> None:
     """Give back, and count, the draws of consumers that have been silent for too long."""
-    index, limit = book.index, book.settings.draw_s
+    index, limit = work.index, work.settings.draw_s
     for name in {drawn.consumer for drawn in index.draws.values()}:
-        silent = book.now - index.heard.setdefault(name, book.now)
+        silent = work.now - index.heard.setdefault(name, work.now)
         if 0 < limit < silent:
-            count = give_back(book, name, "expired")
+            count = give_back(work, name, "expired")
             log.warning(
                 "%s drew %d groups and has been silent for %.0f s (draw-s %.0f): they can be "
                 "drawn again",
@@ -41,27 +41,27 @@ def notice_expired(book: Book) -> None:
             )  # fmt: skip
 
 
-def give_back(book: Book, consumer: str, outcome: DrawOutcome) -> int:
+def give_back(work: UnitOfWork, consumer: str, outcome: DrawOutcome) -> int:
     """Make all that a consumer drew and did not commit drawable; returns how many groups."""
     given = 0
-    for drawn in [d for d in book.index.draws.values() if d.consumer == consumer]:
-        given += _undraw(book, drawn)
-        book.save_draw(replace(drawn, outcome=outcome))
+    for drawn in [d for d in work.index.draws.values() if d.consumer == consumer]:
+        given += _undraw(work, drawn)
+        work.save_draw(replace(drawn, outcome=outcome))
         if outcome == "expired":
-            book.count("draws_expired")
+            work.count("draws_expired")
     return given
 
 
-def is_free(book: Book, group_id: str) -> bool:
+def is_free(work: UnitOfWork, group_id: str) -> bool:
     """A group of a draw that was given back has not been drawn by anyone or dropped since."""
-    entry = book.find(group_id)
-    if entry is None:
+    row = work.find(group_id)
+    if row is None:
         return False
-    again = entry.state == "trained" and entry.draw_id == 0
-    return entry.state == "complete" or (again and len(entry.steps) < book.index.reuse)
+    again = row.state == "trained" and row.draw_id == 0
+    return row.state == "complete" or (again and len(row.steps) < work.index.reuse)
 
 
-def held_by(draws: Mapping[int, DrawEntry]) -> dict[str, int]:
+def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
     """Groups in open draws, by consumer."""
     held: Counter[str] = Counter()
     for drawn in draws.values():
@@ -69,24 +69,24 @@ def held_by(draws: Mapping[int, DrawEntry]) -> dict[str, int]:
     return dict(held)
 
 
-def named(book: Book) -> str:
+def named(work: UnitOfWork) -> str:
     """Who holds drawn groups, for those who wait for them; "" if nobody does."""
-    heard, limit = book.index.heard, book.settings.draw_s
+    heard, limit = work.index.heard, work.settings.draw_s
     after = f", given back after {limit:.0f} s" if limit else ""
     return ", ".join(
         f"{name:.80} holds {count} drawn groups (last heard of "
-        f"{book.now - heard.get(name, book.now):.0f} s ago{after})"
-        for name, count in sorted(held_by(book.index.draws).items())[:3]
+        f"{work.now - heard.get(name, work.now):.0f} s ago{after})"
+        for name, count in sorted(held_by(work.index.draws).items())[:3]
     )
 
 
-def _undraw(book: Book, drawn: DrawEntry) -> int:
+def _undraw(work: UnitOfWork, drawn: DrawRow) -> int:
     """Make the groups of an open draw what they were before it; returns how many."""
     returned = 0
     for group_id in drawn.groups:
-        entry = book.entry(group_id)
-        if entry.state == "drawn" and entry.draw_id == drawn.draw_id:
-            before: GroupState = "trained" if entry.steps else "complete"
-            book.save(entry.but(state=before, draw_id=0))
+        row = work.row(group_id)
+        if row.state == "drawn" and row.draw_id == drawn.draw_id:
+            before: GroupState = "trained" if row.steps else "complete"
+            work.save(row.but(state=before, draw_id=0))
             returned += 1
     return returned

@@ -8,15 +8,15 @@ from buffer.groups import draw_deadlines, samplers
 from buffer.groups.leases import check_name
 from buffer.groups.results import check_cause
 from buffer.groups.samplers import Pick
-from buffer.groups.unit_of_work import Book
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import group_drops
-from buffer.storage.rows import DrawEntry, Entry, LedgerEntry
+from buffer.storage.rows import DrawRow, GroupRow, LedgerRow
 from buffer.wire import messages
 from buffer.wire.messages import Amount
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
 
-def draw(book: Book, args: messages.AskDraw, rid: str) -> DrawEntry | None:
+def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
     """Mark exactly `count` complete groups drawn, none older than η; None if too few are.
 
     Groups that became too old are dropped here and counted as stale; those trained on before
@@ -25,42 +25,42 @@ def draw(book: Book, args: messages.AskDraw, rid: str) -> DrawEntry | None:
     checkpoint learns the same steps again. Raises Conflict for a version more than a step beyond
     the learner's: one wrong number would drop every group as stale.
     """
-    _check_draw(book, args)
-    draw_deadlines.hear(book, args.consumer)
-    answered = book.index.draw_rids.get(rid)
+    _check_draw(work, args)
+    draw_deadlines.hear(work, args.consumer)
+    answered = work.index.draw_rids.get(rid)
     if answered is not None:
-        return book.index.draws[answered]
-    draw_deadlines.notice_expired(book)
-    _drop_stale(book, args.version)
-    candidates = _candidates(book)
-    picked = _as_before(book, args, candidates) or _sample(book, args, candidates)
+        return work.index.draws[answered]
+    draw_deadlines.notice_expired(work)
+    _drop_stale(work, args.version)
+    candidates = _candidates(work)
+    picked = _as_before(work, args, candidates) or _sample(work, args, candidates)
     if not picked:
         return None
-    settings, draw_id = book.settings, book.index.next_draw
-    picked = sorted(picked, key=lambda pick: pick.entry.group_id)
+    settings, draw_id = work.settings, work.index.next_draw
+    picked = sorted(picked, key=lambda pick: pick.row.group_id)
     for pick in picked:
-        book.move(pick.entry, "drawn", draw_id=draw_id)
-    drawn = DrawEntry(
+        work.move(pick.row, "drawn", draw_id=draw_id)
+    drawn = DrawRow(
         draw_id=draw_id,
         rid=rid,
         consumer=args.consumer,
         version=args.version,
-        groups=tuple(pick.entry.group_id for pick in picked),
+        groups=tuple(pick.row.group_id for pick in picked),
         sampler=settings.sampling.name,
-        when=book.now,
+        when=work.now,
         probabilities=tuple(pick.probability for pick in picked),
         weights=tuple(pick.weight for pick in picked),
     )
-    book.save_draw(drawn)
-    book.count("draws")
-    book.count("drawn_groups", args.count)
+    work.save_draw(drawn)
+    work.count("draws")
+    work.count("drawn_groups", args.count)
     return drawn
 
 
-def shortage(book: Book, args: messages.AskDraw) -> str:
+def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
     """Why a draw cannot be filled: what there is instead, and who is waited for."""
-    index, settings = book.index, book.settings
-    fresh, ready = len(index.drawable()), len(_candidates(book))
+    index, settings = work.index, work.settings
+    fresh, ready = len(index.drawable()), len(_candidates(work))
     resting = len(index.replayable()) - (ready - fresh)
     unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
     stale = group_drops(index.drops).get("stale", 0)
@@ -75,81 +75,81 @@ def shortage(book: Book, args: messages.AskDraw) -> str:
         parts.append(f"{unheld} unfinished ones are abandoned")
     if resting:
         parts.append(f"{resting} rest between two draws (cooldown {settings.sampling.cooldown})")
-    if book.full:
-        parts.append(f"the store is full: {book.full}")
-    if held := draw_deadlines.named(book):
+    if work.full:
+        parts.append(f"the store is full: {work.full}")
+    if held := draw_deadlines.named(work):
         parts.append(held)
     if stale:
-        limit = book.max_staleness
+        limit = work.max_staleness
         parts.append(f"{stale} were dropped so far, more than {limit} steps old at a draw")
     return "; ".join(parts)
 
 
-def release_draws(book: Book, args: messages.ReleaseDraws) -> Amount:
+def release_draws(work: UnitOfWork, args: messages.ReleaseDraws) -> Amount:
     """Make what a consumer drew and did not commit drawable again; returns how many groups."""
-    return Amount(draw_deadlines.give_back(book, args.consumer, "released"))
+    return Amount(draw_deadlines.give_back(work, args.consumer, "released"))
 
 
-def commit(book: Book, args: messages.Commit) -> Amount:
+def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
     """Write that a batch was trained in a step, and the version the step made.
 
     A draw that expired can still be committed while all of its groups are free; raises
     DrawExpired where they are not.
     """
-    drawn = book.txn.draw(args.draw_id)
+    drawn = work.txn.draw(args.draw_id)
     if drawn is None:
         raise NotFound(f"there is no draw {args.draw_id}")
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
-    draw_deadlines.hear(book, drawn.consumer)
+    draw_deadlines.hear(work, drawn.consumer)
     if drawn.outcome == "expired":
-        _check_free(book, drawn)
+        _check_free(work, drawn)
     elif drawn.outcome != "open":
         at = f" in step {drawn.step}" if drawn.outcome == "trained" else ""
         raise Conflict(f"draw {args.draw_id} was {drawn.outcome}{at}; it cannot be committed")
     if args.step < 0 or args.version < 0:
         raise RecordError(f"step {args.step}, version {args.version}: neither may be negative")
-    taken = book.txn.ledger(args.step)
+    taken = work.txn.ledger(args.step)
     if taken is not None:
         raise Conflict(f"step {args.step} was trained on draw {taken.draw_id} already")
     for group_id in drawn.groups:
-        entry = book.entry(group_id)
-        steps = (*entry.steps, args.step)
-        book.move(entry, "trained", steps=steps, draw_id=drawn.draw_id)
-    book.save_draw(replace(drawn, outcome="trained", step=args.step))
-    book.txn.put_ledger(LedgerEntry(args.step, drawn.draw_id, args.version, drawn.groups, book.now))
-    book.count("trained", len(drawn.groups))
-    book.mark(version=max(args.version, book.index.marks.version))  # learners may overtake
+        row = work.row(group_id)
+        steps = (*row.steps, args.step)
+        work.move(row, "trained", steps=steps, draw_id=drawn.draw_id)
+    work.save_draw(replace(drawn, outcome="trained", step=args.step))
+    work.txn.put_ledger(LedgerRow(args.step, drawn.draw_id, args.version, drawn.groups, work.now))
+    work.count("trained", len(drawn.groups))
+    work.mark(version=max(args.version, work.index.marks.version))  # learners may overtake
     return Amount(len(drawn.groups))
 
 
-def discard(book: Book, args: messages.Discard) -> Amount:
+def discard(work: UnitOfWork, args: messages.Discard) -> Amount:
     """Drop the groups of an open draw, counted under `cause`; returns how many.
 
     Of a draw that expired, those that are still free.
     """
     check_name(args.cause, "cause")
     check_cause(args.cause)
-    drawn = book.txn.draw(args.draw_id)
+    drawn = work.txn.draw(args.draw_id)
     if drawn is None:
         raise NotFound(f"there is no draw {args.draw_id}")
     if drawn.outcome == "discarded":
         return Amount(len(drawn.groups))
     if drawn.outcome not in ("open", "expired"):
         raise Conflict(f"draw {args.draw_id} was {drawn.outcome}; it cannot be discarded")
-    draw_deadlines.hear(book, drawn.consumer)
+    draw_deadlines.hear(work, drawn.consumer)
     groups = drawn.groups
     if drawn.outcome == "expired":
-        groups = tuple(group_id for group_id in groups if draw_deadlines.is_free(book, group_id))
+        groups = tuple(group_id for group_id in groups if draw_deadlines.is_free(work, group_id))
     for group_id in groups:
-        book.expire(book.entry(group_id), args.cause)
-    book.save_draw(replace(drawn, outcome="discarded"))
+        work.expire(work.row(group_id), args.cause)
+    work.save_draw(replace(drawn, outcome="discarded"))
     return Amount(len(groups))
 
 
-def _check_draw(book: Book, args: messages.AskDraw) -> None:
+def _check_draw(work: UnitOfWork, args: messages.AskDraw) -> None:
     check_name(args.consumer, "consumer")
-    settings = book.settings
+    settings = work.settings
     most = min(settings.per_step * (settings.max_staleness + 1), messages.GROUPS_LIMIT)
     if not 1 <= args.count <= most:
         raise LimitExceeded(
@@ -159,7 +159,7 @@ def _check_draw(book: Book, args: messages.AskDraw) -> None:
         )
     if args.version < 0:
         raise RecordError(f"draw at version {args.version}: it is negative", field="version")
-    known = book.index.marks.version
+    known = work.index.marks.version
     if args.version > known + 1:
         raise Conflict(
             f"draw at version {args.version}: the learner is at version {known} and may draw for "
@@ -168,51 +168,51 @@ def _check_draw(book: Book, args: messages.AskDraw) -> None:
         )
 
 
-def _sample(book: Book, args: messages.AskDraw, candidates: list[Entry]) -> list[Pick]:
+def _sample(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]) -> list[Pick]:
     """The candidates that the sampler picks; none if there are too few."""
     if len(candidates) < args.count:
         return []
-    chance = samplers.chance(book.settings.seed, book.index.next_draw)
-    return samplers.make(book.settings.sampling).pick(candidates, args.count, chance)
+    chance = samplers.chance(work.settings.seed, work.index.next_draw)
+    return samplers.make(work.settings.sampling).pick(candidates, args.count, chance)
 
 
-def _as_before(book: Book, args: messages.AskDraw, candidates: list[Entry]) -> list[Pick]:
+def _as_before(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]) -> list[Pick]:
     """The picks of a draw that is to be done again; none where one of its groups is gone."""
-    before = book.index.undone.get((args.consumer, args.version))
+    before = work.index.undone.get((args.consumer, args.version))
     if before is None or len(before.groups) != args.count:
         return []
-    entries = {entry.group_id: entry for entry in candidates}
-    if not entries.keys() >= set(before.groups):
+    rows = {row.group_id: row for row in candidates}
+    if not rows.keys() >= set(before.groups):
         return []
     picks = zip(before.groups, before.probabilities, before.weights, strict=True)
-    return [Pick(entries[group_id], chance, weight) for group_id, chance, weight in picks]
+    return [Pick(rows[group_id], chance, weight) for group_id, chance, weight in picks]
 
 
-def _drop_stale(book: Book, version: int) -> None:
+def _drop_stale(work: UnitOfWork, version: int) -> None:
     """Nothing older than η is a candidate; what was never trained on is counted as lost."""
-    oldest_useful = version - book.max_staleness
-    for entry in book.index.drawable_before(oldest_useful):
-        book.expire(entry, "stale")
-    for entry in book.index.replayable():
-        if entry.oldest < oldest_useful:
-            book.index.forget_replay(entry)
+    oldest_useful = version - work.max_staleness
+    for row in work.index.drawable_before(oldest_useful):
+        work.expire(row, "stale")
+    for row in work.index.replayable():
+        if row.oldest < oldest_useful:
+            work.index.forget_replay(row)
 
 
-def _candidates(book: Book) -> list[Entry]:
+def _candidates(work: UnitOfWork) -> list[GroupRow]:
     """Groups that may be drawn now, in the order they were leased."""
-    fresh = book.index.drawable()
-    since = book.index.next_draw - book.settings.sampling.cooldown
-    rested = [entry for entry in book.index.replayable() if entry.draw_id < since]
+    fresh = work.index.drawable()
+    since = work.index.next_draw - work.settings.sampling.cooldown
+    rested = [row for row in work.index.replayable() if row.draw_id < since]
     return sorted(fresh + rested, key=lambda e: e.group_id) if rested else fresh
 
 
-def _check_free(book: Book, drawn: DrawEntry) -> None:
+def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
     """Raise DrawExpired if others have had groups of an expired draw since."""
-    lost = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(book, group_id)]
+    lost = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if lost:
         raise DrawExpired(
             f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired: nothing was heard of it for "
-            f"{book.settings.draw_s:.0f} s, and {len(lost)} of its {len(drawn.groups)} groups were "
+            f"{work.settings.draw_s:.0f} s, and {len(lost)} of its {len(drawn.groups)} groups were "
             f"drawn or dropped since ({lost[0]}); raise buffer.draw_s if steps take longer",
             draw_id=drawn.draw_id,
         )

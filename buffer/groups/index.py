@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 
 from buffer.storage.counts import under
-from buffer.storage.rows import DrawEntry, Drop, Entry, Marks
+from buffer.storage.rows import DrawRow, Drop, GroupRow, Marks
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from r3l.records import Purpose
@@ -29,17 +29,17 @@ class Index:
 
     def __init__(self, reuse: int = 1) -> None:
         self.reuse = reuse
-        self.live: dict[str, Entry] = {}
-        self._unfinished: dict[Purpose, dict[str, Entry]] = {"train": {}, "eval": {}}
-        self._unheld: dict[Purpose, dict[str, Entry]] = {"train": {}, "eval": {}}
-        self._complete: dict[str, Entry] = {}
+        self.live: dict[str, GroupRow] = {}
+        self._unfinished: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}
+        self._unheld: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}
+        self._complete: dict[str, GroupRow] = {}
         self._complete_ids: list[str] = []  # in order
         self._complete_since: dict[int, set[str]] = {}  # by the oldest policy version in them
-        self._replayable: dict[str, Entry] = {}
+        self._replayable: dict[str, GroupRow] = {}
         self.lease_rids: dict[str, str] = {}
-        self.draws: dict[int, DrawEntry] = {}
+        self.draws: dict[int, DrawRow] = {}
         self.draw_rids: dict[str, int] = {}
-        self.undone: dict[tuple[str, int], DrawEntry] = {}
+        self.undone: dict[tuple[str, int], DrawRow] = {}
         self.heard: dict[str, float] = {}
         self.tasks: Counter[tuple[Purpose, str]] = Counter()
         self.counts: Counter[str] = Counter()
@@ -53,9 +53,9 @@ class Index:
         """The index the store's contents imply."""
         index = cls(reuse)
         with store.read() as txn:
-            for entry in txn.live():
-                index.put(entry)
-            for draw_id in {entry.draw_id for entry in index.live.values() if entry.draw_id}:
+            for row in txn.live():
+                index.put(row)
+            for draw_id in {row.draw_id for row in index.live.values() if row.draw_id}:
                 drawn = txn.draw(draw_id)
                 if drawn is not None:
                     index.put_draw(drawn)
@@ -70,22 +70,22 @@ class Index:
                 index._load_replayable(txn, max_staleness)
         return index
 
-    def put(self, entry: Entry) -> None:
+    def put(self, row: GroupRow) -> None:
         """Take in a group's new state."""
-        before = self.live.get(entry.group_id)
+        before = self.live.get(row.group_id)
         if before is not None:
             self.lease_rids.pop(before.rid, None)
-        _keep(self.live, entry, not entry.closed)
-        _keep(self._unfinished[entry.purpose], entry, entry.unfinished)
-        _keep(self._unheld[entry.purpose], entry, entry.unfinished and not entry.held)
-        self._keep_complete(entry, entry.state == "complete" and entry.purpose == "train")
-        again = entry.state == "trained" and len(entry.steps) < self.reuse
-        _keep(self._replayable, entry, again)
-        if entry.unfinished and entry.rid:
-            self.lease_rids[entry.rid] = entry.group_id
-        self.next_group = max(self.next_group, int(entry.group_id[1:]) + 1)
+        _keep(self.live, row, not row.closed)
+        _keep(self._unfinished[row.purpose], row, row.unfinished)
+        _keep(self._unheld[row.purpose], row, row.unfinished and not row.held)
+        self._keep_complete(row, row.state == "complete" and row.purpose == "train")
+        again = row.state == "trained" and len(row.steps) < self.reuse
+        _keep(self._replayable, row, again)
+        if row.unfinished and row.rid:
+            self.lease_rids[row.rid] = row.group_id
+        self.next_group = max(self.next_group, int(row.group_id[1:]) + 1)
 
-    def put_draw(self, draw: DrawEntry) -> None:
+    def put_draw(self, draw: DrawRow) -> None:
         """Take in a draw's new outcome; open draws are kept, and those to be done again."""
         again = draw.outcome in ("released", "expired", "rewound")
         at = draw.consumer, draw.version
@@ -101,24 +101,24 @@ class Index:
             self.draw_rids.pop(draw.rid, None)
         self.next_draw = max(self.next_draw, draw.draw_id + 1)
 
-    def drawable(self) -> list[Entry]:
+    def drawable(self) -> list[GroupRow]:
         """Complete training groups, in the order they were leased."""
         return [self._complete[group_id] for group_id in self._complete_ids]
 
-    def drawable_before(self, version: int) -> list[Entry]:
+    def drawable_before(self, version: int) -> list[GroupRow]:
         """Those of them that an older policy version than this had a part in."""
         older = [ids for oldest, ids in self._complete_since.items() if oldest < version]
         return [self._complete[group_id] for group_id in sorted(set().union(*older))]
 
-    def replayable(self) -> list[Entry]:
+    def replayable(self) -> list[GroupRow]:
         """Groups that were trained on, but not `reuse` times yet."""
         return list(self._replayable.values())
 
-    def forget_replay(self, entry: Entry) -> None:
+    def forget_replay(self, row: GroupRow) -> None:
         """A trained group became too old to be drawn again."""
-        self._replayable.pop(entry.group_id, None)
+        self._replayable.pop(row.group_id, None)
 
-    def unfinished(self, purpose: Purpose) -> list[Entry]:
+    def unfinished(self, purpose: Purpose) -> list[GroupRow]:
         """Groups with unresolved slots, in the order they were leased."""
         return list(self._unfinished[purpose].values())  # each came when it was made
 
@@ -126,7 +126,7 @@ class Index:
         """How many there are."""
         return len(self._unfinished[purpose])
 
-    def unheld(self, purpose: Purpose) -> list[Entry]:
+    def unheld(self, purpose: Purpose) -> list[GroupRow]:
         """Those of them that no actor holds."""
         return sorted(self._unheld[purpose].values(), key=lambda e: e.group_id)
 
@@ -136,10 +136,10 @@ class Index:
         states = ("leased", "filling", "complete", "drawn")
         return sum(self.counts[f"group/train/{state}"] for state in states)
 
-    def _keep_complete(self, entry: Entry, belongs: bool) -> None:
-        group_id = entry.group_id
+    def _keep_complete(self, row: GroupRow, belongs: bool) -> None:
+        group_id = row.group_id
         if belongs != (group_id in self._complete):
-            ids, alike = self._complete_ids, self._complete_since.setdefault(entry.oldest, set())
+            ids, alike = self._complete_ids, self._complete_since.setdefault(row.oldest, set())
             if belongs:
                 insort(ids, group_id)
                 alike.add(group_id)
@@ -147,17 +147,17 @@ class Index:
                 del ids[bisect_left(ids, group_id)]
                 alike.discard(group_id)
             if not alike:
-                del self._complete_since[entry.oldest]
-        _keep(self._complete, entry, belongs)
+                del self._complete_since[row.oldest]
+        _keep(self._complete, row, belongs)
 
     def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
         """Trained groups that may be drawn again: what the policy of version V − η or a newer
         one sampled was trained in a step that made a version after V − η."""
         for step in txn.ledger_after(self.marks.version - max_staleness):
             for group_id in step.groups:
-                entry = txn.entry(group_id)
-                if entry is not None:
-                    self.put(entry)
+                row = txn.row(group_id)
+                if row is not None:
+                    self.put(row)
 
     @property
     def eval_done(self) -> Counter[str]:
@@ -165,8 +165,8 @@ class Index:
         return under(self.counts, "eval_done")
 
 
-def _keep(groups: dict[str, Entry], entry: Entry, belongs: bool) -> None:
+def _keep(groups: dict[str, GroupRow], row: GroupRow, belongs: bool) -> None:
     if belongs:
-        groups[entry.group_id] = entry
+        groups[row.group_id] = row
     else:
-        groups.pop(entry.group_id, None)
+        groups.pop(row.group_id, None)

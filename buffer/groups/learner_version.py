@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from buffer.groups.unit_of_work import Book
-from buffer.storage.rows import DrawEntry
+from buffer.groups.unit_of_work import UnitOfWork
+from buffer.storage.rows import DrawRow
 from buffer.wire import messages
 from buffer.wire.messages import Amount
 from r3l.errors import RecordError
 
 
-def limit_staleness(book: Book, args: messages.LimitStaleness) -> Amount:
+def limit_staleness(work: UnitOfWork, args: messages.LimitStaleness) -> Amount:
     """Lower max_staleness, from now on and after a restart; returns the one that holds."""
     if args.max_staleness < 0:
         raise RecordError(f"max_staleness {args.max_staleness} is negative", field="max_staleness")
-    book.mark(staleness_limit=args.max_staleness)
-    return Amount(book.max_staleness)
+    work.mark(staleness_limit=args.max_staleness)
+    return Amount(work.max_staleness)
 
 
-def set_version(book: Book, args: messages.SetVersion) -> Amount:
+def set_version(work: UnitOfWork, args: messages.SetVersion) -> Amount:
     """Take the version a learner starts from, and forget the steps it does not remember.
 
     A learner that resumes from an older checkpoint has lost the steps after it: their groups
@@ -29,31 +29,31 @@ def set_version(book: Book, args: messages.SetVersion) -> Amount:
     if args.version < 0:
         raise RecordError(f"version {args.version} is negative", field="version")
     given = 0
-    for entry in list(book.txn.ledger_after(args.version)):
-        drawn = book.txn.draw(entry.draw_id)
+    for row in list(work.txn.ledger_after(args.version)):
+        drawn = work.txn.draw(row.draw_id)
         if drawn is not None:
-            given += _untrain(book, drawn)
-            book.save_draw(replace(drawn, outcome="rewound"))
-        book.txn.drop_ledger(entry.step)
+            given += _untrain(work, drawn)
+            work.save_draw(replace(drawn, outcome="rewound"))
+        work.txn.drop_ledger(row.step)
     if given:
-        book.count("rewound", given)
-    book.mark(version=args.version)
+        work.count("rewound", given)
+    work.mark(version=args.version)
     return Amount(given)
 
 
-def _untrain(book: Book, drawn: DrawEntry) -> int:
+def _untrain(work: UnitOfWork, drawn: DrawRow) -> int:
     """Make the groups of a trained draw forget its step; returns how many are still there."""
     given = 0
     for group_id in drawn.groups:
-        entry = book.find(group_id)
-        if entry is None:
-            book.count("rewound_evicted")
+        row = work.find(group_id)
+        if row is None:
+            work.count("rewound_evicted")
             continue
         given += 1
-        steps = tuple(step for step in entry.steps if step != drawn.step)
-        state = entry.state
+        steps = tuple(step for step in row.steps if step != drawn.step)
+        state = row.state
         if state == "trained" and not steps:
             state = "complete"
-        draw_id = 0 if entry.draw_id == drawn.draw_id else entry.draw_id
-        book.save(entry.but(state=state, steps=steps, draw_id=draw_id))
+        draw_id = 0 if row.draw_id == drawn.draw_id else row.draw_id
+        work.save(row.but(state=state, steps=steps, draw_id=draw_id))
     return given

@@ -1,6 +1,6 @@
 """What actors do to the store: tasks, leases, results (DESIGN §3).
 
-Every verb takes a Book and its arguments, checks everything, then changes the Book. An error
+Every verb takes a UnitOfWork and its arguments, checks everything, then changes the UnitOfWork. An error
 leaves no trace.
 """
 
@@ -10,8 +10,8 @@ from buffer.groups import draw_deadlines
 from buffer.groups.admission import admits, ahead_of_takeover
 from buffer.groups.results import give_up_stragglers, quorum
 from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
-from buffer.groups.unit_of_work import Book
-from buffer.storage.rows import Entry
+from buffer.groups.unit_of_work import UnitOfWork
+from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import read_result
 from buffer.wire import messages
 from buffer.wire.messages import Ids, Lease, Wait
@@ -22,7 +22,7 @@ RETRY_S = 0.25
 FULL_RETRY_S = 2.0
 
 
-def lease(book: Book, args: messages.AskLease, rid: str) -> Lease | Wait:
+def lease(work: UnitOfWork, args: messages.AskLease, rid: str) -> Lease | Wait:
     """Give the actor a group, abandoned groups before new ones.
 
     Evaluation and training take turns while both have work: as many groups of each are held, so
@@ -30,67 +30,67 @@ def lease(book: Book, args: messages.AskLease, rid: str) -> Lease | Wait:
     """
     check_name(args.actor, "actor")
     _check_plan(args.plan)
-    answered = book.index.lease_rids.get(rid)
+    answered = work.index.lease_rids.get(rid)
     if answered is not None:
-        return _lease(book, book.index.live[answered])
-    if book.full:
-        return Wait(f"the store is full: {book.full}; actors wait for space", FULL_RETRY_S)
-    notice_lapsed(book)
-    if _held(book, "eval") <= _held(book, "train"):
-        taken = _evaluation(book, args) or _training(book, args)
+        return _lease(work, work.index.live[answered])
+    if work.full:
+        return Wait(f"the store is full: {work.full}; actors wait for space", FULL_RETRY_S)
+    notice_lapsed(work)
+    if _held(work, "eval") <= _held(work, "train"):
+        taken = _evaluation(work, args) or _training(work, args)
     else:
-        taken = _training(book, args)
+        taken = _training(work, args)
         if isinstance(taken, Wait):
-            taken = _evaluation(book, args) or taken
+            taken = _evaluation(work, args) or taken
     if isinstance(taken, Wait):
         return taken
-    book.count("leases")
+    work.count("leases")
     taken = taken.but(
-        actor=args.actor, rid=rid, lapsed=False, deadline=book.now + book.settings.lease_s
+        actor=args.actor, rid=rid, lapsed=False, deadline=work.now + work.settings.lease_s
     )
-    return _lease(book, book.save(taken))
+    return _lease(work, work.save(taken))
 
 
-def renew(book: Book, args: messages.Renew) -> Ids:
+def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
     """Extend leases; returns the groups that are no longer this actor's."""
     check_name(args.actor, "actor")
     lost = []
     for group_id in dict.fromkeys(args.group_ids):
-        entry = book.index.live.get(group_id)
-        if entry is None or not entry.unfinished or entry.actor != args.actor:
+        row = work.index.live.get(group_id)
+        if row is None or not row.unfinished or row.actor != args.actor:
             lost.append(group_id)
             continue
-        book.save(entry.but(lapsed=False, deadline=book.now + book.settings.lease_s))
+        work.save(row.but(lapsed=False, deadline=work.now + work.settings.lease_s))
     return Ids(tuple(lost))
 
 
-def release(book: Book, args: messages.Release) -> Ids:
+def release(work: UnitOfWork, args: messages.Release) -> Ids:
     """Give leases back at once, accepted results kept; returns the groups given back."""
     given = []
     for group_id in dict.fromkeys(args.group_ids):
-        entry = book.index.live.get(group_id)
-        if entry is not None and entry.unfinished and entry.actor == args.actor:
-            book.save(entry.but(actor="", rid="", deadline=book.now, lapsed=False))
+        row = work.index.live.get(group_id)
+        if row is not None and row.unfinished and row.actor == args.actor:
+            work.save(row.but(actor="", rid="", deadline=work.now, lapsed=False))
             given.append(group_id)
     return Ids(tuple(given))
 
 
-def notice_lapsed(book: Book) -> None:
+def notice_lapsed(work: UnitOfWork) -> None:
     """Count leases and draws that ran out, complete groups that waited long enough for
     stragglers, and drop abandoned groups that can never be drawn."""
-    index, settings, now = book.index, book.settings, book.now
-    draw_deadlines.notice_expired(book)
-    for entry in [*index.unfinished("eval"), *index.unfinished("train")]:
-        if entry.deadline < now and entry.held:
-            book.count("leases_expired")
-            book.save(entry.but(lapsed=True))
-    for entry in index.unfinished("train") if settings.straggler_s else ():
-        if quorum(book, entry):
-            give_up_stragglers(book, entry)
-    oldest_useful = index.marks.version - book.max_staleness
-    for entry in index.unheld("train"):
-        if 0 <= entry.oldest < oldest_useful:
-            book.expire(entry, "stale")
+    index, settings, now = work.index, work.settings, work.now
+    draw_deadlines.notice_expired(work)
+    for row in [*index.unfinished("eval"), *index.unfinished("train")]:
+        if row.deadline < now and row.held:
+            work.count("leases_expired")
+            work.save(row.but(lapsed=True))
+    for row in index.unfinished("train") if settings.straggler_s else ():
+        if quorum(work, row):
+            give_up_stragglers(work, row)
+    oldest_useful = index.marks.version - work.max_staleness
+    for row in index.unheld("train"):
+        if 0 <= row.oldest < oldest_useful:
+            work.expire(row, "stale")
 
 
 def check_name(name: str, what: str) -> None:
@@ -111,44 +111,44 @@ def _check_plan(plan: GroupPlan) -> None:
         )
 
 
-def _lease(book: Book, entry: Entry) -> Lease:
-    accepted = book.txn.parts(entry.group_id)
+def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
+    accepted = work.txn.parts(row.group_id)
     return Lease(
-        group_id=entry.group_id,
-        task=book.txn.task(entry.purpose, entry.tag, entry.task_index),
-        purpose=entry.purpose,
-        tag=entry.tag,
-        plan=entry.plan,
+        group_id=row.group_id,
+        task=work.txn.task(row.purpose, row.tag, row.task_index),
+        purpose=row.purpose,
+        tag=row.tag,
+        plan=row.plan,
         accepted=tuple(read_result(data) for data in accepted.values()),
-        deadline_s=max(0.0, entry.deadline - book.now),
+        deadline_s=max(0.0, row.deadline - work.now),
     )
 
 
-def _held(book: Book, purpose: Purpose) -> int:
+def _held(work: UnitOfWork, purpose: Purpose) -> int:
     """Unfinished groups that an actor holds."""
-    return book.index.count_unfinished(purpose) - len(book.index.unheld(purpose))
+    return work.index.count_unfinished(purpose) - len(work.index.unheld(purpose))
 
 
-def _evaluation(book: Book, args: messages.AskLease) -> Entry | None:
+def _evaluation(work: UnitOfWork, args: messages.AskLease) -> GroupRow | None:
     """An abandoned evaluation group, or the next task of the first list open to this actor."""
-    marks = book.index.marks
-    for entry in book.index.unheld("eval"):
-        if args.version >= marks.eval_min_version.get(entry.tag, 0):
-            return entry
-    for tag in pending_tags(book):
+    marks = work.index.marks
+    for row in work.index.unheld("eval"):
+        if args.version >= marks.eval_min_version.get(row.tag, 0):
+            return row
+    for tag in pending_tags(work):
         if args.version >= marks.eval_min_version.get(tag, 0):
             index = marks.eval_next.get(tag, 0)
-            book.mark(eval_next=marks.eval_next | {tag: index + 1})
-            return new_group(book, "eval", tag, index, GroupPlan(base=1))
+            work.mark(eval_next=marks.eval_next | {tag: index + 1})
+            return new_group(work, "eval", tag, index, GroupPlan(base=1))
     return None
 
 
-def _training(book: Book, args: messages.AskLease) -> Entry | Wait:
+def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
     """An abandoned training group, or a new one if admission grants it."""
-    index, settings = book.index, book.settings
+    index, settings = work.index, work.settings
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
-        return Wait(_nothing_to_do(book, args), RETRY_S)
+        return Wait(_nothing_to_do(work, args), RETRY_S)
     ahead = index.in_flight
     if unheld:
         ahead = ahead_of_takeover(ahead, len(unheld))
@@ -156,34 +156,34 @@ def _training(book: Book, args: messages.AskLease) -> Entry | Wait:
         learner=index.marks.version,
         ahead=ahead,
         per_step=settings.per_step,
-        max_staleness=book.max_staleness,
+        max_staleness=work.max_staleness,
         actor=args.version,
     )
     if not granted:
-        return Wait(_staleness(book, args), RETRY_S)
-    return unheld[0] if unheld else next_in_cycle(book, args.plan)
+        return Wait(_staleness(work, args), RETRY_S)
+    return unheld[0] if unheld else next_in_cycle(work, args.plan)
 
 
-def _staleness(book: Book, args: messages.AskLease) -> str:
-    learner, limit = book.index.marks.version, book.max_staleness
+def _staleness(work: UnitOfWork, args: messages.AskLease) -> str:
+    learner, limit = work.index.marks.version, work.max_staleness
     if learner - args.version > limit:
         return (
             f"staleness: actor at version {args.version}, learner at version {learner}, "
             f"limit {limit}: the actor waits for weights"
         )
-    held = draw_deadlines.named(book)
+    held = draw_deadlines.named(work)
     return (
-        f"staleness: {book.index.in_flight} groups in flight, learner at version {learner}, "
+        f"staleness: {work.index.in_flight} groups in flight, learner at version {learner}, "
         f"actor at version {args.version}: the actor waits for the learner"
         f"{held and '; ' + held}"
     )
 
 
-def _nothing_to_do(book: Book, args: messages.AskLease) -> str:
-    pending = pending_tags(book)
+def _nothing_to_do(work: UnitOfWork, args: messages.AskLease) -> str:
+    pending = pending_tags(work)
     if not pending:
         return "tasks: none is left to lease; the actor waits for tasks to be added"
-    needed = book.index.marks.eval_min_version.get(pending[0], 0)
+    needed = work.index.marks.eval_min_version.get(pending[0], 0)
     return (
         f"evaluation {pending[0]}: needs version {needed}, actor at version {args.version}: "
         "the actor waits for weights"

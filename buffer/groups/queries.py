@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from buffer.groups.retention import plan, summary
 from buffer.storage.layout import tag_prefix
-from buffer.storage.rows import Entry, Evicted
+from buffer.storage.rows import Evicted, GroupRow
 from buffer.storage.transaction import Txn, not_found
 from buffer.wire import messages
 from buffer.wire.frames import Record
@@ -17,27 +17,27 @@ from r3l.errors import LimitExceeded, NotFound
 ANSWER_LIMIT = 512 << 20  # bytes of one answer
 
 
-def history(txn: Txn, args: messages.AskHistory) -> list[Entry]:
+def history(txn: Txn, args: messages.AskHistory) -> list[GroupRow]:
     """The last `count` groups of a training task that were completed with a trajectory."""
     _check_count(args.count)
     prefix = args.task_id.encode() + b"\0"
-    found: list[Entry] = []
+    found: list[GroupRow] = []
     for key, _ in txn.scan("history", prefix, backwards=True, values=False):
-        entry = txn.entry(key[len(prefix) :].decode())
-        if entry is not None and entry.purpose == "train" and entry.whole and entry.done:
-            found.append(entry)
+        row = txn.row(key[len(prefix) :].decode())
+        if row is not None and row.purpose == "train" and row.whole and row.done:
+            found.append(row)
         if len(found) == args.count:
             break
     return found if args.newest_first else found[::-1]
 
 
-def query(txn: Txn, args: messages.AskQuery) -> list[Entry]:
+def query(txn: Txn, args: messages.AskQuery) -> list[GroupRow]:
     """The newest `limit` groups of a purpose, tag and state, newest first."""
     _check_count(args.limit)
-    found: list[Entry] = []
-    for entry in _listed(txn, args):
-        if args.purpose in (None, entry.purpose) and args.state in (None, entry.state):
-            found.append(entry)
+    found: list[GroupRow] = []
+    for row in _listed(txn, args):
+        if args.purpose in (None, row.purpose) and args.state in (None, row.state):
+            found.append(row)
         if len(found) == args.limit:
             break
     return found
@@ -45,10 +45,10 @@ def query(txn: Txn, args: messages.AskQuery) -> list[Entry]:
 
 def ledger(txn: Txn, args: messages.AskLedger) -> Ids:
     """The groups a step was trained on."""
-    entry = txn.ledger(args.step)
-    if entry is None:
+    row = txn.ledger(args.step)
+    if row is None:
         raise NotFound(f"step {args.step} is not in the ledger")
-    return Ids(entry.groups)
+    return Ids(row.groups)
 
 
 def would_evict(txn: Txn, args: messages.AskEvict) -> Evicted:
@@ -56,10 +56,10 @@ def would_evict(txn: Txn, args: messages.AskEvict) -> Evicted:
     return summary(list(plan(txn, args.limits, time.time())))
 
 
-def groups(txn: Txn, args: messages.AskGroups) -> list[Entry]:
+def groups(txn: Txn, args: messages.AskGroups) -> list[GroupRow]:
     """Groups by id, in the order asked for."""
     _check_count(len(args.group_ids), least=0)
-    return list(_entries(txn, args.group_ids))
+    return list(_rows(txn, args.group_ids))
 
 
 def drawn(txn: Txn, group_ids: Iterable[str]) -> list[Record]:
@@ -67,9 +67,9 @@ def drawn(txn: Txn, group_ids: Iterable[str]) -> list[Record]:
     return _limited(txn.sealed(group_id) for group_id in group_ids)
 
 
-def records(txn: Txn, entries: Iterable[Entry]) -> list[Record]:
+def records(txn: Txn, rows: Iterable[GroupRow]) -> list[Record]:
     """The record of each group, unfinished ones as far as they are."""
-    return _limited(txn.group_bytes(entry) for entry in entries)
+    return _limited(txn.group_bytes(row) for row in rows)
 
 
 def _limited(found: Iterable[Record]) -> list[Record]:
@@ -83,22 +83,22 @@ def _limited(found: Iterable[Record]) -> list[Record]:
     return records
 
 
-def _entries(txn: Txn, group_ids: Iterable[str]) -> Iterator[Entry]:
+def _rows(txn: Txn, group_ids: Iterable[str]) -> Iterator[GroupRow]:
     for group_id in group_ids:
-        entry = txn.entry(group_id)
-        if entry is None:
+        row = txn.row(group_id)
+        if row is None:
             raise not_found(txn, group_id)
-        yield entry
+        yield row
 
 
-def _listed(txn: Txn, args: messages.AskQuery) -> Iterator[Entry]:
+def _listed(txn: Txn, args: messages.AskQuery) -> Iterator[GroupRow]:
     if args.tag is None:
-        yield from txn.entries(backwards=True)
+        yield from txn.rows(backwards=True)
         return
     for purpose in ("eval", "train") if args.purpose is None else (args.purpose,):
         prefix = tag_prefix(purpose, args.tag)
         for key, _ in txn.scan("tag", prefix, backwards=True, values=False):
-            yield from _entries(txn, [key[len(prefix) :].decode()])
+            yield from _rows(txn, [key[len(prefix) :].decode()])
 
 
 def _check_count(count: int, least: int = 1) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from buffer.groups import incoming
 from buffer.groups.incoming import Outcome
-from buffer.groups.unit_of_work import Book
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import checksums
-from buffer.storage.rows import Entry
+from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Parts
 from buffer.wire import messages
 from buffer.wire.frames import Record
@@ -26,40 +26,39 @@ _ALWAYS = 256  # bytes of a result that is taken beyond the limit too: a failure
 Results = dict[tuple[Role, int], tuple[Outcome, Record]]  # by role and slot, and as encoded
 
 
-def check_put(book: Book, entry: Entry, args: messages.Put, new: Results) -> None:
+def check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results) -> None:
     """Raise unless this actor may resolve these slots of the group now."""
-    _check_outcomes(entry, [told for told, _ in new.values()])
-    if not entry.unfinished or entry.actor != args.actor:
-        holder = entry.actor if entry.unfinished else f"nobody; the group is {entry.state}"
+    _check_outcomes(row, [told for told, _ in new.values()])
+    if not row.unfinished or row.actor != args.actor:
+        holder = row.actor if row.unfinished else f"nobody; the group is {row.state}"
         raise LeaseLost(
-            f"group {entry.group_id} is not leased to {args.actor!r:.80} but to "
-            f"{holder or 'nobody'}",
-            group_id=entry.group_id,
-            state=entry.state,
+            f"group {row.group_id} is not leased to {args.actor!r:.80} but to {holder or 'nobody'}",
+            group_id=row.group_id,
+            state=row.state,
         )
     size = _size([encoded for _, encoded in new.values()])
-    if entry.nbytes + size > _GROUP_LIMIT and size > _ALWAYS * len(new):
+    if row.nbytes + size > _GROUP_LIMIT and size > _ALWAYS * len(new):
         raise LimitExceeded(
-            f"group {entry.group_id}: {entry.nbytes + size} bytes; limit {_GROUP_LIMIT}"
+            f"group {row.group_id}: {row.nbytes + size} bytes; limit {_GROUP_LIMIT}"
         )
-    if book.full:
-        raise StoreError(f"the store is full: {book.full}; nothing was written", cause="full")
+    if work.full:
+        raise StoreError(f"the store is full: {work.full}; nothing was written", cause="full")
 
 
-def check_again(book: Book, entry: Entry, told: Results) -> None:
+def check_again(work: UnitOfWork, row: GroupRow, told: Results) -> None:
     """Raise Conflict if a slot that is resolved was put with another result than the first.
 
     A straggler's late result is no conflict, nor one of which no checksum was kept.
     """
-    for slot, kept in checksums.known(entry).items():
+    for slot, kept in checksums.known(row).items():
         if slot not in told or kept in (told[slot][0].checksum, _checksum_late(*slot)):
             continue
-        if not checksums.same(book.txn, entry, told[slot][1]):
+        if not checksums.same(work.txn, row, told[slot][1]):
             raise Conflict(
-                f"{slot[0]} slot {slot[1]} of group {entry.group_id} was resolved with another "
+                f"{slot[0]} slot {slot[1]} of group {row.group_id} was resolved with another "
                 "result already; that one stays",
-                group_id=entry.group_id,
-                state=entry.state,
+                group_id=row.group_id,
+                state=row.state,
             )
 
 
@@ -69,50 +68,52 @@ def check_cause(cause: str) -> None:
         raise LimitExceeded(f"cause {cause!r:.120}: at most {CAUSE_LIMIT} bytes, none of them NUL")
 
 
-def accept(book: Book, entry: Entry, new: Results, stamp: tuple[int, str] | None) -> Entry:
+def accept(
+    work: UnitOfWork, row: GroupRow, new: Results, stamp: tuple[int, str] | None
+) -> GroupRow:
     """Take in results of unresolved slots; the group is finished if they were the last, or if
     its deadline has passed and they make the quorum.
 
     `stamp`: policy version and hash of the weights that sampled them.
     """
     data = {key: encoded for key, (_, encoded) in new.items()}
-    changes = _resolved(book, entry, [told for told, _ in new.values()])
+    changes = _resolved(work, row, [told for told, _ in new.values()])
     changes |= {
-        "nbytes": entry.nbytes + _size(data.values()),
+        "nbytes": row.nbytes + _size(data.values()),
         "lapsed": False,
-        "deadline": book.now + book.settings.lease_s,
-        "fingerprints": _with_stamp(book, entry, stamp),
+        "deadline": work.now + work.settings.lease_s,
+        "fingerprints": _with_stamp(work, row, stamp),
     }
-    if len(changes["resolved"]) == entry.slots:
-        return _finish(book, entry, changes, data)
+    if len(changes["resolved"]) == row.slots:
+        return _finish(work, row, changes, data)
     for (role, slot), encoded in data.items():
-        book.txn.put_part(entry.group_id, role, slot, encoded)
-    if entry.state == "filling":
-        entry = book.save(entry.but(**changes))
+        work.txn.put_part(row.group_id, role, slot, encoded)
+    if row.state == "filling":
+        row = work.save(row.but(**changes))
     else:
-        entry = book.move(entry, "filling", **changes)
-    return give_up_stragglers(book, entry) if quorum(book, entry) else entry
+        row = work.move(row, "filling", **changes)
+    return give_up_stragglers(work, row) if quorum(work, row) else row
 
 
-def quorum(book: Book, entry: Entry) -> bool:
+def quorum(work: UnitOfWork, row: GroupRow) -> bool:
     """A training group has waited `straggler_s` for its slots and has `min_base` base attempts."""
-    settings = book.settings
+    settings = work.settings
     return (
         settings.straggler_s > 0
-        and entry.purpose == "train"
-        and entry.unfinished
-        and entry.done_base >= settings.min_base
-        and book.now > entry.times["leased"] + settings.straggler_s
+        and row.purpose == "train"
+        and row.unfinished
+        and row.done_base >= settings.min_base
+        and work.now > row.times["leased"] + settings.straggler_s
     )
 
 
-def give_up_stragglers(book: Book, entry: Entry) -> Entry:
+def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
     """Complete a group with what it has: the other slots failed with cause STRAGGLER."""
-    missing = [slot for slot in entry.plan.slots() if slot not in entry.resolved]
+    missing = [slot for slot in row.plan.slots() if slot not in row.resolved]
     data: Parts = {(role, slot): _late(role, slot) for role, slot in missing}
-    book.count("quorums")
-    changes = _resolved(book, entry, [incoming.check(result) for result in data.values()])
-    return _finish(book, entry, changes, data)
+    work.count("quorums")
+    changes = _resolved(work, row, [incoming.check(result) for result in data.values()])
+    return _finish(work, row, changes, data)
 
 
 def _late(role: Role, slot: int) -> bytes:
@@ -125,28 +126,28 @@ def _checksum_late(role: Role, slot: int) -> int:
     return checksums.checksum(_late(role, slot))
 
 
-def _with_stamp(book: Book, entry: Entry, stamp: tuple[int, str] | None) -> dict[int, str]:
+def _with_stamp(work: UnitOfWork, row: GroupRow, stamp: tuple[int, str] | None) -> dict[int, str]:
     """The hashes of the weights that sampled; engines that disagree leave evidence."""
     if stamp is None:
-        return entry.fingerprints
+        return row.fingerprints
     version, digest = stamp
-    known = entry.fingerprints.get(version, digest)
+    known = row.fingerprints.get(version, digest)
     if digest not in known.split("|"):
-        book.count("fingerprint_conflicts")
+        work.count("fingerprint_conflicts")
         known = f"{known}|{digest}"
-    return entry.fingerprints | {version: known}
+    return row.fingerprints | {version: known}
 
 
 def _size(data: Iterable[Record]) -> int:
     return sum(map(len, data))
 
 
-def _check_outcomes(entry: Entry, results: Sequence[Outcome]) -> None:
-    plan = entry.plan
+def _check_outcomes(row: GroupRow, results: Sequence[Outcome]) -> None:
+    plan = row.plan
     for role, slot, _, cause, reward, *_ in results:
         if slot >= (plan.base if role == "base" else plan.distilled):
             raise RecordError(
-                f"{role} slot {slot} is not in the plan of group {entry.group_id} "
+                f"{role} slot {slot} is not in the plan of group {row.group_id} "
                 f"({plan.base} base, {plan.distilled} distilled)",
                 field="slot",
             )
@@ -156,11 +157,11 @@ def _check_outcomes(entry: Entry, results: Sequence[Outcome]) -> None:
             raise LimitExceeded(f"reward {reward}: must be within ±{REWARD_LIMIT:g}")
 
 
-def _resolved(book: Book, entry: Entry, results: Sequence[Outcome]) -> dict[str, Any]:
+def _resolved(work: UnitOfWork, row: GroupRow, results: Sequence[Outcome]) -> dict[str, Any]:
     """What changes about a group when these slots are resolved; failures are counted."""
-    unknown = (checksums.UNKNOWN,) * (len(entry.resolved) - len(entry.checksums))
-    rewards, failures, done_base = list(entry.rewards), list(entry.failures), entry.done_base
-    oldest = [entry.oldest] if entry.oldest >= 0 else []
+    unknown = (checksums.UNKNOWN,) * (len(row.resolved) - len(row.checksums))
+    rewards, failures, done_base = list(row.rewards), list(row.failures), row.done_base
+    oldest = [row.oldest] if row.oldest >= 0 else []
     for result in results:
         if result.reward is not None:
             rewards.append(result.reward)
@@ -168,61 +169,61 @@ def _resolved(book: Book, entry: Entry, results: Sequence[Outcome]) -> dict[str,
             done_base += result.role == "base"
         elif result.status == "failed":
             failures.append(f"{result.role}/{result.cause}")
-            book.drop(result.cause, result.role, entry.task_id)
+            work.drop(result.cause, result.role, row.task_id)
     return {
-        "resolved": entry.resolved + tuple([(result.role, result.slot) for result in results]),
-        "checksums": entry.checksums + unknown + tuple([result.checksum for result in results]),
+        "resolved": row.resolved + tuple([(result.role, result.slot) for result in results]),
+        "checksums": row.checksums + unknown + tuple([result.checksum for result in results]),
         "failures": tuple(failures),
-        "done": entry.done + len(rewards) - len(entry.rewards),
+        "done": row.done + len(rewards) - len(row.rewards),
         "done_base": done_base,
         "rewards": tuple(rewards),
         "oldest": min(oldest, default=-1),
     }
 
 
-def _finish(book: Book, entry: Entry, changes: dict[str, Any], last: Parts) -> Entry:
+def _finish(work: UnitOfWork, row: GroupRow, changes: dict[str, Any], last: Parts) -> GroupRow:
     """Every slot is resolved: make the group one record, or drop it if nothing came of it."""
     if not changes["done"]:
-        return book.expire(entry.but(**changes), "no_trajectories", last)
-    parted = entry.state == "filling"
-    entry = book.move(entry, "complete", **changes)
-    book.txn.seal(entry, last, parted=parted)
-    return entry
+        return work.expire(row.but(**changes), "no_trajectories", last)
+    parted = row.state == "filling"
+    row = work.move(row, "complete", **changes)
+    work.txn.seal(row, last, parted=parted)
+    return row
 
 
 def put(
-    book: Book, args: messages.Put, outcomes: Sequence[Outcome], data: Sequence[Record]
+    work: UnitOfWork, args: messages.Put, outcomes: Sequence[Outcome], data: Sequence[Record]
 ) -> PutAck:
     """Resolve slots with `data`, encoded slot results; the last one finishes the group.
 
     All are accepted or none. Slots that are resolved already are left as they are; raises Conflict
     for one that was resolved with another result.
     """
-    entry = book.find(args.group_id)
-    if entry is None and book.txn.evicted(args.group_id):
+    row = work.find(args.group_id)
+    if row is None and work.txn.evicted(args.group_id):
         raise LeaseLost(
             f"group {args.group_id} was evicted; nothing more is taken for it",
             group_id=args.group_id,
             state="evicted",
         )
-    entry = entry or book.entry(args.group_id)
+    row = row or work.row(args.group_id)
     told = {(o.role, o.slot): (o, encoded) for o, encoded in zip(outcomes, data, strict=True)}
     if len(told) < len(outcomes):
         raise RecordError("a slot is resolved twice in one put", field="slot")
-    new = {slot: result for slot, result in told.items() if slot not in entry.resolved}
+    new = {slot: result for slot, result in told.items() if slot not in row.resolved}
     if new:
-        check_put(book, entry, args, new)
+        check_put(work, row, args, new)
     if len(new) < len(told):
-        check_again(book, entry, told)
+        check_again(work, row, told)
     if new:
-        entry = accept(book, entry, new, args.fingerprint)
-        book.count("puts", len(new))
-    return PutAck(new=len(new), complete=entry.whole)
+        row = accept(work, row, new, args.fingerprint)
+        work.count("puts", len(new))
+    return PutAck(new=len(new), complete=row.whole)
 
 
-def resolve(book: Book, args: messages.Resolve) -> PutAck:
+def resolve(work: UnitOfWork, args: messages.Resolve) -> PutAck:
     """Resolve a slot without a trajectory: failed with a cause, or not triggered."""
     status: SlotStatus = "failed" if args.cause else "not_triggered"
     result = codec.encode(SlotResult(args.role, args.slot, status, cause=args.cause))
     put_args = messages.Put(args.group_id, args.actor, None)
-    return put(book, put_args, (incoming.check(result),), (result,))
+    return put(work, put_args, (incoming.check(result),), (result,))

@@ -13,16 +13,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from buffer.storage.counts import held
-from buffer.storage.rows import Entry, Evicted, Retention
+from buffer.storage.rows import Evicted, GroupRow, Retention
 
 if TYPE_CHECKING:
-    from buffer.groups.unit_of_work import Book
+    from buffer.groups.unit_of_work import UnitOfWork
     from buffer.storage.transaction import Txn
 
 CHUNK = 64  # groups in one transaction: few enough that nobody waits for them
 
 
-def plan(txn: Txn, limits: Retention, now: float, live: Container[str] = ()) -> Iterator[Entry]:
+def plan(txn: Txn, limits: Retention, now: float, live: Container[str] = ()) -> Iterator[GroupRow]:
     """The groups that have to go, oldest first. `live`: groups known not to be closed."""
     if limits.unlimited:
         return
@@ -30,26 +30,26 @@ def plan(txn: Txn, limits: Retention, now: float, live: Container[str] = ()) -> 
     yield from _walk(txn, limits, now, held(figures), figures["bytes"], txn.marks().version, live)
 
 
-def evict(book: Book, limits: Retention, most: int = CHUNK) -> Evicted:
+def evict(work: UnitOfWork, limits: Retention, most: int = CHUNK) -> Evicted:
     """Remove up to `most` of the groups that have to go."""
     if limits.unlimited:
         return Evicted()
-    figures, version = book.index.counts, book.index.marks.version
+    figures, version = work.index.counts, work.index.marks.version
     walk = _walk(
-        book.txn, limits, book.now, held(figures), figures["bytes"], version, book.index.live
+        work.txn, limits, work.now, held(figures), figures["bytes"], version, work.index.live
     )
     gone = list(islice(walk, most + 1))
-    for entry in gone[:most]:
-        book.evict(entry)
+    for row in gone[:most]:
+        work.evict(row)
     return summary(gone[:most], more=len(gone) > most)
 
 
-def summary(entries: list[Entry], more: bool = False) -> Evicted:
+def summary(rows: list[GroupRow], more: bool = False) -> Evicted:
     """The groups in a few numbers."""
-    if not entries:
+    if not rows:
         return Evicted()
-    nbytes = sum(entry.nbytes for entry in entries)
-    return Evicted(len(entries), nbytes, entries[0].group_id, entries[-1].group_id, more)
+    nbytes = sum(row.nbytes for row in rows)
+    return Evicted(len(rows), nbytes, rows[0].group_id, rows[-1].group_id, more)
 
 
 def _walk(
@@ -60,17 +60,17 @@ def _walk(
     nbytes: int,
     version: int,
     live: Container[str],
-) -> Iterator[Entry]:
-    for entry in txn.entries(skip=live):
-        if not entry.closed or now - entry.times.get(entry.state, 0.0) < limits.grace_s:
+) -> Iterator[GroupRow]:
+    for row in txn.rows(skip=live):
+        if not row.closed or now - row.times.get(row.state, 0.0) < limits.grace_s:
             continue
-        behind = version - entry.oldest if entry.oldest >= 0 else float("inf")
+        behind = version - row.oldest if row.oldest >= 0 else float("inf")
         if not (
             (limits.groups is not None and groups > limits.groups)
             or (limits.nbytes is not None and nbytes > limits.nbytes)
-            or (limits.age_s is not None and now - entry.times.get("leased", 0.0) > limits.age_s)
+            or (limits.age_s is not None and now - row.times.get("leased", 0.0) > limits.age_s)
             or (limits.versions is not None and behind > limits.versions)
         ):
             return
-        groups, nbytes = groups - 1, nbytes - entry.nbytes
-        yield entry
+        groups, nbytes = groups - 1, nbytes - row.nbytes
+        yield row

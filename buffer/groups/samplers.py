@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from buffer.storage.rows import Entry
+from buffer.storage.rows import GroupRow
 from r3l.errors import UserError
 
 FLOOR = 0.01  # priority of a group without contrast, so that none waits for ever to become stale
@@ -51,7 +51,7 @@ class Pick:
     (prioritised experience replay, arXiv 1511.05952, section 3.4).
     """
 
-    entry: Entry
+    row: GroupRow
     probability: float = 1.0
     weight: float = 1.0
 
@@ -63,37 +63,37 @@ class Sampler(ABC):
         self.sampling = sampling
 
     @abstractmethod
-    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
         """`count` different candidates."""
 
 
 class Fifo(Sampler):
     """The groups leased first. With η = 0 a batch does not depend on who finished first."""
 
-    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
-        return [Pick(entry) for entry in candidates[:count]]
+    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
+        return [Pick(row) for row in candidates[:count]]
 
 
 class Deadline(Sampler):
     """The groups that become too old first."""
 
-    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
         ordered = sorted(candidates, key=lambda e: (e.oldest, e.group_id))
-        return [Pick(entry) for entry in ordered[:count]]
+        return [Pick(row) for row in ordered[:count]]
 
 
 class Freshest(Sampler):
     """The groups of the newest policy version, later leases first among equals."""
 
-    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
         ordered = sorted(candidates, key=lambda e: (e.oldest, e.group_id), reverse=True)
-        return [Pick(entry) for entry in ordered[:count]]
+        return [Pick(row) for row in ordered[:count]]
 
 
 class Uniform(Sampler):
     """Every group with the same probability, without replacement."""
 
-    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
         return _random(candidates, np.ones(len(candidates)), count, chance, beta=0.0)
 
 
@@ -104,9 +104,9 @@ class Prioritised(Sampler):
     replacement: each further group is picked from those left, in proportion.
     """
 
-    def pick(self, candidates: Sequence[Entry], count: int, chance: Chance) -> list[Pick]:
-        contrast = np.array([entry.contrast for entry in candidates])
-        uses = np.array([len(entry.steps) for entry in candidates])
+    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
+        contrast = np.array([row.contrast for row in candidates])
+        uses = np.array([len(row.steps) for row in candidates])
         kept = np.maximum(0.0, 1.0 - self.sampling.decay * uses)
         weights = (contrast * kept + FLOOR) ** self.sampling.alpha
         return _random(candidates, weights, count, chance, self.sampling.beta)
@@ -145,7 +145,7 @@ def chance(seed: int, draw_id: int) -> Chance:
 
 
 def _random(
-    candidates: Sequence[Entry],
+    candidates: Sequence[GroupRow],
     weights: npt.NDArray[np.float64],
     count: int,
     chance: Chance,

@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from buffer.groups.unit_of_work import Book
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.layout import task_key
-from buffer.storage.rows import Entry
+from buffer.storage.rows import GroupRow
 from buffer.wire import messages
 from buffer.wire.messages import Amount
 from r3l import codec
@@ -17,7 +17,7 @@ from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, Purpose
 
 
-def add_tasks(book: Book, args: messages.AddTasks) -> Amount:
+def add_tasks(work: UnitOfWork, args: messages.AddTasks) -> Amount:
     """Register tasks; known ids change nothing. Returns how many were new."""
     if args.purpose == "train" and args.tag:
         raise RecordError(f"training tasks take no tag; got {args.tag!r:.80}", field="tag")
@@ -29,33 +29,33 @@ def add_tasks(book: Book, args: messages.AddTasks) -> Amount:
             raise LimitExceeded(
                 f"task {task.task_id!r:.80}: {size} bytes; limit {messages.TASK_LIMIT}"
             )
-    known = book.index.tasks[args.purpose, args.tag]
+    known = work.index.tasks[args.purpose, args.tag]
     total = known
     for task in args.tasks:
-        total += book.txn.add_task(args.purpose, args.tag, total, task)
-    book.index.tasks[args.purpose, args.tag] = total
-    marks = book.index.marks
+        total += work.txn.add_task(args.purpose, args.tag, total, task)
+    work.index.tasks[args.purpose, args.tag] = total
+    marks = work.index.marks
     if args.purpose == "eval":
-        book.mark(eval_min_version=marks.eval_min_version | {args.tag: args.min_version})
+        work.mark(eval_min_version=marks.eval_min_version | {args.tag: args.min_version})
     elif marks.position == 0:  # an epoch that has begun keeps its tasks; new ones join the next
-        book.mark(size=total)
+        work.mark(size=total)
     return Amount(total - known)
 
 
-def pending_tags(book: Book) -> list[str]:
-    marks, tasks = book.index.marks, book.index.tasks
+def pending_tags(work: UnitOfWork) -> list[str]:
+    marks, tasks = work.index.marks, work.index.tasks
     tags = [t for p, t in tasks if p == "eval" and marks.eval_next.get(t, 0) < tasks[p, t]]
     return sorted(tags, key=lambda tag: (marks.eval_min_version.get(tag, 0), tag))
 
 
-def next_in_cycle(book: Book, plan: GroupPlan) -> Entry:
-    marks = book.index.marks
+def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
+    marks = work.index.marks
     epoch, position, size = marks.epoch, marks.position, marks.size
     if position >= size:
-        epoch, position, size = epoch + 1, 0, book.index.tasks["train", ""]
-    task = int(_order(book.settings.seed, epoch, size)[position])
-    book.mark(epoch=epoch, position=position + 1, size=size)
-    return new_group(book, "train", "", task, plan)
+        epoch, position, size = epoch + 1, 0, work.index.tasks["train", ""]
+    task = int(_order(work.settings.seed, epoch, size)[position])
+    work.mark(epoch=epoch, position=position + 1, size=size)
+    return new_group(work, "train", "", task, plan)
 
 
 @lru_cache(maxsize=4)
@@ -64,17 +64,19 @@ def _order(seed: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(size)
 
 
-def new_group(book: Book, purpose: Purpose, tag: str, task_index: int, plan: GroupPlan) -> Entry:
-    task = book.txn.task(purpose, tag, task_index)
-    entry = Entry(
-        group_id=f"g{book.index.next_group:010d}",
+def new_group(
+    work: UnitOfWork, purpose: Purpose, tag: str, task_index: int, plan: GroupPlan
+) -> GroupRow:
+    task = work.txn.task(purpose, tag, task_index)
+    row = GroupRow(
+        group_id=f"g{work.index.next_group:010d}",
         task_id=task.task_id,
         task_index=task_index,
         plan=plan,
         state="leased",
         purpose=purpose,
         tag=tag,
-        times={"leased": book.now},
+        times={"leased": work.now},
     )
-    book.txn.add_group(entry)
-    return entry
+    work.txn.add_group(row)
+    return row

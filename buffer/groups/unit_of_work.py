@@ -9,7 +9,7 @@ from typing import Any
 from buffer.groups.index import Index
 from buffer.groups.samplers import Sampling
 from buffer.storage import counts
-from buffer.storage.rows import DrawEntry, Drop, Dropped, Entry, Retention
+from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow, Retention
 from buffer.storage.transaction import Parts, Txn, not_found
 
 
@@ -37,7 +37,7 @@ class Settings:
     draw_s: float = 3600.0
 
 
-class Book:
+class UnitOfWork:
     """Changes of one transaction. Verbs check everything first, then change.
 
     `now`: wall-clock seconds; `full`: why new results are to be refused, or "".
@@ -52,9 +52,9 @@ class Book:
         self._counted: set[str] = set()
         self._dropped: Counter[Drop] = Counter()
 
-    def find(self, group_id: str) -> Entry | None:
+    def find(self, group_id: str) -> GroupRow | None:
         """A group's state, live or closed; None if it was evicted or never was."""
-        return self.index.live.get(group_id) or self.txn.entry(group_id)
+        return self.index.live.get(group_id) or self.txn.row(group_id)
 
     @property
     def max_staleness(self) -> int:
@@ -63,49 +63,49 @@ class Book:
         configured = self.settings.max_staleness
         return configured if lowered < 0 else min(lowered, configured)
 
-    def entry(self, group_id: str) -> Entry:
+    def row(self, group_id: str) -> GroupRow:
         """A group's state, live or closed; raises NotFound."""
         found = self.find(group_id)
         if found is None:
             raise not_found(self.txn, group_id)
         return found
 
-    def save(self, entry: Entry) -> Entry:
+    def save(self, row: GroupRow) -> GroupRow:
         """Write a group's new state."""
-        before = self.find(entry.group_id)
-        self.txn.put_entry(entry)
-        if before is None or before.closed != entry.closed:
-            self.txn.set_live(entry)
-        self._add(counts.added(before, entry))
-        self.index.put(entry)
-        return entry
+        before = self.find(row.group_id)
+        self.txn.put_row(row)
+        if before is None or before.closed != row.closed:
+            self.txn.set_live(row)
+        self._add(counts.added(before, row))
+        self.index.put(row)
+        return row
 
-    def evict(self, entry: Entry) -> None:
+    def evict(self, row: GroupRow) -> None:
         """Remove a closed group for good."""
-        self.txn.evict(entry)
-        self.index.forget_replay(entry)
-        self._add(counts.evicted(entry))
+        self.txn.evict(row)
+        self.index.forget_replay(row)
+        self._add(counts.evicted(row))
 
-    def move(self, entry: Entry, state: Any, **changes: Any) -> Entry:
+    def move(self, row: GroupRow, state: Any, **changes: Any) -> GroupRow:
         """Write that a group entered `state` now."""
-        times = entry.times | {state: self.now}
-        return self.save(entry.but(state=state, times=times, **changes))
+        times = row.times | {state: self.now}
+        return self.save(row.but(state=state, times=times, **changes))
 
-    def expire(self, entry: Entry, cause: str, last: Parts | None = None) -> Entry:
+    def expire(self, row: GroupRow, cause: str, last: Parts | None = None) -> GroupRow:
         """Drop a group and its attempts, counted under `cause`; what it holds stays readable.
 
         `last`: results that were not written as parts.
         """
-        sealed = not entry.unfinished
-        self.drop(cause, "group", entry.task_id)
-        self.drop(cause, "base", entry.task_id, entry.done_base)
-        self.drop(cause, "distilled", entry.task_id, entry.done - entry.done_base)
-        entry = self.move(entry, "expired", cause=cause)
+        sealed = not row.unfinished
+        self.drop(cause, "group", row.task_id)
+        self.drop(cause, "base", row.task_id, row.done_base)
+        self.drop(cause, "distilled", row.task_id, row.done - row.done_base)
+        row = self.move(row, "expired", cause=cause)
         if not sealed:
-            self.txn.seal(entry, last)
-        return entry
+            self.txn.seal(row, last)
+        return row
 
-    def save_draw(self, draw: DrawEntry) -> None:
+    def save_draw(self, draw: DrawRow) -> None:
         """Write a draw and its outcome."""
         self.txn.put_draw(draw)
         self.index.put_draw(draw)

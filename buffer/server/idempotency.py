@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from buffer.groups.unit_of_work import Book
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import Evicted
 from buffer.wire.messages import Amount, Request
 from r3l import codec
@@ -33,16 +33,16 @@ class Answered:
     answers: dict[str, bytes] = field(default_factory=dict)
 
 
-def once(book: Book, request: Request, verb: Callable[[], Any]) -> Any:
+def once(work: UnitOfWork, request: Request, verb: Callable[[], Any]) -> Any:
     """What `verb` returns, which is done only if this request was not carried out before."""
     kind = _ANSWERS.get(request.op)
     if kind is None:
         return verb()
-    data = book.txn.get("sys", b"answers")
+    data = work.txn.get("sys", b"answers")
     known = {} if data is None else codec.decode(Answered, data).answers
     if request.rid in known:
         return codec.decode(kind, known[request.rid])
     result = verb()
     latest = [*known.items(), (request.rid, codec.encode(result))][-KEPT:]
-    book.txn.put("sys", b"answers", codec.encode(Answered(dict(latest))))
+    work.txn.put("sys", b"answers", codec.encode(Answered(dict(latest))))
     return result

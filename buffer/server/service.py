@@ -213,9 +213,9 @@ class Service:
         with self.store.read() as txn:
             if job.request.op in _FIGURES:
                 return _FIGURES[job.request.op](txn, args), []
-            entries = _READS[job.request.op](txn, args)
-            now = tuple(Status(entry.state, entry.cause, entry.times) for entry in entries)
-            records = queries.records(txn, entries)
+            rows = _READS[job.request.op](txn, args)
+            now = tuple(Status(row.state, row.cause, row.times) for row in rows)
+            records = queries.records(txn, rows)
             return Groups(now, tuple(map(len, records))), join_records(records)
 
 

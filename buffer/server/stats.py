@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from buffer.groups.draw_deadlines import held_by
 from buffer.groups.index import Index
-from buffer.groups.unit_of_work import Book
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import drops_by_task, group_drops, slot_drops, under
 from buffer.storage.store import Store
 from buffer.wire.messages import BufferStats
@@ -41,7 +41,7 @@ class Sightings:
 
 
 def collect(
-    book: Book,
+    work: UnitOfWork,
     store: Store,
     actors: Sightings,
     refused: Counter[str],
@@ -49,7 +49,7 @@ def collect(
     oldest_view_s: float,
 ) -> BufferStats:
     """The figures as they are now."""
-    index = book.index
+    index = work.index
     marks, counts = index.marks, index.counts
     errors = dict(refused)
     return BufferStats(
@@ -74,7 +74,7 @@ def collect(
         evicted_bytes=counts["evicted_bytes"],
         held_bytes=counts["bytes"],
         learner_version=marks.version,
-        max_staleness=book.max_staleness,
+        max_staleness=work.max_staleness,
         tasks=index.tasks["train", ""],
         epoch=marks.epoch,
         disk_bytes=store.disk_bytes,

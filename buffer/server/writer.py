@@ -23,7 +23,7 @@ from typing import Any
 from buffer.groups import draws, learner_version, leases, results, retention, tasks
 from buffer.groups.incoming import Outcome
 from buffer.groups.index import Index
-from buffer.groups.unit_of_work import Book, Settings
+from buffer.groups.unit_of_work import Settings, UnitOfWork
 from buffer.server import idempotency, stats
 from buffer.server.capacity import Room
 from buffer.server.reader_watch import Views
@@ -138,11 +138,11 @@ class Writer:
         try:
             with self.store.write() as txn:
                 full = self._room.refuses(self.index.counts["bytes"])
-                book = Book(txn, self.index, self.settings, time.time(), full)
-                self._tick(book)
-                answers = [(job, result) for job in jobs for result in self._apply(book, job)]
-                answers += self._held_draws(book, last)
-                book.finish()
+                work = UnitOfWork(txn, self.index, self.settings, time.time(), full)
+                self._tick(work)
+                answers = [(job, result) for job in jobs for result in self._apply(work, job)]
+                answers += self._held_draws(work, last)
+                work.finish()
             return answers
         except Exception as error:  # the transaction is undone: survive, and say so
             log.error("a transaction of %d requests failed", len(jobs), exc_info=error)
@@ -155,75 +155,75 @@ class Writer:
             named = error if isinstance(error, R3LError) else BufferError_(f"internal: {error!r}")
             return [(job, named) for job in jobs]
 
-    def _apply(self, book: Book, job: Job) -> list[Any]:
+    def _apply(self, work: UnitOfWork, job: Job) -> list[Any]:
         """What to answer now: one result or error, or nothing yet."""
         try:
-            result = idempotency.once(book, job.request, lambda: self._verb(book, job))
+            result = idempotency.once(work, job.request, lambda: self._verb(work, job))
         except R3LError as error:
             return [error]
         return [] if result is None else [result]
 
-    def _verb(self, book: Book, job: Job) -> Any:
+    def _verb(self, work: UnitOfWork, job: Job) -> Any:
         request = job.request
         args, op = request.arguments, request.op
         if op == "put":
-            return results.put(book, args, job.outcomes, request.records)
+            return results.put(work, args, job.outcomes, request.records)
         if op == "lease":
             self.actors.saw(args.actor, args.metrics)
-            return leases.lease(book, args, request.rid)
+            return leases.lease(work, args, request.rid)
         if op == "renew":
             self.actors.saw(args.actor, args.metrics)
-            return leases.renew(book, args)
+            return leases.renew(work, args)
         if op == "draw":
-            return _drawn(book, job) or self._hold(book, job)
+            return _drawn(work, job) or self._hold(work, job)
         if op == "release_draws":
             self._forget_held(args.consumer)
-            return draws.release_draws(book, args)
+            return draws.release_draws(work, args)
         if op == "stats":
-            return self._figures(book)
-        return _VERBS[op](book, args)
+            return self._figures(work)
+        return _VERBS[op](work, args)
 
-    def _figures(self, book: Book) -> BufferStats:
+    def _figures(self, work: UnitOfWork) -> BufferStats:
         now = time.monotonic()
         oldest_s = self._views.oldest_s(now)
         return stats.collect(
-            book, self.store, self.actors, self.refused, now - self._started, oldest_s
+            work, self.store, self.actors, self.refused, now - self._started, oldest_s
         )
 
-    def _tick(self, book: Book) -> None:
+    def _tick(self, work: UnitOfWork) -> None:
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now
-            leases.notice_lapsed(book)
+            leases.notice_lapsed(work)
         if now >= self._retain_at:
-            self._retain(book, now)
+            self._retain(work, now)
         if now - self._checked >= READER_CHECK_S:
             self._checked = now
             self._views.look(now)
 
-    def _retain(self, book: Book, now: float) -> None:
+    def _retain(self, work: UnitOfWork, now: float) -> None:
         """Evict a chunk; go on in the next transaction, or look again when it cost 1 % of the
         time at most, since groups that may not go yet are looked at every time."""
-        gone = retention.evict(book, self.settings.retention)
+        gone = retention.evict(work, self.settings.retention)
         pause = max(TICK_S, 100 * (time.monotonic() - now))
         self._retain_at = now if gone.more else now + pause
 
     # ── draws that wait ─────────────────────────────────────────────────────────────────
 
-    def _hold(self, book: Book, job: Job) -> DrawHead | None:
+    def _hold(self, work: UnitOfWork, job: Job) -> DrawHead | None:
         """Keep a draw until it can be answered; a resent one takes the place of the first."""
         if job.request.hold_s <= 0:
-            return _unfilled(book, job)
+            return _unfilled(work, job)
         self._held[job.request.rid] = (job, time.monotonic() + job.request.hold_s)
         return None
 
-    def _held_draws(self, book: Book, last: bool) -> list[tuple[Job, Any]]:
+    def _held_draws(self, work: UnitOfWork, last: bool) -> list[tuple[Job, Any]]:
         answers: list[tuple[Job, Any]] = []
         for rid, (job, end) in list(self._held.items()):
-            drawn = _drawn(book, job)
+            drawn = _drawn(work, job)
             if drawn is not None or last or time.monotonic() >= end:
                 del self._held[rid]
-                answers.append((job, drawn or _unfilled(book, job)))
+                answers.append((job, drawn or _unfilled(work, job)))
         return answers
 
     def _forget_held(self, consumer: str) -> None:
@@ -233,21 +233,21 @@ class Writer:
                 del self._held[rid]
 
 
-def _drawn(book: Book, job: Job) -> Batch | None:
-    draw = draws.draw(book, job.request.arguments, job.request.rid)
+def _drawn(work: UnitOfWork, job: Job) -> Batch | None:
+    draw = draws.draw(work, job.request.arguments, job.request.rid)
     if draw is None:
         return None
-    now = (book.index.live[group_id] for group_id in draw.groups)
-    states = tuple(Status(entry.state, entry.cause, entry.times) for entry in now)
+    now = (work.index.live[group_id] for group_id in draw.groups)
+    states = tuple(Status(row.state, row.cause, row.times) for row in now)
     head = DrawHead(draw.draw_id, draw.version, draw.probabilities, draw.weights, states)
     return Batch(head, draw.groups)
 
 
-def _unfilled(book: Book, job: Job) -> DrawHead:
-    return DrawHead(reason=draws.shortage(book, job.request.arguments))
+def _unfilled(work: UnitOfWork, job: Job) -> DrawHead:
+    return DrawHead(reason=draws.shortage(work, job.request.arguments))
 
 
-_VERBS: dict[str, Callable[[Book, Any], Any]] = {
+_VERBS: dict[str, Callable[[UnitOfWork, Any], Any]] = {
     "add_tasks": tasks.add_tasks,
     "resolve": results.resolve,
     "release": leases.release,
@@ -255,5 +255,5 @@ _VERBS: dict[str, Callable[[Book, Any], Any]] = {
     "discard": draws.discard,
     "limit_staleness": learner_version.limit_staleness,
     "set_version": learner_version.set_version,
-    "evict": lambda book, args: retention.evict(book, args.limits),
+    "evict": lambda work, args: retention.evict(work, args.limits),
 }

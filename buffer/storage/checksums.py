@@ -1,4 +1,4 @@
-"""Is a group still what was put? A CRC-32 of every slot result, kept in the group's Entry.
+"""Is a group still what was put? A CRC-32 of every slot result, kept in the group's GroupRow.
 
 It is computed when a result is accepted, and compared when one is put into the same slot again, by
 `verify`, and by whoever reads a store without its service (replay, show, export). The service
@@ -13,7 +13,7 @@ from zlib import crc32
 
 import msgspec
 
-from buffer.storage.rows import Entry
+from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Txn, read_group
 from r3l import codec
 from r3l.errors import RecordError
@@ -27,45 +27,45 @@ def checksum(result: bytes | memoryview) -> int:
     return crc32(codec.result_body(result))
 
 
-def known(entry: Entry) -> dict[tuple[Role, int], int]:
+def known(row: GroupRow) -> dict[tuple[Role, int], int]:
     """The checksum of every resolved slot that has one."""
-    pairs = zip(entry.resolved, entry.checksums, strict=False)  # older entries have fewer
+    pairs = zip(row.resolved, row.checksums, strict=False)  # older rows have fewer
     return {slot: value for slot, value in pairs if value != UNKNOWN}
 
 
-def again(entry: Entry, results: Mapping[tuple[Role, int], bytes]) -> tuple[int, ...]:
-    """The checksums of an entry whose results were encoded anew, as these."""
-    sums = {slot: checksum(results[slot]) for slot in known(entry)}
-    return tuple([sums.get(slot, UNKNOWN) for slot in entry.resolved[: len(entry.checksums)]])
+def again(row: GroupRow, results: Mapping[tuple[Role, int], bytes]) -> tuple[int, ...]:
+    """The checksums of an row whose results were encoded anew, as these."""
+    sums = {slot: checksum(results[slot]) for slot in known(row)}
+    return tuple([sums.get(slot, UNKNOWN) for slot in row.resolved[: len(row.checksums)]])
 
 
-def same(txn: Txn, entry: Entry, result: bytes | memoryview) -> bool:
+def same(txn: Txn, row: GroupRow, result: bytes | memoryview) -> bool:
     """Whether a slot holds this result after all, as an older schema encoded it."""
     sent = codec.decode(SlotResult, result)
-    results = read_group(txn.group_bytes(entry), entry).results
+    results = read_group(txn.group_bytes(row), row).results
     kept = [r for r in results if (r.role, r.slot) == (sent.role, sent.slot)]
     return [codec.encode(r) for r in kept] == [codec.encode(sent)]
 
 
-def read(txn: Txn, entry: Entry) -> Group:
+def read(txn: Txn, row: GroupRow) -> Group:
     """A group as it is now; raises RecordError, with the group and slot, if it was damaged."""
-    data = txn.group_bytes(entry)
+    data = txn.group_bytes(row)
     try:
-        group = read_group(data, entry)
+        group = read_group(data, row)
     except RecordError as error:
-        raise type(error)(f"{entry.group_id}: {error}", **error.facts) from None
-    for problem in damage(txn, entry, data, group):
-        raise RecordError(f"{entry.group_id}: {problem}", group_id=entry.group_id)
+        raise type(error)(f"{row.group_id}: {error}", **error.facts) from None
+    for problem in damage(txn, row, data, group):
+        raise RecordError(f"{row.group_id}: {problem}", group_id=row.group_id)
     return group
 
 
-def damage(txn: Txn, entry: Entry, data: bytes, group: Group) -> Iterator[str]:
+def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
     """What a group, decoded from `data`, has that was never put there."""
-    if codec.encode(replace(group, results=())) != codec.encode(txn.head(entry)):
+    if codec.encode(replace(group, results=())) != codec.encode(txn.head(row)):
         yield "its record is not of the task, plan and actor that its state names"
-    if {(result.role, result.slot) for result in group.results} != set(entry.resolved):
+    if {(result.role, result.slot) for result in group.results} != set(row.resolved):
         yield "its results are not those its state names"
-    sums = known(entry)
+    sums = known(row)
     for result, raw in zip(group.results, _results(data), strict=True):
         expected = sums.get((result.role, result.slot), UNKNOWN)
         if expected not in (UNKNOWN, crc32(raw)):

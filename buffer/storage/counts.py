@@ -17,36 +17,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from buffer.storage.rows import Drop, Entry
+from buffer.storage.rows import Drop, GroupRow
 from r3l.records import GROUP_STATES, Purpose
 
 PURPOSES: tuple[Purpose, ...] = ("train", "eval")
 
 
-def present(entry: Entry) -> dict[str, int]:
+def present(row: GroupRow) -> dict[str, int]:
     """What a group adds while it is in the store."""
-    return {f"group/{entry.purpose}/{entry.state}": 1, "bytes": entry.nbytes}
+    return {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
 
 
-def lasting(entry: Entry) -> dict[str, int]:
+def lasting(row: GroupRow) -> dict[str, int]:
     """What a group adds for as long as the store lives, evicted or not."""
-    return {f"eval_done/{entry.tag}": 1} if entry.purpose == "eval" and entry.closed else {}
+    return {f"eval_done/{row.tag}": 1} if row.purpose == "eval" and row.closed else {}
 
 
-def dropped(entry: Entry) -> Counter[Drop]:
+def dropped(row: GroupRow) -> Counter[Drop]:
     """What of a group will never be trained on: failed slots, and all of it if it expired."""
     lost: Counter[Drop] = Counter()
-    for failure in entry.failures:
+    for failure in row.failures:
         role, cause = failure.split("/", 1)
-        lost[cause, "base" if role == "base" else "distilled", entry.task_id] += 1
-    if entry.state == "expired":
-        lost[entry.cause, "group", entry.task_id] += 1
-        lost[entry.cause, "base", entry.task_id] += entry.done_base
-        lost[entry.cause, "distilled", entry.task_id] += entry.done - entry.done_base
+        lost[cause, "base" if role == "base" else "distilled", row.task_id] += 1
+    if row.state == "expired":
+        lost[row.cause, "group", row.task_id] += 1
+        lost[row.cause, "base", row.task_id] += row.done_base
+        lost[row.cause, "distilled", row.task_id] += row.done - row.done_base
     return +lost
 
 
-def added(before: Entry | None, after: Entry) -> dict[str, int]:
+def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
     """By how much each figure changes when a group goes from one state to another."""
     change = present(after) | lasting(after)
     was = {"made": -1} if before is None else present(before) | lasting(before)
@@ -55,10 +55,10 @@ def added(before: Entry | None, after: Entry) -> dict[str, int]:
     return change
 
 
-def evicted(entry: Entry) -> dict[str, int]:
+def evicted(row: GroupRow) -> dict[str, int]:
     """By how much each figure changes when a group is evicted."""
-    gone = {name: -amount for name, amount in present(entry).items()}
-    return gone | {f"evicted/{entry.purpose}/{entry.state}": 1, "evicted_bytes": entry.nbytes}
+    gone = {name: -amount for name, amount in present(row).items()}
+    return gone | {f"evicted/{row.purpose}/{row.state}": 1, "evicted_bytes": row.nbytes}
 
 
 def held(counts: Mapping[str, int]) -> int:

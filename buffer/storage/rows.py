@@ -18,7 +18,7 @@ DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "disc
 
 
 @dataclass(frozen=True)
-class Entry:
+class GroupRow:
     """The mutable state of one group.
 
     `actor` holds the lease until another takes the group over; "" after it was given back.
@@ -29,7 +29,7 @@ class Entry:
     them, -1 for none; `nbytes`: size of the accepted results; `checksums`: those of `resolved`, as
     in buffer.storage.checksums. `failures`: "role/cause" of every failed slot. `task_index`: place
     of the task in its list. `draw_id`: its latest draw, 0 once that was given back. `steps`:
-    optimizer steps it was trained in (`step`: the only one, in entries of schema 1).
+    optimizer steps it was trained in (`step`: the only one, in rows of schema 1).
     """
 
     group_id: str
@@ -63,12 +63,12 @@ class Entry:
             object.__setattr__(self, "steps", (self.step,))
             object.__setattr__(self, "step", -1)
 
-    def but(self, **changes: Any) -> Entry:
+    def but(self, **changes: Any) -> GroupRow:
         """Itself with other values of these fields; much quicker than dataclasses.replace.
         Raises TypeError for what is no field."""
         if not changes.keys() <= self.__dict__.keys():
-            raise TypeError(f"no fields of an Entry: {changes.keys() - self.__dict__.keys()}")
-        changed = object.__new__(Entry)
+            raise TypeError(f"no fields of an GroupRow: {changes.keys() - self.__dict__.keys()}")
+        changed = object.__new__(GroupRow)
         changed.__dict__.update(self.__dict__, **changes)
         return changed
 
@@ -115,7 +115,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawEntry:
+class DrawRow:
     """One batch handed to a learner and what became of it; never deleted.
 
     `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick.
@@ -135,7 +135,7 @@ class DrawEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerEntry:
+class LedgerRow:
     """The groups an optimizer step was computed from."""
 
     step: int

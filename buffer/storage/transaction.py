@@ -4,7 +4,7 @@
     count     name -> number                   every figure, as in buffer.storage.counts
     task      purpose\\0 tag\\0 index -> Task    in the order of registration
     task_id   purpose\\0 tag\\0 id -> index      makes registration idempotent
-    state     group -> Entry                   all mutable state of a group
+    state     group -> GroupRow                   all mutable state of a group
     live      group -> ''                      groups that can still change
     tomb      group -> ''                      groups that were evicted; their ids are never reused
     part      group\\0 role\\0 slot -> result    accepted results of an unfinished group
@@ -12,8 +12,8 @@
     history   task id\\0 group -> ''            finished groups of a task, oldest first
     tag       purpose\\0 tag\\0 group -> ''    groups of a purpose and tag, oldest first
     drop      cause\\0 what\\0 task -> count   groups and slots that will never be trained on
-    draw      draw -> DrawEntry                every batch handed out
-    ledger    step -> LedgerEntry              every batch trained
+    draw      draw -> DrawRow                every batch handed out
+    ledger    step -> LedgerRow              every batch trained
 
 Group ids and integers sort in the order they were made.
 """
@@ -28,7 +28,7 @@ from typing import Any, get_args
 
 from buffer.storage import counts
 from buffer.storage.layout import SCHEMA, history_key, part_key, tag_prefix, task_key, u64
-from buffer.storage.rows import DrawEntry, Drop, Dropped, Entry, LedgerEntry, Marks, Status
+from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow, LedgerRow, Marks, Status
 from r3l import codec
 from r3l.errors import LimitExceeded, NotFound, StoreError
 from r3l.records import Group, Purpose, Role, SlotResult, Task
@@ -92,15 +92,15 @@ class Txn:
         """
         figures: Counter[str] = Counter(self.marks().counters)
         drops: Counter[Drop] = Counter()
-        for entry in list(self.entries()):
-            if not entry.done_base:
-                group = codec.decode(Group, self.group_bytes(entry))
+        for row in list(self.rows()):
+            if not row.done_base:
+                group = codec.decode(Group, self.group_bytes(row))
                 base = sum(trajectory.role == "base" for trajectory in group.trajectories)
-                entry = replace(entry, done_base=base)
-            figures.update(counts.added(None, entry))
-            drops.update(counts.dropped(entry))
-            self.put_entry(entry)
-            self.set_live(entry)
+                row = replace(row, done_base=base)
+            figures.update(counts.added(None, row))
+            drops.update(counts.dropped(row))
+            self.put_row(row)
+            self.set_live(row)
         for name, number in figures.items():
             self.put_count(name, number)
         for drop, number in drops.items():
@@ -109,39 +109,39 @@ class Txn:
 
     # ── groups ──────────────────────────────────────────────────────────────────────────
 
-    def entry(self, group_id: str) -> Entry | None:
+    def row(self, group_id: str) -> GroupRow | None:
         """The mutable state of a group."""
         data = self.get("state", group_id.encode())
-        return None if data is None else codec.decode(Entry, data)
+        return None if data is None else codec.decode(GroupRow, data)
 
-    def put_entry(self, entry: Entry) -> None:
+    def put_row(self, row: GroupRow) -> None:
         """Write the mutable state of a group."""
-        self.put("state", entry.group_id.encode(), codec.encode_unchecked(entry))
+        self.put("state", row.group_id.encode(), codec.encode_unchecked(row))
 
-    def set_live(self, entry: Entry) -> None:
+    def set_live(self, row: GroupRow) -> None:
         """List a group among those that can still change, or take it off the list."""
-        if entry.closed:
-            self.delete("live", entry.group_id.encode())
+        if row.closed:
+            self.delete("live", row.group_id.encode())
         else:
-            self.put("live", entry.group_id.encode(), b"")
+            self.put("live", row.group_id.encode(), b"")
 
-    def live(self) -> Iterator[Entry]:
+    def live(self) -> Iterator[GroupRow]:
         """Groups that can still change, in the order they were made."""
         for key, _ in self.scan("live", values=False):
-            entry = self.entry(key.decode())
-            if entry is None:
+            row = self.row(key.decode())
+            if row is None:
                 raise StoreError(f"group {key.decode()} is listed as live but has no state")
-            yield entry
+            yield row
 
-    def entries(self, *, backwards: bool = False, skip: Container[str] = ()) -> Iterator[Entry]:
+    def rows(self, *, backwards: bool = False, skip: Container[str] = ()) -> Iterator[GroupRow]:
         """The state of every group but those of `skip`, in the order they were made."""
         for key, data in self.scan("state", backwards=backwards):
             if key.decode() not in skip:
-                yield codec.decode(Entry, data)
+                yield codec.decode(GroupRow, data)
 
-    def add_group(self, entry: Entry) -> None:
+    def add_group(self, row: GroupRow) -> None:
         """List a new group under its purpose and tag."""
-        self.put("tag", tag_prefix(entry.purpose, entry.tag) + entry.group_id.encode(), b"")
+        self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
     def put_part(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
         """Keep one accepted result of an unfinished group."""
@@ -155,26 +155,26 @@ class Txn:
             parts["base" if role == b"base" else "distilled", int(slot)] = data
         return parts
 
-    def seal(self, entry: Entry, last: Parts | None = None, *, parted: bool = True) -> None:
+    def seal(self, row: GroupRow, last: Parts | None = None, *, parted: bool = True) -> None:
         """Turn the parts of a group, with the `last` ones that were not written as such, into
         one immutable record and list it under its task. `parted`: it may have parts."""
-        parts = self.parts(entry.group_id) if parted else {}
+        parts = self.parts(row.group_id) if parted else {}
         for role, slot in parts:
-            self.delete("part", part_key(entry.group_id, role, slot))
-        self.put_record(entry, self._compose(entry, parts | (last or {})))
+            self.delete("part", part_key(row.group_id, role, slot))
+        self.put_record(row, self._compose(row, parts | (last or {})))
 
-    def put_record(self, entry: Entry, record: bytes) -> None:
+    def put_record(self, row: GroupRow, record: bytes) -> None:
         """Write the immutable record of a group and list it under its task."""
-        self.put("group", entry.group_id.encode(), record)
-        self.put("history", history_key(entry.task_id, entry.group_id), b"")
+        self.put("group", row.group_id.encode(), record)
+        self.put("history", history_key(row.task_id, row.group_id), b"")
 
-    def evict(self, entry: Entry) -> None:
+    def evict(self, row: GroupRow) -> None:
         """Remove a closed group; what is left is its id, which stays refused."""
-        key = entry.group_id.encode()
+        key = row.group_id.encode()
         self.delete("group", key)
         self.delete("state", key)
-        self.delete("history", history_key(entry.task_id, entry.group_id))
-        self.delete("tag", tag_prefix(entry.purpose, entry.tag) + key)
+        self.delete("history", history_key(row.task_id, row.group_id))
+        self.delete("tag", tag_prefix(row.purpose, row.tag) + key)
         self.put("tomb", key, b"")
 
     def evicted(self, group_id: str) -> bool:
@@ -197,28 +197,28 @@ class Txn:
             raise NotFound(f"group {group_id} has no record")
         return data
 
-    def group_bytes(self, entry: Entry) -> bytes:
+    def group_bytes(self, row: GroupRow) -> bytes:
         """The group's record as it was written, or as far as it is accepted."""
-        sealed = self.get("group", entry.group_id.encode())
-        return sealed or self._compose(entry, self.parts(entry.group_id))
+        sealed = self.get("group", row.group_id.encode())
+        return sealed or self._compose(row, self.parts(row.group_id))
 
-    def head(self, entry: Entry) -> Group:
+    def head(self, row: GroupRow) -> Group:
         """The group without its results."""
         return Group(
-            group_id=entry.group_id,
-            task=self.task(entry.purpose, entry.tag, entry.task_index),
-            plan=entry.plan,
-            state=entry.state,
-            purpose=entry.purpose,
-            tag=entry.tag,
-            actor=entry.actor,
-            cause=entry.cause,
-            times=entry.times,
-            fingerprints=entry.fingerprints,
+            group_id=row.group_id,
+            task=self.task(row.purpose, row.tag, row.task_index),
+            plan=row.plan,
+            state=row.state,
+            purpose=row.purpose,
+            tag=row.tag,
+            actor=row.actor,
+            cause=row.cause,
+            times=row.times,
+            fingerprints=row.fingerprints,
         )
 
-    def _compose(self, entry: Entry, parts: Parts) -> bytes:
-        return codec.encode_group(self.head(entry), [parts[key] for key in sorted(parts)])
+    def _compose(self, row: GroupRow, parts: Parts) -> bytes:
+        return codec.encode_group(self.head(row), [parts[key] for key in sorted(parts)])
 
     # ── tasks, draws, marks ─────────────────────────────────────────────────────────────
 
@@ -240,14 +240,14 @@ class Txn:
             raise StoreError(f"task {index} of {purpose} {tag!r} is missing from the store")
         return _read_task(data)
 
-    def put_draw(self, draw: DrawEntry) -> None:
+    def put_draw(self, draw: DrawRow) -> None:
         """Write a draw and its outcome."""
         self.put("draw", u64(draw.draw_id), codec.encode_unchecked(draw))
 
-    def draw(self, draw_id: int) -> DrawEntry | None:
+    def draw(self, draw_id: int) -> DrawRow | None:
         """A draw by number."""
         data = self.get("draw", u64(draw_id)) if draw_id >= 0 else None
-        return None if data is None else codec.decode(DrawEntry, data)
+        return None if data is None else codec.decode(DrawRow, data)
 
     def last_draw(self) -> int:
         """The number of the newest draw; 0 for none."""
@@ -265,26 +265,26 @@ class Txn:
             cause, what, task = key.decode().split("\0")
             yield (cause, _WHAT[what], task), int.from_bytes(count, "big")
 
-    def put_ledger(self, entry: LedgerEntry) -> None:
+    def put_ledger(self, row: LedgerRow) -> None:
         """Write what a step was trained on."""
-        self.put("ledger", u64(entry.step), codec.encode(entry))
+        self.put("ledger", u64(row.step), codec.encode(row))
 
-    def ledger(self, step: int) -> LedgerEntry | None:
+    def ledger(self, step: int) -> LedgerRow | None:
         """What a step was trained on."""
         data = self.get("ledger", u64(step)) if 0 <= step < 1 << 64 else None
-        return None if data is None else codec.decode(LedgerEntry, data)
+        return None if data is None else codec.decode(LedgerRow, data)
 
-    def read_ledger(self, data: bytes) -> LedgerEntry:
+    def read_ledger(self, data: bytes) -> LedgerRow:
         """A line of the ledger."""
-        return codec.decode(LedgerEntry, data)
+        return codec.decode(LedgerRow, data)
 
-    def ledger_after(self, version: int) -> Iterator[LedgerEntry]:
+    def ledger_after(self, version: int) -> Iterator[LedgerRow]:
         """Steps, newest first, that made a version later than `version`."""
         for _, data in self.scan("ledger", backwards=True):
-            entry = self.read_ledger(data)
-            if entry.version <= version:
+            row = self.read_ledger(data)
+            if row.version <= version:
                 return
-            yield entry
+            yield row
 
     def drop_ledger(self, step: int) -> None:
         """Forget a step."""
@@ -320,7 +320,7 @@ def not_found(txn: Txn, group_id: str) -> NotFound:
     return NotFound(f"there is no group {group_id!r:.80}")
 
 
-def read_group(data: bytes | memoryview, now: Entry | Status) -> Group:
+def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
     """The immutable record with the state it is in now."""
     group = codec.decode(Group, data)
     return replace(group, state=now.state, cause=now.cause, times=now.times)

@@ -4,8 +4,8 @@
       manifest.json     format, schema, and of every file its rows and SHA-256
       tasks             TaskRow, in the order they were registered
       groups            Group, as it is now
-      states            Entry of the same groups, in the same order
-      draws, ledger     DrawEntry, LedgerEntry
+      states            GroupRow of the same groups, in the same order
+      draws, ledger     DrawRow, LedgerRow
       drops, counts     DropRow, CountRow
       tombs, marks      TombRow, Marks
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from buffer.storage import checksums
-from buffer.storage.rows import DrawEntry, Dropped, Entry, LedgerEntry, Marks
+from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Marks
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from buffer.tools import jsonl, parquet
@@ -50,7 +50,7 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class DropRow:
-    """How often what was lost (Book.drop)."""
+    """How often what was lost (UnitOfWork.drop)."""
 
     cause: str
     what: Dropped
@@ -76,9 +76,9 @@ class TombRow:
 TABLES: dict[str, type[Any]] = {
     "tasks": TaskRow,
     "groups": Group,
-    "states": Entry,
-    "draws": DrawEntry,
-    "ledger": LedgerEntry,
+    "states": GroupRow,
+    "draws": DrawRow,
+    "ledger": LedgerRow,
     "drops": DropRow,
     "counts": CountRow,
     "tombs": TombRow,
@@ -140,8 +140,8 @@ def restore(folder: Path, target: Store) -> dict[str, int]:
     pairs = zip(rows.pop("states"), rows.pop("groups"), strict=True)
     while some := list(islice(pairs, GROUPS_AT_ONCE)):
         with target.write() as txn:
-            for entry, group in some:
-                _put_group(txn, entry, group)
+            for row, group in some:
+                _put_group(txn, row, group)
     with target.write() as txn:  # the last to be written: until then the store has no figures
         for table, records in rows.items():
             for record in records:
@@ -162,9 +162,9 @@ def _tasks(txn: Txn) -> Iterator[TaskRow]:
 
 _GET: dict[str, Callable[[Txn], Iterable[Any]]] = {
     "tasks": _tasks,
-    "groups": lambda txn: (checksums.read(txn, entry) for entry in txn.entries()),
-    "states": lambda txn: txn.entries(),
-    "draws": lambda txn: (codec.decode(DrawEntry, data) for _, data in txn.scan("draw")),
+    "groups": lambda txn: (checksums.read(txn, row) for row in txn.rows()),
+    "states": lambda txn: txn.rows(),
+    "draws": lambda txn: (codec.decode(DrawRow, data) for _, data in txn.scan("draw")),
     "ledger": lambda txn: (txn.read_ledger(data) for _, data in txn.scan("ledger")),
     "drops": lambda txn: (DropRow(*drop, count) for drop, count in txn.drops()),
     "counts": lambda txn: (CountRow(name, number) for name, number in txn.counts().items()),
@@ -182,19 +182,19 @@ _PUT: dict[str, Callable[[Txn, Any], object]] = {
 }
 
 
-def _put_group(txn: Txn, entry: Entry, group: Group) -> None:
-    if entry.group_id != group.group_id:
-        raise UserError(f"states and groups differ: {entry.group_id} beside {group.group_id}")
+def _put_group(txn: Txn, row: GroupRow, group: Group) -> None:
+    if row.group_id != group.group_id:
+        raise UserError(f"states and groups differ: {row.group_id} beside {group.group_id}")
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
-    entry = entry.but(checksums=checksums.again(entry, parts))
-    txn.put_entry(entry)
-    txn.add_group(entry)
-    txn.set_live(entry)
-    if entry.unfinished:
+    row = row.but(checksums=checksums.again(row, parts))
+    txn.put_row(row)
+    txn.add_group(row)
+    txn.set_live(row)
+    if row.unfinished:
         for (role, slot), data in parts.items():
-            txn.put_part(entry.group_id, role, slot, data)
+            txn.put_part(row.group_id, role, slot, data)
     else:
-        txn.put_record(entry, codec.encode(group))
+        txn.put_record(row, codec.encode(group))
 
 
 def _make_empty(folder: Path) -> None:

@@ -14,7 +14,7 @@ import click
 from buffer.client.clients import BufferClient
 from buffer.groups import retention
 from buffer.groups.index import Index
-from buffer.groups.unit_of_work import Book, Settings
+from buffer.groups.unit_of_work import Settings, UnitOfWork
 from buffer.storage.rows import Evicted, Retention
 from buffer.storage.store import Store
 from r3l.errors import UserError
@@ -112,9 +112,9 @@ def _evict(folder: Path, wanted: Retention) -> Evicted:
 
         def step() -> Evicted:
             with store.write() as txn:
-                book = Book(txn, index, Settings(), time.time())
-                gone = retention.evict(book, wanted)
-                book.finish()
+                work = UnitOfWork(txn, index, Settings(), time.time())
+                gone = retention.evict(work, wanted)
+                work.finish()
             return gone
 
         return _until_done(step)

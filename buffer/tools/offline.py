@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from buffer.storage import checksums, counts
-from buffer.storage.rows import Entry
+from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn, not_found
 from r3l.errors import NotFound
@@ -22,8 +22,8 @@ ROW_NAMES = frozenset(
 def rows(store: Store) -> Iterator[dict[str, Any]]:
     """One row of plain values per group, in the order they were made; names are ROW_NAMES."""
     with store.read() as txn:
-        for entry in txn.entries():
-            yield _row(txn, entry)
+        for row in txn.rows():
+            yield _row(txn, row)
 
 
 def figures(store: Store) -> dict[str, Any]:
@@ -45,10 +45,10 @@ def group(store: Store, group_id: str) -> Group:
     Raises RecordError if it is not what was put.
     """
     with store.read() as txn:
-        entry = txn.entry(group_id)
-        if entry is None:
+        row = txn.row(group_id)
+        if row is None:
             raise not_found(txn, group_id)
-        return checksums.read(txn, entry)
+        return checksums.read(txn, row)
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
@@ -70,26 +70,26 @@ def weights(store: Store, step: int) -> dict[str, float]:
     return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
 
 
-def _row(txn: Txn, entry: Entry) -> dict[str, Any]:
-    rewards = entry.rewards or (0.0,)
+def _row(txn: Txn, row: GroupRow) -> dict[str, Any]:
+    rewards = row.rewards or (0.0,)
     return {
-        "group": entry.group_id,
-        "task": entry.task_id,
-        "env": txn.task(entry.purpose, entry.tag, entry.task_index).env,
-        "purpose": entry.purpose,
-        "tag": entry.tag,
-        "state": entry.state,
-        "cause": entry.cause,
-        "actor": entry.actor,
+        "group": row.group_id,
+        "task": row.task_id,
+        "env": txn.task(row.purpose, row.tag, row.task_index).env,
+        "purpose": row.purpose,
+        "tag": row.tag,
+        "state": row.state,
+        "cause": row.cause,
+        "actor": row.actor,
         "reward": max(rewards),
         "mean_reward": sum(rewards) / len(rewards),
         "min_reward": min(rewards),
-        "contrast": entry.contrast,
-        "version": entry.oldest,
-        "slots": entry.plan.base + entry.plan.distilled,
-        "resolved": len(entry.resolved),
-        "done": entry.done,
-        "step": entry.steps[-1] if entry.steps else -1,
-        "uses": len(entry.steps),
-        "bytes": entry.nbytes,
+        "contrast": row.contrast,
+        "version": row.oldest,
+        "slots": row.plan.base + row.plan.distilled,
+        "resolved": len(row.resolved),
+        "done": row.done,
+        "step": row.steps[-1] if row.steps else -1,
+        "uses": len(row.steps),
+        "bytes": row.nbytes,
     }

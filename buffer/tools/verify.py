@@ -10,7 +10,7 @@ from lmdb import verify as lmdb_verify
 
 from buffer.storage import checksums, counts
 from buffer.storage.layout import SCHEMA, history_key, tag_prefix, u64
-from buffer.storage.rows import DrawEntry, Drop, Entry
+from buffer.storage.rows import DrawRow, Drop, GroupRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn, read_group
 from r3l import codec
@@ -28,12 +28,12 @@ def verify(store: Store) -> list[str]:
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
         if problems:  # LMDB reads what it trusts: a page beyond the end would end this process
             return [*problems, "its records were not looked at, since the file itself is damaged"]
-        for entry in txn.entries():
-            trained[entry.group_id] -= len(entry.steps)
-            live += [] if entry.closed else [entry.group_id]
-            figures.update(counts.added(None, entry))
-            drops.update(counts.dropped(entry))
-            problems += _group_problems(txn, entry)
+        for row in txn.rows():
+            trained[row.group_id] -= len(row.steps)
+            live += [] if row.closed else [row.group_id]
+            figures.update(counts.added(None, row))
+            drops.update(counts.dropped(row))
+            problems += _group_problems(txn, row)
         problems += _ledger_problems(txn, trained)
         problems += _draw_problems(txn)
         problems += _list_problems(txn)
@@ -47,20 +47,20 @@ def verify(store: Store) -> list[str]:
     return problems
 
 
-def _group_problems(txn: Txn, entry: Entry) -> Iterator[str]:
-    name = entry.group_id
+def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
+    name = row.group_id
     try:
-        data = txn.group_bytes(entry)
-        record = read_group(data, entry)
-        damage = list(checksums.damage(txn, entry, data, record))
+        data = txn.group_bytes(row)
+        record = read_group(data, row)
+        damage = list(checksums.damage(txn, row, data, record))
     except R3LError as error:
         yield f"{name}: {error}"
         return
     yield from (f"{name}: {problem}" for problem in damage)
-    if entry.state in ("complete", "drawn", "trained") and record.unresolved:
-        yield f"{name}: {entry.state} with unresolved slots"
-    if not entry.unfinished and txn.parts(name):
-        yield f"{name}: {entry.state} with parts left over"
+    if row.state in ("complete", "drawn", "trained") and record.unresolved:
+        yield f"{name}: {row.state} with unresolved slots"
+    if not row.unfinished and txn.parts(name):
+        yield f"{name}: {row.state} with parts left over"
     if txn.evicted(name):
         yield f"{name}: evicted, but still there"
 
@@ -79,7 +79,7 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
     open_draws: dict[int, tuple[str, ...]] = {}
     number = 0
     for number, (key, data) in enumerate(txn.scan("draw"), 1):
-        drawn = codec.decode(DrawEntry, data)
+        drawn = codec.decode(DrawRow, data)
         name = f"draw {drawn.draw_id}"
         if key != u64(drawn.draw_id) or drawn.draw_id != number:
             yield f"draw {number}: missing, {name} is in its place"
@@ -99,7 +99,7 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
         if of is None or (of.outcome, of.step) != ("trained", step.step):
             yield f"step {step.step}: of draw {step.draw_id}, which does not say so"
     held = {(group, draw) for draw, groups in open_draws.items() for group in groups}
-    drawn_now = {(e.group_id, e.draw_id) for e in txn.entries() if e.state == "drawn"}
+    drawn_now = {(e.group_id, e.draw_id) for e in txn.rows() if e.state == "drawn"}
     for group_id, draw_id in sorted(drawn_now - held):
         yield f"{group_id}: drawn by draw {draw_id}, which does not hold it"
     for group_id, draw_id in sorted(held - drawn_now):
@@ -111,12 +111,12 @@ def _list_problems(txn: Txn) -> Iterator[str]:
     too much."""
     tags, history = set[bytes](), set[bytes]()
     wanted = Counter[bytes]()  # by list of tasks, how many there are at least
-    for entry in txn.entries():
-        tags.add(tag_prefix(entry.purpose, entry.tag) + entry.group_id.encode())
-        if not entry.unfinished:
-            history.add(history_key(entry.task_id, entry.group_id))
-        of = tag_prefix(entry.purpose, entry.tag)
-        wanted[of] = max(wanted[of], entry.task_index + 1)
+    for row in txn.rows():
+        tags.add(tag_prefix(row.purpose, row.tag) + row.group_id.encode())
+        if not row.unfinished:
+            history.add(history_key(row.task_id, row.group_id))
+        of = tag_prefix(row.purpose, row.tag)
+        wanted[of] = max(wanted[of], row.task_index + 1)
     ids, tasks = set[tuple[bytes, bytes]](), Counter[bytes]()
     for key, data in txn.scan("task"):
         of, index = key[:-8], key[-8:]
@@ -156,7 +156,7 @@ def _account_problems(txn: Txn, figures: Counter[str], live: list[str]) -> Itera
     listed = [key.decode() for key, _ in txn.scan("live", values=False)]
     if listed != live:
         yield f"live groups: {len(listed)} are listed, {len(live)} there, or others"
-    names = {entry.group_id for entry in txn.entries()}
+    names = {row.group_id for row in txn.rows()}
     for table in ("group", "part"):
         for key, _ in txn.scan(table, values=False):
             if (name := key.split(b"\0")[0].decode()) not in names:

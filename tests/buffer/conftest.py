@@ -14,7 +14,7 @@ import pytest
 from buffer.groups import draws, incoming, learner_version, leases, results, retention
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
-from buffer.groups.unit_of_work import Book, Settings
+from buffer.groups.unit_of_work import Settings, UnitOfWork
 from buffer.storage.store import Store
 from buffer.wire import messages
 from r3l import codec
@@ -79,9 +79,9 @@ class Desk:
 
     def do(self, verb, *arguments, **more):
         with self.store.write() as txn:
-            book = Book(txn, self.index, self.settings, self.now, more.pop("full", ""))
-            result = verb(book, *arguments)
-            book.finish()
+            work = UnitOfWork(txn, self.index, self.settings, self.now, more.pop("full", ""))
+            result = verb(work, *arguments)
+            work.finish()
         return result
 
     def add(self, tasks, purpose="train", tag="", min_version=0):
@@ -131,14 +131,14 @@ class Desk:
         return self.do(draws.discard, messages.Discard(draw_id, cause)).count
 
     def evict(self, limits):
-        return self.do(lambda book: retention.evict(book, limits))
+        return self.do(lambda work: retention.evict(work, limits))
 
     def limit_staleness(self, limit):
         return self.do(learner_version.limit_staleness, messages.LimitStaleness(limit)).count
 
-    def entry(self, group_id):
+    def row(self, group_id):
         with self.store.read() as txn:
-            return txn.entry(group_id)
+            return txn.row(group_id)
 
     def complete(self, version=0, actor="a"):
         """One whole group, as an actor would make it."""

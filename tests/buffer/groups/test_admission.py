@@ -172,7 +172,7 @@ class Simulation:
         if self.drawn is None:
             self.drawn = desk.draw(desk.settings.per_step, self.version)
             for group in self.drawn.groups if self.drawn else ():
-                age = self.version - desk.entry(group).oldest
+                age = self.version - desk.row(group).oldest
                 assert 0 <= age <= desk.settings.max_staleness
         elif self.chance.random() < 0.1:  # the learner dies and comes back
             desk.release_draws()

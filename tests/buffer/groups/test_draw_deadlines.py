@@ -37,7 +37,7 @@ def test_two_consumers_never_share_a_group(make):
     assert not set(ours.groups) & set(theirs.groups)
     assert desk.draw(1) is None and desk.draw(1, consumer="notebook") is None
     assert desk.release_draws("notebook") == 2
-    assert desk.entry(ours.groups[0]).state == "drawn"
+    assert desk.row(ours.groups[0]).state == "drawn"
     assert desk.draw(2).groups == theirs.groups
 
 
@@ -73,7 +73,7 @@ def test_a_consumer_that_speaks_keeps_all_it_drew(make, speak):
         desk.discard(other.draw_id, "not_finite")
     desk.now += 50
     desk.do(leases.notice_lapsed)
-    assert desk.entry(kept.groups[0]).state == "drawn"
+    assert desk.row(kept.groups[0]).state == "drawn"
 
 
 def test_without_a_deadline_draws_are_kept_for_ever(make):
@@ -82,7 +82,7 @@ def test_without_a_deadline_draws_are_kept_for_ever(make):
     desk.do(leases.notice_lapsed)
     desk.now += 1e9
     desk.do(leases.notice_lapsed)
-    assert desk.entry(drawn.groups[0]).state == "drawn"
+    assert desk.row(drawn.groups[0]).state == "drawn"
 
 
 def test_a_service_that_starts_waits_the_whole_time_for_consumers(make):
@@ -93,10 +93,10 @@ def test_a_service_that_starts_waits_the_whole_time_for_consumers(make):
     desk.do(leases.notice_lapsed)
     desk.now += 59
     desk.do(leases.notice_lapsed)
-    assert desk.entry(drawn.groups[0]).state == "drawn"
+    assert desk.row(drawn.groups[0]).state == "drawn"
     desk.now += 2
     desk.do(leases.notice_lapsed)
-    assert desk.entry(drawn.groups[0]).state == "complete"
+    assert desk.row(drawn.groups[0]).state == "complete"
 
 
 def _expired(desk):
@@ -117,7 +117,7 @@ def test_a_late_commit_counts_while_nobody_else_has_had_the_groups(make):
         desk.commit(late.draw_id, 2)
     assert desk.draw(2).groups != late.groups
     assert _ledger(desk) == {1: late.groups}
-    assert desk.set_version(0) == 2 and desk.entry(late.groups[0]).state == "complete"
+    assert desk.set_version(0) == 2 and desk.row(late.groups[0]).state == "complete"
     assert verify(desk.store) == []
 
 
@@ -148,7 +148,7 @@ def test_a_late_discard_drops_only_what_nobody_else_has(make):
     late = _expired(desk)
     other = desk.draw(1, consumer="notebook")
     assert desk.discard(late.draw_id, "not_finite") == 1
-    assert desk.entry(other.groups[0]).state == "drawn"
+    assert desk.row(other.groups[0]).state == "drawn"
 
 
 def test_who_holds_drawn_groups_is_said_to_those_who_wait(make):

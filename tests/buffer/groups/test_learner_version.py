@@ -3,7 +3,7 @@
 import pytest
 
 from buffer.groups.samplers import Sampling
-from buffer.groups.unit_of_work import Book
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import group_drops
 from buffer.wire import messages
 from r3l.errors import Conflict
@@ -39,9 +39,9 @@ def test_a_batch_whose_groups_are_gone_is_drawn_anew(desk, tasks):
     draw = desk.draw(2, version=0)
     desk.release_draws()
     with desk.store.write() as txn:
-        book = Book(txn, desk.index, desk.settings, desk.now)
-        book.expire(book.entry(draw.groups[0]), "stale")
-        book.finish()
+        work = UnitOfWork(txn, desk.index, desk.settings, desk.now)
+        work.expire(work.row(draw.groups[0]), "stale")
+        work.finish()
     assert set(desk.draw(2, version=0).groups) < set(groups) - {draw.groups[0]}
 
 

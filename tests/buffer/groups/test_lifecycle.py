@@ -29,7 +29,7 @@ def test_a_finished_group_is_one_record_and_its_parts_are_gone(desk, tasks, done
     desk.put(group, SlotResult("base", 1, "failed", cause="engine"))
     with desk.store.read() as txn:
         assert txn.count("part") == 0
-        record = read_group(txn.group_bytes(txn.entry(group)), txn.entry(group))
+        record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
     assert record.state == "complete" and record.fingerprints == {0: "abc"}
     assert [r.status for r in record.results] == ["done", "failed"]
     assert set(record.times) == {"leased", "filling", "complete"}
@@ -45,7 +45,7 @@ def test_a_put_that_is_sent_again_changes_nothing_even_after_training(desk, task
     desk.commit(desk.draw(1).draw_id, 1)
     again = desk.put(group, done("base", 1), actor="somebody else")
     assert (again.new, again.complete) == (False, True)
-    assert desk.entry(group).state == "trained"
+    assert desk.row(group).state == "trained"
 
 
 def test_several_results_are_put_together_or_not_at_all(desk, tasks, done):
@@ -54,12 +54,12 @@ def test_several_results_are_put_together_or_not_at_all(desk, tasks, done):
     for bad in ([done("base", 0), done("base", 3)], [done("base", 0)] * 2):
         with pytest.raises(RecordError):
             desk.put(group, bad)
-    assert desk.entry(group).resolved == ()
+    assert desk.row(group).resolved == ()
     assert desk.put(group, done("base", 1)).new == 1
     ack = desk.put(group, [done("base", slot) for slot in (2, 1, 0)])
     assert (ack.new, ack.complete) == (2, True)
     with desk.store.read() as txn:
-        record = read_group(txn.group_bytes(txn.entry(group)), txn.entry(group))
+        record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
         assert txn.count("part") == 0
     assert [(r.role, r.slot) for r in record.results] == [("base", slot) for slot in range(3)]
 
@@ -78,7 +78,7 @@ def test_a_slot_with_nothing_to_show_is_resolved_as_failed_or_skipped(desk, task
         desk.resolve(group, "distilled", 0, "x" * 81)
     assert desk.resolve(group, "distilled", 0).complete
     with desk.store.read() as txn:
-        record = read_group(txn.group_bytes(txn.entry(group)), txn.entry(group))
+        record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
     assert [(r.status, r.cause) for r in record.results] == [
         ("done", ""), ("failed", "engine"), ("not_triggered", "")
     ]  # fmt: skip
@@ -155,7 +155,7 @@ def test_the_longest_cause_of_the_longest_task_id_can_be_counted(desk, tasks):
     with pytest.raises(LimitExceeded, match="80 bytes"):
         desk.put(group, SlotResult("base", 0, "failed", cause="\N{SNOWMAN}" * 80))
     desk.put(group, SlotResult("base", 0, "failed", cause="c" * 80))
-    assert desk.entry(group).state == "expired"
+    assert desk.row(group).state == "expired"
 
 
 def test_a_group_without_any_trajectory_is_expired_with_its_cause(desk, tasks):
@@ -163,7 +163,7 @@ def test_a_group_without_any_trajectory_is_expired_with_its_cause(desk, tasks):
     group = desk.lease(plan=GroupPlan(1, 1)).group_id
     desk.put(group, SlotResult("base", 0, "failed", cause="env"))
     desk.put(group, SlotResult("distilled", 0, "not_triggered"))
-    assert desk.entry(group).state == "expired"
+    assert desk.row(group).state == "expired"
     assert (
         counts.group_drops(desk.index.drops) == {"no_trajectories": 1} and desk.index.in_flight == 0
     )
@@ -182,7 +182,7 @@ def test_no_drawn_group_is_older_than_the_limit_and_the_dropped_are_counted(desk
     old, edge = desk.complete(version=0), desk.complete(version=1)
     desk.set_version(1)  # a learner may draw before it has committed the step
     assert desk.draw(1, version=2).groups == (edge,)
-    assert desk.entry(old).cause == "stale"
+    assert desk.row(old).cause == "stale"
     assert counts.group_drops(desk.index.drops) == {"stale": 1}
 
 
@@ -192,10 +192,10 @@ def test_a_draw_at_a_version_that_nobody_can_have_is_refused_and_drops_nothing(d
     for version, error in ((-1, RecordError), (2, Conflict), (1 << 40, Conflict)):
         with pytest.raises(error, match=f"draw at version {version}: "):
             desk.draw(1, version=version)
-    assert desk.entry(group).state == "complete"
+    assert desk.row(group).state == "complete"
     desk.set_version(1)
     assert desk.draw(1, version=2) is None  # one step ahead of what was committed
-    assert desk.entry(group).cause == "stale"
+    assert desk.row(group).cause == "stale"
 
 
 def test_a_draw_that_can_never_be_filled_is_refused(desk):
@@ -442,7 +442,7 @@ def test_bad_requests_are_refused_and_leave_no_trace(desk, tasks, done):
         desk.add(tasks(1), tag="x")
     with pytest.raises(RecordError):
         desk.set_version(-1)
-    assert desk.entry(group).resolved == () and desk.index.in_flight == 1
+    assert desk.row(group).resolved == () and desk.index.in_flight == 1
     with desk.store.read() as txn:
         assert txn.count("task") == 2
 
@@ -452,5 +452,5 @@ def test_two_engines_that_disagree_about_a_version_leave_evidence(desk, tasks, d
     group = desk.lease(plan=GroupPlan(3)).group_id
     for slot, digest in enumerate(["one", "two", "one"]):
         desk.put(group, done("base", slot), fingerprint=(4, digest))
-    assert desk.entry(group).fingerprints == {4: "one|two"}
+    assert desk.row(group).fingerprints == {4: "one|two"}
     assert desk.index.counts["fingerprint_conflicts"] == 1

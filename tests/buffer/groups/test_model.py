@@ -238,13 +238,13 @@ class Lives(RuleBasedStateMachine):
             assert counts[f"group/train/{state}"] == there, state
         assert counts["made"] == len(self.states) + len(self.evicted)
         for group, slots in self.slots.items():
-            data = txn.group_bytes(txn.entry(group))
+            data = txn.group_bytes(txn.row(group))
             kept = {r.slot: codec.encode(r) for r in codec.decode(Group, data).results}
             assert kept == slots
             if self.states[group] not in ("leased", "filling"):
                 assert self.records.setdefault(group, data) == data
         assert all(txn.evicted(group) for group in self.evicted)
-        assert {entry.step: entry.groups for entry in txn.ledger_after(-1)} == self.steps
+        assert {row.step: row.groups for row in txn.ledger_after(-1)} == self.steps
         assert counts["draws"] == txn.count("draw") == len(self.outcomes)
         assert {draw: txn.draw(draw).outcome for draw in self.outcomes} == self.outcomes
 
@@ -266,7 +266,7 @@ class Lives(RuleBasedStateMachine):
     def _expire_hopeless(self):
         """What the service drops when it looks for leases that ran out."""
         for group in self._unfinished():
-            if self.desk.entry(group).state == "expired":
+            if self.desk.row(group).state == "expired":
                 assert self.version - self.oldest[group] > ETA
                 self.states[group] = "expired"
 

@@ -31,7 +31,7 @@ def filled(make_desk, tasks, done):
 
 def _numbers(desk, verb, *asked):
     with desk.store.read() as txn:
-        return [int(entry.group_id[1:]) for entry in verb(txn, *asked)]
+        return [int(row.group_id[1:]) for row in verb(txn, *asked)]
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_the_history_of_a_task_has_what_was_attempted_and_finished(filled):
 
 def test_more_than_an_answer_can_hold_is_refused_with_the_limit(filled, monkeypatch):
     with filled.store.read() as txn:
-        entries = queries.query(txn, AskQuery("train", None, "trained", 2))
-        size = sum(map(len, queries.records(txn, entries)))
+        rows = queries.query(txn, AskQuery("train", None, "trained", 2))
+        size = sum(map(len, queries.records(txn, rows)))
         monkeypatch.setattr(queries, "ANSWER_LIMIT", size)
-        assert len(queries.records(txn, entries)) == 2
+        assert len(queries.records(txn, rows)) == 2
         monkeypatch.setattr(queries, "ANSWER_LIMIT", size - 1)
         with pytest.raises(LimitExceeded, match=f"more than {size - 1} bytes; ask for fewer"):
-            queries.records(txn, entries)
+            queries.records(txn, rows)
 
 
 def test_losses_by_task_name_the_tasks_that_lost_most():

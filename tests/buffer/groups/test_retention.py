@@ -31,7 +31,7 @@ def _trained(desk, count=2):
 
 def _evict(desk, most=retention.CHUNK, **limits):
     limits = Retention(**{"grace_s": 0.0} | limits)
-    return desk.do(lambda book: retention.evict(book, limits, most))
+    return desk.do(lambda work: retention.evict(work, limits, most))
 
 
 def _there(desk):
@@ -66,7 +66,7 @@ def test_each_limit_alone_does_what_it_says(roomy):
     for _ in range(4):
         batches.append(_trained(roomy))
         roomy.now += 100
-    size = roomy.entry(batches[0][0]).nbytes
+    size = roomy.row(batches[0][0]).nbytes
     assert _evict(roomy, nbytes=7 * size).last == batches[0][0]
     assert _evict(roomy, age_s=350.0).last == batches[0][1]
     assert _evict(roomy, versions=2).last == batches[1][1]
@@ -112,11 +112,11 @@ def test_task_history_and_tags_forget_what_is_gone(roomy, tasks, done):
     evaluated = roomy.lease().group_id
     roomy.put(evaluated, done())
     groups = _trained(roomy, 8)
-    task = roomy.entry(groups[-1]).task_id
+    task = roomy.row(groups[-1]).task_id
     _evict(roomy, groups=1)
     with roomy.store.read() as txn:
         found = queries.history(txn, AskHistory(task, 9, True))
-        assert [entry.group_id for entry in found] == [groups[-1]]
+        assert [row.group_id for row in found] == [groups[-1]]
         assert txn.count("history") == txn.count("tag") == txn.count("group") == 1
     assert roomy.index.eval_done == {"x": 1}
 
@@ -169,7 +169,7 @@ def test_a_dry_run_says_what_the_real_run_does(roomy, done):
             said = retention.summary(list(retention.plan(txn, limits, roomy.now)))
         did = rows.Evicted(more=True)
         while did.more:
-            did += roomy.do(lambda book, these=limits: retention.evict(book, these, most=5))
+            did += roomy.do(lambda work, these=limits: retention.evict(work, these, most=5))
         assert did == said
     assert verify(roomy.store) == []
 
@@ -180,14 +180,14 @@ def test_ten_times_its_size_later_the_file_is_hardly_larger_than_the_limit(make_
     limits, result = Retention(nbytes=8 << 20, grace_s=0.0), done(length=8192)
     data = codec.encode(result)
 
-    def turn(book, step):
+    def turn(work, step):
         for number in range(8):
             ask = messages.AskLease("a", 0, GroupPlan(1), {})
-            group = leases.lease(book, ask, f"{step}-{number}").group_id
-            results.put(book, messages.Put(group, "a", None), [incoming.check(data)], [data])
-        drawn = draws.draw(book, messages.AskDraw(8, 0, "learner"), f"{step}")
-        draws.commit(book, messages.Commit(drawn.draw_id, step, 0))
-        retention.evict(book, limits)
+            group = leases.lease(work, ask, f"{step}-{number}").group_id
+            results.put(work, messages.Put(group, "a", None), [incoming.check(data)], [data])
+        drawn = draws.draw(work, messages.AskDraw(8, 0, "learner"), f"{step}")
+        draws.commit(work, messages.Commit(drawn.draw_id, step, 0))
+        retention.evict(work, limits)
 
     for step in range(1, 10 * limits.nbytes // (8 * len(data)) + 2):
         desk.do(turn, step)

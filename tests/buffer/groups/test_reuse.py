@@ -37,7 +37,7 @@ def test_a_group_is_trained_as_often_as_allowed_and_never_once_more(make):
         assert _train(desk, step).groups == ("g0000000001", "g0000000002")
     desk.reopen()
     assert _train(desk, 4) is None
-    assert desk.entry("g0000000001").steps == (1, 2, 3)
+    assert desk.row("g0000000001").steps == (1, 2, 3)
     assert verify(desk.store) == []
 
 
@@ -69,7 +69,7 @@ def test_it_is_not_drawn_once_it_is_too_old_and_that_is_no_loss(make):
     _train(desk, 1)
     desk.set_version(4)
     assert desk.draw(2, version=4) is None
-    assert desk.index.drops == {} and desk.entry("g0000000001").state == "trained"
+    assert desk.index.drops == {} and desk.row("g0000000001").state == "trained"
 
 
 def test_given_back_it_is_what_it_was_before_the_draw(make):
@@ -78,7 +78,7 @@ def test_given_back_it_is_what_it_was_before_the_draw(make):
     desk.draw(2, version=1)
     desk.reopen()
     assert desk.release_draws() == 2
-    assert desk.entry("g0000000001").state == "trained"
+    assert desk.row("g0000000001").state == "trained"
     assert _train(desk, 2) is not None and _train(desk, 3) is None
 
 
@@ -86,8 +86,8 @@ def test_forgotten_steps_give_their_uses_back(make):
     desk = make(reuse=2)
     _train(desk, 1), _train(desk, 2)
     assert desk.set_version(0) == 4
-    assert desk.entry("g0000000001").steps == ()
-    assert desk.entry("g0000000001").state == "complete"
+    assert desk.row("g0000000001").steps == ()
+    assert desk.row("g0000000001").state == "complete"
     for step in (1, 2):
         assert _train(desk, step) is not None
     assert _train(desk, 3) is None

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from buffer.groups import samplers
 from buffer.groups.samplers import FLOOR, Sampling
-from buffer.storage.rows import Entry
+from buffer.storage.rows import GroupRow
 from r3l.errors import UserError
 from r3l.records import GroupPlan
 
 
-def _entry(number, oldest=0, rewards=(0.0,), uses=0):
-    return Entry(
+def _row(number, oldest=0, rewards=(0.0,), uses=0):
+    return GroupRow(
         group_id=f"g{number:010d}",
         task_id="t",
         task_index=0,
@@ -28,17 +28,17 @@ def _entry(number, oldest=0, rewards=(0.0,), uses=0):
 
 
 def _number(pick):
-    return int(pick.entry.group_id[1:])
+    return int(pick.row.group_id[1:])
 
 
-MANY = [_entry(i, oldest=i * 7 % 5, rewards=(0.0, i % 3 / 2)) for i in range(20)]
+MANY = [_row(i, oldest=i * 7 % 5, rewards=(0.0, i % 3 / 2)) for i in range(20)]
 
 
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
 @pytest.mark.parametrize("count", [1, 7, 20])
 def test_every_sampler_picks_exactly_as_many_different_groups(name, count):
     picked = samplers.make(Sampling(name)).pick(MANY, count, samplers.chance(3, 1))
-    assert len({pick.entry.group_id for pick in picked}) == len(picked) == count
+    assert len({pick.row.group_id for pick in picked}) == len(picked) == count
 
 
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
@@ -60,17 +60,17 @@ def test_another_seed_and_another_draw_pick_other_groups(name):
 
 
 def test_contrast_is_how_far_rewards_lie_apart_wherever_they_lie():
-    assert _entry(1, rewards=(0.75, 0.5, 0.625)).contrast == 0.25
-    assert _entry(1, rewards=(-3.0, -1.0)).contrast == 2.0
-    assert _entry(1, rewards=(0.9,)).contrast == _entry(1, rewards=()).contrast == 0.0
+    assert _row(1, rewards=(0.75, 0.5, 0.625)).contrast == 0.25
+    assert _row(1, rewards=(-3.0, -1.0)).contrast == 2.0
+    assert _row(1, rewards=(0.9,)).contrast == _row(1, rewards=()).contrast == 0.0
 
 
 def test_orders_are_what_their_names_say():
-    entries = [_entry(1, 5), _entry(2, 3), _entry(3, 5), _entry(4, 4)]
+    rows = [_row(1, 5), _row(2, 3), _row(3, 5), _row(4, 4)]
     chance = samplers.chance(0, 0)
 
     def picks(name):
-        return [_number(pick) for pick in samplers.make(Sampling(name)).pick(entries, 3, chance)]
+        return [_number(pick) for pick in samplers.make(Sampling(name)).pick(rows, 3, chance)]
 
     assert picks("fifo") == [1, 2, 3]
     assert picks("deadline") == [2, 4, 1]
@@ -93,11 +93,11 @@ def _chi_square(counts, probabilities):
     ],
 )
 def test_groups_come_as_often_as_their_reported_probability(sampling, contrasts, expected, draws):
-    entries = [_entry(i, rewards=(0.0, reward)) for i, reward in enumerate(contrasts)]
+    rows = [_row(i, rewards=(0.0, reward)) for i, reward in enumerate(contrasts)]
     sampler, rng = samplers.make(sampling), np.random.default_rng(0)
-    counts = np.zeros(len(entries))
+    counts = np.zeros(len(rows))
     for _ in range(draws):
-        (pick,) = sampler.pick(entries, 1, lambda: rng)
+        (pick,) = sampler.pick(rows, 1, lambda: rng)
         counts[_number(pick)] += 1
     probabilities = np.array(expected) / np.sum(expected)
     assert abs(pick.probability - probabilities[_number(pick)]) < 1e-9
@@ -106,7 +106,7 @@ def test_groups_come_as_often_as_their_reported_probability(sampling, contrasts,
 
 def test_every_further_group_is_picked_in_proportion_from_those_left():
     weights = np.array([0.5, 1.0, 2.0]) + FLOOR
-    entries = [_entry(i, rewards=(0.0, w - FLOOR)) for i, w in enumerate(weights)]
+    rows = [_row(i, rewards=(0.0, w - FLOOR)) for i, w in enumerate(weights)]
     sampler, rng = samplers.make(Sampling("prioritised")), np.random.default_rng(1)
     orders = list(itertools.permutations(range(3), 2))
     expected = [
@@ -114,7 +114,7 @@ def test_every_further_group_is_picked_in_proportion_from_those_left():
     ]
     counts = np.zeros(len(orders))
     for _ in range(10_000):
-        counts[orders.index(tuple(map(_number, sampler.pick(entries, 2, lambda: rng))))] += 1
+        counts[orders.index(tuple(map(_number, sampler.pick(rows, 2, lambda: rng))))] += 1
     assert _chi_square(counts, expected) < 20.5  # 5 degrees of freedom, p = 0.001
 
 
@@ -124,22 +124,22 @@ def test_every_further_group_is_picked_in_proportion_from_those_left():
     beta=st.floats(0, 1),
 )
 def test_probabilities_are_exact_and_weights_undo_them(contrasts, alpha, beta):
-    entries = [_entry(i, rewards=(0.0, c)) for i, c in enumerate(contrasts)]
+    rows = [_row(i, rewards=(0.0, c)) for i, c in enumerate(contrasts)]
     sampler = samplers.make(Sampling("prioritised", alpha=alpha, beta=beta))
-    picks = sampler.pick(entries, len(entries), samplers.chance(0, 1))
+    picks = sampler.pick(rows, len(rows), samplers.chance(0, 1))
     exact = (np.array(contrasts) + FLOOR) ** alpha
     exact /= exact.sum()
     for pick in picks:
         assert abs(pick.probability - exact[_number(pick)]) < 1e-9
-        n_p = len(entries) * exact[_number(pick)]
+        n_p = len(rows) * exact[_number(pick)]
         assert pick.weight == pytest.approx(n_p**-beta, rel=1e-9)
     assert sum(pick.probability for pick in picks) == pytest.approx(1.0)
 
 
 def test_a_group_loses_its_priority_linearly_with_every_use():
     sampler = samplers.make(Sampling("prioritised", reuse=9, decay=0.25))
-    entries = [_entry(i, rewards=(0.0, 1.0), uses=uses) for i, uses in enumerate([0, 1, 4, 6])]
-    picks = sampler.pick(entries, 4, samplers.chance(0, 1))
+    rows = [_row(i, rewards=(0.0, 1.0), uses=uses) for i, uses in enumerate([0, 1, 4, 6])]
+    picks = sampler.pick(rows, 4, samplers.chance(0, 1))
     shares = {_number(pick): pick.probability for pick in picks}
     total = 1 + 0.75 + 4 * FLOOR
     wanted = [(1 + FLOOR) / total, (0.75 + FLOOR) / total, FLOOR / total, FLOOR / total]

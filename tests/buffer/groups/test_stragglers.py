@@ -18,7 +18,7 @@ def desk(make_desk, tasks):
 
 def _record(desk, group):
     with desk.store.read() as txn:
-        return read_group(txn.group_bytes(txn.entry(group)), txn.entry(group))
+        return read_group(txn.group_bytes(txn.row(group)), txn.row(group))
 
 
 def test_after_its_deadline_a_group_with_a_quorum_is_completed_and_says_without_whom(desk, done):
@@ -41,7 +41,7 @@ def test_the_put_that_makes_the_quorum_after_the_deadline_completes_the_group(de
     desk.put(group, done("base", 0))
     desk.now += 61
     desk.put(group, done("distilled", 0))
-    assert desk.entry(group).state == "filling"
+    assert desk.row(group).state == "filling"
     assert desk.put(group, done("base", 1)).complete
     assert _record(desk, group).stragglers == [("base", 2)]
 
@@ -52,7 +52,7 @@ def test_failed_attempts_and_retries_make_no_quorum(desk, done):
     desk.resolve(group, "base", 1, "env")
     desk.now += 61
     desk.lease("b")
-    assert desk.entry(group).state == "filling"
+    assert desk.row(group).state == "filling"
 
 
 def test_a_straggler_that_arrives_later_changes_nothing(desk, done):
@@ -87,4 +87,4 @@ def test_without_a_deadline_every_slot_is_waited_for(make_desk, tasks, done):
     desk.renew([group])
     desk.now += 5
     desk.lease("b")
-    assert desk.entry(group).state == "filling"
+    assert desk.row(group).state == "filling"

@@ -184,12 +184,12 @@ def test_a_group_larger_than_the_limit_is_refused_and_what_was_accepted_stays(
     desk.put(group, done("base", 0, length=900_000))
     with pytest.raises(LimitExceeded, match=r"group g0000000001: \d+ bytes; limit \d+"):
         desk.put(group, done("base", 1, length=900_000))
-    assert desk.entry(group).resolved == (("base", 0),)
-    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.entry(group).nbytes)
+    assert desk.row(group).resolved == (("base", 0),)
+    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
     desk.resolve(group, "base", 1, "x" * results.CAUSE_LIMIT)  # a failure always has room
     desk.put(group, SlotResult("base", 2, "failed", cause="too_large"))
-    assert desk.entry(group).state == "complete"
-    assert desk.entry(group).nbytes < codec.RECORD_LIMIT
+    assert desk.row(group).state == "complete"
+    assert desk.row(group).nbytes < codec.RECORD_LIMIT
 
 
 def test_a_client_with_more_requests_than_a_client_may_have_is_patient_not_refused(serve):

@@ -18,7 +18,7 @@ import numpy as np
 from buffer.groups import retention
 from buffer.groups.samplers import Sampling
 from buffer.storage import checksums
-from buffer.storage.rows import DrawEntry, Retention
+from buffer.storage.rows import DrawRow, Retention
 from r3l import codec
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
 from tests.buffer.conftest import Desk, _done
@@ -69,7 +69,7 @@ def fill(desk):
     for reward in (0.0, 1.0):
         whole(0, GroupPlan(1), _done(reward=reward))
     desk.commit(desk.draw(2).draw_id, 1)
-    desk.do(lambda book: retention.evict(book, Retention(groups=1, grace_s=0.0)))
+    desk.do(lambda work: retention.evict(work, Retention(groups=1, grace_s=0.0)))
     failed = SlotResult("base", 1, "failed", cause="env")
     whole(1, GroupPlan(2, 1), retried(), failed, _done(version=1, reward=1.0))
     whole(1, GroupPlan(1, 1), skipped(), _done(version=1, length=300))
@@ -97,9 +97,9 @@ def fill(desk):
 def contents(store):
     """Everything of a store that its readers can see, as plain JSON values."""
     with store.read() as txn:
-        draws = [codec.decode(DrawEntry, data) for _, data in txn.scan("draw")]
+        draws = [codec.decode(DrawRow, data) for _, data in txn.scan("draw")]
         return {
-            "groups": [plain(checksums.read(txn, entry)) for entry in txn.entries()],
+            "groups": [plain(checksums.read(txn, row)) for row in txn.rows()],
             "draws": [plain(draw) for draw in draws],
             "ledger": [plain(txn.read_ledger(data)) for _, data in txn.scan("ledger")],
             "tombs": [key.decode() for key, _ in txn.scan("tomb")],

@@ -68,17 +68,17 @@ def test_whichever_byte_is_damaged_a_group_is_refused_or_as_it_was(filled):
     chance, key = random.Random(1), b"g0000000001"
     refused = 0
     with filled.store.write() as txn:
-        entry, sound = txn.entry(key.decode()), txn.get("group", key)
-        expected = codec.encode(read_group(sound, entry))
+        row, sound = txn.row(key.decode()), txn.get("group", key)
+        expected = codec.encode(read_group(sound, row))
         for at in range(len(sound)):
             value = bytearray(sound)
             value[at] ^= 1 << chance.randrange(8)
             txn.put("group", key, bytes(value))
             try:
-                assert codec.encode(checksums.read(txn, entry)) == expected, at
+                assert codec.encode(checksums.read(txn, row)) == expected, at
             except R3LError:
                 refused += 1
-    assert refused > 0.95 * len(sound)  # all but the times and the state, which Entry holds
+    assert refused > 0.95 * len(sound)  # all but the times and the state, which GroupRow holds
 
 
 def test_what_was_imported_is_guarded_like_what_was_put(filled, tmp_path):
@@ -112,7 +112,7 @@ def test_another_result_for_a_resolved_slot_is_refused_with_all_that_came_along(
         filled.resolve("g0000000002", "base", 1, "env")
     with pytest.raises(Conflict, match="already"):
         filled.put("g0000000001", done("base", 1))
-    assert filled.entry("g0000000002").resolved == (("base", 1),)
+    assert filled.row("g0000000002").resolved == (("base", 1),)
     assert filled.resolve("g0000000001", "base", 1, "env").new == 0
     assert verify(filled.store) == []
 
@@ -155,19 +155,19 @@ def test_results_of_an_older_store_have_no_checksum_and_later_ones_do(make_desk,
     unpack(tmp_path / "store", "schema-1")
     desk = make_desk(per_step=2)
     group = "g0000000005"
-    assert desk.entry(group).resolved == (("base", 0),) and desk.entry(group).checksums == ()
+    assert desk.row(group).resolved == (("base", 0),) and desk.row(group).checksums == ()
     assert desk.put(group, done("base", 0, reward=0.125), "anybody").new == 0
     desk.now += 11
     desk.lease("b", 1, GroupPlan(2))
     assert desk.put(group, done("base", 1, version=1), "b").complete
-    assert desk.entry(group).checksums[0] == checksums.UNKNOWN
+    assert desk.row(group).checksums[0] == checksums.UNKNOWN
     with pytest.raises(Conflict):
         desk.put(group, done("base", 1, version=1, reward=0.125), "b")
     archive.export(desk.store, tmp_path / "out", "parquet")
     copy = Store(tmp_path / "copy", map_gib=0.25)
     archive.restore(tmp_path / "out", copy)
     with copy.read() as txn:
-        assert txn.entry(group) == desk.entry(group)
+        assert txn.row(group) == desk.row(group)
     copy.close()
     assert verify(desk.store) == []
 

@@ -129,8 +129,8 @@ def test_a_record_of_a_later_schema_is_named_and_harms_no_other(make_desk, tmp_p
     assert f"g0000000004: record of schema {codec.SCHEMA + 1}" in problem
     with desk.store.read() as txn:
         with pytest.raises(SchemaVersionError):
-            checksums.read(txn, txn.entry("g0000000004"))
-        assert checksums.read(txn, txn.entry("g0000000003")).state == "drawn"
+            checksums.read(txn, txn.row("g0000000004"))
+        assert checksums.read(txn, txn.row("g0000000003")).state == "drawn"
 
 
 # ── schema 1, before figures, lists of live groups and checksums ───────────────────────────
@@ -157,7 +157,7 @@ def test_a_store_of_schema_1_goes_on_where_it_was(make_desk, tmp_path, done):
     assert counts.group_drops(desk.index.drops) == {
         "no_trajectories": 1
     } and desk.index.eval_done == {"eval@0": 1}
-    assert desk.entry("g0000000002").fingerprints == {0: "abc"}
+    assert desk.row("g0000000002").fingerprints == {0: "abc"}
     desk.now += 11
     taken = desk.lease("b", 1, GroupPlan(2))
     assert taken.group_id == "g0000000005" and len(taken.accepted) == 1

@@ -38,7 +38,7 @@ def _records(store):
 def _results(store):
     """Every slot result of every group, encoded; SHA-256 of each."""
     with store.read() as txn:
-        ids = [entry.group_id for entry in txn.entries()]
+        ids = [row.group_id for row in txn.rows()]
     return {
         (group_id, result.role, result.slot): hashlib.sha256(codec.encode(result)).hexdigest()
         for group_id in ids
@@ -102,7 +102,7 @@ def test_a_discarded_group_keeps_its_record_and_an_evicted_one_takes_no_other_al
     before = _records(filled.store)
     filled.discard(6, "nonfinite")
     assert _records(filled.store) == before
-    gone = filled.do(lambda book: retention.evict(book, Retention(groups=3, grace_s=0.0)))
+    gone = filled.do(lambda work: retention.evict(work, Retention(groups=3, grace_s=0.0)))
     after = _records(filled.store)
     assert gone.groups > 1 and len(after) == len(before) - gone.groups
     assert after.items() <= before.items()
@@ -111,7 +111,7 @@ def test_a_discarded_group_keeps_its_record_and_an_evicted_one_takes_no_other_al
 def test_results_stay_as_they_were_put_when_they_become_a_record(filled, done):
     before = _results(filled.store)
     filled.put("g0000000010", done("base", 1, version=2), "b")
-    assert filled.entry("g0000000010").state == "complete"
+    assert filled.row("g0000000010").state == "complete"
     after = _results(filled.store)
     assert before.items() <= after.items() and len(after) == len(before) + 1
 

@@ -107,7 +107,7 @@ def test_a_copy_made_while_serving_is_a_whole_store(desk, tasks, tmp_path):
         desk.store.copy(tmp_path / "copy")
     copied = Store(tmp_path / "copy", read_only=True)
     with copied.read() as txn:
-        assert [e.group_id for e in txn.entries()] == groups
+        assert [e.group_id for e in txn.rows()] == groups
     copied.close()
     assert verify.verify(str(tmp_path / "copy")) == []
 

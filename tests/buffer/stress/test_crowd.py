@@ -79,7 +79,7 @@ def test_what_is_acknowledged_in_large_batches_survives_kills(serve, tasks, done
     store = Store(served[0].folder, read_only=True)
     assert verify(store) == []
     with store.read() as txn:
-        assert [txn.entry(g).rewards for g, _ in acked] == [(reward,) for _, reward in acked]
+        assert [txn.row(g).rewards for g, _ in acked] == [(reward,) for _, reward in acked]
         assert len({g for g, _ in acked}) == len(acked) == txn.counts()["puts"]
     commits = store._env.info()["last_txnid"]
     print(f"crowd: {len(acked)} acknowledged puts in {commits} commits, {len(served) - 1} kills")

@@ -53,9 +53,9 @@ class Window:
     def commit(self, draw_id, step):
         self.client.commit(draw_id, step, step)
 
-    def entry(self, group_id):
+    def row(self, group_id):
         with self.store.read() as txn:
-            return txn.entry(group_id)
+            return txn.row(group_id)
 
     def _kill_it_again_and_again(self):
         chance = random.Random(self.served.process.pid)

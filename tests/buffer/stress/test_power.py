@@ -120,11 +120,11 @@ def _lost(store, when, run):
     with store.read() as txn:
         for acked, group_id, slot, length in run.slots:
             if acked < when and not txn.evicted(group_id):
-                entry = txn.entry(group_id)
-                if entry is None:
+                row = txn.row(group_id)
+                if row is None:
                     yield f"{group_id}: lost"
                     continue
-                group = read_group(txn.group_bytes(entry), entry)
+                group = read_group(txn.group_bytes(row), row)
                 found = [r for r in group.results if r.slot == slot]
                 if not found or len(found[0].trajectory.token_ids) != length:
                     yield f"{group_id}: slot {slot} is lost"

@@ -112,7 +112,7 @@ def _missing(store, steps, puts):
             if (line := txn.ledger(step)) is None or list(line.groups) != groups
         ]
         for group_id, slot in puts:
-            entry = txn.entry(group_id)
-            kept = txn.evicted(group_id) or (entry and ("base", slot) in entry.resolved)
+            row = txn.row(group_id)
+            kept = txn.evicted(group_id) or (row and ("base", slot) in row.resolved)
             lost += [] if kept else [(group_id, slot)]
     return lost

@@ -81,10 +81,10 @@ def test_both_formats_hold_the_same_and_tell_of_evicted_groups(filled, tmp_path)
     assert _files(tmp_path / "jsonl-as-jsonl") == _files(tmp_path / "parquet-as-jsonl")
 
 
-def _evict_all(book):
-    for entry in list(book.txn.entries()):
-        if entry.closed:
-            book.evict(entry)
+def _evict_all(work):
+    for row in list(work.txn.rows()):
+        if row.closed:
+            work.evict(row)
 
 
 def test_json_lines_are_read_with_nothing_but_json(filled, tmp_path):

@@ -23,7 +23,7 @@ def filled(desk, tasks, done):
     desk.draw(1)
     half = desk.lease(version=1, plan=GroupPlan(2)).group_id
     desk.put(half, done("base", 0, version=1))
-    assert [desk.entry(f"g{n:010d}").state for n in range(1, 6)] == [
+    assert [desk.row(f"g{n:010d}").state for n in range(1, 6)] == [
         "trained", "trained", "drawn", "complete", "filling"
     ]  # fmt: skip
     assert verify(desk.store) == []
@@ -127,7 +127,7 @@ def test_records_of_a_damaged_file_are_not_looked_at(filled, monkeypatch):
 
 
 def test_a_state_changes_only_in_fields_that_it_has(filled):
-    entry = filled.entry("g0000000001")
-    assert entry.but(actor="b").actor == "b"
+    row = filled.row("g0000000001")
+    assert row.but(actor="b").actor == "b"
     with pytest.raises(TypeError, match="actr"):
-        entry.but(actr="b")
+        row.but(actr="b")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from buffer.client import calls
 from buffer.groups import incoming
 from buffer.storage import checksums
-from buffer.storage.rows import DrawEntry, Entry, Status
+from buffer.storage.rows import DrawRow, GroupRow, Status
 from buffer.wire import messages
 from buffer.wire.frames import join_records, split_records
 from r3l import codec, plain, quick
@@ -65,9 +65,9 @@ RECORDS = [
     Group("g1", Task("t", "e", 1, {"a": [1, {"b": None}]}), GroupPlan(2), "complete",
           (_result(), SlotResult("base", 1, "not_triggered")), times={"leased": 1.5},
           fingerprints={3: "x", -1: ""}),
-    Entry("g1", "t", 3, GroupPlan(2, 1), "filling", resolved=(("base", 0), ("distilled", 0)),
+    GroupRow("g1", "t", 3, GroupPlan(2, 1), "filling", resolved=(("base", 0), ("distilled", 0)),
           rewards=(0.5, -1.0), times={"leased": 2.0}, fingerprints={7: "abc"}, steps=(3, 4)),
-    DrawEntry(1, "r", "learner", 3, ("g1", "g2"), "fifo", 1.5, (1.0, 1.0), (0.5, 2.0)),
+    DrawRow(1, "r", "learner", 3, ("g1", "g2"), "fifo", 1.5, (1.0, 1.0), (0.5, 2.0)),
 ]  # fmt: skip
 
 
