@@ -1,7 +1,7 @@
 """What actors do to the store: tasks, leases, results (DESIGN §3).
 
-Every verb takes a UnitOfWork and its arguments, checks everything, then changes the UnitOfWork. An error
-leaves no trace.
+Every operation takes a unit of work and its arguments, checks everything, then changes the store.
+An error leaves no trace.
 """
 
 from __future__ import annotations

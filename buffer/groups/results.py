@@ -45,15 +45,13 @@ def check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results)
         raise StoreError(f"the store is full: {work.full}; nothing was written", cause="full")
 
 
-def check_again(work: UnitOfWork, row: GroupRow, told: Results) -> None:
+def check_again(row: GroupRow, told: Results) -> None:
     """Raise Conflict if a slot that is resolved was put with another result than the first.
 
-    A straggler's late result is no conflict, nor one of which no checksum was kept.
+    A straggler's late result is not a conflict.
     """
-    for slot, kept in checksums.known(row).items():
-        if slot not in told or kept in (told[slot][0].checksum, _checksum_late(*slot)):
-            continue
-        if not checksums.same(work.txn, row, told[slot][1]):
+    for slot, kept in checksums.by_slot(row).items():
+        if slot in told and kept not in (told[slot][0].checksum, _checksum_late(*slot)):
             raise Conflict(
                 f"{slot[0]} slot {slot[1]} of group {row.group_id} was resolved with another "
                 "result already; that one stays",
@@ -159,7 +157,6 @@ def _check_outcomes(row: GroupRow, results: Sequence[Outcome]) -> None:
 
 def _resolved(work: UnitOfWork, row: GroupRow, results: Sequence[Outcome]) -> dict[str, Any]:
     """What changes about a group when these slots are resolved; failures are counted."""
-    unknown = (checksums.UNKNOWN,) * (len(row.resolved) - len(row.checksums))
     rewards, failures, done_base = list(row.rewards), list(row.failures), row.done_base
     oldest = [row.oldest] if row.oldest >= 0 else []
     for result in results:
@@ -172,7 +169,7 @@ def _resolved(work: UnitOfWork, row: GroupRow, results: Sequence[Outcome]) -> di
             work.drop(result.cause, result.role, row.task_id)
     return {
         "resolved": row.resolved + tuple([(result.role, result.slot) for result in results]),
-        "checksums": row.checksums + unknown + tuple([result.checksum for result in results]),
+        "checksums": row.checksums + tuple([result.checksum for result in results]),
         "failures": tuple(failures),
         "done": row.done + len(rewards) - len(row.rewards),
         "done_base": done_base,
@@ -214,7 +211,7 @@ def put(
     if new:
         check_put(work, row, args, new)
     if len(new) < len(told):
-        check_again(work, row, told)
+        check_again(row, told)
     if new:
         row = accept(work, row, new, args.fingerprint)
         work.count("puts", len(new))

@@ -1,4 +1,4 @@
-"""Is a group still what was put? A CRC-32 of every slot result, kept in the group's GroupRow.
+"""Checksums of stored results: a CRC-32 of every slot result, kept in its group's row.
 
 It is computed when a result is accepted, and compared when one is put into the same slot again, by
 `verify`, and by whoever reads a store without its service (replay, show, export). The service
@@ -7,7 +7,7 @@ sends groups as they are: what it reads for a draw or a query is not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from zlib import crc32
 
@@ -17,9 +17,7 @@ from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Txn, read_group
 from r3l import codec
 from r3l.errors import RecordError
-from r3l.records import Group, Role, SlotResult
-
-UNKNOWN = -1  # checksum of a result that was accepted before there were any
+from r3l.records import Group, Role
 
 
 def checksum(result: bytes | memoryview) -> int:
@@ -27,24 +25,9 @@ def checksum(result: bytes | memoryview) -> int:
     return crc32(codec.result_body(result))
 
 
-def known(row: GroupRow) -> dict[tuple[Role, int], int]:
-    """The checksum of every resolved slot that has one."""
-    pairs = zip(row.resolved, row.checksums, strict=False)  # older rows have fewer
-    return {slot: value for slot, value in pairs if value != UNKNOWN}
-
-
-def again(row: GroupRow, results: Mapping[tuple[Role, int], bytes]) -> tuple[int, ...]:
-    """The checksums of an row whose results were encoded anew, as these."""
-    sums = {slot: checksum(results[slot]) for slot in known(row)}
-    return tuple([sums.get(slot, UNKNOWN) for slot in row.resolved[: len(row.checksums)]])
-
-
-def same(txn: Txn, row: GroupRow, result: bytes | memoryview) -> bool:
-    """Whether a slot holds this result after all, as an older schema encoded it."""
-    sent = codec.decode(SlotResult, result)
-    results = read_group(txn.group_bytes(row), row).results
-    kept = [r for r in results if (r.role, r.slot) == (sent.role, sent.slot)]
-    return [codec.encode(r) for r in kept] == [codec.encode(sent)]
+def by_slot(row: GroupRow) -> dict[tuple[Role, int], int]:
+    """The checksum of every resolved slot."""
+    return dict(zip(row.resolved, row.checksums, strict=True))
 
 
 def read(txn: Txn, row: GroupRow) -> Group:
@@ -65,10 +48,9 @@ def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
         yield "its record is not of the task, plan and actor that its state names"
     if {(result.role, result.slot) for result in group.results} != set(row.resolved):
         yield "its results are not those its state names"
-    sums = known(row)
+    sums = by_slot(row)
     for result, raw in zip(group.results, _results(data), strict=True):
-        expected = sums.get((result.role, result.slot), UNKNOWN)
-        if expected not in (UNKNOWN, crc32(raw)):
+        if sums.get((result.role, result.slot)) != crc32(raw):
             yield f"{result.role} slot {result.slot} is not what was put (its checksum differs)"
 
 

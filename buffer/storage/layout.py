@@ -10,7 +10,7 @@ TABLES = tuple(
 )
 
 
-SCHEMA = 2  # of the tables; their records carry codec.SCHEMA
+SCHEMA = 3  # of the tables; their records carry codec.SCHEMA
 
 
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511

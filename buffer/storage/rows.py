@@ -29,7 +29,7 @@ class GroupRow:
     them, -1 for none; `nbytes`: size of the accepted results; `checksums`: those of `resolved`, as
     in buffer.storage.checksums. `failures`: "role/cause" of every failed slot. `task_index`: place
     of the task in its list. `draw_id`: its latest draw, 0 once that was given back. `steps`:
-    optimizer steps it was trained in (`step`: the only one, in rows of schema 1).
+    optimizer steps it was trained in.
     """
 
     group_id: str
@@ -56,12 +56,6 @@ class GroupRow:
     fingerprints: dict[int, str] = field(default_factory=dict)
     draw_id: int = 0
     steps: tuple[int, ...] = ()
-    step: int = -1
-
-    def __post_init__(self) -> None:
-        if self.step >= 0:
-            object.__setattr__(self, "steps", (self.step,))
-            object.__setattr__(self, "step", -1)
 
     def but(self, **changes: Any) -> GroupRow:
         """Itself with other values of these fields; much quicker than dataclasses.replace.
@@ -150,9 +144,8 @@ class Marks:
     """Where the service stands: learner's version, task cycle, evaluation lists.
 
     The cycle leases the `size` training tasks of `epoch` in a shuffled order and has leased
-    `position` of them. `eval_next`: tasks of each tag leased so far. `counters`: figures of
-    schema 1, which had no table for them. `staleness_limit`: what the learner lowered
-    max_staleness to, -1 where it did not.
+    `position` of them. `eval_next`: tasks of each tag leased so far. `staleness_limit`: what the
+    learner lowered max_staleness to, -1 if it did not.
     """
 
     version: int = 0
@@ -162,7 +155,6 @@ class Marks:
     size: int = 0
     eval_next: dict[str, int] = field(default_factory=dict)
     eval_min_version: dict[str, int] = field(default_factory=dict)
-    counters: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

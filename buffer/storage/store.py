@@ -78,22 +78,37 @@ class Store:
                 f"store {self.folder}: takes {self._used_bytes / GIB:.3g} GiB already; map-gib "
                 f"{map_size / GIB:.3g} is less: give it more"
             )
-        if read_only:
-            self._tables = self._existing_tables()
-        else:
-            self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+        new = not read_only and self._is_new()
+        if not new:
+            self._refuse_other_schema()
+        self._tables = {
+            name: self._env.open_db(name.encode(), create=not read_only) for name in TABLES
+        }
+        if not read_only:
             self._env.reader_check()
-        with self.read() as txn:
-            schema = txn.schema()
-            fresh = txn.count("sys") == 0
-        if schema > SCHEMA or (schema < 1 and not (fresh and not read_only)):
-            raise SchemaVersionError(
-                f"store {self.folder}: written by schema {schema}; this r3l reads 1 to {SCHEMA}"
-            )
-        if schema < SCHEMA and not read_only:
+        if new:
             with self.write() as txn:
-                txn.upgrade()
+                txn.put_schema()
             _sync(self.folder, self.folder.parent)
+
+    def _is_new(self) -> bool:
+        """True if nothing was written yet; tables may have been made before a crash."""
+        self._tables = {"sys": self._env.open_db(b"sys")}
+        with self.read() as txn:
+            return txn.count("sys") == 0
+
+    def _refuse_other_schema(self) -> None:
+        """Stores are read by the schema that wrote them, older and newer ones are refused."""
+        schema = 0
+        with suppress(lmdb.NotFoundError):
+            self._tables = {"sys": self._env.open_db(b"sys", create=False)}
+            with self.read() as txn:
+                schema = txn.schema()
+        if schema != SCHEMA:
+            raise SchemaVersionError(
+                f"store {self.folder}: has schema {schema}, this r3l reads schema {SCHEMA} only; "
+                "use the r3l that wrote it, or choose a new folder"
+            )
 
     def _refuse_cut_off(self, size: int) -> None:
         """Whoever reads a page beyond the end of the file is ended by the system, without a word.
@@ -116,14 +131,6 @@ class Store:
                 f"store {self.folder}: is another program's LMDB (it holds {found[0]!r:.40}); "
                 "choose an empty folder"
             )
-
-    def _existing_tables(self) -> dict[str, Any]:
-        """Tables of a store opened for reading; an older schema has fewer."""
-        found = {}
-        for name in TABLES:
-            with suppress(lmdb.NotFoundError):
-                found[name] = self._env.open_db(name.encode(), create=False)
-        return found
 
     @contextmanager
     def write(self) -> Iterator[Txn]:

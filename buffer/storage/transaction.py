@@ -26,7 +26,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, get_args
 
-from buffer.storage import counts
 from buffer.storage.layout import SCHEMA, history_key, part_key, tag_prefix, task_key, u64
 from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow, LedgerRow, Marks, Status
 from r3l import codec
@@ -45,7 +44,7 @@ class Txn:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The value under `key`, copied out of the map."""
-        if table not in self._tables or not key:
+        if not key:
             return None
         value: bytes | None = self._raw.get(key, db=self._tables[table])
         return value
@@ -62,8 +61,6 @@ class Txn:
         self, table: str, prefix: bytes = b"", *, backwards: bool = False, values: bool = True
     ) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of every key that begins with `prefix`, in key order."""
-        if table not in self._tables:
-            return
         with self._raw.cursor(self._tables[table]) as cursor:
             if not _seek(cursor, prefix, backwards):
                 return
@@ -75,36 +72,16 @@ class Txn:
 
     def count(self, table: str) -> int:
         """Keys in a table."""
-        if table not in self._tables:
-            return 0
         return int(self._raw.stat(self._tables[table])["entries"])
 
     def schema(self) -> int:
-        """Schema of the tables; 0 for an empty store or one that names none."""
+        """Schema of the tables; 0 for a store that names none."""
         data = self.get("sys", b"schema")
         schema = codec.unpack(data).get("schema") if data is not None else 0
         return schema if type(schema) is int else 0
 
-    def upgrade(self) -> None:
-        """Write what this schema derives from the records, and its number.
-
-        Schema 1 had neither `count`, `live` nor `drop`. Records stay as they are.
-        """
-        figures: Counter[str] = Counter(self.marks().counters)
-        drops: Counter[Drop] = Counter()
-        for row in list(self.rows()):
-            if not row.done_base:
-                group = codec.decode(Group, self.group_bytes(row))
-                base = sum(trajectory.role == "base" for trajectory in group.trajectories)
-                row = replace(row, done_base=base)
-            figures.update(counts.added(None, row))
-            drops.update(counts.dropped(row))
-            self.put_row(row)
-            self.set_live(row)
-        for name, number in figures.items():
-            self.put_count(name, number)
-        for drop, number in drops.items():
-            self.put_drops(drop, number)
+    def put_schema(self) -> None:
+        """Write that the tables are of today's schema."""
         self.put("sys", b"schema", codec.pack({"schema": SCHEMA}))
 
     # ── groups ──────────────────────────────────────────────────────────────────────────

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from buffer.storage import checksums
+from buffer.storage.layout import SCHEMA
 from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Marks
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
@@ -123,7 +124,7 @@ def _export(store: Store, folder: Path, name: str) -> dict[str, int]:
             path = folder / f"{table}.{name}"
             rows = FORMATS[name].write(path, kind, _GET[table](txn))
             files[table] = {"file": path.name, "rows": rows, "sha256": _digest(path)}
-    manifest = {"format": FORMAT, "schema": codec.SCHEMA, "encoding": name, "tables": files}
+    manifest = {"format": FORMAT, "schema": SCHEMA, "encoding": name, "tables": files}
     text = json.dumps(manifest, indent=2) + "\n"
     (folder / "manifest.json").write_text(text, encoding="utf-8")
     return {table: file["rows"] for table, file in files.items()}
@@ -186,7 +187,7 @@ def _put_group(txn: Txn, row: GroupRow, group: Group) -> None:
     if row.group_id != group.group_id:
         raise UserError(f"states and groups differ: {row.group_id} beside {group.group_id}")
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
-    row = row.but(checksums=checksums.again(row, parts))
+    row = row.but(checksums=tuple(checksums.checksum(parts[slot]) for slot in row.resolved))
     txn.put_row(row)
     txn.add_group(row)
     txn.set_live(row)
@@ -212,9 +213,10 @@ def check(folder: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text("utf-8"))
         if manifest["format"] != FORMAT or manifest["encoding"] not in FORMATS:
             raise ValueError(f"format {manifest['format']!r:.40}")
-        if manifest["schema"] > codec.SCHEMA:
+        if manifest["schema"] != SCHEMA:
             raise SchemaVersionError(
-                f"export {folder}: of schema {manifest['schema']}; this r3l reads {codec.SCHEMA}"
+                f"export {folder}: has schema {manifest['schema']!r:.40}, this r3l reads schema "
+                f"{SCHEMA} only; import it with the r3l that wrote it"
             )
         for table in TABLES:
             file = manifest["tables"][table]

@@ -9,7 +9,7 @@ from typing import Any
 from lmdb import verify as lmdb_verify
 
 from buffer.storage import checksums, counts
-from buffer.storage.layout import SCHEMA, history_key, tag_prefix, u64
+from buffer.storage.layout import history_key, tag_prefix, u64
 from buffer.storage.rows import DrawRow, Drop, GroupRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn, read_group
@@ -37,13 +37,11 @@ def verify(store: Store) -> list[str]:
         problems += _ledger_problems(txn, trained)
         problems += _draw_problems(txn)
         problems += _list_problems(txn)
-        if txn.schema() == SCHEMA:  # an older store keeps no accounts
-            problems += _account_problems(txn, figures, live)
-            kept = Counter(dict(txn.drops()))
-            short = drops - kept
-            problems += [
-                f"drop {'/'.join(d)}: {n} more are there than written" for d, n in short.items()
-            ]
+        problems += _account_problems(txn, figures, live)
+        short = drops - Counter(dict(txn.drops()))
+        problems += [
+            f"drop {'/'.join(d)}: {n} more are there than written" for d, n in short.items()
+        ]
     return problems
 
 

@@ -10,7 +10,7 @@ from buffer.storage.store import Store
 from buffer.tools import offline
 from r3l import codec
 from r3l.records import GroupPlan, SlotResult, Trajectory
-from tests.buffer.storage.golden_store import retried, skipped
+from tests.buffer.storage.full_store import retried, skipped
 
 pytestmark = pytest.mark.system
 

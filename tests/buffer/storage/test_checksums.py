@@ -15,7 +15,6 @@ from buffer.tools.verify import verify
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, R3LError, RecordError
 from r3l.records import GroupPlan, SlotResult
-from tests.buffer.storage.golden_store import unpack
 
 
 @pytest.fixture
@@ -149,27 +148,6 @@ def test_of_two_clients_that_race_for_a_slot_exactly_one_wins(serve, tasks, done
     store = Store(served.folder, read_only=True)
     assert verify(store) == []
     store.close()
-
-
-def test_results_of_an_older_store_have_no_checksum_and_later_ones_do(make_desk, tmp_path, done):
-    unpack(tmp_path / "store", "schema-1")
-    desk = make_desk(per_step=2)
-    group = "g0000000005"
-    assert desk.row(group).resolved == (("base", 0),) and desk.row(group).checksums == ()
-    assert desk.put(group, done("base", 0, reward=0.125), "anybody").new == 0
-    desk.now += 11
-    desk.lease("b", 1, GroupPlan(2))
-    assert desk.put(group, done("base", 1, version=1), "b").complete
-    assert desk.row(group).checksums[0] == checksums.UNKNOWN
-    with pytest.raises(Conflict):
-        desk.put(group, done("base", 1, version=1, reward=0.125), "b")
-    archive.export(desk.store, tmp_path / "out", "parquet")
-    copy = Store(tmp_path / "copy", map_gib=0.25)
-    archive.restore(tmp_path / "out", copy)
-    with copy.read() as txn:
-        assert txn.row(group) == desk.row(group)
-    copy.close()
-    assert verify(desk.store) == []
 
 
 def test_a_failure_that_was_put_is_told_from_a_straggler_given_up(make_desk, tasks, done):

@@ -15,7 +15,7 @@ from buffer.storage.store import Store
 from buffer.tools import archive, offline
 from buffer.tools.verify import verify
 from r3l import codec
-from tests.buffer.storage.golden_store import SETTINGS, fill
+from tests.buffer.storage.full_store import SETTINGS, fill
 
 
 @pytest.fixture

@@ -7,11 +7,9 @@ import pytest
 from lmdb import verify
 
 from buffer.storage import folder_lock
-from buffer.storage.layout import SCHEMA
 from buffer.storage.rows import Retention
 from buffer.storage.store import Store
-from r3l import codec
-from r3l.errors import SchemaVersionError, StoreError, UserError
+from r3l.errors import StoreError, UserError
 
 
 def test_a_second_owner_is_refused_with_the_process_of_the_first(tmp_path):
@@ -27,16 +25,6 @@ def test_a_network_file_system_is_refused(tmp_path):
     with pytest.raises(UserError, match="nfs4"):
         folder_lock.refuse_remote(tmp_path / "store", mounts)
     folder_lock.refuse_remote(tmp_path.parent, mounts)
-
-
-def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path):
-    store = Store(tmp_path, map_gib=0.01)
-    with store.write() as txn:
-        txn.put("sys", b"schema", codec.pack({"schema": SCHEMA + 1}))
-    store.close()
-    for _ in range(2):
-        with pytest.raises(SchemaVersionError):
-            Store(tmp_path, map_gib=0.01)
 
 
 def test_a_file_of_another_lmdb_is_refused(tmp_path):

@@ -1,17 +1,6 @@
-"""A small store with something in every table, to be frozen as today's format writes it.
-
-    python -m tests.buffer.storage.golden_store NAME
-
-writes golden/NAME.mdb.gz, the store's file, and golden/NAME.json.gz, what is in it. A store once
-frozen stays: later formats must read it.
-"""
+"""A small store with something in every table."""
 
 import dataclasses
-import gzip
-import json
-import sys
-import tempfile
-from pathlib import Path
 
 import numpy as np
 
@@ -21,9 +10,8 @@ from buffer.storage import checksums
 from buffer.storage.rows import DrawRow, Retention
 from r3l import codec
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
-from tests.buffer.conftest import Desk, _done
+from tests.buffer.conftest import _done
 
-GOLDEN = Path(__file__).parent / "golden"
 SAMPLING = Sampling("prioritised", reuse=2, cooldown=1, beta=0.5)
 SETTINGS = {"max_staleness": 3, "per_step": 2, "sampling": SAMPLING}
 TASKS = [
@@ -118,29 +106,3 @@ def plain(value):
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def unpack(folder, name):
-    """Lay a frozen store into a folder; returns what is in it, {} where that was not kept."""
-    folder.mkdir(exist_ok=True)
-    file = gzip.decompress((GOLDEN / f"{name}.mdb.gz").read_bytes())
-    (folder / "data.mdb").write_bytes(file)
-    listed = GOLDEN / f"{name}.json.gz"
-    return json.loads(gzip.decompress(listed.read_bytes())) if listed.exists() else {}
-
-
-def main(name):
-    with tempfile.TemporaryDirectory() as place:
-        desk = Desk(Path(place) / "store", **SETTINGS)
-        fill(desk)
-        inside = json.dumps(contents(desk.store), allow_nan=False).encode()
-        desk.store.copy(Path(place) / "copy")
-        desk.store.close()
-        file = (Path(place) / "copy" / "data.mdb").read_bytes()
-    for ending, data in (("mdb", file), ("json", inside)):
-        with (GOLDEN / f"{name}.{ending}.gz").open("xb") as target:
-            target.write(gzip.compress(data, mtime=0))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
