@@ -20,20 +20,20 @@ from r3l.records import GroupState
 log = logging.getLogger(__name__)
 
 
-def hear(work: UnitOfWork, consumer: str) -> None:
+def extend(work: UnitOfWork, consumer: str) -> None:
     """Put off the deadline of everything a consumer drew."""
     holders = {drawn.consumer for drawn in work.index.draws.values()}
-    known = {name: at for name, at in work.index.heard.items() if name in holders}
-    work.index.heard = known | {consumer: work.now}
+    known = {name: at for name, at in work.index.last_seen.items() if name in holders}
+    work.index.last_seen = known | {consumer: work.now}
 
 
-def notice_expired(work: UnitOfWork) -> None:
+def expire_overdue(work: UnitOfWork) -> None:
     """Give back, and count, the draws of consumers that have been silent for too long."""
     index, limit = work.index, work.settings.draw_s
     for name in {drawn.consumer for drawn in index.draws.values()}:
-        silent = work.now - index.heard.setdefault(name, work.now)
+        silent = work.now - index.last_seen.setdefault(name, work.now)
         if 0 < limit < silent:
-            count = give_back(work, name, "expired")
+            count = return_draws(work, name, "expired")
             log.warning(
                 "%s drew %d groups and has been silent for %.0f s (draw-s %.0f): they can be "
                 "drawn again",
@@ -41,11 +41,11 @@ def notice_expired(work: UnitOfWork) -> None:
             )  # fmt: skip
 
 
-def give_back(work: UnitOfWork, consumer: str, outcome: DrawOutcome) -> int:
+def return_draws(work: UnitOfWork, consumer: str, outcome: DrawOutcome) -> int:
     """Make all that a consumer drew and did not commit drawable; returns how many groups."""
     given = 0
     for drawn in [d for d in work.index.draws.values() if d.consumer == consumer]:
-        given += _undraw(work, drawn)
+        given += _return_groups(work, drawn)
         work.save_draw(replace(drawn, outcome=outcome))
         if outcome == "expired":
             work.count("draws_expired")
@@ -69,9 +69,9 @@ def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
     return dict(held)
 
 
-def named(work: UnitOfWork) -> str:
+def describe_holders(work: UnitOfWork) -> str:
     """Who holds drawn groups, for those who wait for them; "" if nobody does."""
-    heard, limit = work.index.heard, work.settings.draw_s
+    heard, limit = work.index.last_seen, work.settings.draw_s
     after = f", given back after {limit:.0f} s" if limit else ""
     return ", ".join(
         f"{name:.80} holds {count} drawn groups (last heard of "
@@ -80,7 +80,7 @@ def named(work: UnitOfWork) -> str:
     )
 
 
-def _undraw(work: UnitOfWork, drawn: DrawRow) -> int:
+def _return_groups(work: UnitOfWork, drawn: DrawRow) -> int:
     """Make the groups of an open draw what they were before it; returns how many."""
     returned = 0
     for group_id in drawn.groups:

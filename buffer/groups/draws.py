@@ -26,14 +26,14 @@ def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
     the learner's: one wrong number would drop every group as stale.
     """
     _check_draw(work, args)
-    draw_deadlines.hear(work, args.consumer)
+    draw_deadlines.extend(work, args.consumer)
     answered = work.index.draw_rids.get(rid)
     if answered is not None:
         return work.index.draws[answered]
-    draw_deadlines.notice_expired(work)
+    draw_deadlines.expire_overdue(work)
     _drop_stale(work, args.version)
     candidates = _candidates(work)
-    picked = _as_before(work, args, candidates) or _sample(work, args, candidates)
+    picked = _repeat(work, args, candidates) or _sample(work, args, candidates)
     if not picked:
         return None
     settings, draw_id = work.settings, work.index.next_draw
@@ -77,7 +77,7 @@ def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
         parts.append(f"{resting} rest between two draws (cooldown {settings.sampling.cooldown})")
     if work.full:
         parts.append(f"the store is full: {work.full}")
-    if held := draw_deadlines.named(work):
+    if held := draw_deadlines.describe_holders(work):
         parts.append(held)
     if stale:
         limit = work.max_staleness
@@ -87,7 +87,7 @@ def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
 
 def release_draws(work: UnitOfWork, args: messages.ReleaseDraws) -> Amount:
     """Make what a consumer drew and did not commit drawable again; returns how many groups."""
-    return Amount(draw_deadlines.give_back(work, args.consumer, "released"))
+    return Amount(draw_deadlines.return_draws(work, args.consumer, "released"))
 
 
 def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
@@ -101,7 +101,7 @@ def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
         raise NotFound(f"there is no draw {args.draw_id}")
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
-    draw_deadlines.hear(work, drawn.consumer)
+    draw_deadlines.extend(work, drawn.consumer)
     if drawn.outcome == "expired":
         _check_free(work, drawn)
     elif drawn.outcome != "open":
@@ -119,7 +119,8 @@ def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
     work.save_draw(replace(drawn, outcome="trained", step=args.step))
     work.txn.put_ledger(LedgerRow(args.step, drawn.draw_id, args.version, drawn.groups, work.now))
     work.count("trained", len(drawn.groups))
-    work.mark(version=max(args.version, work.index.marks.version))  # learners may overtake
+    newest = max(args.version, work.index.progress.version)  # another learner may be ahead
+    work.update_progress(version=newest)
     return Amount(len(drawn.groups))
 
 
@@ -137,7 +138,7 @@ def discard(work: UnitOfWork, args: messages.Discard) -> Amount:
         return Amount(len(drawn.groups))
     if drawn.outcome not in ("open", "expired"):
         raise Conflict(f"draw {args.draw_id} was {drawn.outcome}; it cannot be discarded")
-    draw_deadlines.hear(work, drawn.consumer)
+    draw_deadlines.extend(work, drawn.consumer)
     groups = drawn.groups
     if drawn.outcome == "expired":
         groups = tuple(group_id for group_id in groups if draw_deadlines.is_free(work, group_id))
@@ -159,7 +160,7 @@ def _check_draw(work: UnitOfWork, args: messages.AskDraw) -> None:
         )
     if args.version < 0:
         raise RecordError(f"draw at version {args.version}: it is negative", field="version")
-    known = work.index.marks.version
+    known = work.index.progress.version
     if args.version > known + 1:
         raise Conflict(
             f"draw at version {args.version}: the learner is at version {known} and may draw for "
@@ -176,9 +177,9 @@ def _sample(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]
     return samplers.make(work.settings.sampling).pick(candidates, args.count, chance)
 
 
-def _as_before(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]) -> list[Pick]:
+def _repeat(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]) -> list[Pick]:
     """The picks of a draw that is to be done again; none where one of its groups is gone."""
-    before = work.index.undone.get((args.consumer, args.version))
+    before = work.index.returned.get((args.consumer, args.version))
     if before is None or len(before.groups) != args.count:
         return []
     rows = {row.group_id: row for row in candidates}

@@ -10,14 +10,14 @@ from bisect import bisect_left, insort
 from collections import Counter
 
 from buffer.storage.counts import under
-from buffer.storage.rows import DrawRow, Drop, GroupRow, Marks
+from buffer.storage.rows import DrawRow, Drop, GroupRow, Progress
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from r3l.records import Purpose
 
 
 class Index:
-    """Live groups, open draws, figures and marks.
+    """Live groups, open draws, figures and progress.
 
     `live`: groups that are not closed, by id. `lease_rids`, `draw_rids`: requests answered with
     a lease or an open draw. `counts`: figures by the names of buffer.storage.counts. `drops`: how
@@ -39,12 +39,12 @@ class Index:
         self.lease_rids: dict[str, str] = {}
         self.draws: dict[int, DrawRow] = {}
         self.draw_rids: dict[str, int] = {}
-        self.undone: dict[tuple[str, int], DrawRow] = {}
-        self.heard: dict[str, float] = {}
+        self.returned: dict[tuple[str, int], DrawRow] = {}
+        self.last_seen: dict[str, float] = {}
         self.tasks: Counter[tuple[Purpose, str]] = Counter()
         self.counts: Counter[str] = Counter()
         self.drops: Counter[Drop] = Counter()
-        self.marks = Marks()
+        self.progress = Progress()
         self.next_group = 1
         self.next_draw = 1
 
@@ -62,7 +62,7 @@ class Index:
             for key, _ in txn.scan("task", values=False):
                 purpose, tag = key.split(b"\0", 2)[:2]
                 index.tasks["eval" if purpose == b"eval" else "train", tag.decode()] += 1
-            index.counts, index.marks = txn.counts(), txn.marks()
+            index.counts, index.progress = txn.counts(), txn.progress()
             index.drops.update(dict(txn.drops()))
             index.next_group = int(txn.last_group()[1:] or 0) + 1
             index.next_draw = txn.last_draw() + 1
@@ -90,9 +90,9 @@ class Index:
         again = draw.outcome in ("released", "expired", "rewound")
         at = draw.consumer, draw.version
         if again:
-            self.undone[at] = draw
+            self.returned[at] = draw
         else:
-            self.undone.pop(at, None)
+            self.returned.pop(at, None)
         if draw.outcome == "open":
             self.draws[draw.draw_id] = draw
             self.draw_rids[draw.rid] = draw.draw_id
@@ -153,7 +153,7 @@ class Index:
     def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
         """Trained groups that may be drawn again: what the policy of version V − η or a newer
         one sampled was trained in a step that made a version after V − η."""
-        for step in txn.ledger_after(self.marks.version - max_staleness):
+        for step in txn.ledger_after(self.progress.version - max_staleness):
             for group_id in step.groups:
                 row = txn.row(group_id)
                 if row is not None:

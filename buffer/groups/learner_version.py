@@ -15,7 +15,7 @@ def limit_staleness(work: UnitOfWork, args: messages.LimitStaleness) -> Amount:
     """Lower max_staleness, from now on and after a restart; returns the one that holds."""
     if args.max_staleness < 0:
         raise RecordError(f"max_staleness {args.max_staleness} is negative", field="max_staleness")
-    work.mark(staleness_limit=args.max_staleness)
+    work.update_progress(staleness_limit=args.max_staleness)
     return Amount(work.max_staleness)
 
 
@@ -37,7 +37,7 @@ def set_version(work: UnitOfWork, args: messages.SetVersion) -> Amount:
         work.txn.drop_ledger(row.step)
     if given:
         work.count("rewound", given)
-    work.mark(version=args.version)
+    work.update_progress(version=args.version)
     return Amount(given)
 
 

@@ -35,7 +35,7 @@ def lease(work: UnitOfWork, args: messages.AskLease, rid: str) -> Lease | Wait:
         return _lease(work, work.index.live[answered])
     if work.full:
         return Wait(f"the store is full: {work.full}; actors wait for space", FULL_RETRY_S)
-    notice_lapsed(work)
+    expire_overdue(work)
     if _held(work, "eval") <= _held(work, "train"):
         taken = _evaluation(work, args) or _training(work, args)
     else:
@@ -46,7 +46,7 @@ def lease(work: UnitOfWork, args: messages.AskLease, rid: str) -> Lease | Wait:
         return taken
     work.count("leases")
     taken = taken.but(
-        actor=args.actor, rid=rid, lapsed=False, deadline=work.now + work.settings.lease_s
+        actor=args.actor, rid=rid, lease_expired=False, deadline=work.now + work.settings.lease_s
     )
     return _lease(work, work.save(taken))
 
@@ -60,7 +60,7 @@ def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
         if row is None or not row.unfinished or row.actor != args.actor:
             lost.append(group_id)
             continue
-        work.save(row.but(lapsed=False, deadline=work.now + work.settings.lease_s))
+        work.save(row.but(lease_expired=False, deadline=work.now + work.settings.lease_s))
     return Ids(tuple(lost))
 
 
@@ -70,24 +70,24 @@ def release(work: UnitOfWork, args: messages.Release) -> Ids:
     for group_id in dict.fromkeys(args.group_ids):
         row = work.index.live.get(group_id)
         if row is not None and row.unfinished and row.actor == args.actor:
-            work.save(row.but(actor="", rid="", deadline=work.now, lapsed=False))
+            work.save(row.but(actor="", rid="", deadline=work.now, lease_expired=False))
             given.append(group_id)
     return Ids(tuple(given))
 
 
-def notice_lapsed(work: UnitOfWork) -> None:
+def expire_overdue(work: UnitOfWork) -> None:
     """Count leases and draws that ran out, complete groups that waited long enough for
     stragglers, and drop abandoned groups that can never be drawn."""
     index, settings, now = work.index, work.settings, work.now
-    draw_deadlines.notice_expired(work)
+    draw_deadlines.expire_overdue(work)
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
         if row.deadline < now and row.held:
             work.count("leases_expired")
-            work.save(row.but(lapsed=True))
+            work.save(row.but(lease_expired=True))
     for row in index.unfinished("train") if settings.straggler_s else ():
         if quorum(work, row):
             give_up_stragglers(work, row)
-    oldest_useful = index.marks.version - work.max_staleness
+    oldest_useful = index.progress.version - work.max_staleness
     for row in index.unheld("train"):
         if 0 <= row.oldest < oldest_useful:
             work.expire(row, "stale")
@@ -131,14 +131,14 @@ def _held(work: UnitOfWork, purpose: Purpose) -> int:
 
 def _evaluation(work: UnitOfWork, args: messages.AskLease) -> GroupRow | None:
     """An abandoned evaluation group, or the next task of the first list open to this actor."""
-    marks = work.index.marks
+    progress = work.index.progress
     for row in work.index.unheld("eval"):
-        if args.version >= marks.eval_min_version.get(row.tag, 0):
+        if args.version >= progress.eval_min_version.get(row.tag, 0):
             return row
     for tag in pending_tags(work):
-        if args.version >= marks.eval_min_version.get(tag, 0):
-            index = marks.eval_next.get(tag, 0)
-            work.mark(eval_next=marks.eval_next | {tag: index + 1})
+        if args.version >= progress.eval_min_version.get(tag, 0):
+            index = progress.eval_next.get(tag, 0)
+            work.update_progress(eval_next=progress.eval_next | {tag: index + 1})
             return new_group(work, "eval", tag, index, GroupPlan(base=1))
     return None
 
@@ -153,7 +153,7 @@ def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
     if unheld:
         ahead = ahead_of_takeover(ahead, len(unheld))
     granted = admits(
-        learner=index.marks.version,
+        learner=index.progress.version,
         ahead=ahead,
         per_step=settings.per_step,
         max_staleness=work.max_staleness,
@@ -165,13 +165,13 @@ def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
 
 
 def _staleness(work: UnitOfWork, args: messages.AskLease) -> str:
-    learner, limit = work.index.marks.version, work.max_staleness
+    learner, limit = work.index.progress.version, work.max_staleness
     if learner - args.version > limit:
         return (
             f"staleness: actor at version {args.version}, learner at version {learner}, "
             f"limit {limit}: the actor waits for weights"
         )
-    held = draw_deadlines.named(work)
+    held = draw_deadlines.describe_holders(work)
     return (
         f"staleness: {work.index.in_flight} groups in flight, learner at version {learner}, "
         f"actor at version {args.version}: the actor waits for the learner"
@@ -183,7 +183,7 @@ def _nothing_to_do(work: UnitOfWork, args: messages.AskLease) -> str:
     pending = pending_tags(work)
     if not pending:
         return "tasks: none is left to lease; the actor waits for tasks to be added"
-    needed = work.index.marks.eval_min_version.get(pending[0], 0)
+    needed = work.index.progress.eval_min_version.get(pending[0], 0)
     return (
         f"evaluation {pending[0]}: needs version {needed}, actor at version {args.version}: "
         "the actor waits for weights"

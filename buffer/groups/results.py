@@ -26,7 +26,7 @@ _ALWAYS = 256  # bytes of a result that is taken beyond the limit too: a failure
 Results = dict[tuple[Role, int], tuple[Outcome, Record]]  # by role and slot, and as encoded
 
 
-def check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results) -> None:
+def _check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results) -> None:
     """Raise unless this actor may resolve these slots of the group now."""
     _check_outcomes(row, [told for told, _ in new.values()])
     if not row.unfinished or row.actor != args.actor:
@@ -45,13 +45,13 @@ def check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results)
         raise StoreError(f"the store is full: {work.full}; nothing was written", cause="full")
 
 
-def check_again(row: GroupRow, told: Results) -> None:
+def _check_resubmitted(row: GroupRow, told: Results) -> None:
     """Raise Conflict if a slot that is resolved was put with another result than the first.
 
     A straggler's late result is not a conflict.
     """
     for slot, kept in checksums.by_slot(row).items():
-        if slot in told and kept not in (told[slot][0].checksum, _checksum_late(*slot)):
+        if slot in told and kept not in (told[slot][0].checksum, _straggler_checksum(*slot)):
             raise Conflict(
                 f"{slot[0]} slot {slot[1]} of group {row.group_id} was resolved with another "
                 "result already; that one stays",
@@ -78,7 +78,7 @@ def accept(
     changes = _resolved(work, row, [told for told, _ in new.values()])
     changes |= {
         "nbytes": row.nbytes + _size(data.values()),
-        "lapsed": False,
+        "lease_expired": False,
         "deadline": work.now + work.settings.lease_s,
         "fingerprints": _with_stamp(work, row, stamp),
     }
@@ -108,20 +108,20 @@ def quorum(work: UnitOfWork, row: GroupRow) -> bool:
 def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
     """Complete a group with what it has: the other slots failed with cause STRAGGLER."""
     missing = [slot for slot in row.plan.slots() if slot not in row.resolved]
-    data: Parts = {(role, slot): _late(role, slot) for role, slot in missing}
+    data: Parts = {(role, slot): _straggler(role, slot) for role, slot in missing}
     work.count("quorums")
     changes = _resolved(work, row, [incoming.check(result) for result in data.values()])
     return _finish(work, row, changes, data)
 
 
-def _late(role: Role, slot: int) -> bytes:
+def _straggler(role: Role, slot: int) -> bytes:
     """What stands in for a straggler's result."""
     return codec.encode(SlotResult(role, slot, "failed", cause=STRAGGLER))
 
 
 @lru_cache(maxsize=1024)
-def _checksum_late(role: Role, slot: int) -> int:
-    return checksums.checksum(_late(role, slot))
+def _straggler_checksum(role: Role, slot: int) -> int:
+    return checksums.checksum(_straggler(role, slot))
 
 
 def _with_stamp(work: UnitOfWork, row: GroupRow, stamp: tuple[int, str] | None) -> dict[int, str]:
@@ -209,9 +209,9 @@ def put(
         raise RecordError("a slot is resolved twice in one put", field="slot")
     new = {slot: result for slot, result in told.items() if slot not in row.resolved}
     if new:
-        check_put(work, row, args, new)
+        _check_put(work, row, args, new)
     if len(new) < len(told):
-        check_again(row, told)
+        _check_resubmitted(row, told)
     if new:
         row = accept(work, row, new, args.fingerprint)
         work.count("puts", len(new))

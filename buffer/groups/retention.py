@@ -27,14 +27,16 @@ def plan(txn: Txn, limits: Retention, now: float, live: Container[str] = ()) -> 
     if limits.unlimited:
         return
     figures = txn.counts()
-    yield from _walk(txn, limits, now, held(figures), figures["bytes"], txn.marks().version, live)
+    yield from _walk(
+        txn, limits, now, held(figures), figures["bytes"], txn.progress().version, live
+    )
 
 
 def evict(work: UnitOfWork, limits: Retention, most: int = CHUNK) -> Evicted:
     """Remove up to `most` of the groups that have to go."""
     if limits.unlimited:
         return Evicted()
-    figures, version = work.index.counts, work.index.marks.version
+    figures, version = work.index.counts, work.index.progress.version
     walk = _walk(
         work.txn, limits, work.now, held(figures), figures["bytes"], version, work.index.live
     )

@@ -34,27 +34,29 @@ def add_tasks(work: UnitOfWork, args: messages.AddTasks) -> Amount:
     for task in args.tasks:
         total += work.txn.add_task(args.purpose, args.tag, total, task)
     work.index.tasks[args.purpose, args.tag] = total
-    marks = work.index.marks
+    progress = work.index.progress
     if args.purpose == "eval":
-        work.mark(eval_min_version=marks.eval_min_version | {args.tag: args.min_version})
-    elif marks.position == 0:  # an epoch that has begun keeps its tasks; new ones join the next
-        work.mark(size=total)
+        work.update_progress(
+            eval_min_version=progress.eval_min_version | {args.tag: args.min_version}
+        )
+    elif progress.position == 0:  # an epoch that has begun keeps its tasks; new ones join the next
+        work.update_progress(size=total)
     return Amount(total - known)
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
-    marks, tasks = work.index.marks, work.index.tasks
-    tags = [t for p, t in tasks if p == "eval" and marks.eval_next.get(t, 0) < tasks[p, t]]
-    return sorted(tags, key=lambda tag: (marks.eval_min_version.get(tag, 0), tag))
+    progress, tasks = work.index.progress, work.index.tasks
+    tags = [t for p, t in tasks if p == "eval" and progress.eval_next.get(t, 0) < tasks[p, t]]
+    return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))
 
 
 def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
-    marks = work.index.marks
-    epoch, position, size = marks.epoch, marks.position, marks.size
+    progress = work.index.progress
+    epoch, position, size = progress.epoch, progress.position, progress.size
     if position >= size:
         epoch, position, size = epoch + 1, 0, work.index.tasks["train", ""]
     task = int(_order(work.settings.seed, epoch, size)[position])
-    work.mark(epoch=epoch, position=position + 1, size=size)
+    work.update_progress(epoch=epoch, position=position + 1, size=size)
     return new_group(work, "train", "", task, plan)
 
 

@@ -59,7 +59,7 @@ class UnitOfWork:
     @property
     def max_staleness(self) -> int:
         """η, as configured or as lowered by the learner."""
-        lowered = self.index.marks.staleness_limit
+        lowered = self.index.progress.staleness_limit
         configured = self.settings.max_staleness
         return configured if lowered < 0 else min(lowered, configured)
 
@@ -110,9 +110,9 @@ class UnitOfWork:
         self.txn.put_draw(draw)
         self.index.put_draw(draw)
 
-    def mark(self, **changes: Any) -> None:
-        """Change the marks; written once, when the batch ends."""
-        self.index.marks = replace(self.index.marks, **changes)
+    def update_progress(self, **changes: Any) -> None:
+        """Change the progress; written once, when the batch ends."""
+        self.index.progress = replace(self.index.progress, **changes)
         self._marked = True
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -126,14 +126,14 @@ class UnitOfWork:
             self._dropped[cause, what, task_id] += amount
 
     def finish(self) -> None:
-        """Write figures and marks. Call last, inside the transaction."""
+        """Write figures and progress. Call last, inside the transaction."""
         for key, amount in self._dropped.items():
             self.index.drops[key] += amount
             self.txn.put_drops(key, self.index.drops[key])
         for name in self._counted:
             self.txn.put_count(name, self.index.counts[name])
         if self._marked:
-            self.txn.put_marks(self.index.marks)
+            self.txn.put_progress(self.index.progress)
 
     def _add(self, change: dict[str, int]) -> None:
         for name, amount in change.items():

@@ -24,7 +24,7 @@ class Room:
         free = self.store.free_bytes
         if free < self.floor:
             return f"{free >> 20} MiB are left on its disk, it keeps {self.floor >> 20} free"
-        if self.store.map_room >= min(RESERVE, self.store.map_bytes // 8):
+        if self.store.map_free_bytes >= min(RESERVE, self.store.map_bytes // 8):
             self._most = None
             return ""
         if self._most is None:

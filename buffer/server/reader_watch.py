@@ -26,7 +26,7 @@ class Views:
     def look(self, now: float) -> None:
         """Note which views are open at `now`, in seconds of a steady clock."""
         self._store.clear_readers()
-        self._since = {view: self._since.get(view, now) for view in self._store.views()}
+        self._since = {view: self._since.get(view, now) for view in self._store.readers()}
         self._warn_at = {v: at for v, at in self._warn_at.items() if v in self._since}
         for view, since in self._since.items():
             age = now - since

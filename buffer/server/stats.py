@@ -50,7 +50,7 @@ def collect(
 ) -> BufferStats:
     """The figures as they are now."""
     index = work.index
-    marks, counts = index.marks, index.counts
+    progress, counts = index.progress, index.counts
     errors = dict(refused)
     return BufferStats(
         train=_states(index, "train"),
@@ -73,10 +73,10 @@ def collect(
         evicted=sum(under(counts, "evicted").values()),
         evicted_bytes=counts["evicted_bytes"],
         held_bytes=counts["bytes"],
-        learner_version=marks.version,
+        learner_version=progress.version,
         max_staleness=work.max_staleness,
         tasks=index.tasks["train", ""],
-        epoch=marks.epoch,
+        epoch=progress.epoch,
         disk_bytes=store.disk_bytes,
         free_bytes=store.free_bytes,
         uptime_s=uptime_s,

@@ -194,7 +194,7 @@ class Writer:
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now
-            leases.notice_lapsed(work)
+            leases.expire_overdue(work)
         if now >= self._retain_at:
             self._retain(work, now)
         if now - self._checked >= READER_CHECK_S:

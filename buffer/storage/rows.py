@@ -22,7 +22,7 @@ class GroupRow:
     """The mutable state of one group.
 
     `actor` holds the lease until another takes the group over; "" after it was given back.
-    `deadline`: wall-clock second at which another actor may take it over; `lapsed` once that
+    `deadline`: wall-clock second at which another actor may take it over; `lease_expired` once that
     was noticed and counted. `rid`: request that was answered with the lease, so that asking
     again after a lost answer gives the same one. `done`: slots with a trajectory, `done_base`
     of them base slots, `rewards` theirs as they came; `oldest`: oldest policy version among
@@ -41,7 +41,7 @@ class GroupRow:
     tag: str = ""
     actor: str = ""
     deadline: float = 0.0
-    lapsed: bool = False
+    lease_expired: bool = False
     rid: str = ""
     resolved: tuple[tuple[Role, int], ...] = ()
     done: int = 0
@@ -74,7 +74,7 @@ class GroupRow:
     @property
     def held(self) -> bool:
         """An actor has the lease and may still deliver before another can take over."""
-        return self.unfinished and bool(self.actor) and not self.lapsed
+        return self.unfinished and bool(self.actor) and not self.lease_expired
 
     @property
     def slots(self) -> int:
@@ -140,7 +140,7 @@ class LedgerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Progress:
     """Where the service stands: learner's version, task cycle, evaluation lists.
 
     The cycle leases the `size` training tasks of `epoch` in a shuffled order and has leased

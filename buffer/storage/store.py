@@ -182,7 +182,7 @@ class Store:
         """Free the reader slots of processes that died; returns how many there were."""
         return int(self._env.reader_check())
 
-    def views(self) -> list[tuple[int, int]]:
+    def readers(self) -> list[tuple[int, int]]:
         """(process, number of the transaction it sees) of every open view, whoever holds it."""
         lines = [line.split() for line in str(self._env.readers()).splitlines()[1:]]
         return [(int(line[0]), int(line[2])) for line in lines if line[-1].isdigit()]
@@ -201,7 +201,7 @@ class Store:
         )
 
     @property
-    def map_room(self) -> int:
+    def map_free_bytes(self) -> int:
         """Bytes by which the file may still grow; pages that became free are not among them."""
         return self.map_bytes - self._used_bytes
 

@@ -1,6 +1,6 @@
 """The tables of a store, and one transaction's typed view of them.
 
-    sys       name -> value                    schema, marks (versions, task cycle)
+    sys       name -> value                    schema, progress (versions, task cycle)
     count     name -> number                   every figure, as in buffer.storage.counts
     task      purpose\\0 tag\\0 index -> Task    in the order of registration
     task_id   purpose\\0 tag\\0 id -> index      makes registration idempotent
@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Any, get_args
 
 from buffer.storage.layout import SCHEMA, history_key, part_key, tag_prefix, task_key, u64
-from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow, LedgerRow, Marks, Status
+from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow, LedgerRow, Progress, Status
 from r3l import codec
 from r3l.errors import LimitExceeded, NotFound, StoreError
 from r3l.records import Group, Purpose, Role, SlotResult, Task
@@ -197,7 +197,7 @@ class Txn:
     def _compose(self, row: GroupRow, parts: Parts) -> bytes:
         return codec.encode_group(self.head(row), [parts[key] for key in sorted(parts)])
 
-    # ── tasks, draws, marks ─────────────────────────────────────────────────────────────
+    # ── tasks, draws, progress ─────────────────────────────────────────────────────────────
 
     def add_task(self, purpose: Purpose, tag: str, index: int, task: Task) -> bool:
         """Register a task under `index`; False if its id is known already."""
@@ -280,14 +280,14 @@ class Txn:
         else:
             self.delete("count", name.encode())
 
-    def marks(self) -> Marks:
+    def progress(self) -> Progress:
         """Where the service stood."""
-        data = self.get("sys", b"marks")
-        return Marks() if data is None else codec.decode(Marks, data)
+        data = self.get("sys", b"progress")
+        return Progress() if data is None else codec.decode(Progress, data)
 
-    def put_marks(self, marks: Marks) -> None:
+    def put_progress(self, progress: Progress) -> None:
         """Write where the service stands."""
-        self.put("sys", b"marks", codec.encode(marks))
+        self.put("sys", b"progress", codec.encode(progress))
 
 
 def not_found(txn: Txn, group_id: str) -> NotFound:

@@ -7,7 +7,7 @@
       states            GroupRow of the same groups, in the same order
       draws, ledger     DrawRow, LedgerRow
       drops, counts     DropRow, CountRow
-      tombs, marks      TombRow, Marks
+      tombs, progress   TombRow, Progress
 
 Each file is a table of one record class, as JSON lines (buffer.tools.jsonl) or Parquet
 (buffer.tools.parquet). Exporting what was imported gives the same bytes again. An export sees the
@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 from buffer.storage import checksums
 from buffer.storage.layout import SCHEMA
-from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Marks
+from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Progress
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from buffer.tools import jsonl, parquet
@@ -83,7 +83,7 @@ TABLES: dict[str, type[Any]] = {
     "drops": DropRow,
     "counts": CountRow,
     "tombs": TombRow,
-    "marks": Marks,
+    "progress": Progress,
 }
 
 
@@ -170,7 +170,7 @@ _GET: dict[str, Callable[[Txn], Iterable[Any]]] = {
     "drops": lambda txn: (DropRow(*drop, count) for drop, count in txn.drops()),
     "counts": lambda txn: (CountRow(name, number) for name, number in txn.counts().items()),
     "tombs": lambda txn: (TombRow(k.decode()) for k, _ in txn.scan("tomb", values=False)),
-    "marks": lambda txn: [txn.marks()],
+    "progress": lambda txn: [txn.progress()],
 }
 _PUT: dict[str, Callable[[Txn, Any], object]] = {
     "tasks": lambda txn, row: txn.add_task(row.purpose, row.tag, row.index, row.task),
@@ -179,7 +179,7 @@ _PUT: dict[str, Callable[[Txn, Any], object]] = {
     "drops": lambda txn, row: txn.put_drops((row.cause, row.what, row.task_id), row.count),
     "counts": lambda txn, row: txn.put_count(row.name, row.number),
     "tombs": lambda txn, row: txn.put("tomb", row.group_id.encode(), b""),
-    "marks": lambda txn, marks: txn.put_marks(marks),
+    "progress": lambda txn, progress: txn.put_progress(progress),
 }
 
 

@@ -76,7 +76,7 @@ def test_what_is_not_there_or_cannot_be_is_refused_in_one_line(tmp_path, capsys)
     with store.write() as txn:
         txn.put("sys", b"schema", codec.pack({"schema": 99}))
     store.close()
-    _refused(["ls", *at], "written by schema 99", capsys)
+    _refused(["ls", *at], "has schema 99, this r3l reads", capsys)
 
 
 def test_every_option_of_serve_reaches_the_service(tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_two_consumers_never_share_a_group(make):
 def test_what_a_silent_consumer_drew_comes_back_once_at_its_deadline(make):
     desk = make()
     theirs, ours = desk.draw(2, consumer="notebook"), desk.draw(2)
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     desk.now += 59
     desk.commit(ours.draw_id, 1)
     assert desk.draw(2) is None
@@ -54,7 +54,7 @@ def test_what_a_silent_consumer_drew_comes_back_once_at_its_deadline(make):
     desk.now += 40
     desk.commit(again.draw_id, 2)
     desk.now += 500
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     assert desk.index.counts["draws_expired"] == 1
     assert _ledger(desk) == {1: ours.groups, 2: theirs.groups}
     assert verify(desk.store) == []
@@ -72,16 +72,16 @@ def test_a_consumer_that_speaks_keeps_all_it_drew(make, speak):
     else:
         desk.discard(other.draw_id, "not_finite")
     desk.now += 50
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     assert desk.row(kept.groups[0]).state == "drawn"
 
 
 def test_without_a_deadline_draws_are_kept_for_ever(make):
     desk = make(draw_s=0.0)
     drawn = desk.draw(2)
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     desk.now += 1e9
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     assert desk.row(drawn.groups[0]).state == "drawn"
 
 
@@ -90,20 +90,20 @@ def test_a_service_that_starts_waits_the_whole_time_for_consumers(make):
     drawn = desk.draw(2)
     desk.now += 1000
     desk.reopen()
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     desk.now += 59
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     assert desk.row(drawn.groups[0]).state == "drawn"
     desk.now += 2
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     assert desk.row(drawn.groups[0]).state == "complete"
 
 
 def _expired(desk):
     drawn = desk.draw(2)
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     desk.now += 61
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     assert desk.index.draws == {}
     return drawn
 
@@ -233,7 +233,7 @@ def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done
 def test_a_late_commit_of_groups_that_are_gone_says_so(make):
     desk = make(groups=2)
     theirs = desk.draw(2, consumer="notebook")
-    desk.do(leases.notice_lapsed)
+    desk.do(leases.expire_overdue)
     desk.now += 61
     ours = desk.draw(2)
     desk.commit(ours.draw_id, 1)
@@ -250,5 +250,5 @@ def test_a_commit_that_comes_after_a_later_one_does_not_take_the_version_back(ma
     slow, quick = desk.draw(2, consumer="slow"), desk.draw(2, consumer="quick")
     desk.commit(quick.draw_id, 2)
     desk.commit(slow.draw_id, 1)
-    assert desk.index.marks.version == 2
+    assert desk.index.progress.version == 2
     assert _ledger(desk) == {1: slow.groups, 2: quick.groups}

@@ -243,7 +243,7 @@ def test_a_commit_is_idempotent_and_contradictions_are_refused(desk, tasks):
     with pytest.raises(NotFound):
         desk.commit(77, 3)
     desk.commit(second.draw_id, 2)
-    assert desk.index.marks.version == 2 and desk.index.counts["group/train/trained"] == 4
+    assert desk.index.progress.version == 2 and desk.index.counts["group/train/trained"] == 4
 
 
 def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again(desk, tasks):
@@ -256,7 +256,7 @@ def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again
         batches.append(draw.groups)
         desk.commit(draw.draw_id, step)
     assert desk.set_version(1) == 4
-    assert desk.index.marks.version == 1
+    assert desk.index.progress.version == 1
     for step in (2, 3):
         draw = desk.draw(2, version=step - 1)
         assert draw.groups == batches[step - 1]
@@ -285,7 +285,7 @@ def test_a_lease_that_ran_out_and_is_renewed_is_nobody_elses(desk, tasks):
     desk.add(tasks(2))
     group = desk.lease("a").group_id
     desk.now += 11
-    desk.do(acting.notice_lapsed)
+    desk.do(acting.expire_overdue)
     assert desk.renew([group]) == ()
     assert desk.lease("b").group_id != group
     desk.now += 11
@@ -399,7 +399,7 @@ def test_everything_in_memory_can_be_rebuilt_from_the_store(desk, tasks, done):
     before = vars(desk.index)
     desk.reopen()
     for name, value in vars(desk.index).items():
-        if name == "heard":  # nobody could speak to a service that was away
+        if name == "last_seen":  # consumers cannot reach a service that is down
             assert value == {}
             continue
         kept = before[name]

@@ -149,9 +149,9 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.drawn)
     @rule()
     def learner_is_silent_for_too_long(self):
-        self.desk.do(leases.notice_lapsed)  # the service looks every second
+        self.desk.do(leases.expire_overdue)  # the service looks every second
         self.desk.now += 3601
-        self.desk.do(leases.notice_lapsed)
+        self.desk.do(leases.expire_overdue)
         self._expire_hopeless()
         self.expired |= self.drawn
         self._draws_end("expired")

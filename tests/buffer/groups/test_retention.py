@@ -23,7 +23,7 @@ from r3l.records import GroupPlan, SlotResult
 
 def _trained(desk, count=2):
     """So many groups, trained in the next step."""
-    version = desk.index.marks.version
+    version = desk.index.progress.version
     groups = [desk.complete(version=version) for _ in range(count)]
     desk.commit(desk.draw(count, version).draw_id, version + 1)
     return groups

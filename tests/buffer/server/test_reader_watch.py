@@ -65,6 +65,6 @@ def test_a_view_of_this_process_counts_too(desk):
     views = Views(desk.store)
     with desk.store.read():
         views.look(1.0)
-        assert desk.store.views()[0][0] == os.getpid()
+        assert desk.store.readers()[0][0] == os.getpid()
     views.look(2.0)
-    assert desk.store.views() == [] and views.oldest_s(3.0) == 0.0
+    assert desk.store.readers() == [] and views.oldest_s(3.0) == 0.0

@@ -93,7 +93,7 @@ def contents(store):
             "tombs": [key.decode() for key, _ in txn.scan("tomb")],
             "counts": dict(txn.counts()),
             "drops": sorted(["/".join(drop), number] for drop, number in txn.drops()),
-            "marks": plain(txn.marks()),
+            "progress": plain(txn.progress()),
         }
 
 

@@ -67,9 +67,9 @@ def test_a_store_goes_on_being_served(serve, full, done):
         assert client.history(of[DISTILLED], 9)[0].group_id == DISTILLED
         with pytest.raises(Conflict):
             client.commit(2, 3, 3)  # it was given back
-        lapsed = [client.lease("new", 2, GroupPlan(2)) for _ in range(3)]
-        assert {lease.group_id for lease in lapsed} == {HALF, "g0000000011", "g0000000013"}
-        accepted = {lease.group_id: lease.accepted for lease in lapsed}[HALF]
+        leases = [client.lease("new", 2, GroupPlan(2)) for _ in range(3)]
+        assert {lease.group_id for lease in leases} == {HALF, "g0000000011", "g0000000013"}
+        accepted = {lease.group_id: lease.accepted for lease in leases}[HALF]
         sent_before = [
             skipped(),
             SlotResult("base", 0, "failed", cause="env"),

@@ -104,7 +104,7 @@ def test_a_copy_has_only_what_is_still_there(desk, tasks, done, tmp_path):
     desk.add(tasks(3))
     for step in range(1, 5):
         for _ in range(2):
-            version = desk.index.marks.version
+            version = desk.index.progress.version
             desk.put(desk.lease(version=version).group_id, done(version=version, length=50_000))
         desk.commit(desk.draw(2, version).draw_id, step)
     desk.evict(Retention(groups=1, grace_s=0.0))
