@@ -10,6 +10,7 @@ norm is NaN on every rank and every rank discards the step, without asking each 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -280,7 +281,8 @@ class Trainer:
 
 def join_process_group(timeout_s: float) -> None:
     """Join the group the launcher describes in the environment; alone when there is none. Its
-    collectives fail after `timeout_s`."""
+    collectives fail after `timeout_s`. It is left when the interpreter ends: a group that is
+    still open then can abort the process."""
     import deepspeed
 
     if torch.distributed.is_initialized():
@@ -297,6 +299,13 @@ def join_process_group(timeout_s: float) -> None:
         torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     timeout = timedelta(seconds=timeout_s)
     deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=timeout)
+    atexit.register(leave_process_group)
+
+
+def leave_process_group() -> None:
+    """Leave every process group, if this process is in one."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _longest(batch: StepRows) -> int:

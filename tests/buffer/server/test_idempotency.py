@@ -11,6 +11,7 @@ from buffer.server import idempotency
 from buffer.storage.rows import Retention
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
+from buffer.wire.messages import Amount
 from r3l import codec
 from r3l.records import GroupPlan
 
@@ -110,7 +111,7 @@ def test_a_request_that_arrives_late_for_a_second_time_changes_nothing(serve, ta
     def ask(frames):
         dealer.send_multipart(frames)
         assert dealer.poll(10_000)
-        return codec.decode(calls.protocol.Amount, dealer.recv_multipart()[1]).count
+        return codec.decode(Amount, dealer.recv_multipart()[1]).count
 
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(4))
