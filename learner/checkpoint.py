@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from learner.step.deepspeed_config import zero_stage
 from learner.step.trainer import Trainer
+from learner.watchdog import sign
 from r3l.config import LearnerConfig
 from r3l.errors import UserError
 
@@ -65,6 +66,7 @@ def save(trainer: Trainer, folder: Path, state: State, tokenizer: Any, keep: int
 
     `state` counts on rank 0 only.
     """
+    sign(f"checkpoint {state.version}")
     final = folder / f"step-{state.version:06d}"
     building = folder / f".building-{state.version:06d}"
     if trainer.rank == 0:
@@ -86,6 +88,18 @@ def save(trainer: Trainer, folder: Path, state: State, tokenizer: Any, keep: int
         for old in [path for path in _all(folder) if path <= final][:-keep]:
             shutil.rmtree(old)
     trainer.barrier()
+
+
+def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> None:
+    """Write a Hugging Face folder, whole or as it was before; a collective."""
+    sign(f"to save {folder}")
+    building = folder.with_name(f".building-{folder.name}")
+    trainer.save_model(building)
+    if trainer.rank == 0:
+        tokenizer.save_pretrained(building)
+        if folder.exists():
+            shutil.rmtree(folder)
+        building.rename(folder)
 
 
 def latest(folder: Path) -> Path | None:

@@ -99,17 +99,14 @@ def run_training(
             reference=begins.model,
         )
         state = checkpoint.restore(trainer, start) if start else State(0, origin=begins.origin)
-        conductor = None
         if publisher is not None:
-            conductor = _conductor(config, buffer_endpoint, publisher, run, keys, state.version)
-            closing.callback(conductor.client.close)
-            closing.callback(conductor.reporter.close)
+            at = state.version
+            rank = _rank0(config, trainer, publisher, buffer_endpoint, keys, run, at, closing)
         else:
-            for signum in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(signum, signal.SIG_IGN)  # rank 0 says when to stop
+            rank = _follower(config, trainer)
         freeze_heap()
         try:
-            Training(trainer, algorithm, config, conductor, begins.tokenizer, run, state).execute()
+            Training(trainer, algorithm, config, rank, begins.tokenizer, run, state).execute()
         except RestartNeeded as error:
             if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
                 out_of_memory.keep_budget(run, int(budget))
@@ -162,36 +159,47 @@ def _publisher(config: RunConfig, bind: str, keys: Path | None, closing: ExitSta
     return publisher
 
 
-def _conductor(
+def _rank0(
     config: RunConfig,
-    buffer_endpoint: str,
+    trainer: Any,
     publisher: Any,
-    run: Path,
+    buffer_endpoint: str,
     keys: Path | None,
+    run: Path,
     start: int,
+    closing: ExitStack,
 ) -> Any:
     from buffer import BufferClient
     from envs.registry import tasks
     from learner.metrics.reporter import Reporter
-    from learner.rank0 import Conductor
+    from learner.rank0 import Rank0
 
     env, options = config.env.name, config.env.options
     held = (
         tasks(env, options, "train", config.env.train_tasks, config.seed),
         tasks(env, options, "eval", config.eval.tasks),
     )
-    client = BufferClient(
-        buffer_endpoint, name="learner", keys=keys / "client.json" if keys else None
-    )
-    conductor = Conductor(client, publisher, Reporter(run, start), config, held, run)
-
-    def stop(signum: int, frame: object) -> None:
-        conductor.stopped = True
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    secret = keys / "client.json" if keys else None
+    client = BufferClient(buffer_endpoint, name="learner", keys=secret)
+    closing.callback(client.close)
+    reporter = Reporter(run, start)
+    closing.callback(reporter.close)
+    rank0 = Rank0(trainer, client, publisher, reporter, config, held, run)
+    _on_stop_signals(lambda signum, frame: rank0.stop())
     click.echo(f"{READY_LINE} {publisher.endpoint}")
-    return conductor
+    return rank0
+
+
+def _follower(config: RunConfig, trainer: Any) -> Any:
+    from learner.ranks import Follower
+
+    _on_stop_signals(signal.SIG_IGN)  # rank 0 says when to stop
+    return Follower(trainer, config.learner)
+
+
+def _on_stop_signals(handler: Any) -> None:
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, handler)
 
 
 if __name__ == "__main__":

@@ -9,50 +9,52 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from buffer import BufferClient, Draw
+from learner.best_model import keep_if_best, remove_candidates
 from learner.checkpoint import State
 from learner.evaluate import Evaluation, Evaluator, parts
 from learner.metrics.drift import SafetyMeter
 from learner.metrics.group_metrics import (
     buffer_figures,
+    group_figures,
     histograms,
     mismatched_fingerprints,
+    staleness_figures,
     unstamped,
 )
 from learner.metrics.reporter import Reporter
 from learner.publisher import WeightPublisher
-from learner.ranks import WARN_AFTER_S, still_waiting
+from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import Trainer
 from learner.watchdog import count_hangs, sign
 from r3l.config import RunConfig
-from r3l.errors import NotFound, UserError
-from r3l.records import Group, Task
+from r3l.errors import NotFound, TrainingStopped
+from r3l.records import Task
 
 log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
 SKIPPED = "skipped.jsonl"
-BEST, CANDIDATES = "best", "candidates"
 
 
-class Conductor:
+class Rank0:
     """Consumes groups from the buffer, produces commits, weights, figures and evaluations.
 
-    `stopped` asks it to end; `stop_cause` is set where the safety meter did.
+    The other ranks have learner.ranks.Follower instead, with the same methods. `stop` ends the
+    run at the next draw; `stop_cause` is set if a safety rule did.
     """
 
     def __init__(
         self,
+        trainer: Trainer,
         client: BufferClient,
         publisher: WeightPublisher,
         reporter: Reporter,
@@ -60,6 +62,7 @@ class Conductor:
         tasks: tuple[list[Task], list[Task]],
         run: Path,
     ) -> None:
+        self.trainer = trainer
         self.client, self.publisher, self.reporter = client, publisher, reporter
         self.config, self.run = config, run
         train_tasks, eval_tasks = tasks
@@ -72,12 +75,17 @@ class Conductor:
         self.counts = Counter[str](hangs=count_hangs(run))
         self.drawn = State(0)
         self.max_staleness = config.buffer.max_staleness
+        self.waited_s = 0.0
         self.stopped = False
         self.stop_cause = ""
 
+    def stop(self) -> None:
+        """End the run at the next draw."""
+        self.stopped = True
+
     # ── start and end ───────────────────────────────────────────────────────────────────
 
-    def begin(self, trainer: Trainer, state: State) -> None:
+    def begin(self, state: State) -> None:
         """Bring the buffer to the learner's version and offer the first weights; at version 0,
         evaluate before any training."""
         version, self.drawn = state.version, state
@@ -89,11 +97,12 @@ class Conductor:
         if state.max_staleness >= 0:
             self.max_staleness = min(self.max_staleness, state.max_staleness)
         self.client.limit_staleness(self.max_staleness)
-        self.publish(trainer, version)
+        self.publish(version)
         self.evaluator.take_up(self.reporter.evaluated, version)
         if version == 0:
             self.evaluate(0)
-            self._wait_for_evaluations(trainer)
+            self._wait_for_evaluations()
+        meet(self.trainer)
 
     def _check_ledger(self, state: State) -> None:
         """Say so where the buffer is not the one the checkpoint was trained from."""
@@ -109,14 +118,18 @@ class Conductor:
                 state.version,
             )
 
-    def end(self, trainer: Trainer, version: int) -> None:
-        """Evaluate the final policy and wait for the result."""
-        self._wait_for_evaluations(trainer)
+    def end(self, version: int) -> None:
+        """Evaluate the final policy and wait for the result. Raises TrainingStopped if a safety
+        rule ended the run."""
+        self._wait_for_evaluations()
         if not self.stopped and version > 0:
             self.evaluate(version)
-            self._wait_for_evaluations(trainer)
+            self._wait_for_evaluations()
         if not self.evaluator.pending:
-            shutil.rmtree(self.run / CANDIDATES, ignore_errors=True)
+            remove_candidates(self.run)
+        meet(self.trainer)
+        if self.stop_cause:
+            raise TrainingStopped(f"safety: {self.stop_cause}", cause="safety")
 
     def state(self, version: int) -> State:
         """What a checkpoint at `version` has to remember."""
@@ -130,56 +143,68 @@ class Conductor:
 
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
-    def draw(self, trainer: Trainer, version: int) -> tuple[Draw | None, float]:
-        """Wait for a full batch of fresh groups: (draw, seconds waited); None when stopped.
+    def draw(self, version: int) -> Draw | None:
+        """Wait for a full batch of fresh groups and share it with the other ranks; None when
+        asked to stop.
 
-        Waits for actors to complete groups; says so to the other ranks every DRAW_WAIT_S, and to
+        Waits for actors to complete groups; tells the other ranks so every DRAW_WAIT_S, and
         people every WARN_AFTER_S.
         """
-        began = warned = time.monotonic()
-        count = self.config.learner.groups_per_step
+        began = time.monotonic()
+        draw = self._wait_for_batch(version, began)
+        self.waited_s = time.monotonic() - began
+        share_draw(self.trainer, draw)
+        return draw
+
+    def _wait_for_batch(self, version: int, began: float) -> Draw | None:
+        count, warned = self.config.learner.groups_per_step, began
         while not self.stopped:
             reason: list[str] = []
             draw = self.client.draw(count, version, wait_s=DRAW_WAIT_S, explain=reason.append)
-            now = time.monotonic()
             if draw is not None:
-                return draw, now - began
-            still_waiting(trainer)
-            if now - warned > WARN_AFTER_S:
+                return draw
+            still_waiting(self.trainer)
+            if (now := time.monotonic()) - warned > WARN_AFTER_S:
                 warned = now
                 log.warning("learner waits %.0f s for a batch: %s", now - began, *reason)
-        return None, time.monotonic() - began
+        return None
 
-    def finish_step(
-        self, trainer: Trainer, draw: Draw, version: int, figures: dict[str, float]
-    ) -> None:
-        """Commit a trained batch, then tell everyone.
+    def finish_step(self, draw: Draw, version: int, metrics: dict[str, float]) -> None:
+        """Commit a trained batch, then tell everyone; `metrics` are the trainer's.
 
-        Raises DrawExpired where the step took so long that others have had its groups: these
-        weights are in no ledger then, and the learner has to start again from its checkpoint.
+        Raises DrawExpired if the step took so long that the batch was drawn again by others:
+        these weights are in no ledger then, and the learner has to start again from its
+        checkpoint.
         """
         sign(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version)
         groups = tuple(group.group_id for group in draw.groups)
         self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)
+        metrics = metrics | self._batch_metrics(draw, metrics["learner/step_s"])
         if self.config.learner.publishes(version):
-            began = time.monotonic()
-            published = self.publish(trainer, version)
-            published["publish_s"] = time.monotonic() - began
-            figures |= {f"weights/{name}": value for name, value in published.items()}
-        self._watch(figures)
-        figures |= buffer_figures(self.client.stats(), version)
-        figures |= self._generation_rate(figures.get("actor/generated_tokens", 0.0))
+            metrics |= {f"weights/{name}": n for name, n in self.publish(version).items()}
+        self._watch(metrics)
+        metrics |= buffer_figures(self.client.stats(), version)
+        metrics |= self._generation_rate(metrics.get("actor/generated_tokens", 0.0))
         for alarm in mismatched_fingerprints(draw.groups, self.fingerprints):
             log.error("engines disagree about the weights of %s", alarm)
-            figures["weights/mismatch"] = figures.get("weights/mismatch", 0.0) + 1
-        figures["weights/unstamped"] = float(unstamped(draw.groups))
-        self.counts["out_of_memory"] += int(figures.pop("learner/out_of_memory", 0.0))
-        figures |= {f"learner/{name}": float(n) for name, n in self.counts.items()}
-        self.reporter.step(version, figures, histograms(draw.groups, draw.version))
+            metrics["weights/mismatch"] = metrics.get("weights/mismatch", 0.0) + 1
+        metrics["weights/unstamped"] = float(unstamped(draw.groups))
+        self.counts["out_of_memory"] += int(metrics.pop("learner/out_of_memory", 0.0))
+        metrics |= {f"learner/{name}": float(n) for name, n in self.counts.items()}
+        self.reporter.step(version, metrics, histograms(draw.groups, draw.version))
         self._report_evaluations(self.evaluator.collect())
 
-    def skip_step(self, draw: Draw, version: int, figures: dict[str, float]) -> None:
+    def _batch_metrics(self, draw: Draw, step_s: float) -> dict[str, float]:
+        strict = self.config.algorithm.verified_requires_success
+        return {
+            **group_figures(draw.groups, requires_success=strict),
+            **staleness_figures(draw.groups, draw.version),
+            "learner/wait_s": self.waited_s,
+            "learner/idle_share": self.waited_s / (self.waited_s + step_s),
+        }
+
+    def skip_step(self, draw: Draw, version: int, metrics: dict[str, float]) -> None:
         """Give up a batch whose loss or gradient is not finite; its groups are not drawn again.
 
         They are listed in `skipped.jsonl` of the run.
@@ -190,8 +215,8 @@ class Conductor:
             "version": version,
             "time": time.time(),
             "draw": draw.draw_id,
-            "loss": repr(figures["learner/loss"]),
-            "grad_norm": repr(figures["learner/grad_norm"]),
+            "loss": repr(metrics["learner/loss"]),
+            "grad_norm": repr(metrics["learner/grad_norm"]),
             "groups": groups,
             "tasks": [group.task.task_id for group in draw.groups],
         }
@@ -201,9 +226,9 @@ class Conductor:
         self.reporter.count("learner/skipped_steps", version, self.counts["skipped_steps"])
         log.error("step skipped, loss %s: groups %s", line["loss"], " ".join(groups))
 
-    def _watch(self, figures: dict[str, float]) -> None:
+    def _watch(self, metrics: dict[str, float]) -> None:
         """Do what the safety rules say."""
-        measured = {k.removeprefix("learner/"): v for k, v in figures.items()}
+        measured = {k.removeprefix("learner/"): v for k, v in metrics.items()}
         for alarm in self.meter.check(measured):
             self.counts["safety_alarms"] += 1
             action = alarm.rule.action
@@ -225,12 +250,14 @@ class Conductor:
         # An actor that joined anew counts from zero again.
         return {"actor/tokens_per_s": max(total - before, 0.0) / max(now - then, 1e-6)}
 
-    def publish(self, trainer: Trainer, version: int) -> dict[str, float]:
-        """Offer the trainer's weights to the actors, in the number format of their engines."""
-        name = self.config.actor.dtype
+    def publish(self, version: int) -> dict[str, float]:
+        """Offer the trainer's weights to the actors, in the number format of their engines;
+        `publish_s` counts from the gathering of sharded weights on."""
+        name, began = self.config.actor.dtype, time.monotonic()
         dtype = None if name == "auto" else getattr(torch, name)
-        with trainer.full_weights() as weights:
-            return self.publisher.publish(version, weights, dtype)
+        with self.trainer.full_weights() as weights:
+            published = self.publisher.publish(version, weights, dtype)
+        return published | {"publish_s": time.monotonic() - began}
 
     # ── evaluations ─────────────────────────────────────────────────────────────────────
 
@@ -239,8 +266,8 @@ class Conductor:
         if version not in self.reporter.evaluated:
             self.evaluator.start(version)
 
-    def _wait_for_evaluations(self, trainer: Trainer) -> None:
-        ended = self.evaluator.wait(lambda: self.stopped, lambda: still_waiting(trainer))
+    def _wait_for_evaluations(self) -> None:
+        ended = self.evaluator.wait(lambda: self.stopped, lambda: still_waiting(self.trainer))
         self._report_evaluations(ended)
 
     def _report_evaluations(self, ended: Iterable[Evaluation]) -> None:
@@ -248,44 +275,3 @@ class Conductor:
             # Reported last: a learner killed before that reads the evaluation again.
             keep_if_best(self.run, evaluation)
             self.reporter.evaluation(evaluation.version, asdict(evaluation))
-
-
-def candidate_folder(run: Path, version: int) -> Path:
-    """Where the weights of an evaluation under way are kept."""
-    return run / CANDIDATES / f"step-{version:06d}"
-
-
-def check_tokens(groups: Iterable[Group], vocabulary: int) -> None:
-    """Raise UserError where a stored token lies outside the model's vocabulary."""
-    for group in groups:
-        sequences: list[Any] = [t.token_ids for t in group.trajectories]
-        sequences += [s.token_ids for r in group.results for s in r.aux]
-        highest = max((int(ids.max()) for ids in sequences if len(ids)), default=0)
-        if highest >= vocabulary:
-            raise UserError(
-                f"group {group.group_id}: holds token {highest}, the model's vocabulary ends at "
-                f"{vocabulary - 1}; train with the model whose tokenizer filled this buffer"
-            )
-
-
-def keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Move the evaluated weights to `best/` if no evaluation before had as much success.
-
-    A kill at any moment leaves the better weights in `best/` or as a candidate, which a second
-    call moves there.
-    """
-    candidate, best = candidate_folder(run, evaluation.version), run / BEST
-    if not candidate.is_dir():
-        return
-    record = best / "evaluation.json"
-    before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
-    if before is not None and evaluation.success <= before["success"]:
-        shutil.rmtree(candidate)
-        return
-    (candidate / record.name).write_text(json.dumps(asdict(evaluation)) + "\n", encoding="utf-8")
-    replaced = candidate.with_name("replaced")
-    shutil.rmtree(replaced, ignore_errors=True)
-    if best.exists():
-        best.rename(replaced)
-    candidate.rename(best)
-    shutil.rmtree(replaced, ignore_errors=True)

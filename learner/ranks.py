@@ -1,8 +1,8 @@
-"""Rank 0 draws groups, the other ranks receive them: encoded records as plain byte tensors.
+"""Rank 0 shares what it drew with the other ranks: the records as they arrived, as byte tensors.
 
-    rank 0    draw … nothing ── draw … nothing ── draw … groups ─┬─► lengths, weights, bytes
-                        │ WAIT            │ WAIT           GO_ON │
-    others    meet ─────┴─────────────────┴──────────────────────┘
+    rank 0      draw … nothing ── draw … nothing ── draw … batch ─┬─► head, weights, records
+                         │ WAIT            │ WAIT           GO_ON │
+    followers   meet ────┴─────────────────┴──────────────────────┘
 
 However long rank 0 waits for actors, no rank waits for another longer than a moment: rank 0 says
 that it still waits. So each rank's watchdog notices that it, or one that it waits for, hangs.
@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
+from buffer import Draw
+from learner.checkpoint import State
 from learner.step.trainer import Trainer
 from learner.watchdog import sign
-from r3l.codec import decode, encode
+from r3l.codec import decode
+from r3l.config import LearnerConfig
 from r3l.errors import RankLost
 from r3l.records import Group
 
@@ -29,9 +32,50 @@ NOTHING, WAIT, GO_ON = 0, 1, 2
 WARN_AFTER_S = 30.0
 
 
+class Follower:
+    """Every rank but 0: takes part in the collectives that rank 0 leads (learner.rank0.Rank0,
+    with the same methods)."""
+
+    def __init__(self, trainer: Trainer, config: LearnerConfig) -> None:
+        self.trainer, self.config = trainer, config
+
+    def begin(self, state: State) -> None:
+        """Take part in publishing the first weights, then wait for rank 0."""
+        self._publish()
+        meet(self.trainer)
+
+    def draw(self, version: int) -> Draw | None:
+        """Wait for the batch that rank 0 drew; None when it was asked to stop."""
+        return receive_draw(self.trainer)
+
+    def finish_step(self, draw: Draw, version: int, metrics: dict[str, float]) -> None:
+        """Take part in publishing the weights of `version`."""
+        if self.config.publishes(version):
+            self._publish()
+
+    def skip_step(self, draw: Draw, version: int, metrics: dict[str, float]) -> None:
+        """Rank 0 alone discards a batch."""
+
+    def evaluate(self, version: int) -> None:
+        """Rank 0 alone asks for an evaluation."""
+
+    def state(self, version: int) -> State:
+        """The version; rank 0 alone knows more."""
+        return State(version)
+
+    def end(self, version: int) -> None:
+        """Wait for rank 0, which waits for the last evaluation."""
+        meet(self.trainer)
+
+    def _publish(self) -> None:
+        """Rank 0 publishes; gathering sharded weights takes every rank."""
+        with self.trainer.full_weights():
+            pass
+
+
 def still_waiting(trainer: Trainer) -> None:
     """Rank 0 waits for somebody else: tell the ranks that are in `meet`. To be called every few
-    seconds; raises RankLost where one of them does not hear it in time."""
+    seconds; raises RankLost if one of them does not receive it in time."""
     sign("waiting for actors")
     if trainer.world > 1:
         _word(trainer, WAIT)
@@ -40,7 +84,7 @@ def still_waiting(trainer: Trainer) -> None:
 def meet(trainer: Trainer) -> None:
     """Every rank goes on together; until rank 0 comes the others hear `still_waiting`.
 
-    Raises RankLost where a rank is not heard of for as long as torch's collectives wait.
+    Raises RankLost if a rank is silent for as long as torch's collectives wait.
     """
     if trainer.world == 1:
         return
@@ -60,26 +104,33 @@ def meet(trainer: Trainer) -> None:
             )
 
 
-def share_groups(
-    trainer: Trainer, groups: Sequence[Group], weights: Sequence[float]
-) -> tuple[Sequence[Group], Sequence[float]]:
-    """Every rank gets rank 0's `groups` and their importance `weights`; a collective. No groups
-    means: stop."""
+def share_draw(trainer: Trainer, draw: Draw | None) -> None:
+    """Send rank 0's batch to the ranks that are in `receive_draw`; None tells them to stop."""
     if trainer.world == 1:
-        return groups, weights
+        return
     meet(trainer)
-    parts = [encode(group) for group in groups] if trainer.rank == 0 else []
-    sizes = _broadcast(trainer, torch.tensor([len(p) for p in parts], dtype=torch.int64))
-    shared = _broadcast(trainer, torch.tensor(weights, dtype=torch.float64)).tolist()
-    blob = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if parts else None
-    data = _broadcast(trainer, torch.empty(0, dtype=torch.uint8) if blob is None else blob)
-    if trainer.rank == 0:
-        return groups, weights
-    raw, at, received = data.cpu().numpy().tobytes(), 0, []
-    for size in sizes.tolist():
-        received.append(decode(Group, raw[at : at + size]))
+    if draw is None:
+        _send(trainer, torch.empty(0, dtype=torch.int64))
+        return
+    sizes = [len(record) for record in draw.records]
+    _send(trainer, torch.tensor([draw.draw_id, draw.version, *sizes], dtype=torch.int64))
+    _send(trainer, torch.tensor(draw.weights, dtype=torch.float64))
+    _send(trainer, torch.frombuffer(bytearray().join(draw.records), dtype=torch.uint8))
+
+
+def receive_draw(trainer: Trainer) -> Draw | None:
+    """The batch that rank 0 shares, each group decoded from the buffer's record; None: stop."""
+    meet(trainer)
+    head = _receive(trainer, torch.int64).tolist()
+    if not head:
+        return None
+    draw_id, version, *sizes = head
+    weights = tuple(_receive(trainer, torch.float64).tolist())
+    data, at, groups = memoryview(_receive(trainer, torch.uint8).numpy()).toreadonly(), 0, []
+    for size in sizes:
+        groups.append(decode(Group, data[at : at + size]))
         at += size
-    return received, shared
+    return Draw(draw_id, groups, version, weights=weights)
 
 
 def _word(trainer: Trainer, word: int) -> int:
@@ -98,14 +149,19 @@ def _word(trainer: Trainer, word: int) -> int:
         ) from error
 
 
-def _broadcast(trainer: Trainer, values: torch.Tensor) -> torch.Tensor:
-    """Rank 0's vector on every rank, whatever its length."""
+def _send(trainer: Trainer, values: Tensor) -> None:
+    """Broadcast a vector of any length."""
     length = torch.tensor([len(values)], dtype=torch.int64, device=trainer.device)
     torch.distributed.broadcast(length, src=0)
-    count = int(length.item())
-    if trainer.rank != 0:
-        values = torch.empty(count, dtype=values.dtype)
-    values = values.to(trainer.device)
-    if count:
+    if len(values):
+        torch.distributed.broadcast(values.to(trainer.device), src=0)
+
+
+def _receive(trainer: Trainer, dtype: torch.dtype) -> Tensor:
+    """The vector that rank 0 sends, on the CPU."""
+    length = torch.empty(1, dtype=torch.int64, device=trainer.device)
+    torch.distributed.broadcast(length, src=0)
+    values = torch.empty(int(length.item()), dtype=dtype, device=trainer.device)
+    if len(values):
         torch.distributed.broadcast(values, src=0)
-    return values
+    return values.cpu()

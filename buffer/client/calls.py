@@ -235,8 +235,8 @@ class _Arrived(Sequence[Group]):
     """Groups of an answer, each decoded when it is first looked at."""
 
     def __init__(self, result: Groups | DrawHead, frames: Sequence[Frame]) -> None:
-        records = split_records(frames, result.sizes)
-        self._encoded = list(zip(result.now, records, strict=True))
+        self.records = tuple(split_records(frames, result.sizes))
+        self._encoded = list(zip(result.now, self.records, strict=True))
         self._groups: dict[int, Group] = {}
 
     def __len__(self) -> int:
@@ -259,10 +259,12 @@ class _Arrived(Sequence[Group]):
 def _draw(result: DrawHead, frames: Sequence[Frame]) -> Draw | None:
     if not result.draw_id:
         return None
+    groups = _Arrived(result, frames)
     return Draw(
         result.draw_id,
-        _Arrived(result, frames),
+        groups,
         result.version,
         result.probabilities,
         result.weights,
+        groups.records,
     )

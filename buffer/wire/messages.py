@@ -289,7 +289,8 @@ class DrawHead:
 class Draw:
     """A batch of complete groups, drawn by the learner while at `version`.
 
-    `groups` are decoded and checked when they are first looked at, each by itself.
+    `groups` are decoded and checked when they are first looked at, each by itself; `records` are
+    the same as they were stored, encoded.
     `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick; 1 for samplers
     that leave nothing to chance.
     """
@@ -299,6 +300,7 @@ class Draw:
     version: int
     probabilities: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
+    records: tuple[bytes | memoryview, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ share, so the loss of a step does not depend on how it is cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from learner.step import prefix_forest
 from r3l.algorithms.algorithm import Algorithm
+from r3l.errors import UserError
 from r3l.records import AuxSample, Bool, Float32, Group, Int32
 
 
@@ -129,6 +130,19 @@ def rows_of(
     sft_tokens = sum(int(sample.response_mask.sum()) for sample, _ in samples)
     policy = kept if algorithm.normalize == "trajectory" else tokens
     return StepRows(tuple(rows), float(max(policy, 1)), float(max(sft_tokens, 1)))
+
+
+def check_tokens(groups: Iterable[Group], vocabulary: int) -> None:
+    """Raise UserError if a stored token lies outside the model's vocabulary."""
+    for group in groups:
+        sequences: list[Int32] = [t.token_ids for t in group.trajectories]
+        sequences += [s.token_ids for r in group.results for s in r.aux]
+        highest = max((int(ids.max()) for ids in sequences if len(ids)), default=0)
+        if highest >= vocabulary:
+            raise UserError(
+                f"group {group.group_id}: holds token {highest}, the model's vocabulary ends at "
+                f"{vocabulary - 1}; train with the model whose tokenizer filled this buffer"
+            )
 
 
 def micro_batches(

@@ -7,6 +7,7 @@ that the next start does not fail first to learn it again.
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 
 import torch
@@ -58,7 +59,8 @@ def kept_budget(run: Path, configured: int) -> int:
 
 
 def keep_budget(run: Path, budget: int) -> None:
-    """Remember a lowered budget; delete the file to go back to the configured one."""
-    building = run / f".{LIMITS}"
+    """Remember a lowered budget, whichever ranks say so at the same time; delete the file to go
+    back to the configured one."""
+    building = run / f".{LIMITS}-{uuid.uuid4().hex}"
     building.write_text(json.dumps({"tokens_per_micro_batch": budget}) + "\n", encoding="utf-8")
     building.replace(run / LIMITS)

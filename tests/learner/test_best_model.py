@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from learner.best_model import candidate_folder, keep_if_best
 from learner.evaluate import Evaluation
-from learner.rank0 import candidate_folder, keep_if_best
 
 
 def evaluated(run: Path, version: int, success: float, *, saved: bool = True) -> Evaluation:

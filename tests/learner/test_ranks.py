@@ -1,5 +1,5 @@
-"""What rank 0 draws reaches the other ranks. The process group is played: what rank 0 broadcasts
-is what rank 1 receives, in the same order, shapes and formats."""
+"""What rank 0 draws reaches the other ranks as it came. The process group is played: what rank 0
+broadcasts is what rank 1 receives, in the same order, shapes and formats."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,33 +7,58 @@ from typing import Any
 import pytest
 import torch
 
-from learner.ranks import share_groups
+from buffer import Draw
+from learner.ranks import receive_draw, share_draw
 from r3l.codec import encode
 from tests.learner.groups import explore_group
 
 GROUPS = [explore_group((0.0, 1.0), (1.0, None), group_id=f"g{i}", seed=i) for i in range(3)]
 
 
-@pytest.mark.parametrize(("groups", "weights"), [(GROUPS, [0.25, 1.0, 50.0]), ([], [])])
-def test_every_rank_has_the_groups_and_the_weights_that_rank_0_drew(
-    monkeypatch: pytest.MonkeyPatch, groups: list, weights: list[float]
-) -> None:
+def draw_of(records: list[bytes]) -> Draw:
+    """A draw whose groups cannot be looked at."""
+    unread: Any = None
+    return Draw(7, unread, 3, weights=(0.25, 1.0, 50.0), records=tuple(records))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What rank 0 has sent and rank 1 has not received."""
     sent: list[torch.Tensor] = []
 
-    def send(tensor: torch.Tensor, src: int) -> None:
-        sent.append(tensor.clone())
-
-    def receive(tensor: torch.Tensor, src: int) -> None:
+    def broadcast(tensor: torch.Tensor, src: int) -> None:
+        if broadcast.sending:
+            sent.append(tensor.clone())
+            return
         value = sent.pop(0)
         assert (tensor.shape, tensor.dtype) == (value.shape, value.dtype)
         tensor.copy_(value)
 
-    def rank(number: int) -> Any:
-        return SimpleNamespace(rank=number, world=2, device=torch.device("cpu"))
+    def all_reduce(tensor: torch.Tensor) -> None:
+        broadcast.sending = bool(tensor.item())  # only rank 0 has a word to say
+        broadcast(tensor, 0)
 
-    monkeypatch.setattr(torch.distributed, "broadcast", send)
-    assert share_groups(rank(0), groups, weights) == (groups, weights)
-    monkeypatch.setattr(torch.distributed, "broadcast", receive)
-    received, shared = share_groups(rank(1), (), ())
-    assert [encode(group) for group in received] == [encode(group) for group in groups]
-    assert list(shared) == weights and not sent
+    monkeypatch.setattr(torch.distributed, "broadcast", broadcast)
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    return sent
+
+
+def rank(number: int) -> Any:
+    return SimpleNamespace(rank=number, world=2, device=torch.device("cpu"))
+
+
+def test_every_rank_has_the_records_and_the_weights_that_rank_0_drew(
+    sent: list[torch.Tensor],
+) -> None:
+    records = [encode(group) for group in GROUPS]
+    share_draw(rank(0), draw_of(records))
+    assert sent[-1].numpy().tobytes() == b"".join(records)
+    draw = receive_draw(rank(1))
+    assert draw is not None and not sent
+    assert [encode(group) for group in draw.groups] == records
+    assert (draw.draw_id, draw.version, draw.weights) == (7, 3, (0.25, 1.0, 50.0))
+
+
+def test_without_a_draw_every_rank_stops(sent: list[torch.Tensor]) -> None:
+    share_draw(rank(0), None)
+    assert receive_draw(rank(1)) is None and not sent

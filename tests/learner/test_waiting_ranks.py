@@ -23,7 +23,9 @@ from datetime import timedelta
 from types import SimpleNamespace
 import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout
+from buffer import Draw
 from learner import ranks as exchange
+from r3l.codec import encode
 from r3l.errors import RankLost
 from tests.learner.groups import explore_group
 
@@ -31,7 +33,8 @@ rank, *ports = map(int, sys.argv[1:])
 logging.basicConfig(level=logging.INFO)
 exchange.WARN_AFTER_S = 1.0
 trainer = SimpleNamespace(rank=rank, world=2, device=torch.device("cpu"))
-drawn = ([explore_group((0.0, 1.0), (1.0, None))], [0.5]) if rank == 0 else ((), ())
+group = explore_group((0.0, 1.0), (1.0, None))
+draw = Draw(7, [group], 0, weights=(0.5,), records=(encode(group),))
 for hangs, port in enumerate(ports):
     at = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=2)
@@ -40,8 +43,11 @@ for hangs, port in enumerate(ports):
     for _ in range(4 if rank == hangs == 0 else 0):
         time.sleep(1.5)
         exchange.still_waiting(trainer)
-    groups, weights = exchange.share_groups(trainer, *drawn)
-    print("rank", rank, "has", groups[0].group_id, weights, flush=True)
+    if rank == 0:
+        exchange.share_draw(trainer, draw)
+    else:
+        draw = exchange.receive_draw(trainer)
+    print("rank", rank, "has", draw.groups[0].group_id, draw.weights, flush=True)
     try:
         if rank == hangs:
             time.sleep(5)
@@ -75,7 +81,7 @@ def test_ranks_wait_as_long_as_rank_0_says_that_it_waits_and_name_a_rank_that_ha
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], err + other_err
-    assert out.count("rank 0 has g0 [0.5]") == other_out.count("rank 1 has g0 [0.5]") == 2
+    assert out.count("rank 0 has g0 (0.5,)") == other_out.count("rank 1 has g0 (0.5,)") == 2
     assert out.count("no word") == other_out.count("no word") == 1
     assert "rank 0 of 2: no word from another rank, which hangs" in out
     assert "rank 1 of 2: no word from rank 0, which hangs" in other_out

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.rank0 import check_tokens
+from learner.step.batch import check_tokens
 from r3l.errors import UserError
 from tests.learner.groups import explore_group
 
