@@ -20,7 +20,6 @@ from actors.engine import VLLMPolicy
 from actors.utilization import Idleness, Occupancy
 from actors.weights.subscriber import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease, Wait
-from r3l.algorithms import registry
 from r3l.config import RunConfig
 from r3l.errors import (
     BufferUnavailable,
@@ -67,7 +66,7 @@ class Actor:
         self.name, self.policy, self.client = name, policy, client
         self.subscriber, self.make_env, self.config = subscriber, make_env, config
         self.counts = counts
-        self.plan: GroupPlan = registry.get(config.algorithm).plan()
+        self.plan: GroupPlan = config.algorithm.build().plan()
         self.stop = asyncio.Event()
         self.held: dict[str, asyncio.Task[None]] = {}
         self.live: Counter[str] = Counter()

@@ -24,7 +24,6 @@ from learner.metrics.group_metrics import group_figures
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from learner.warmup.tiny_policy import LocalPolicy
-from r3l.algorithms import registry
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.records import Group, GroupPlan, Task
@@ -40,7 +39,7 @@ async def alternate(config: RunConfig, tokens: int) -> dict[str, Any]:
     the last step is finished. Returns what the held-out tasks showed, what was spent
     (`seconds` without loading and evaluation) and the `curve`: for each step the tokens sampled
     so far, and shares of 1 of its attempts (None where there were none)."""
-    algorithm = registry.get(config.algorithm)
+    algorithm = config.algorithm.build()
     trainer = Trainer(Path(config.model), config.learner, algorithm, seed=config.seed)
     policy = sampler(Path(config.model), config.seed)
     source = task_source(config.env.name, **config.env.options)

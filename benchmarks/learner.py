@@ -41,7 +41,6 @@ from envs.registry import task_source
 from learner.step import attention
 from learner.step.batch import Nodes, Row, StepRows, collate, micro_batches, rows_of
 from learner.step.trainer import Trainer
-from r3l.algorithms import registry
 from r3l.config import RunConfig, load
 from r3l.records import Group
 
@@ -104,7 +103,7 @@ def main(
     config = load(None, [f"learner.tokens_per_micro_batch={budget}"])
     recorded = record(config, groups)
     works = [
-        Work("workshop", rows_of(recorded, registry.get(config.algorithm))),
+        Work("workshop", rows_of(recorded, config.algorithm.build())),
         Work("half shared", synthetic(0.5, length=length)),
     ]
     if crossover:
@@ -123,7 +122,7 @@ def record(config: RunConfig, count: int) -> list[Group]:
     """Explore groups of the built-in environment with the shipped policy."""
     policy = sampler(builtin_policy(), config.seed)
     tasks = task_source(config.env.name).tasks("train", count, config.seed)
-    plan = registry.get(config.algorithm).plan()
+    plan = config.algorithm.build().plan()
     return asyncio.run(explore(tasks, policy, config, plan))
 
 
@@ -154,7 +153,7 @@ def random_model(folder: Path, shape: dict[str, int], config: RunConfig) -> Trai
     torch.manual_seed(0)
     qwen2 = Qwen2Config(**shape, tie_word_embeddings=True, rope_theta=1e6)
     Qwen2ForCausalLM(qwen2).save_pretrained(folder)
-    return Trainer(folder, config.learner, registry.get(config.algorithm))
+    return Trainer(folder, config.learner, config.algorithm.build())
 
 
 @contextmanager
@@ -265,7 +264,7 @@ def waiting(
 ) -> None:
     """Print the share of a step that goes to drawing, packing and committing when a real buffer
     service holds groups enough."""
-    count, algorithm = len(groups), registry.get(config.algorithm)
+    count, algorithm = len(groups), config.algorithm.build()
     budget = config.learner.tokens_per_micro_batch
     spent = dict.fromkeys(("draw", "pack", "step", "commit"), 0.0)
     with serving(store, count, steps) as endpoint, BufferClient(endpoint) as client:

@@ -81,12 +81,11 @@ def run_training(
     from learner.loop import Training
     from learner.step import out_of_memory
     from learner.step.trainer import Trainer
-    from r3l.algorithms import registry
 
     check_endpoint(buffer_endpoint, "buffer")
     begins = _beginning(config, run, resume)
     start = begins.checkpoint
-    algorithm = registry.get(config.algorithm)
+    algorithm = config.algorithm.build()
     leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
         # Before the model is loaded, so that an address that cannot be had is told at once.

@@ -196,7 +196,7 @@ class Rank0:
         self._report_evaluations(self.evaluator.collect())
 
     def _batch_metrics(self, draw: Draw, step_s: float) -> dict[str, float]:
-        strict = self.config.algorithm.verified_requires_success
+        strict = self.config.algorithm.build().exploration.verified_requires_success
         return {
             **group_figures(draw.groups, requires_success=strict),
             **staleness_figures(draw.groups, draw.version),

@@ -7,21 +7,15 @@ Importing this module imports neither torch nor vllm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import (
-    BaseModel,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from r3l import yaml_text
-from r3l.algorithms import registry
-from r3l.algorithms.settings import AlgorithmConfig
+from r3l.algorithms.r3l import R3LConfig
+from r3l.algorithms.registry import AnyAlgorithm
 from r3l.errors import UserError
 from r3l.section import Section
 
@@ -304,21 +298,15 @@ class RunConfig(Section):
         0, ge=0, le=(1 << 32) - 1, description="seed of tasks, sampling and the learner"
     )
     env: EnvConfig = Field(default_factory=lambda: EnvConfig())
-    algorithm: AlgorithmConfig = Field(default_factory=lambda: AlgorithmConfig())
+    algorithm: AnyAlgorithm = Field(default_factory=lambda: R3LConfig())
     actor: ActorConfig = Field(default_factory=lambda: ActorConfig())
     buffer: BufferConfig = Field(default_factory=lambda: BufferConfig())
     learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())
     eval: EvalConfig = Field(default_factory=lambda: EvalConfig())
 
-    @field_validator("algorithm")
-    @classmethod
-    def _algorithm_uses_its_settings(cls, value: AlgorithmConfig) -> AlgorithmConfig:
-        registry.get(value)
-        return value
-
     @model_validator(mode="after")
     def _quorum_fits_the_group(self) -> Self:
-        base = registry.get(self.algorithm).plan().base
+        base = self.algorithm.build().plan().base
         if self.buffer.min_base > base:
             raise ValueError(
                 f"buffer.min_base {self.buffer.min_base}: a group of {self.algorithm.name} has "
@@ -390,22 +378,47 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     node[leaf] = value
 
 
-def _section_at(path: Iterable[int | str]) -> type[BaseModel]:
-    """The section a path of keys leads to; a number is a place in a list of sections."""
-    section: type[BaseModel] = RunConfig
-    for part in path:
-        if isinstance(part, str):
-            annotation = section.model_fields[part].annotation
-            kinds = (annotation, *get_args(annotation))
-            section = next(k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
-    return section
-
-
 def _one_line(error: ValidationError) -> str:
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
+    key, section = _located(first["loc"])
     if first["type"] == "extra_forbidden":
-        known = ", ".join(_section_at(first["loc"][:-1]).model_fields)
-        return f"config key {where}: unknown; this section knows {known}"
+        known = ", ".join(section.model_fields)
+        return f"config key {key}: unknown; this section knows {known}"
+    if first["type"] == "union_tag_invalid":
+        tag, known = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "")
+        return f"config {key}: unknown {key} {tag!r:.200}; known: {known}"
     message = first["msg"].removeprefix("Value error, ")
-    return f"config {where or 'file'}: {message}"
+    return f"config {key or 'file'}: {message}"
+
+
+def _located(location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
+    """(the key as users write it, the section that holds it) of an error's location.
+
+    A location names the algorithm after `algorithm`, and gives the place in a list by number.
+    """
+    key: list[str] = []
+    holder: type[BaseModel] = RunConfig
+    inner: list[type[BaseModel]] = []
+    for part in location:
+        chosen = [one for one in inner if len(inner) > 1 and _default_name(one) == part]
+        if chosen:
+            inner = chosen
+            continue
+        key.append(str(part))
+        if isinstance(part, str):
+            holder = inner[0] if inner else RunConfig
+            inner = _sections_in(holder, part)
+    return ".".join(key), holder
+
+
+def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
+    """The sections that may be under a key: one, several algorithms', or none."""
+    if key not in holder.model_fields:
+        return []
+    annotation = holder.model_fields[key].annotation
+    kinds = (annotation, *get_args(annotation))
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _default_name(section: type[BaseModel]) -> object:
+    return section.model_fields["name"].default if "name" in section.model_fields else None

@@ -15,7 +15,14 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _in_short(cls, value: Any) -> Any:
-        if value is None:
-            return {}
-        return {"name": value} if isinstance(value, str) and "name" in cls.model_fields else value
+    def _in_full(cls, value: Any) -> Any:
+        if isinstance(value, str) and "name" not in cls.model_fields:
+            return value
+        return in_full(value)
+
+
+def in_full(value: Any) -> Any:
+    """A section as a mapping, if it is written as its name alone or as nothing."""
+    if value is None:
+        return {}
+    return {"name": value} if isinstance(value, str) else value

@@ -33,7 +33,8 @@ from envs.builtin.policy import BUILTIN_WORLDS
 from learner.step.batch import Row, StepRows
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
-from r3l.algorithms.settings import AlgorithmConfig
+from r3l.algorithms.grpo import GRPOConfig
+from r3l.algorithms.r3l import R3LConfig
 from r3l.config import ActorConfig, EnvConfig, LearnerConfig, RunConfig
 from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer, user_path
@@ -331,12 +332,9 @@ def measure(policy: Policy, env: str, count: int, *, seed: int = 0) -> Quality:
 async def _explore(
     policy: Policy, env: str, tasks: Sequence[Task], *, reflect: bool
 ) -> list[list[SlotResult]]:
-    algorithm = (
-        AlgorithmConfig(group_size=2) if reflect else AlgorithmConfig(name="grpo", group_size=1)
-    )
     config = RunConfig(
         env=EnvConfig(name=env),
-        algorithm=algorithm,
+        algorithm=R3LConfig(group_size=2) if reflect else GRPOConfig(group_size=1),
         actor=ActorConfig(max_reflection_tokens=256),
     )
     make = partial(registry.make, env)

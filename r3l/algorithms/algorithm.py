@@ -1,8 +1,9 @@
-"""What an algorithm is made of: three choices, as data and pure functions (ALGORITHM §7).
+"""What an algorithm is made of: three choices, as data and pure functions.
 
-    how a group is explored          Exploration, read by r3l.rollout.group
-    how rewards become weights       Algorithm.advantages, Algorithm.masks
-    which token loss is applied      Algorithm.loss
+    AlgorithmConfig ──build()──► Algorithm
+                                   how a group is explored       exploration, read by r3l.rollout
+                                   how rewards become weights    advantages, masks
+                                   which token loss is applied   loss
 
 G: trajectories of one group; B, T: rows and positions of a batch. Importing this module does
 not import torch; calling `Algorithm.loss` does.
@@ -10,16 +11,19 @@ not import torch; calling `Algorithm.loss` does.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from r3l.algorithms import advantages as advantage
 from r3l.algorithms import credit
 from r3l.records import Bool, GroupPlan, Trajectory
+from r3l.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,14 +161,12 @@ class Algorithm:
 
     `kl_coef`: weight of the k3 KL to the reference model, 0 for none.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 where there are none.
-    `uses`: names of the AlgorithmConfig fields that change what it does.
     """
 
     name: str
     exploration: Exploration
     estimator: Estimator
     token_loss: TokenLoss
-    uses: frozenset[str]
     normalize: Normalize = "trajectory"
     selection: Selection = everyone
     credit: bool = False
@@ -252,3 +254,14 @@ class Algorithm:
             losses = losses + self.kl_coef * kl
             parts["kl_reference"] = float(kl.detach())
         return losses, parts
+
+
+class AlgorithmConfig(Section):
+    """The settings that every algorithm has; a subclass adds its own and builds the Algorithm."""
+
+    name: str
+    group_size: int = Field(8, ge=1, le=1024, description="N, attempts in a group")
+
+    @abstractmethod
+    def build(self) -> Algorithm:
+        """The algorithm under these settings."""

@@ -22,7 +22,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from r3l.algorithms import registry
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, EpisodeError, ReflectionError
@@ -102,7 +101,7 @@ class _Explorer:
     ) -> None:
         self.task, self.policy, self.make_env = task, policy, make_env
         self.config, self.seed, self.emit = config, seed, emit
-        algorithm = registry.get(config.algorithm)
+        algorithm = config.algorithm.build()
         self.exploration = algorithm.exploration
         self.plan = plan or algorithm.plan()
         self.results = accepted

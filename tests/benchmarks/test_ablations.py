@@ -15,7 +15,6 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from learner.warmup import lessons, tiny_policy
 from r3l import config as configuration
-from r3l.algorithms import registry
 from r3l.records import Group, SlotResult
 
 pytestmark = pytest.mark.system
@@ -61,7 +60,7 @@ def test_the_sampler_is_the_trainer_of_the_step_before(model_folder: Path) -> No
     from benchmarks import alternate
 
     config = configuration.load(None, [f"model={model_folder}", "algorithm=opmd", "learner.lr=0.1"])
-    algorithm = registry.get(config.algorithm)
+    algorithm = config.algorithm.build()
     trainer = Trainer(model_folder, config.learner, algorithm)
     policy = alternate.sampler(model_folder, seed=0)
     tasks = task_source("workshop").tasks("train", 1)

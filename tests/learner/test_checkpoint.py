@@ -10,7 +10,6 @@ import pytest
 from learner import checkpoint
 from learner.checkpoint import State
 from learner.step.trainer import Trainer
-from r3l.algorithms import registry
 from r3l.config import load
 from tests.learner.step.faulty import Silent
 from tests.learner.step.test_trainer import tiny_folder
@@ -24,7 +23,7 @@ class Killed(BaseException):
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     config = load(None, ["algorithm.group_size=4"])
     model = tiny_folder(tmp_path_factory.mktemp("model"))
-    return Trainer(model, config.learner, registry.get(config.algorithm))
+    return Trainer(model, config.learner, config.algorithm.build())
 
 
 @pytest.fixture(scope="module")

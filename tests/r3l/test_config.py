@@ -1,10 +1,13 @@
 """The configuration: where values come from, and one line for everything that is wrong."""
 
+from typing import get_args
+
 import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from r3l.config import RunConfig, dump, load
+from r3l.algorithms.r3l import R3LConfig
+from r3l.config import RunConfig, SafetyRule, dump, load
 from r3l.errors import UserError
 from r3l.rollout.interfaces import EnvSpec
 
@@ -55,17 +58,22 @@ def test_a_configuration_survives_its_own_yaml(tmp_path):
 
 
 def test_every_setting_is_described_and_no_section_can_be_changed():
+    def inner(field):
+        kinds = (field.annotation, *get_args(field.annotation))
+        return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
     def sections(model):
         yield model
         for field in model.model_fields.values():
-            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-                yield from sections(field.annotation)
+            for section in inner(field):
+                yield from sections(section)
 
-    for section in sections(RunConfig):
+    found = list(sections(RunConfig))
+    assert {R3LConfig, SafetyRule} <= set(found)
+    for section in found:
         assert section.model_config["frozen"] and section.model_config["extra"] == "forbid"
         for name, field in section.model_fields.items():
-            nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-            assert field.description or nested, f"{section.__name__}.{name}"
+            assert field.description or inner(field), f"{section.__name__}.{name}"
     with pytest.raises(ValidationError):
         RunConfig().seed = 1  # type: ignore[misc]
 
@@ -76,7 +84,10 @@ def test_every_setting_is_described_and_no_section_can_be_changed():
         ("algorithm.aplha=2", "algorithm.aplha: unknown; this section knows name, group_size"),
         ("lerner.lr=1", "lerner: unknown"),
         ("algorithm.group_size=0", "algorithm.group_size"),
-        ("algorithm.group_size=five", "algorithm.group_size"),
+        ("algorithm.group_size=five", "config algorithm.group_size: Input should be a valid int"),
+        ("algorithm=[grpo]", "config algorithm: Input should be a valid dictionary"),
+        ("algorithm.name=[grpo]", "config algorithm: unknown"),
+        ("algorithm.alpha.beta=1", "config algorithm.alpha: Input should be a valid number"),
         ("algorithm.alpha=-1", "algorithm.alpha"),
         ("algorithm.alpha=.inf", "algorithm.alpha"),
         ("algorithm.max_advantage=.nan", "algorithm.max_advantage"),

@@ -13,7 +13,6 @@ from learner import checkpoint
 from learner.checkpoint import State
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
-from r3l.algorithms import registry
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.step.test_trainer import GROUPS
@@ -42,7 +41,7 @@ class Bench:
         self.config = load(
             None, [*SETTINGS, f"learner.zero_stage={stage}", f"learner.dtype={dtype}"]
         )
-        self.algorithm = registry.get(self.config.algorithm)
+        self.algorithm = self.config.algorithm.build()
         groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
         self.batch = rows_of(groups, self.algorithm)
         self.model = model

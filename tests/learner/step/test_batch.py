@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.step.batch import Row, collate, micro_batches, rows_of
-from r3l.algorithms import registry
-from r3l.algorithms.settings import AlgorithmConfig
+from r3l.algorithms.r3l import R3LConfig
 from tests.learner.groups import explore_group
 
 
@@ -72,7 +71,7 @@ def test_a_group_too_big_for_the_budget_is_cut_where_its_rows_share_least() -> N
 
 def test_rows_of_a_group_carry_pivot_masks_and_amplified_advantages() -> None:
     group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
-    batch = rows_of([group], registry.get(AlgorithmConfig(group_size=4)))
+    batch = rows_of([group], R3LConfig(group_size=4).build())
     policy = [r for r in batch.rows if not r.aux]
     assert [r.advantage for r in policy] == [0.0 - 2 / 3, 3.0, 3.0]
     first, success, retry = policy
@@ -85,7 +84,7 @@ def test_rows_of_a_group_carry_pivot_masks_and_amplified_advantages() -> None:
 
 def test_a_group_without_contrast_costs_no_forward_pass_but_counts_in_the_mean() -> None:
     group = explore_group(base_rewards=(0.0, 0.0), retry_rewards=(0.0, 0.0), pivot=1)
-    batch = rows_of([group], registry.get(AlgorithmConfig(group_size=4)))
+    batch = rows_of([group], R3LConfig(group_size=4).build())
     assert [r for r in batch.rows if not r.aux] == [] and batch.policy_denominator == 4.0
 
 

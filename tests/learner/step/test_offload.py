@@ -9,7 +9,6 @@ from learner import checkpoint
 from learner.checkpoint import State
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
-from r3l.algorithms import registry
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.step.faulty import Silent
@@ -40,7 +39,7 @@ class Learner:
 
     def __init__(self, model: Path, *overrides: str) -> None:
         config = load(None, ["algorithm.group_size=4", "learner.lr=1e-3", *overrides])
-        algorithm = registry.get(config.algorithm)
+        algorithm = config.algorithm.build()
         groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
         self.batch = rows_of(groups, algorithm)
         self.trainer = Trainer(model, config.learner, algorithm)

@@ -32,7 +32,6 @@ from learner.step.batch import Row, collate, micro_batches
 from learner.step.model import PolicyModule
 from r3l.algorithms import registry
 from r3l.algorithms.losses import sft
-from r3l.algorithms.settings import AlgorithmConfig
 from r3l.errors import UserError
 
 SIZES = {
@@ -189,7 +188,7 @@ def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
 @settings(deadline=None, max_examples=15)
 @given(rows=groups(), budget=st.integers(4, 80), ranks=st.integers(1, 3))
 def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget, ranks):
-    algorithm = registry.get(AlgorithmConfig(name=name))
+    algorithm = registry.REGISTRY[name]().build()
     teaches_as_separate_sequences((PACKED, PADDED), algorithm, rows, budget, ranks)
 
 
@@ -210,7 +209,7 @@ def flex_in_eager_mode():
 @given(rows=groups())
 def test_flex_attention_teaches_what_separate_sequences_do(rows):
     with flex_in_eager_mode():
-        algorithm = registry.get(AlgorithmConfig(name="r3l"))
+        algorithm = registry.REGISTRY["r3l"]().build()
         teaches_as_separate_sequences([FLEXED], algorithm, rows, budget=40, ranks=1)
 
 

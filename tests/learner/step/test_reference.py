@@ -18,7 +18,6 @@ from learner.step.batch import collate, micro_batches, rows_of
 from learner.step.model import PolicyModule
 from learner.step.trainer import Trainer
 from r3l.algorithms import registry
-from r3l.algorithms.settings import AlgorithmConfig
 from r3l.records import AuxSample, Group, GroupPlan, SlotResult, Task, Trajectory
 from tests.learner.step import reference
 
@@ -139,7 +138,7 @@ class Groups:
 def test_loss_and_gradient_are_those_of_the_algorithm_written_out_by_hand(
     settings: dict[str, Any],
 ) -> None:
-    algorithm = registry.get(AlgorithmConfig(**settings))
+    algorithm = registry.REGISTRY[settings["name"]](**settings).build()
     before, other = model(0), model(0)
     for parameter in other.parameters():
         parameter.data += 0.02 * torch.randn_like(parameter)

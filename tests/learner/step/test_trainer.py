@@ -17,8 +17,7 @@ from learner.step import model
 from learner.step.batch import Row, collate, rows_of
 from learner.step.model import PolicyModule
 from learner.step.trainer import Trainer
-from r3l.algorithms import registry
-from r3l.algorithms.settings import AlgorithmConfig
+from r3l.algorithms.r3l import R3LConfig
 from r3l.config import load
 from tests.learner.groups import explore_group
 
@@ -117,7 +116,6 @@ import json, sys
 from pathlib import Path
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
-from r3l.algorithms import registry as algorithms
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.step.test_trainer import GROUPS
@@ -128,7 +126,7 @@ for variant in variants:
     for name in ("r3l", "gspo"):
         settings = [f"algorithm={name}", "algorithm.group_size=4", "learner.lr=1e-3"]
         config = load(None, [*settings, f"learner.{variant}"])
-        algorithm = algorithms.get(config.algorithm)
+        algorithm = config.algorithm.build()
         trainer = Trainer(Path(model), config.learner, algorithm)
         figures[variant] += [trainer.step(rows_of(groups, algorithm)) for _ in range(3)]
 if trainer.rank == 0:
@@ -180,7 +178,7 @@ def test_losses_do_not_depend_on_packing_micro_batches_ranks_or_zero_stage(
 
 
 def test_the_rows_of_a_step_are_the_same_however_groups_are_ordered() -> None:
-    algorithm = registry.get(AlgorithmConfig(group_size=4))
+    algorithm = R3LConfig(group_size=4).build()
     groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
     one, other = rows_of(groups, algorithm), rows_of(groups[::-1], algorithm)
     assert sorted(r.advantage for r in one.rows) == sorted(r.advantage for r in other.rows)
@@ -192,7 +190,7 @@ def test_a_group_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all(
 ) -> None:
     config = load(None, ["algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-12"])
     # What takes all kinds of terms: a KL to the reference, and auxiliary samples.
-    algorithm = replace(registry.get(config.algorithm), sft_weight=0.5)
+    algorithm = replace(config.algorithm.build(), sft_weight=0.5)
     groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
     weighted = rows_of(groups, algorithm, [2.0, 0.0, 1.0])
     first, last = (rows_of([group], algorithm).rows for group in (groups[0], groups[2]))

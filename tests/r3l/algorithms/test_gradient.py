@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from r3l.algorithms import losses, registry
-from r3l.algorithms.settings import AlgorithmConfig
+from r3l.algorithms import losses
+from r3l.algorithms.r3l import R3LConfig
 
 VOCAB, WIDTH, ALPHA, LAMBDA = 11, 6, 3.0, 0.5
 
@@ -85,7 +85,7 @@ def logprobs_of(model, ids):
 
 
 def r3l_loss(model, group, rows=slice(None)):
-    algorithm = registry.get(AlgorithmConfig(alpha=ALPHA, sft_weight=LAMBDA))
+    algorithm = R3LConfig(alpha=ALPHA, sft_weight=LAMBDA).build()
     advantages, keep = algorithm.advantages([one.reward for one in group], group)
     assert keep.all()
     ids, mask_BT = padded(group, algorithm.masks(group))

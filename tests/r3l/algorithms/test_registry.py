@@ -2,16 +2,17 @@
 
 import math
 import pickle
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from r3l.algorithms import losses, registry
-from r3l.algorithms.algorithm import Algorithm, Exploration, score_loss
-from r3l.algorithms.settings import AlgorithmConfig
+from r3l.algorithms.algorithm import Exploration
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
 from r3l.records import GroupPlan
@@ -20,7 +21,7 @@ NAMES = sorted(registry.REGISTRY)
 
 
 def get(name="r3l", **settings):
-    return registry.get(AlgorithmConfig(name=name, **settings))
+    return registry.REGISTRY[name](**settings).build()
 
 
 @pytest.fixture
@@ -272,28 +273,51 @@ def test_an_algorithm_can_be_sent_to_another_process(name):
 # -- configuration --------------------------------------------------------------------------
 
 
+def refusal(*overrides):
+    with pytest.raises(UserError) as caught:
+        load(None, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 def test_an_unknown_algorithm_names_the_known_ones():
-    with pytest.raises(ValueError, match="unknown algorithm 'nope'; known: critique_grpo, dapo"):
-        get("nope")
-    with pytest.raises(UserError, match=r"^config algorithm: unknown algorithm 'nope'.*r3l") as e:
-        load(None, ["algorithm=nope"])
-    assert "\n" not in str(e.value)
+    known = "r3l, grpo, dapo, gspo, opmd, raft, reflect_grpo, critique_grpo"
+    message = f"config algorithm: unknown algorithm 'nope'; known: {known}"
+    assert refusal("algorithm=nope") == message
+    assert refusal("algorithm.name=nope", "algorithm.alpha=2") == message
 
 
-def test_a_setting_the_algorithm_does_not_use_is_named():
-    with pytest.raises(ValueError, match="'grpo' does not use alpha; its settings are"):
-        get("grpo", alpha=3.0)
-    with pytest.raises(UserError, match="does not use alpha, credit") as e:
-        load(None, ["algorithm=opmd", "algorithm.alpha=2", "algorithm.credit=false"])
-    assert "\n" not in str(e.value)
-    with pytest.raises(ValueError, match="normalize"):
-        get("gspo", normalize="token")
+def test_a_setting_that_the_algorithm_does_not_have_is_named_with_those_it_has():
+    named = "config key algorithm.alpha: unknown; this section knows name, group_size, clip_low"
+    assert refusal("algorithm=grpo", "algorithm.alpha=2").startswith(named)
+    assert "algorithm.credit: unknown" in refusal("algorithm=opmd", "algorithm.credit=false")
+    assert "algorithm.normalize: unknown" in refusal("algorithm=gspo", "algorithm.normalize=token")
+
+
+def test_settings_without_a_name_are_r3ls(tmp_path):
+    assert load(None, ["algorithm.credit=false"]) == load(
+        None, ["algorithm.credit=false", "algorithm=r3l"]
+    )
+    (tmp_path / "run.yaml").write_text("algorithm: {alpha: 2}\n")
+    assert load(tmp_path / "run.yaml").algorithm.alpha == 2.0
+    (tmp_path / "run.yaml").write_text("algorithm:\n")
+    assert load(tmp_path / "run.yaml") == RunConfig()
+
+
+def test_another_name_keeps_the_files_settings_and_refuses_those_it_does_not_have(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("algorithm: {name: dapo, group_size: 4, clip_high: 0.3}\n")
+    changed = load(path, ["algorithm=grpo"]).algorithm
+    assert (changed.name, changed.group_size, changed.clip_high) == ("grpo", 4, 0.3)
+    with pytest.raises(UserError, match=r"algorithm\.clip_high: unknown"):
+        load(path, ["algorithm=raft"])
 
 
 @pytest.mark.parametrize("name", ["r3l", "reflect_grpo"])
 def test_a_group_that_does_not_split_is_named(name):
-    with pytest.raises(ValueError, match="group_size 7"):
-        get(name, group_size=7)
+    assert "config algorithm: group_size 7: " in refusal(
+        f"algorithm={name}", "algorithm.group_size=7"
+    )
     assert get("grpo", group_size=7).plan() == GroupPlan(7)
 
 
@@ -303,13 +327,6 @@ def test_every_algorithms_configuration_reads_back_equal(name, tmp_path):
     (tmp_path / "run.yaml").write_text(dump(config))
     assert load(tmp_path / "run.yaml") == config
     assert RunConfig.model_validate_json(config.model_dump_json()) == config
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_setting_an_algorithm_uses_can_be_set(name):
-    defaults = {key: field.default for key, field in AlgorithmConfig.model_fields.items()}
-    used = {key: defaults[key] for key in get(name).uses - {"name"}}
-    assert get(name, **used).uses <= set(defaults)
 
 
 def test_each_ablation_is_one_override():
@@ -322,31 +339,62 @@ def test_each_ablation_is_one_override():
     ):
         config = load(None, [f"algorithm.{override}"])
         assert config != RunConfig()
-        registry.get(config.algorithm)
+        assert config.algorithm.build()
 
 
-def test_a_new_algorithm_is_one_function_and_one_line(monkeypatch, batch):
-    def reinforce(config):
-        return Algorithm(
-            name="reinforce",
-            exploration=Exploration(config.group_size),
-            estimator=lambda rewards: rewards,
-            token_loss=lambda b: score_loss(b, name="policy_gradient", normalize="trajectory"),
-            uses=frozenset({"name", "group_size"}),
-        )
+REINFORCE = """
+from functools import partial
+from typing import Literal
 
-    monkeypatch.setitem(registry.REGISTRY, "reinforce", reinforce)
-    config = load(None, ["algorithm=reinforce"])
-    value, _ = registry.get(config.algorithm).loss(**batch, denominator=4.0)
-    assert torch.isfinite(value)
-    with pytest.raises(UserError, match="'reinforce' does not use alpha"):
-        load(None, ["algorithm=reinforce", "algorithm.alpha=2"])
+from pydantic import Field
+
+from r3l.algorithms import advantages
+from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration, score_loss
+
+
+class ReinforceConfig(AlgorithmConfig):
+    name: Literal["reinforce"] = Field("reinforce", description="algorithm")
+
+    def build(self):
+        loss = partial(score_loss, name="policy_gradient", normalize="trajectory")
+        explored = Exploration(self.group_size)
+        return Algorithm(self.name, explored, estimator=advantages.centered, token_loss=loss)
+"""
+USE = """
+from r3l.config import RunConfig, dump, load
+from r3l.errors import UserError
+
+config = load(None, ["algorithm=reinforce", "algorithm.group_size=3"])
+assert config.algorithm.build().plan().base == 3
+assert "name: reinforce" in dump(config)
+assert RunConfig.model_validate_json(config.model_dump_json()) == config
+try:
+    load(None, ["algorithm=reinforce", "algorithm.alpha=2"])
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_new_algorithm_is_one_file_and_one_line_in_the_registry_with_its_import(tmp_path):
+    root = Path(registry.__file__).parent.parent
+    shutil.copytree(root, tmp_path / "r3l", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "r3l/algorithms/reinforce.py").write_text(REINFORCE)
+    path = tmp_path / "r3l/algorithms/registry.py"
+    text = path.read_text()
+    imported = "from r3l.algorithms.reinforce import ReinforceConfig\nfrom r3l.section"
+    text = text.replace("from r3l.section", imported)
+    path.write_text(text.replace("    | GRPOConfig\n", "    | GRPOConfig\n    | ReinforceConfig\n"))
+    used = subprocess.run(
+        [sys.executable, "-c", USE], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    message = "config key algorithm.alpha: unknown; this section knows name, group_size\n"
+    assert used.stdout == message
 
 
 def test_configuration_and_algorithms_import_without_torch():
     code = (
-        "import sys, r3l.config, r3l.algorithms.registry as a\n"
-        "algorithm = a.get(r3l.algorithms.settings.AlgorithmConfig())\n"
+        "import sys, r3l.config\n"
+        "r3l.config.RunConfig().algorithm.build()\n"
         "assert not {'torch', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

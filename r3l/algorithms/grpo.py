@@ -1,0 +1,58 @@
+"""GRPO (arXiv 2402.03300), and what its relatives share with it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from pydantic import Field
+
+from r3l.algorithms import advantages
+from r3l.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Exploration,
+    Normalize,
+    TokenLoss,
+    ratio_loss,
+)
+
+
+class RatioConfig(AlgorithmConfig):
+    """Settings of GRPO and its relatives: a clipped ratio, and a KL to the reference model."""
+
+    clip_low: float = Field(0.2, ge=0, lt=1, description="how far a ratio counts below 1")
+    clip_high: float = Field(0.2, ge=0, description="how far a ratio counts above 1")
+    kl_coef: float = Field(
+        0.01, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
+    )
+
+    def clipped(self, normalize: Normalize) -> TokenLoss:
+        """PPO's clipped ratio of each token."""
+        return partial(
+            ratio_loss,
+            name="ppo_clip",
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            normalize=normalize,
+        )
+
+
+class GRPOConfig(RatioConfig):
+    """Settings of GRPO: standardised rewards, clip 0.2 on token ratios, KL 0.01."""
+
+    name: Literal["grpo"] = Field("grpo", description="algorithm")
+    normalize: Normalize = Field(
+        "trajectory", description="mean over trajectories of token means, or over all tokens"
+    )
+
+    def build(self) -> Algorithm:
+        """N base attempts under the clipped ratio."""
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=advantages.normalized,
+            token_loss=self.clipped(self.normalize),
+            normalize=self.normalize,
+            kl_coef=self.kl_coef,
+        )

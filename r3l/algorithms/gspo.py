@@ -1,0 +1,37 @@
+"""GSPO (arXiv 2507.18071): GRPO with one ratio per sequence."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from pydantic import Field
+
+from r3l.algorithms import advantages
+from r3l.algorithms.algorithm import Algorithm, Exploration, ratio_loss
+from r3l.algorithms.grpo import RatioConfig
+
+
+class GSPOConfig(RatioConfig):
+    """Settings of GSPO: clip 3e-4 / 4e-4 on the sequence's ratio."""
+
+    name: Literal["gspo"] = Field("gspo", description="algorithm")
+    clip_low: float = Field(3e-4, ge=0, lt=1, description="how far a ratio counts below 1")
+    clip_high: float = Field(4e-4, ge=0, description="how far a ratio counts above 1")
+
+    def build(self) -> Algorithm:
+        """N base attempts under the clipped sequence ratio."""
+        loss = partial(
+            ratio_loss,
+            name="gspo",
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            normalize="trajectory",
+        )
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=advantages.normalized,
+            token_loss=loss,
+            kl_coef=self.kl_coef,
+        )

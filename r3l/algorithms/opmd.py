@@ -1,0 +1,38 @@
+"""OPMD, online policy mirror descent as the R³L paper runs it: a policy gradient on centred
+rewards."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from pydantic import Field
+
+from r3l.algorithms import advantages
+from r3l.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Exploration,
+    Normalize,
+    score_loss,
+)
+
+
+class OPMDConfig(AlgorithmConfig):
+    """Settings of OPMD."""
+
+    name: Literal["opmd"] = Field("opmd", description="algorithm")
+    tau: float = Field(1.0, ge=0, description="τ; the gradient is divided by 1 + τ")
+    normalize: Normalize = Field(
+        "trajectory", description="mean over trajectories of token means, or over all tokens"
+    )
+
+    def build(self) -> Algorithm:
+        """N base attempts; −(R − mean) · log π / (1 + τ)."""
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=advantages.centered,
+            token_loss=partial(score_loss, name="opmd", tau=self.tau, normalize=self.normalize),
+            normalize=self.normalize,
+        )

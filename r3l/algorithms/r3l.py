@@ -1,0 +1,95 @@
+"""R³L: reflect, retry from the pivot, train with pivotal credit and positive amplification
+(arXiv 2601.03715)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from r3l.algorithms import advantages
+from r3l.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Exploration,
+    Normalize,
+    score_loss,
+)
+
+
+class R3LConfig(AlgorithmConfig):
+    """Settings of R³L; each ablation of the paper is one of them.
+
+    The authors' ablations `from start` and `no guidance` are without credit as well: set
+    `credit: false` beside `from_start: true` or `guidance: false`.
+    """
+
+    name: Literal["r3l"] = Field("r3l", description="algorithm")
+    alpha: float = Field(3.0, gt=0, description="α, advantage of a full success")
+    max_rule: Literal["success", "group_max"] = Field(
+        "success", description="who receives α: full successes, or the group's best (Eq. 11 v1)"
+    )
+    max_advantage: float | None = Field(
+        None,
+        description="what a full success receives instead of α (released code: 1.0)",
+    )
+    credit: bool = Field(True, description="mask tokens before the pivot; off = 'w/o credit'")
+    amplify: bool = Field(True, description="α > 1; off = 'w/o amplification' (α = 1, plain s)")
+    reflect: bool = Field(True, description="reflect and retry; off = N base attempts")
+    from_start: bool = Field(False, description="retry from step 0 whatever the reflection says")
+    pivot_shift: int = Field(
+        0, description="steps added to the pivot a reflection names, within the attempt"
+    )
+    guidance: bool = Field(True, description="show the retry its guidance")
+    verified_requires_success: bool = Field(
+        True, description="a correction is verified only if the retry fully succeeds"
+    )
+    constrained_reflection: bool = Field(
+        True, description="decode reflections under their JSON schema"
+    )
+    normalize: Normalize = Field(
+        "trajectory", description="mean over trajectories of token means, or over all tokens"
+    )
+    sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
+
+    @model_validator(mode="after")
+    def _group_splits(self) -> Self:
+        if self.reflect and self.group_size % 2:
+            raise ValueError(
+                f"group_size {self.group_size}: r3l splits a group into as many base attempts as "
+                "retries; set an even number"
+            )
+        return self
+
+    def build(self) -> Algorithm:
+        """N/2 base attempts and their retries; the policy gradient and the auxiliary loss."""
+        amplified = partial(
+            advantages.amplified,
+            alpha=self.alpha,
+            max_rule=self.max_rule,
+            max_advantage=self.max_advantage,
+        )
+        return Algorithm(
+            name=self.name,
+            exploration=self._exploration(),
+            estimator=amplified if self.amplify else advantages.centered,
+            token_loss=partial(score_loss, name="policy_gradient", normalize=self.normalize),
+            normalize=self.normalize,
+            credit=self.credit,
+            sft_weight=self.sft_weight if self.reflect else 0.0,
+        )
+
+    def _exploration(self) -> Exploration:
+        if not self.reflect:
+            return Exploration(self.group_size)
+        return Exploration(
+            base_slots=self.group_size // 2,
+            distilled_slots=self.group_size // 2,
+            guidance="reflection" if self.guidance else "none",
+            from_start=self.from_start,
+            pivot_shift=self.pivot_shift,
+            constrained=self.constrained_reflection,
+            aux=True,
+            verified_requires_success=self.verified_requires_success,
+        )

@@ -1,0 +1,45 @@
+"""RAFT (arXiv 2304.06767): log-likelihood of the full successes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from pydantic import Field
+
+from r3l.algorithms import advantages
+from r3l.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Exploration,
+    Float64,
+    Normalize,
+    score_loss,
+)
+from r3l.records import Bool, Trajectory
+
+
+class RAFTConfig(AlgorithmConfig):
+    """Settings of RAFT."""
+
+    name: Literal["raft"] = Field("raft", description="algorithm")
+    normalize: Normalize = Field(
+        "trajectory", description="mean over trajectories of token means, or over all tokens"
+    )
+
+    def build(self) -> Algorithm:
+        """N base attempts, of which the full successes are imitated."""
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=advantages.successes,
+            selection=succeeded,
+            token_loss=partial(score_loss, name="policy_gradient", normalize=self.normalize),
+            normalize=self.normalize,
+        )
+
+
+def succeeded(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
+    """Selection: the full successes."""
+    return rewards >= advantages.SUCCESS
