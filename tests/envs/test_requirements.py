@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from envs import registry
+from envs import registry, requirements
 from r3l.errors import UserError
 from tests.envs.adapters.shop import checkout
 
@@ -29,7 +29,9 @@ def refusal(name, **options):
         ("webshop", "bm25s", "webshop"),
     ],
 )
-def test_a_missing_package(monkeypatch, tmp_path, name, module, extra):
+def test_every_adapter_names_the_package_it_misses_and_its_extra(
+    monkeypatch, tmp_path, name, module, extra
+):
     monkeypatch.setenv("WEBSHOP", str(checkout(tmp_path / "webshop")))
     for loaded in [m for m in sys.modules if m.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, loaded)
@@ -38,15 +40,20 @@ def test_a_missing_package(monkeypatch, tmp_path, name, module, extra):
     assert f"package {module}" in line and f"pip install 'r3l[{extra}]'" in line
 
 
-def test_missing_java(monkeypatch):
+def test_missing_java_is_refused_with_its_install_command(monkeypatch):
     pytest.importorskip("scienceworld", reason="pip install 'r3l[scienceworld]'")
     monkeypatch.setenv("PATH", "/nowhere")
     assert "apt-get install default-jre-headless" in refusal("scienceworld")
 
 
-def test_a_missing_data_folder(monkeypatch, tmp_path):
+def test_a_missing_data_folder_is_refused_with_the_download_command(monkeypatch, tmp_path):
     pytest.importorskip("alfworld", reason="pip install 'r3l[alfworld]'")
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     assert "alfworld-download" in refusal("alfworld")
     line = refusal("alfworld", data=str(tmp_path))
     assert str(tmp_path) in line and "holds no json_2.1.1" in line
+
+
+def test_a_missing_package_is_one_line_with_the_install_command():
+    with pytest.raises(UserError, match=r"needs the package nosuch; pip install 'r3l\[zork\]'"):
+        requirements.package("zork", "nosuch.part", "zork")

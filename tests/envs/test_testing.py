@@ -45,11 +45,11 @@ class Counter:
 
 
 @pytest.mark.parametrize("name", BUILTIN_WORLDS)
-def test_the_built_in_worlds_conform(name):
+def test_the_built_in_worlds_pass(name):
     check_env(name, seeds=range(10))
 
 
-def test_an_instance_conforms():
+def test_a_correct_environment_passes():
     check_env(Counter(), seeds=range(10))
 
 
@@ -134,7 +134,7 @@ class Breeding(Counter):
         (Mute, "is answered with nothing"),
     ],
 )
-def test_a_fault_is_named_with_its_seed_and_step(kind, says):
+def test_each_fault_is_named_with_its_seed_and_step(kind, says):
     with pytest.raises(AssertionError, match=says):
         check_env(kind(), seeds=(0, 1, 2, 3))
 

@@ -19,5 +19,5 @@ from envs.adapters.action_tags import action_in
         ("", None),
     ],
 )
-def test_the_last_tagged_action_or_the_only_line(response, action):
+def test_the_last_tagged_action_counts_or_else_the_only_line(response, action):
     assert action_in(response) == action

@@ -22,7 +22,7 @@ def test_games_conform(env_id):
     check_env(f"gem:{env_id}", seeds=(0, 1))
 
 
-def test_an_unknown_one_is_refused_in_one_line():
+def test_an_unknown_environment_is_refused_in_one_line():
     with pytest.raises(UserError, match="gem:game:Nothing-v0") as caught:
         registry.make("gem:game:Nothing-v0")
     assert "\n" not in str(caught.value)

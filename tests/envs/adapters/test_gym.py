@@ -28,7 +28,7 @@ def test_gymnasiums_own_text_worlds_conform(env_id, options):
     check_env(f"gym:{env_id}", options=options)
 
 
-def test_a_map_is_text_with_the_player_marked_and_actions_have_names():
+def test_a_map_is_shown_as_text_with_the_player_marked_and_actions_have_names():
     env = registry.make("gym:FrozenLake-v1", make={"is_slippery": False})
     first, _ = env.reset(seed=0)
     assert first.endswith("[S]FFF\nFHFH\nFFFH\nHFFG")
@@ -86,7 +86,7 @@ def test_a_registered_text_environment_works_by_name(echo):
         ("gym:FrozenLake-v1", {"colour": 1}, "colour: unknown"),
     ],
 )
-def test_what_cannot_be_played_is_refused_in_one_line(name, options, line):
+def test_a_game_that_cannot_be_played_is_refused_in_one_line(name, options, line):
     with pytest.raises(UserError, match=line) as caught:
         registry.make(name, **options)
     assert "\n" not in str(caught.value)

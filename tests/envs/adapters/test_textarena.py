@@ -25,7 +25,7 @@ def test_a_game_has_a_random_stream_of_its_own():
     assert random.random() == expected
 
 
-def test_only_what_is_new_is_said():
+def test_an_observation_says_only_new_things():
     env = registry.make("textarena:Mastermind-v0")
     first, _ = env.reset(seed=1)
     text = env.step("[1 2 3 4]")[0]
@@ -36,7 +36,7 @@ def test_only_what_is_new_is_said():
 @pytest.mark.parametrize(
     ("env_id", "line"), [("TicTacToe-v0", "one-player games"), ("Nothing-v0", "not found")]
 )
-def test_what_cannot_be_played_is_refused_in_one_line(env_id, line):
+def test_a_game_that_cannot_be_played_is_refused_in_one_line(env_id, line):
     with pytest.raises(UserError, match=line) as caught:
         registry.make(f"textarena:{env_id}")
     assert "\n" not in str(caught.value)

@@ -95,7 +95,7 @@ def test_the_users_own_games_are_tasks(env, cache, tmp_path):
         ({"games": "/no/such/folder"}, "holds no train"),
     ],
 )
-def test_what_cannot_be_made_is_refused_in_one_line(options, line):
+def test_a_wrong_game_setting_is_refused_in_one_line(options, line):
     with pytest.raises(UserError, match=line) as caught:
         registry.make("textworld", **options)
         registry.tasks("textworld", options, "train", 1)

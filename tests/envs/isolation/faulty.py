@@ -7,6 +7,9 @@ from typing import Any
 
 from r3l.rollout.interfaces import EnvSpec
 
+FAULTY = f"{__file__}:Faulty"
+"""The environment's name."""
+
 
 class Faulty:
     """Answers each action, or falls victim to it; `hold` MiB are kept by every instance."""

@@ -16,11 +16,10 @@ from r3l.errors import EnvironmentFailed, UserError
 from r3l.records import SlotResult, Task
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.group import explore_group
+from tests.envs.isolation.faulty import FAULTY
 from tests.r3l.fakes import ScriptedPolicy
 
 pytestmark = pytest.mark.system
-
-FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
 
 
 def config(**more: Any) -> EnvConfig:
@@ -124,7 +123,7 @@ def test_a_worker_killed_between_two_steps_is_a_crash() -> None:
     asyncio.run(play())
 
 
-def test_what_an_environment_raises_or_answers_wrongly_fails_only_its_session() -> None:
+def test_an_error_or_a_wrong_answer_fails_only_its_own_session() -> None:
     async def play() -> None:
         pool = EnvPool(config())
         await pool.start()
@@ -205,7 +204,7 @@ def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_played
     assert "\n" not in str(caught.value)
 
 
-def test_a_machine_that_starts_no_process_refuses_the_environment(
+def test_an_environment_is_refused_if_its_worker_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def play() -> None:
@@ -217,7 +216,7 @@ def test_a_machine_that_starts_no_process_refuses_the_environment(
         asyncio.run(play())
 
 
-def test_an_action_that_cannot_be_sent_and_a_line_that_cannot_be_answered_fail_by_name() -> None:
+def test_an_action_or_observation_that_is_not_valid_text_fails_by_name() -> None:
     async def play() -> None:
         pool = EnvPool(config())
         await pool.start()
@@ -237,7 +236,7 @@ def test_an_action_that_cannot_be_sent_and_a_line_that_cannot_be_answered_fail_b
     asyncio.run(play())
 
 
-def test_a_quick_world_stays_inside_the_actor_unless_told_otherwise() -> None:
+def test_a_quick_world_stays_inside_the_actor_unless_configured_otherwise() -> None:
     async def reset(**more: Any) -> Any:
         async with environments(EnvConfig(name="keys", **more)) as make_env:
             return make_env().reset(seed=0)

@@ -1,44 +1,18 @@
-"""Countdown: puzzles that can be solved, splits that share none, remarks that name the fault."""
-
-from collections import Counter
+"""Countdown: remarks that name the fault, attempts and operations."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from envs import registry
-from envs.base import SPLIT_SIZE, SPLITS
-from envs.questions.arithmetic import evaluate
-from envs.questions.countdown_puzzles import Puzzles
 from envs.testing import check_env
 from r3l.errors import UserError
 
 
-@given(st.integers(0, 3 * SPLIT_SIZE - 1), st.integers(3, 6))
-def test_every_puzzle_is_solved_by_its_solution(seed, count):
-    puzzle = Puzzles(count).make(seed)
-    found = evaluate(puzzle.solution)
-    assert found.value == puzzle.target and 1 <= puzzle.target <= 100
-    assert Counter(found.numbers) == Counter(puzzle.numbers) and len(puzzle.numbers) == count
-    assert Puzzles(count).make(seed) == puzzle
-
-
-def test_no_set_of_numbers_is_in_two_splits():
-    puzzles = Puzzles(count=3, largest=12)
-    seen = {
-        split: {tuple(sorted(puzzles.make(place * SPLIT_SIZE + n).numbers)) for n in range(400)}
-        for place, split in enumerate(SPLITS)
-    }
-    assert not seen["train"] & seen["eval"] and not seen["train"] & seen["warmup"]
-    assert len(seen["train"]) > 200 and len(seen["eval"]) > 20
-
-
 @pytest.mark.parametrize("name", ["countdown", "countdown-steps"])
-def test_countdown_keeps_its_promises(name):
+def test_countdown_conforms(name):
     check_env(name)
 
 
-def test_countdown_by_paragraphs_keeps_its_promises():
+def test_countdown_by_paragraphs_conforms():
     check_env("countdown", options={"step": "paragraph", "paragraphs": 4})
 
 
@@ -49,7 +23,7 @@ def posed(answer):
     return env, env.step(f"<answer>{answer}</answer>")
 
 
-def test_every_fault_of_an_expression_is_named():
+def test_each_fault_of_an_expression_is_named():
     env, _ = posed("1")
     a, b, c, d = env.puzzle.numbers
     assert "leaves" in posed(f"{a} + {b}")[1][0]
@@ -59,7 +33,7 @@ def test_every_fault_of_an_expression_is_named():
     assert "no expression" in posed("1/0")[1][0]
 
 
-def test_a_right_expression_is_paid_also_as_an_equation_and_ends_the_play():
+def test_a_right_expression_or_equation_is_paid_and_ends_the_play():
     env = registry.make("countdown")
     env.reset(seed=4)
     env.step("I do not know")
@@ -87,7 +61,7 @@ def test_an_operation_replaces_two_numbers_and_a_wrong_one_loses_a_step():
     assert env.step(f"{a * b} + {c} = 1")[2]
 
 
-def test_a_half_is_a_number_that_can_be_used():
+def test_a_fraction_is_a_number_that_can_be_used():
     env = registry.make("countdown-steps", count=3)
     env.reset(seed=0)
     env.left = [*map(type(env.left[0]), (1, 2, 4))]

@@ -11,7 +11,7 @@ pytest.importorskip("reasoning_gym")
 from envs.questions.reasoning_gym import harmless, posed
 
 
-def test_several_families_in_turn_keep_the_promises_of_an_environment():
+def test_several_families_in_turn_conform():
     check_env("reasoning:chain_sum,letter_counting,rubiks_cube", seeds=range(6))
 
 
@@ -22,7 +22,7 @@ def test_tasks_say_their_family_and_evaluation_has_one_attempt():
     assert source.tasks("eval", 1)[0].options["attempts"] == 1
 
 
-def test_no_question_is_in_two_splits_even_where_there_are_few():
+def test_no_question_is_in_two_splits_even_if_there_are_few_questions():
     asked = {
         place: {
             posed("coin_flip", "{}", place * SPLIT_SIZE + n).entry["question"] for n in range(60)
@@ -78,7 +78,7 @@ def test_a_scorer_that_raises_over_an_answer_pays_nothing_and_is_named():
         "x**99999",
     ],
 )
-def test_what_could_be_a_program_is_not_evaluated(answer):
+def test_an_answer_that_could_be_a_program_is_not_evaluated(answer):
     assert not harmless(answer)
     assert posed("puzzle24", "{}", SPLIT_SIZE).score(answer) == (0.0, "")
 
@@ -86,7 +86,7 @@ def test_what_could_be_a_program_is_not_evaluated(answer):
 @pytest.mark.parametrize(
     "answer", ["(25 - 7)*3", "x**2/2 + sin(x) + C", "[[0, 1], [1, 0]]", "['a']"]
 )
-def test_what_scorers_have_to_evaluate_is_harmless(answer):
+def test_answers_that_scorers_must_evaluate_pass_the_check(answer):
     assert harmless(answer)
 
 
@@ -99,7 +99,7 @@ def test_an_unknown_family_and_one_that_does_not_repeat_are_refused():
         registry.make("reasoning:chain_sum", config={"colour": 1})
 
 
-def test_a_family_too_small_for_its_splits_fails_by_name(monkeypatch):
+def test_a_family_too_small_for_its_splits_fails_with_a_cause(monkeypatch):
     monkeypatch.setattr("envs.questions.reasoning_gym.split_of", lambda what: "train")
     monkeypatch.setattr("envs.questions.reasoning_gym.TRIES", 5)
     with pytest.raises(EnvironmentFailed) as caught:

@@ -1,0 +1,29 @@
+"""The policy that ships with the package, and how a model folder is named."""
+
+from pathlib import Path
+
+import pytest
+
+from envs import registry
+from envs.builtin.policy import BUILTIN_WORLDS, builtin_policy, model_path
+from r3l.errors import UserError
+from r3l.model_folder import check_model_folder
+
+
+def test_the_shipped_policy_is_a_whole_model_folder():
+    check_model_folder(builtin_policy(), "--model builtin")
+
+
+def test_a_model_is_named_by_a_path_or_as_builtin(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert model_path("builtin") == builtin_policy()
+    assert model_path("models/mine") == tmp_path / "models" / "mine"
+    assert model_path("~/mine") == Path("/home/somebody/mine")
+    with pytest.raises(UserError, match="cannot be one"):
+        model_path("x" * 300)
+
+
+@pytest.mark.parametrize("name", BUILTIN_WORLDS)
+def test_the_built_in_worlds_play_inside_the_actor(name):
+    assert registry.in_process(name)

@@ -1,0 +1,78 @@
+"""Problems read from JSON-lines files and Hugging Face data sets."""
+
+import types
+
+import pytest
+
+from envs import registry
+from envs.questions.datasets import load
+from r3l.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "answer"),
+    [
+        ({"question": "q", "answer": "Half of 1,000.\n#### 1,000"}, "q", "1000"),
+        ({"problem": "q", "solution": r"So \boxed{\frac{1}{2}}."}, "q", r"\frac{1}{2}"),
+        ({"problem": "q", "answer": "$x$", "solution": "s"}, "q", "x"),
+        ({"question": "q", "final_answer": ["1", "$2$"]}, "q", "1, 2"),
+        ({"prompt": "q", "solution": "34"}, "q", "34"),
+        ({"prompt": "q", "answer": 34}, "q", "34"),
+        (
+            {
+                "prompt": [{"role": "user", "content": "q"}],
+                "reward_model": {"ground_truth": "5"},
+            },
+            "q",
+            "5",
+        ),
+    ],
+)
+def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
+    (problem,) = load("math", "train", file(row))
+    assert (problem.prompt, problem.answer) == (prompt, answer)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ((), "holds no problems"),
+        (('{"prompt": "q"',), "line 1 is not JSON"),
+        (({"prompt": "q", "answer": "1"}, {"answer": "1"}), "row 2: holds no problem"),
+        (({"prompt": "q"},), "row 1: holds no reference answer"),
+        ((["q", "1"],), "row 1: must be an object"),
+    ],
+)
+def test_a_file_that_holds_no_problems_is_refused_by_name_and_row(file, rows, says):
+    with pytest.raises(UserError, match=says) as caught:
+        load("math", "train", file(*rows))
+    assert "math.train" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named_with_what_else_can_be_given():
+    with pytest.raises(UserError, match=r"gsm8k\.eval: /no/such\.jsonl cannot be read .*@split"):
+        registry.tasks("gsm8k", {"eval": "/no/such.jsonl"}, "eval", 1)
+
+
+def test_a_data_set_of_the_hub_is_loaded_by_repository_configuration_and_split(monkeypatch):
+    asked = []
+    fake = types.ModuleType("datasets")
+    fake.load_dataset = lambda *a, **k: asked.append((a, k)) or [{"question": "q", "answer": "1"}]
+    monkeypatch.setitem(__import__("sys").modules, "datasets", fake)
+    load.cache_clear()
+    (task,) = registry.tasks("gsm8k", {}, "eval", 5)
+    assert asked == [(("openai/gsm8k", "main"), {"split": "test"})]
+    assert task.options == {"prompt": "q", "answer": "1", "attempts": 1}
+    load.cache_clear()
+
+
+def test_a_missing_package_is_one_line_with_the_install_command(monkeypatch):
+    import sys
+
+    load.cache_clear()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"^env gsm8k: .*datasets.*pip install 'r3l\[math\]'$"):
+        registry.tasks("gsm8k", {}, "train", 1)
+    monkeypatch.setattr("envs.requirements.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"math_verify; pip install 'r3l\[math\]'$"):
+        registry.make("gsm8k")

@@ -1,0 +1,63 @@
+"""The verifier's processes: time limits, deaths, threads."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from envs.questions import verifier as verifiers
+from r3l.errors import EnvironmentFailed
+
+
+def test_an_answer_that_never_ends_costs_its_worker_and_nothing_else(verifier, monkeypatch):
+    assert verifier.check("2", "2") == "correct"
+    monkeypatch.setattr(verifier, "cpu_s", 0.5)
+    assert verifier.check("2", "9^{9^{9^{9}}}") == "timeout"
+    assert verifier.counts["timeout"] == 1
+    monkeypatch.undo()
+    assert verifier.check("2", "1 + 1") == "correct"
+
+
+def test_a_worker_that_is_killed_is_replaced(verifier):
+    verifier.check("2", "2")
+    os.kill(verifier._workers[0].process.pid, signal.SIGKILL)
+    assert verifier.check("2", "2") == "correct"
+
+
+def test_a_reference_that_cannot_be_read_fails_the_attempt_by_name(verifier):
+    with pytest.raises(EnvironmentFailed) as caught:
+        verifier.check("", "2")
+    assert caught.value.cause == "unreadable_reference"
+
+
+def test_threads_share_the_pool(verifier):
+    verdicts = {}
+    threads = [
+        threading.Thread(
+            target=lambda n=n: verdicts.update({n: verifier.check(str(n), f"{n}.0")}), daemon=True
+        )
+        for n in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert verdicts == dict.fromkeys(range(20), "correct")
+
+
+def test_the_shared_pool_ends_its_workers_after_its_last_user_and_starts_others_later(monkeypatch):
+    pytest.importorskip("math_verify")
+    monkeypatch.setattr(verifiers, "LINGER_S", 0.0)
+    shared = verifiers.SharedVerifier()
+    pool = shared.acquire()
+    assert shared.acquire() is pool and pool.check("2", "2") == "correct"
+    process = next(worker.process for worker in pool._workers if worker.process is not None)
+    shared.release()
+    assert process.poll() is None
+    shared.release()
+    while process.poll() is None:
+        time.sleep(0.01)
+    assert shared.acquire() is pool and pool.check("2", "3") == "wrong"
+    pool.close()
