@@ -1,0 +1,121 @@
+"""Writes docs/configuration.md from the configuration model: `python -m launch.config_docs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from r3l.config import RunConfig
+from r3l.section import Section
+
+PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", dict: "mapping"}
+HEAD = """# Configuration
+
+<!-- Written by `python -m launch.config_docs`; a test compares it with the code. -->
+
+Every setting of a run. A value comes from the default below, from a YAML file (`--config`) or from
+a `KEY=VALUE` argument of a command; the last of these counts. An unknown key is refused, and the
+error lists the known ones. Each run keeps its configuration in `config.yaml`; `--config` reads it.
+
+    r3l-launch --config my.yaml algorithm=grpo learner.lr=1e-5
+"""
+
+
+def page() -> str:
+    """The text of docs/configuration.md."""
+    return HEAD + "".join(_tables("Top level", RunConfig, ""))
+
+
+def _tables(title: str, section: type[Section], prefix: str) -> Iterator[str]:
+    """The table of a section's fields, then those of the sections inside it."""
+    yield f"\n## {title}\n\n{_summary(section)}\n\n"
+    yield "| key | type | default | meaning |\n|---|---|---|---|\n"
+    for name, field in section.model_fields.items():
+        if field.description:
+            yield _row(f"{prefix}{name}", field)
+    for name, field in section.model_fields.items():
+        key, inner = f"{prefix}{name}", list(_sections(field.annotation))
+        for each in inner:
+            if get_origin(field.annotation) is tuple:
+                yield from _tables(f"One entry of `{key}`", each, "")
+            else:
+                variant = f": {each.model_fields['name'].default}" if len(inner) > 1 else ""
+                yield from _tables(f"`{key}{variant}`", each, f"{key}.")
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    """The sections that a field holds: itself one, a choice of several, or a list of one."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True, validated_data={})
+    shown = "required" if default is PydanticUndefined else f"`{_value(default)}`"
+    cells = (f"`{key}`", _type(field.annotation, field.metadata), shown, field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _type(annotation: Any, metadata: list[Any]) -> str:
+    """A type and its limits in words."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(parts[0], [*metadata, *_constraints(parts[1:])])
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in parts)
+    if origin in (Union, UnionType):
+        words = ["unset" if part is NoneType else _type(part, metadata) for part in parts]
+        return " or ".join(words)
+    if origin is tuple:
+        count = "" if Ellipsis in parts else f"{len(parts)} "
+        return f"list of {count}{_type(parts[0], [])}"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "entries"
+    limits = [
+        f"{sign} {_value(getattr(each, name))}"
+        for each in metadata
+        for name, sign in SIGNS.items()
+        if hasattr(each, name)
+    ]
+    return " ".join([WORDS[origin or annotation], ", ".join(limits)]).strip()
+
+
+def _constraints(metadata: tuple[Any, ...]) -> Iterator[Any]:
+    for each in metadata:
+        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+
+
+def _value(value: Any) -> str:
+    """A value as YAML on one line."""
+    if isinstance(value, Section):
+        value = value.model_dump(exclude_defaults=True)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "unset", True: "true", False: "false"}[value]
+    return f"{value:.10g}" if isinstance(value, int | float) else str(value)
+
+
+def _summary(section: type[Section]) -> str:
+    """The first paragraph of a section's docstring."""
+    return " ".join((section.__doc__ or "").split("\n\n")[0].split())
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

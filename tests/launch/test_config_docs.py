@@ -1,0 +1,25 @@
+"""docs/configuration.md says what the code does."""
+
+from launch.config_docs import PAGE, _sections, page
+from r3l.config import RunConfig
+from r3l.section import Section
+
+
+def test_the_page_is_current():
+    current = PAGE.read_text("utf-8") == page()
+    assert current, "run `.venv/bin/python -m launch.config_docs`"
+
+
+def test_every_setting_is_on_the_page_with_its_meaning():
+    text = page()
+
+    def check(section: type[Section]) -> None:
+        for name, field in section.model_fields.items():
+            inner = list(_sections(field.annotation))
+            assert field.description or inner, f"{section.__name__}.{name} has no description"
+            if field.description:
+                assert f"{name}` | " in text and field.description.replace("|", "\\|") in text
+            for each in inner:
+                check(each)
+
+    check(RunConfig)
