@@ -5,9 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Where PyTorch's CPU wheels are, for machines whose own pip index holds none (see README).
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+# Its advertisement for another tool is switched off.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
-.PHONY: demo test unit system check format clean
+.PHONY: demo test unit system check format docs clean
 .PHONY: soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-buffer-load bench-buffer-peers bench-buffer-scale bench-math
 
 demo: $(VENV)/.installed
@@ -27,10 +29,16 @@ check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy r3l buffer envs actors learner launch benchmarks
 	$(BIN)/python -m pytest tests/test_architecture.py
+	$(SITE)
 
 format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The pages that come from the code, then the site in build/site, without any network.
+docs: $(VENV)/.installed
+	$(BIN)/python -m launch.config_docs
+	$(SITE)
 
 # Kills, power losses and hostile messages by the hundreds and thousands; ten minutes at most.
 soak: $(VENV)/.installed
