@@ -1,4 +1,4 @@
-"""What is typed into a notebook: the README's example as it stands, and what people get wrong."""
+"""What is typed into a notebook: the examples of docs/buffer.md, and what people get wrong."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-def endpoint(serve, tasks, done):
+def served(serve, tasks, done):
     """A service with two trained groups."""
     served = serve("tcp://127.0.0.1:0", "--groups-per-step", 2)
     with BufferClient(served.endpoint) as client:
@@ -22,16 +22,24 @@ def endpoint(serve, tasks, done):
         for reward in (0.25, 0.75):
             client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", done(reward=reward))
         client.commit(client.draw(2, 0).draw_id, 1, 1)
+    return served
+
+
+@pytest.fixture
+def endpoint(served):
     return served.endpoint
 
 
-def test_the_example_of_the_readme_runs_as_it_stands(endpoint, capsys):
-    readme = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert "tcp://127.0.0.1:5555" in example and len(example.split("\n\n")[1].splitlines()) <= 5
-    exec(example.replace("tcp://127.0.0.1:5555", endpoint), {})
+def test_the_examples_of_the_page_run_as_they_are(served, capsys):
+    page = (Path(__file__).parents[3] / "docs" / "buffer.md").read_text("utf-8")
+    online, offline = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(online.replace("tcp://127.0.0.1:5555", served.endpoint), {})
     printed = capsys.readouterr().out
     assert "trained=2" in printed and "g0000000002 [0.75] [-1]" in printed
+    names = {}
+    exec(offline.replace("runs/demo/buffer", str(served.folder)).replace("17", "1"), names)
+    assert names["best"]["reward"] == 0.75 and "task_id=" in capsys.readouterr().out
+    assert len(names["batch"]) == 2 and not names["evicted"]
 
 
 def test_what_people_get_wrong_is_answered_in_a_sentence(endpoint, tmp_path):

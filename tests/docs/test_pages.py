@@ -1,0 +1,180 @@
+"""What the pages say is so: links, paths, tests, settings and commands exist."""
+
+import fnmatch
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from actors.cli import main as actor
+from buffer.cli import commands as buffer
+from envs.testing import check_env
+from launch.cli import main as launch
+from launch.eval_cli import main as evaluate
+from learner.cli import main as learner
+from r3l import config
+from r3l.errors import UserError
+from r3l.section import Section
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "tests" / "buffer" / "README.md",
+]
+ROOMS = "r3l|buffer|envs|actors|learner|launch|benchmarks|tests|docs"
+COMMANDS = {
+    "r3l-launch": launch,
+    "r3l-actor": actor,
+    "r3l-learner": learner,
+    "r3l-buffer": buffer,
+    "r3l-eval": evaluate,
+}
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/environments/README.md"])
+def test_the_example_of_an_environment_keeps_the_promises_of_one(page, tmp_path):
+    text = (ROOT / page).read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "door.py").write_text(example)
+    check_env(f"{tmp_path}/door.py:Door")
+
+
+def code(page: Path) -> list[str]:
+    """Every code span, and every line of every code block, of a page."""
+    text = page.read_text("utf-8")
+    fenced = re.findall(r"^```.*?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"(?:^(?: {4}.*)?\n)+", text, re.MULTILINE)
+    lines = [line.strip() for block in (*fenced, *blocks) for line in block.splitlines()]
+    return [*re.findall(r"`([^`\n]+)`", text), *filter(None, lines)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    headings = re.findall(r"^#+ +(.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@each_page
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if not re.match(r"https?://", target):
+            file, _, anchor = target.partition("#")
+            linked = (page.parent / file) if file else page
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors(linked), target
+
+
+@each_page
+def test_every_path_that_is_named_exists(page):
+    metrics = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    for span in code(page):
+        for path in re.findall(rf"(?<![\w./-])(?:{ROOMS})/[\w./*-]*", span):
+            assert list(ROOT.glob(path.rstrip("/"))) or f"`{path}`" in metrics, path
+
+
+@each_page
+def test_every_test_that_is_named_exists(page):
+    """Named as `tests/room/test_x.py::test_…`, `test_x::…part…`, or `…part…` of the same file."""
+    named = re.compile(r"(tests/[\w/]+/)?(test_\w+)(?:\.py)?(?:::([\w…]+))?|(…[\w…]+)")
+    tests, file = ROOT / "tests", ROOT
+    for found in filter(None, map(named.fullmatch, code(page))):
+        folder, stem, pattern, more = found.groups()
+        if stem:
+            near = page.parent if tests in page.parents else tests
+            (file,) = (ROOT / folder).glob(f"{stem}.py") if folder else near.rglob(f"{stem}.py")
+        if pattern or more:
+            names = re.findall(r"def (test_\w+)", file.read_text("utf-8"))
+            assert fnmatch.filter(names, (pattern or more).replace("…", "*")), found[0]
+
+
+@each_page
+def test_every_make_target_that_is_named_exists(page):
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    for span in code(page):
+        for target in re.findall(r"^make ([a-z-]+)", span):
+            assert target in targets, target
+
+
+@each_page
+def test_every_setting_that_is_named_exists(page):
+    sections = "|".join(config.RunConfig.model_fields)
+    for span in code(page):
+        for key in re.findall(rf"(?<![\w./-])(?:{sections})(?:\.[a-z_]\w*)+", span):
+            assert is_setting(key) or is_python(key), key
+
+
+@each_page
+def test_every_command_that_is_shown_is_understood(page):
+    for line in code(page):
+        for words in commands(line):
+            context = parsed(COMMANDS[words[0]], words)
+            overrides = context.params.get("overrides") or ()
+            try:
+                config.load(None, overrides)
+            except UserError as error:
+                pytest.fail(f"{line}: {error}")
+
+
+def commands(line: str) -> Iterator[list[str]]:
+    """The r3l commands of a line that have arguments, as words."""
+    if line.startswith(tuple(COMMANDS)) and "──" not in line:
+        words = shlex.split(line, comments=True)
+        if words[0] in COMMANDS and len(words) > 1:
+            yield words
+
+
+def parsed(command: click.Command, words: list[str]) -> click.Context:
+    """The arguments as the command reads them; fails where it does not understand them."""
+    name, *arguments = words
+    try:
+        if isinstance(command, click.Group):
+            found, *arguments = arguments
+            assert found in command.commands, f"{name} {found}"
+            command = command.commands[found]
+        return command.make_context(name, arguments, resilient_parsing=not arguments)
+    except click.UsageError as error:
+        pytest.fail(f"{shlex.join(words)}: {error.message}")
+
+
+def is_setting(key: str) -> bool:
+    """Whether a dotted key is a field, or a section, of the configuration."""
+    kinds: list[type[Section]] = [config.RunConfig]
+    for part in key.split("."):
+        fields = [kind.model_fields[part] for kind in kinds if part in kind.model_fields]
+        if not fields:
+            return False
+        if any("dict" in str(field.annotation) for field in fields):
+            return True  # whatever follows is passed through
+        kinds = [kind for field in fields for kind in sections_of(field.annotation)]
+    return True
+
+
+def sections_of(annotation: object) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [found for part in getattr(annotation, "__args__", ()) for found in sections_of(part)]
+
+
+def is_python(name: str) -> bool:
+    """Whether a dotted name is a module of the project, or something defined in one."""
+    module, _, attribute = name.rpartition(".")
+    path = ROOT / module.replace(".", "/")
+    defined = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
+    if (
+        attribute
+        and defined.is_file()
+        and re.search(rf"\b{attribute}\b", defined.read_text("utf-8"))
+    ):
+        return True
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
