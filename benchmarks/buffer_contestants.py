@@ -292,7 +292,7 @@ def behind_service(run: Run, storage: Storage) -> dict[str, Figures]:
             if number >= IN_FLIGHT:
                 dealer.recv_multipart()
             if number < run.groups:
-                dealer.send_multipart([b"put", bytes(codec.encode_together(results)[0])])
+                dealer.send_multipart([b"put", b"".join(map(codec.encode, results))])
     with run.clock("draw", figures, size, server.pid):
         for number in range(run.groups // BATCH + IN_FLIGHT):
             if number >= IN_FLIGHT:

@@ -1,139 +1,113 @@
 """Records as bytes, on the wire and on disk: msgpack with the schema version in front.
 
-    [schema, kind, {field: value, ...}]
+    [schema, kind, {field: value, ...}]        an array: [dtype, shape, elements]
 
-A record is written and read by its dataclass's annotations, so every value is checked against
-its type on the way in and on the way out. Arrays stand together behind the other fields (r3l.plain)
-and come back read-only. Nothing is ever unpickled.
+msgspec reads every field by its annotation and makes the record, which then checks itself. A value
+of another type, an unknown or missing field, and fields that disagree are RecordErrors that name
+the field. A field with a default may be missing. If a field is written twice, the last one counts.
+Records of another schema are refused.
 
-A field that is missing takes its default (written by an older schema); an unknown field, a
-duplicate key or a value of another type is a RecordError; a newer schema a SchemaVersionError.
-Schema 1 differs only in its arrays, each of which stands by itself.
+Elements of arrays are little-endian and keep every bit; arrays come back read-only. Types are
+checked when a record is read, not when it is written. Nothing is ever unpickled.
 
-Records are read quickly where they are as today's code writes them (r3l.quick), and carefully
-otherwise (r3l.plain).
+Messages without a type, such as headers, go through `pack` and `unpack`: plain values of limited
+size, with no key twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from r3l import plain, quick
+import msgpack
+import msgspec
+import numpy as np
+
 from r3l.errors import RecordError, SchemaVersionError
-from r3l.plain import NESTING_LIMIT, RECORD_LIMIT
-from r3l.records import Group, SlotResult
+from r3l.records import Group, Record, SlotResult
 
-__all__ = ["NESTING_LIMIT", "RECORD_LIMIT"]
-
-SCHEMA = 2
+SCHEMA = 3
+RECORD_LIMIT = 16 << 20  # bytes of one record
 HEADER_LIMIT = 64 << 10  # bytes of a message header
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 _Bytes = TypeVar("_Bytes", bytes, bytes | memoryview)
+_DTYPES = {name: np.dtype(name) for name in ("<i4", "<f4", "|b1")}
+_FIELD = re.compile(r"(?:field `|`\$\.?)([^`]*)`")  # as msgspec's errors name it
+_MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)  # what msgspec and numpy raise
 
 
-def encode(record: Any) -> bytes:
-    """One record as bytes. Raises RecordError for a value that is not of its field's type."""
-    return check_size(_prefix(type(record).__name__) + plain.pack(to_plain(record)))
-
-
-def encode_unchecked(record: Any) -> bytes:
-    """`encode` for what is checked when it is read, or made by code that checks: three times
-    as quick, because no value's type is looked at."""
+def encode(record: Record) -> bytes:
+    """One record as bytes. Raises RecordError for a value that msgpack cannot hold."""
+    kind = type(record).__name__
     try:
-        return check_size(_prefix(type(record).__name__) + quick.write(record))
-    except quick.Unusual:
-        return encode(record)
+        data = _encode((SCHEMA, kind, record))
+    except _MALFORMED as error:
+        raise RecordError(f"{kind} cannot be written: {error}") from None
+    return check_size(data)
 
 
-def encode_together(records: Iterable[Any]) -> tuple[bytes, tuple[int, ...]]:
-    """Records back to back, as `encode_unchecked` writes them, and the size of each."""
-    pieces: list[bytes] = []
-    sizes: list[int] = []
-    for record in records:
-        try:
-            start, body = _prefix(type(record).__name__), quick.write(record)
-        except quick.Unusual:
-            start, body = encode(record), b""
-        pieces += (start, body)
-        sizes.append(len(start) + len(body))
-    if max(sizes, default=0) > RECORD_LIMIT:
-        raise RecordError(f"{max(sizes)} bytes; the limit is {RECORD_LIMIT}", cause="too_large")
-    return b"".join(pieces), tuple(sizes)
-
-
-def decode(kind: type[T], data: bytes | memoryview) -> T:
-    """The record of class `kind` held by `data`; checks version, kind, types and limits."""
+def decode(kind: type[R], data: bytes | memoryview) -> R:
+    """The record of class `kind` in `data`; checks size, schema, kind, types and fields."""
     try:
-        record: T = quick.reader(kind).read(body(kind, data))
+        record: R = _decoder(kind).decode(body(kind, data))
         return record
-    except quick.Unusual:
-        return _decode_carefully(kind, data)
+    except RecordError:
+        raise
+    except _MALFORMED as error:
+        raise _record_error(kind, error) from None
 
 
-def body(kind: type[Any], data: bytes | memoryview) -> memoryview:
-    """The fields of a record, still encoded; Unusual for what has no plain prefix."""
-    if start := _prefix_size(kind.__name__, check_size(data)):
-        return memoryview(data)[start:]
-    raise quick.Unusual
-
-
-def _decode_carefully(kind: type[T], data: bytes | memoryview) -> T:
-    outer = plain.unpack(check_size(data))
-    if not isinstance(outer, list) or len(outer) != 3:
-        raise RecordError("not a record: a list of schema, kind and fields is expected")
-    schema, name, values = outer
-    if type(schema) is not int or schema < 1:
-        raise RecordError(f"schema {schema!r} is not a version number", field="schema")
-    if schema > SCHEMA:
+def body(kind: type[Record], data: bytes | memoryview) -> msgspec.Raw:
+    """The fields of a record of class `kind`, still encoded."""
+    check_size(data)
+    try:
+        schema, name, fields = _envelope.decode(data)
+    except _MALFORMED as error:
+        raise RecordError(f"not a record of schema, kind and fields: {error}") from None
+    if schema != SCHEMA:
         raise SchemaVersionError(
-            f"record of schema {schema}; this r3l reads up to {SCHEMA}", schema=schema
+            f"record of schema {schema}; this r3l reads only schema {SCHEMA}", schema=schema
         )
     if name != kind.__name__:
         raise RecordError(f"record is a {name!r:.80}, not a {kind.__name__}", field="kind")
-    return from_plain(kind, values)
+    return fields
 
 
 def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
-    """A group without results, encoded with these ones, which are not decoded for it."""
-    bodies = [result_body(result) for result in results]
-    start = _prefix(Group.__name__) + quick.write_open(head, "results", len(bodies))
-    return check_size(b"".join([start, *bodies]))
+    """A group without results, encoded with these encoded ones, which are not decoded for it."""
+    bodies: Any = tuple([body(SlotResult, result) for result in results])
+    return encode(msgspec.structs.replace(head, results=bodies))
 
 
-def result_body(result: bytes | memoryview) -> bytes | memoryview:
-    """An encoded slot result as it lies in a group that `encode_group` made."""
-    start = _prefix_size(SlotResult.__name__, result)
-    return result[start:] if start else _rewritten(result)
+def group_bodies(group: bytes | memoryview) -> list[msgspec.Raw]:
+    """The results in an encoded group, as `body` gives each of them."""
+    return msgspec.msgpack.decode(body(Group, group), type=_Results).results
 
 
 def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
     """A message header of plain values, at most `limit` bytes."""
-    return check_size(plain.pack(mapping), limit)
+    try:
+        packed: bytes = msgpack.packb(mapping, strict_types=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"header cannot be written: {error}") from None
+    return check_size(packed, limit)
 
 
 def unpack(data: bytes | memoryview, limit: int = HEADER_LIMIT) -> dict[str, Any]:
     """The mapping `pack` wrote. Raises RecordError for anything else."""
-    mapping = plain.unpack(check_size(data, limit))
+    check_size(data, limit)
+    try:
+        mapping = msgpack.unpackb(data, object_pairs_hook=_no_duplicates)
+    except RecordError:
+        raise
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise RecordError(f"not msgpack: {error!r:.200}") from None
     if not isinstance(mapping, dict):
         raise RecordError(f"header is a {type(mapping).__name__}; a map is expected")
     return mapping
-
-
-def to_plain(record: Any) -> dict[str, Any]:
-    """A dataclass as plain msgpack values, checked against its annotations."""
-    kind: Any = type(record)
-    values: dict[str, Any] = plain.rules(kind)[0](record, kind.__name__)
-    return values
-
-
-def from_plain(kind: type[T], values: Any) -> T:
-    """A dataclass from plain msgpack values, checked against its annotations."""
-    hint: Any = kind
-    record: T = plain.rules(hint)[1](values, kind.__name__)
-    return record
 
 
 def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
@@ -143,23 +117,53 @@ def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
     return data
 
 
-def _prefix(name: str) -> bytes:
-    return _prefixes(name)[-1]
+def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        raise RecordError("a map holds the same key twice")
+    return mapping
+
+
+def _record_error(kind: type[Record], error: Exception) -> RecordError:
+    """The error of a malformed record, from msgspec's or from that of the record's own check."""
+    found = _FIELD.search(str(error))
+    facts = {"field": found[1]} if found else {}
+    if isinstance(error.__cause__, RecordError):
+        facts = error.__cause__.facts
+    return RecordError(f"{kind.__name__}: {error}", **facts)
+
+
+def _write_array(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r:.80} is neither a plain value nor an array")
+
+
+def _read_array(hint: Any, value: Any) -> Any:
+    """Dtype and shape that the field asks for are checked by its record."""
+    name, shape, elements = value
+    if name not in _DTYPES or type(elements) is not bytes:
+        raise ValueError(f"not the bytes of an array of {', '.join(_DTYPES)}")
+    array = np.ndarray(shape, _DTYPES[name], elements)
+    if array.nbytes != len(elements):
+        raise ValueError(f"{len(elements)} bytes for an array of {name} and shape {shape}")
+    if name == "|b1" and elements.translate(None, b"\0\1"):
+        raise ValueError("booleans other than 0 and 1")
+    return array
+
+
+class _Results(msgspec.Struct):
+    """What `group_bodies` reads of a group."""
+
+    results: list[msgspec.Raw] = []
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_write_array).encode
+_envelope = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw])
 
 
 @cache
-def _prefixes(name: str) -> tuple[bytes, ...]:
-    """What a record of this kind begins with, by schema."""
-    return tuple(b"\x93" + plain.pack(s) + plain.pack(name) for s in range(1, SCHEMA + 1))
-
-
-def _prefix_size(name: str, data: bytes | memoryview) -> int:
-    """Bytes before a record's fields; 0 for what does not begin as this code writes it."""
-    known = _prefixes(name)
-    size = len(known[0])
-    return size if bytes(data[:size]) in known else 0
-
-
-def _rewritten(result: bytes | memoryview) -> memoryview:
-    """The body of a slot result that another codec wrote."""
-    return body(SlotResult, encode(decode(SlotResult, result)))
+def _decoder(kind: type[Record]) -> Any:
+    return msgspec.msgpack.Decoder(kind, dec_hook=_read_array)

@@ -1,23 +1,25 @@
 """The records: what an attempt, a reflection and an explore group are.
 
 Shapes: L tokens in a trajectory, K steps (K ≥ 1 turns of the policy). Steps count from 0.
-Records are frozen; arrays are little-endian and are checked when a record is made.
+Records are frozen. Their types are checked when they are read (r3l.codec), everything else
+when they are made: dtype and shape of arrays, and whether fields agree with each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, dataclass_transform, get_args
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from r3l.errors import RecordError
 
-Int32 = npt.NDArray[np.int32]
-Float32 = npt.NDArray[np.float32]
-Bool = npt.NDArray[np.bool_]
+Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # of 64 bits
+Int32 = np.ndarray[Any, np.dtype[np.int32]]
+Float32 = np.ndarray[Any, np.dtype[np.float32]]
+Bool = np.ndarray[Any, np.dtype[np.bool_]]
 
 Role = Literal["base", "distilled"]
 SlotStatus = Literal["done", "not_triggered", "failed"]
@@ -25,25 +27,29 @@ GroupState = Literal["leased", "filling", "complete", "drawn", "trained", "expir
 Purpose = Literal["train", "eval"]
 AuxKind = Literal["reflect", "retry"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
-_INT32, _FLOAT32, _BOOL = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.bool_)
-Spans = Sequence[Sequence[int]]  # (start, end) of each step
-_ArrayRule = tuple[str, "np.dtype[Any]", tuple[int, ...]]  # name, element type, shape
 LARGEST_REWARD = 1e100  # of either sign; its square still fits a float64
+NESTING_LIMIT = 16  # levels of a task's options
 STRAGGLER = "straggler"  # cause of a slot that its group did not wait for
 
 
-@dataclass(frozen=True)
-class Task:
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all records and messages: frozen, and an unknown field is refused."""
+
+
+class Task(Record):
     """One query or one seeded environment instance. `task_id` is stable across runs."""
 
     task_id: str
     env: str
-    seed: int
-    options: dict[str, Any] = field(default_factory=dict)
+    seed: Integer
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_plain(self.options, "options")
 
 
-@dataclass(frozen=True)
-class Trajectory:
+class Trajectory(Record):
     """One attempt: a single token sequence exactly as the engine saw and sampled it.
 
     token_ids int32 [L]; response_mask bool [L], True on sampled tokens; logprobs float32 [L],
@@ -59,7 +65,7 @@ class Trajectory:
     """
 
     role: Role
-    slot: int
+    slot: Integer
     token_ids: Int32
     response_mask: Bool
     logprobs: Float32
@@ -70,20 +76,23 @@ class Trajectory:
     system: str
     observations: tuple[str, ...]
     actions: tuple[str, ...]
-    parent: int = -1
-    pivot: int = -1
-    seed: int = 0
+    parent: Integer = -1
+    pivot: Integer = -1
+    seed: Integer = 0
     finish: str = "terminated"
     feedback: str = ""
     faults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)
-        for name, dtype, shape in attempt_arrays(length, steps):
-            _array(self, name, dtype, shape)
-        if self.role not in ("base", "distilled"):
-            raise RecordError(f"role is {self.role!r}; it must be base or distilled", field="role")
-        check_attempt(self, self.step_spans.tolist(), self.response_mask.tobytes())
+        _check_array("token_ids", self.token_ids, "int32", (length,))
+        _check_array("response_mask", self.response_mask, "bool", (length,))
+        _check_array("logprobs", self.logprobs, "float32", (length,))
+        _check_array("step_spans", self.step_spans, "int32", (steps, 2))
+        _check_array("step_versions", self.step_versions, "int32", (steps,))
+        _check_array("step_seconds", self.step_seconds, "float32", (steps,))
+        _check_attempt(self)
+        _check_spans(self.step_spans.tolist(), self.response_mask.tobytes())
 
     @property
     def num_steps(self) -> int:
@@ -111,8 +120,7 @@ class Trajectory:
         return [*turns, {"role": "user", "content": self.observations[-1]}]
 
 
-@dataclass(frozen=True)
-class ReflectionRecord:
+class ReflectionRecord(Record):
     """What the policy wrote when asked to reflect on one base trajectory.
 
     `cause` is "" when the text parsed, else why not (r3l.rollout.reflection.CAUSES); `outcome` and
@@ -122,14 +130,13 @@ class ReflectionRecord:
     text: str
     cause: str = ""
     outcome: str = ""
-    pivot: int = -1
-    tokens: int = 0
-    version: int = 0
+    pivot: Integer = -1
+    tokens: Integer = 0
+    version: Integer = 0
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class AuxSample:
+class AuxSample(Record):
     """A supervised sample: learn the tokens under `response_mask` given those before them."""
 
     kind: AuxKind
@@ -138,12 +145,11 @@ class AuxSample:
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
-        _array(self, "token_ids", _INT32, (length,))
-        _array(self, "response_mask", _BOOL, (length,))
+        _check_array("token_ids", self.token_ids, "int32", (length,))
+        _check_array("response_mask", self.response_mask, "bool", (length,))
 
 
-@dataclass(frozen=True)
-class SlotResult:
+class SlotResult(Record):
     """How one slot of a group was resolved, with everything that belongs to it.
 
     `status`: done (has a trajectory) | not_triggered (a retry that was not called for) |
@@ -152,7 +158,7 @@ class SlotResult:
     """
 
     role: Role
-    slot: int
+    slot: Integer
     status: SlotStatus
     cause: str = ""
     trajectory: Trajectory | None = None
@@ -160,15 +166,24 @@ class SlotResult:
     aux: tuple[AuxSample, ...] = ()
 
     def __post_init__(self) -> None:
-        check_slot(self, self.trajectory)
+        attempt = self.trajectory
+        if (self.status == "done") != (attempt is not None):
+            raise RecordError("a slot has a trajectory exactly when it is done", field="status")
+        if (self.status == "failed") != bool(self.cause):
+            raise RecordError("a slot has a cause exactly when it failed", field="cause")
+        if self.slot < 0:
+            raise RecordError(f"slot {self.slot} is negative", field="slot")
+        if attempt is not None and (attempt.role, attempt.slot) != (self.role, self.slot):
+            raise RecordError(
+                f"slot {(self.role, self.slot)} holds {(attempt.role, attempt.slot)}", field="slot"
+            )
 
 
-@dataclass(frozen=True)
-class GroupPlan:
+class GroupPlan(Record):
     """How many slots a group has; every one must be resolved before the group is complete."""
 
-    base: int
-    distilled: int = 0
+    base: Integer
+    distilled: Integer = 0
 
     def slots(self) -> Iterator[tuple[Role, int]]:
         """Every (role, slot) of the plan, base slots first."""
@@ -180,8 +195,7 @@ class GroupPlan:
         return "distilled" if slot < self.distilled else "base"
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Record):
     """An explore group: all attempts at one task draw, the unit of advantage and sampling.
 
     `times`: wall-clock seconds since the epoch of every state it entered.
@@ -197,8 +211,8 @@ class Group:
     tag: str = ""
     actor: str = ""
     cause: str = ""
-    times: dict[str, float] = field(default_factory=dict)
-    fingerprints: dict[int, str] = field(default_factory=dict)
+    times: dict[str, float] = msgspec.field(default_factory=dict)
+    fingerprints: dict[Integer, str] = msgspec.field(default_factory=dict)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -234,25 +248,11 @@ class Group:
         return attempts + sum(r.reflection.tokens for r in self.results if r.reflection)
 
 
-def attempt_arrays(length: int, steps: int) -> tuple[_ArrayRule, ...]:
-    """The arrays of a trajectory of `length` tokens and `steps` steps."""
-    per_token, per_step = (length,), (steps,)
-    return (
-        ("token_ids", _INT32, per_token),
-        ("response_mask", _BOOL, per_token),
-        ("logprobs", _FLOAT32, per_token),
-        ("step_spans", _INT32, (steps, 2)),
-        ("step_versions", _INT32, per_step),
-        ("step_seconds", _FLOAT32, per_step),
-    )
-
-
-def check_attempt(attempt: Any, spans: Spans, mask: bytes) -> None:
-    """Raise unless the fields of a Trajectory agree with each other.
-
-    `attempt`: a Trajectory, or whatever has its other fields; `mask`: a byte, 0 or 1, per token.
-    """
-    steps = len(spans)
+def _check_attempt(attempt: Trajectory) -> None:
+    """Raise unless the fields of an attempt agree with each other."""
+    steps = attempt.num_steps
+    if attempt.role not in ("base", "distilled"):
+        raise RecordError(f"role is {attempt.role!r}; it must be base or distilled", field="role")
     if steps < 1 or len(attempt.actions) != steps or len(attempt.observations) != steps + 1:
         raise RecordError(
             f"{steps} step spans, {len(attempt.actions)} actions and "
@@ -260,17 +260,18 @@ def check_attempt(attempt: Any, spans: Spans, mask: bytes) -> None:
             "observations, K >= 1",
             field="step_spans",
         )
-    _check_spans(spans, mask)
     if not abs(float(attempt.reward)) <= LARGEST_REWARD:  # NaN is not
         raise RecordError(
             f"reward is {attempt.reward}; it must lie within ±{LARGEST_REWARD:g}", field="reward"
         )
     if not -1 <= attempt.pivot < steps:
-        raise RecordError(f"pivot {attempt.pivot} of {steps} steps", field="pivot")
+        raise RecordError(
+            f"pivot {attempt.pivot}: must be -1 to {steps - 1}, with {steps} steps", field="pivot"
+        )
 
 
-def _check_spans(spans: Spans, mask: bytes) -> None:
-    """Spans are in order and the mask is 1 inside them and nowhere else."""
+def _check_spans(spans: list[list[int]], mask: bytes) -> None:
+    """Raise unless spans (start, end) are in order and the mask is 1 inside them only."""
     length, before = len(mask), 0
     pieces: list[bytes] = []
     for start, end in spans:
@@ -287,25 +288,24 @@ def _check_spans(spans: Spans, mask: bytes) -> None:
         raise RecordError("response_mask and step_spans disagree", field="response_mask")
 
 
-def check_slot(result: Any, attempt: Any) -> None:
-    """Raise unless the fields of a SlotResult agree with each other and with its trajectory.
-
-    `result`, `attempt`: a SlotResult and its Trajectory, or whatever has their other fields.
-    """
-    if (result.status == "done") != (attempt is not None):
-        raise RecordError("a slot has a trajectory exactly when it is done", field="status")
-    if (result.status == "failed") != bool(result.cause):
-        raise RecordError("a slot has a cause exactly when it failed", field="cause")
-    if result.slot < 0:
-        raise RecordError(f"slot {result.slot} is negative", field="slot")
-    if attempt is not None and (attempt.role, attempt.slot) != (result.role, result.slot):
-        raise RecordError(
-            f"slot {(result.role, result.slot)} holds {(attempt.role, attempt.slot)}", field="slot"
-        )
-
-
-def _array(record: Any, name: str, dtype: Any, shape: tuple[int, ...]) -> None:
-    value = getattr(record, name)
+def _check_array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
     if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
         got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value)
         raise RecordError(f"{name} is {got}; it must be {dtype}{shape}", field=name)
+
+
+def _check_plain(value: Any, name: str, depth: int = 0) -> None:
+    """Raise unless a value of any type can be written and read back."""
+    if depth > NESTING_LIMIT:
+        raise RecordError(f"{name} nests deeper than {NESTING_LIMIT} levels", field=name)
+    if isinstance(value, dict) and all(type(key) is str for key in value):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        if value is None or type(value) in (bool, int, float, str, bytes):
+            return
+        raise RecordError(
+            f"{name} holds {value!r:.80}; use numbers, text, bytes, lists and maps with text keys",
+            field=name,
+        )
+    for inner in value:
+        _check_plain(inner, name, depth + 1)

@@ -76,9 +76,9 @@ def put(
     the group is another actor's by now, Conflict if a slot was resolved with another result.
     """
     several = (results,) if isinstance(results, SlotResult) else results
-    records, sizes = codec.encode_together(several)  # the service checks them
-    arguments = messages.Put(group_id, actor, fingerprint, sizes)
-    return Call("put", arguments, _result, records)
+    encoded = [codec.encode(result) for result in several]
+    arguments = messages.Put(group_id, actor, fingerprint, tuple(map(len, encoded)))
+    return Call("put", arguments, _result, b"".join(encoded))
 
 
 def resolve(group_id: str, actor: str, role: Role, slot: int, *, cause: str = "") -> Call[PutAck]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import DrawOutcome, DrawRow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines, samplers
 from buffer.groups.leases import check_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import DrawRow

@@ -10,7 +10,7 @@ from buffer.storage.layout import tag_prefix
 from buffer.storage.rows import Evicted, GroupRow
 from buffer.storage.transaction import Txn, not_found
 from buffer.wire import messages
-from buffer.wire.frames import Record
+from buffer.wire.frames import Encoded
 from buffer.wire.messages import Ids
 from r3l.errors import LimitExceeded, NotFound
 
@@ -62,18 +62,18 @@ def groups(txn: Txn, args: messages.AskGroups) -> list[GroupRow]:
     return list(_rows(txn, args.group_ids))
 
 
-def drawn(txn: Txn, group_ids: Iterable[str]) -> list[Record]:
+def drawn(txn: Txn, group_ids: Iterable[str]) -> list[Encoded]:
     """The records of groups that are complete, as they were written."""
     return _limited(txn.sealed(group_id) for group_id in group_ids)
 
 
-def records(txn: Txn, rows: Iterable[GroupRow]) -> list[Record]:
+def records(txn: Txn, rows: Iterable[GroupRow]) -> list[Encoded]:
     """The record of each group, unfinished ones as far as they are."""
     return _limited(txn.group_bytes(row) for row in rows)
 
 
-def _limited(found: Iterable[Record]) -> list[Record]:
-    records: list[Record] = []
+def _limited(found: Iterable[Encoded]) -> list[Encoded]:
+    records: list[Encoded] = []
     size = 0
     for data in found:
         records.append(data)

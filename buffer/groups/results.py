@@ -13,7 +13,7 @@ from buffer.storage import checksums
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Parts
 from buffer.wire import messages
-from buffer.wire.frames import Record
+from buffer.wire.frames import Encoded
 from buffer.wire.messages import PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
@@ -23,7 +23,7 @@ REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * messages.TASK_LIMIT  # bytes of all results of a group
 _ALWAYS = 256  # bytes of a result that is taken beyond the limit too: a failure always has room
-Results = dict[tuple[Role, int], tuple[Outcome, Record]]  # by role and slot, and as encoded
+Results = dict[tuple[Role, int], tuple[Outcome, Encoded]]  # by role and slot, and as encoded
 
 
 def _check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results) -> None:
@@ -136,7 +136,7 @@ def _with_stamp(work: UnitOfWork, row: GroupRow, stamp: tuple[int, str] | None) 
     return row.fingerprints | {version: known}
 
 
-def _size(data: Iterable[Record]) -> int:
+def _size(data: Iterable[Encoded]) -> int:
     return sum(map(len, data))
 
 
@@ -189,7 +189,7 @@ def _finish(work: UnitOfWork, row: GroupRow, changes: dict[str, Any], last: Part
 
 
 def put(
-    work: UnitOfWork, args: messages.Put, outcomes: Sequence[Outcome], data: Sequence[Record]
+    work: UnitOfWork, args: messages.Put, outcomes: Sequence[Outcome], data: Sequence[Encoded]
 ) -> PutAck:
     """Resolve slots with `data`, encoded slot results; the last one finishes the group.
 

@@ -9,13 +9,15 @@ now. Their last answers are kept in the store, by request id, and given again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import Evicted
 from buffer.wire.messages import Amount, Request
 from r3l import codec
+from r3l.records import Record
 
 KEPT = 64  # answers; a client asks again within seconds
 _ANSWERS: dict[str, type[Any]] = {
@@ -26,11 +28,10 @@ _ANSWERS: dict[str, type[Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Answered:
+class Answered(Record):
     """Answers by request id, encoded, the latest last."""
 
-    answers: dict[str, bytes] = field(default_factory=dict)
+    answers: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 def once(work: UnitOfWork, request: Request, verb: Callable[[], Any]) -> Any:

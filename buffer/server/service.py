@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
 import zmq
+from msgspec.structs import replace
 
 from buffer.groups import incoming, queries
 from buffer.groups.unit_of_work import Settings

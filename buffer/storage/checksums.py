@@ -8,21 +8,20 @@ sends groups as they are: what it reads for a draw or a query is not compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from zlib import crc32
 
-import msgspec
+from msgspec.structs import replace
 
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Txn, read_group
 from r3l import codec
 from r3l.errors import RecordError
-from r3l.records import Group, Role
+from r3l.records import Group, Role, SlotResult
 
 
 def checksum(result: bytes | memoryview) -> int:
     """CRC-32 of an encoded slot result as it will lie in its group's record."""
-    return crc32(codec.result_body(result))
+    return crc32(codec.body(SlotResult, result))
 
 
 def by_slot(row: GroupRow) -> dict[tuple[Role, int], int]:
@@ -49,12 +48,6 @@ def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
     if {(result.role, result.slot) for result in group.results} != set(row.resolved):
         yield "its results are not those its state names"
     sums = by_slot(row)
-    for result, raw in zip(group.results, _results(data), strict=True):
+    for result, raw in zip(group.results, codec.group_bodies(data), strict=True):
         if sums.get((result.role, result.slot)) != crc32(raw):
             yield f"{result.role} slot {result.slot} is not what was put (its checksum differs)"
-
-
-def _results(data: bytes) -> list[msgspec.Raw]:
-    """The encoded slot results in a group's record."""
-    record = msgspec.msgpack.decode(data, type=tuple[int, str, dict[str, msgspec.Raw]])
-    return msgspec.msgpack.decode(record[2].get("results", b"\x90"), type=list[msgspec.Raw])

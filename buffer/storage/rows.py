@@ -6,19 +6,19 @@ keeps in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from r3l.errors import RecordError
-from r3l.records import GroupPlan, GroupState, Purpose, Role
+from r3l.records import GroupPlan, GroupState, Purpose, Record, Role
 
 Dropped = Literal["group", "base", "distilled"]
 Drop = tuple[str, Dropped, str]  # what is lost, for counting: cause, what, task id
 DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "discarded"]
 
 
-@dataclass(frozen=True)
-class GroupRow:
+class GroupRow(Record):
     """The mutable state of one group.
 
     `actor` holds the lease until another takes the group over; "" after it was given back.
@@ -52,19 +52,14 @@ class GroupRow:
     checksums: tuple[int, ...] = ()
     failures: tuple[str, ...] = ()
     cause: str = ""
-    times: dict[str, float] = field(default_factory=dict)
-    fingerprints: dict[int, str] = field(default_factory=dict)
+    times: dict[str, float] = msgspec.field(default_factory=dict)
+    fingerprints: dict[int, str] = msgspec.field(default_factory=dict)
     draw_id: int = 0
     steps: tuple[int, ...] = ()
 
     def but(self, **changes: Any) -> GroupRow:
-        """Itself with other values of these fields; much quicker than dataclasses.replace.
-        Raises TypeError for what is no field."""
-        if not changes.keys() <= self.__dict__.keys():
-            raise TypeError(f"no fields of an GroupRow: {changes.keys() - self.__dict__.keys()}")
-        changed = object.__new__(GroupRow)
-        changed.__dict__.update(self.__dict__, **changes)
-        return changed
+        """Itself with other values of these fields."""
+        return msgspec.structs.replace(self, **changes)
 
     @property
     def unfinished(self) -> bool:
@@ -99,8 +94,7 @@ class GroupRow:
         )
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(Record):
     """What has changed about a group since its record was written."""
 
     state: GroupState
@@ -108,8 +102,7 @@ class Status:
     times: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class DrawRow:
+class DrawRow(Record):
     """One batch handed to a learner and what became of it; never deleted.
 
     `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick.
@@ -128,8 +121,7 @@ class DrawRow:
     step: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
+class LedgerRow(Record):
     """The groups an optimizer step was computed from."""
 
     step: int
@@ -139,8 +131,7 @@ class LedgerRow:
     when: float
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Record):
     """Where the service stands: learner's version, task cycle, evaluation lists.
 
     The cycle leases the `size` training tasks of `epoch` in a shuffled order and has leased
@@ -153,12 +144,11 @@ class Progress:
     epoch: int = 0
     position: int = 0
     size: int = 0
-    eval_next: dict[str, int] = field(default_factory=dict)
-    eval_min_version: dict[str, int] = field(default_factory=dict)
+    eval_next: dict[str, int] = msgspec.field(default_factory=dict)
+    eval_min_version: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Retention:
+class Retention(Record):
     """Limits; None: no limit.
 
     `groups` in the store; `nbytes` of their accepted results; `age_s` seconds since a group was
@@ -184,8 +174,7 @@ class Retention:
         return self.groups is self.nbytes is self.age_s is self.versions is None
 
 
-@dataclass(frozen=True)
-class Evicted:
+class Evicted(Record):
     """What went, or would go: so many groups, `nbytes` of results, the first and last of them.
 
     `more`: there is more to evict; ask again.

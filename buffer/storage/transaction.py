@@ -22,9 +22,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from buffer.storage.layout import SCHEMA, history_key, part_key, tag_prefix, task_key, u64
 from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow, LedgerRow, Progress, Status
@@ -93,7 +94,7 @@ class Txn:
 
     def put_row(self, row: GroupRow) -> None:
         """Write the mutable state of a group."""
-        self.put("state", row.group_id.encode(), codec.encode_unchecked(row))
+        self.put("state", row.group_id.encode(), codec.encode(row))
 
     def set_live(self, row: GroupRow) -> None:
         """List a group among those that can still change, or take it off the list."""
@@ -219,7 +220,7 @@ class Txn:
 
     def put_draw(self, draw: DrawRow) -> None:
         """Write a draw and its outcome."""
-        self.put("draw", u64(draw.draw_id), codec.encode_unchecked(draw))
+        self.put("draw", u64(draw.draw_id), codec.encode(draw))
 
     def draw(self, draw_id: int) -> DrawRow | None:
         """A draw by number."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -32,15 +31,14 @@ from buffer.storage.transaction import Txn
 from buffer.tools import jsonl, parquet
 from r3l import codec
 from r3l.errors import R3LError, SchemaVersionError, StoreError, UserError
-from r3l.records import Group, Purpose, Task
+from r3l.records import Group, Purpose, Record, Task
 
 FORMAT = "r3l-buffer-export"
 GROUPS_AT_ONCE = 64  # of one transaction, and of one Parquet row group
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class TaskRow:
+class TaskRow(Record):
     """A task and where it is registered."""
 
     purpose: Purpose
@@ -49,8 +47,7 @@ class TaskRow:
     task: Task
 
 
-@dataclass(frozen=True)
-class DropRow:
+class DropRow(Record):
     """How often what was lost (UnitOfWork.drop)."""
 
     cause: str
@@ -59,16 +56,14 @@ class DropRow:
     count: int
 
 
-@dataclass(frozen=True)
-class CountRow:
+class CountRow(Record):
     """A figure the store keeps about itself (buffer.storage.counts)."""
 
     name: str
     number: int
 
 
-@dataclass(frozen=True)
-class TombRow:
+class TombRow(Record):
     """A group that was evicted."""
 
     group_id: str

@@ -1,4 +1,4 @@
-"""Records as lines of JSON: arrays are lists, maps have text keys, bytes are hexadecimal.
+"""Records as lines of JSON: arrays are lists, maps have text keys, bytes are base64.
 
 JSON has neither NaN nor infinities; where an array holds one, the list has its bits as text,
 such as "0x7fc00000".
@@ -7,17 +7,15 @@ such as "0x7fc00000".
 from __future__ import annotations
 
 import json
-import types
 from collections.abc import Iterable, Iterator
-from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from r3l import codec
-from r3l.errors import R3LError, UserError
+from r3l.errors import UserError
 
 T = TypeVar("T")
 
@@ -38,67 +36,32 @@ def read(path: Path, kind: type[T]) -> Iterator[T]:
         for number, line in enumerate(file, 1):
             try:
                 yield record_of(kind, json.loads(line))
-            except (
-                R3LError,
-                ArithmeticError,
-                ValueError,
-                TypeError,
-                LookupError,
-                AttributeError,
-            ) as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 raise UserError(f"{path}, line {number}: no {kind.__name__} ({error})") from None
 
 
-def plain(value: Any) -> Any:
-    """A record as values JSON can hold."""
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return _floats(value)
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if is_dataclass(value):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return value
+def plain(record: Any) -> Any:
+    """A record, or a value of one, as values JSON can hold."""
+    return msgspec.to_builtins(record, enc_hook=_list_of, str_keys=True)
 
 
 def record_of(kind: type[T], value: Any) -> T:
     """The record whose `plain` value this is, checked like one from the wire."""
-    return codec.from_plain(kind, codec.to_plain(typed(kind, value)))
+    return msgspec.convert(value, kind, dec_hook=_array_of, str_keys=True)
 
 
-def typed(hint: Any, value: Any) -> Any:
-    """A value of the annotated type, from lists and maps."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if is_dataclass(hint):
-        hints = get_type_hints(hint)
-        return hint(**{name: typed(hints[name], inner) for name, inner in value.items()})  # type: ignore[operator]
-    if origin in (Union, types.UnionType):
-        (inner,) = (a for a in arguments if a is not types.NoneType)
-        return None if value is None else typed(inner, value)
-    if origin is tuple:
-        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
-        return tuple(typed(k, inner) for k, inner in zip(kinds, value, strict=True))
-    if origin is dict:
-        return {arguments[0](key): typed(arguments[1], inner) for key, inner in value.items()}
-    if origin is np.ndarray:
-        dtype = np.dtype(get_args(arguments[1])[0])
-        return _array_of_floats(value, dtype) if dtype.kind == "f" else np.array(value, dtype)
-    return float(value) if hint is float else value
-
-
-def _floats(array: npt.NDArray[Any]) -> list[Any]:
+def _list_of(array: npt.NDArray[Any]) -> list[Any]:
     numbers: list[Any] = array.tolist()
-    for at in np.flatnonzero(~np.isfinite(array)):
-        numbers[at] = f"{array.view(f'u{array.itemsize}')[at]:#x}"
+    if array.dtype.kind == "f":
+        for at in np.flatnonzero(~np.isfinite(array)):
+            numbers[at] = f"{array.view(f'u{array.itemsize}')[at]:#x}"
     return numbers
 
 
-def _array_of_floats(values: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _array_of(hint: Any, values: list[Any]) -> npt.NDArray[Any]:
+    dtype = np.dtype(get_args(get_args(hint)[1])[0])
+    if dtype.kind != "f":
+        return np.array(values, dtype)
     bits = {at: int(text, 16) for at, text in enumerate(values) if isinstance(text, str)}
     array = np.array([0.0 if at in bits else number for at, number in enumerate(values)], dtype)
     for at, number in bits.items():

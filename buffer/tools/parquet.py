@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import is_dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -18,6 +17,7 @@ import numpy as np
 
 from buffer.tools import jsonl
 from r3l.errors import R3LError, UserError
+from r3l.records import Record
 
 ROWS_AT_ONCE = 64
 TWO_DIMENSIONAL = "step_spans"  # the one array that is a list of lists
@@ -58,6 +58,10 @@ def _arrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Record)
+
+
 def _type(pa: Any, hint: Any, name: str = "") -> Any:
     """The Arrow type of an annotation."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -66,7 +70,7 @@ def _type(pa: Any, hint: Any, name: str = "") -> Any:
         return scalars[hint]
     if origin is Literal:
         return pa.string()
-    if is_dataclass(hint):
+    if _is_record(hint):
         return pa.struct([(n, _type(pa, h, n)) for n, h in get_type_hints(hint).items()])
     if origin in (Union, types.UnionType):
         return _type(pa, arguments[0], name)
@@ -87,7 +91,7 @@ def _columns(hint: Any, value: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if value is None:
         return None
-    if is_dataclass(hint):
+    if _is_record(hint):
         return {n: _columns(h, getattr(value, n)) for n, h in get_type_hints(hint).items()}
     if origin in (Union, types.UnionType):
         return _columns(arguments[0], value)
@@ -108,7 +112,7 @@ def _plain(hint: Any, value: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if value is None:
         return None
-    if is_dataclass(hint):
+    if _is_record(hint):
         return {n: _plain(h, value[n]) for n, h in get_type_hints(hint).items()}
     if origin in (Union, types.UnionType):
         return _plain(arguments[0], value)

@@ -22,16 +22,16 @@ _READABLE = int(zmq.POLLIN)
 FRAME_BYTES = 4 << 20  # bytes of records in one frame, unless one alone is larger
 
 
-Record = bytes | memoryview  # one encoded
+Encoded = bytes | memoryview  # a record
 
 
 Frame = bytes | memoryview  # of a message
 
 
-def join_records(records: Sequence[Record]) -> list[bytes]:
+def join_records(records: Sequence[Encoded]) -> list[bytes]:
     """Records back to back, in frames of about FRAME_BYTES."""
     frames: list[bytes] = []
-    waiting: list[Record] = []
+    waiting: list[Encoded] = []
     size = 0
     for record in records:
         if waiting and size + len(record) > FRAME_BYTES:

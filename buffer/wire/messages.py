@@ -4,7 +4,7 @@
     answer   [header {v, rid, ok: true}]   [result]    [records] ...
              [header {v, rid, ok: false, error, message, facts}]
 
-Arguments and results are the dataclasses below, encoded like every record. A put carries its slot
+Arguments and results are the records below, encoded like every record. A put carries its slot
 results, an answer with groups their immutable records and, in its result, the state each is in
 now. Records lie back to back in few large frames, since every frame costs as much time as some
 10 kB; `sizes` in the arguments or the result says where each ends.
@@ -13,11 +13,13 @@ now. Records lie back to back in few large frames, since every frame costs as mu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from buffer.storage.rows import Evicted, Retention, Status
-from buffer.wire.frames import Frame, Record, split_records
+from buffer.wire.frames import Encoded, Frame, split_records
 from r3l import codec
 from r3l.errors import (
     LimitExceeded,
@@ -27,7 +29,17 @@ from r3l.errors import (
     UnknownVerb,
     to_wire,
 )
-from r3l.records import Group, GroupPlan, GroupState, Purpose, Role, SlotResult, Task
+from r3l.records import (
+    Group,
+    GroupPlan,
+    GroupState,
+    Integer,
+    Purpose,
+    Record,
+    Role,
+    SlotResult,
+    Task,
+)
 
 PROTOCOL = 3
 MESSAGE_LIMIT = 4 * codec.RECORD_LIMIT  # bytes; a larger frame ends the connection
@@ -42,49 +54,44 @@ NAME_LIMIT = 200  # characters of an actor or consumer
 # ── arguments ───────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class AddTasks:
+class AddTasks(Record):
     """Register tasks under a purpose and tag."""
 
     tasks: tuple[Task, ...]
     purpose: Purpose
     tag: str
-    min_version: int
+    min_version: Integer
 
 
-@dataclass(frozen=True)
-class AskLease:
+class AskLease(Record):
     """Ask for a group to explore."""
 
     actor: str
-    version: int
+    version: Integer
     plan: GroupPlan
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Put:
+class Put(Record):
     """Resolve slots of one group; the slot results follow."""
 
     group_id: str
     actor: str
-    fingerprint: tuple[int, str] | None
-    sizes: tuple[int, ...] = ()
+    fingerprint: tuple[Integer, str] | None
+    sizes: tuple[Integer, ...] = ()
 
 
-@dataclass(frozen=True)
-class Resolve:
+class Resolve(Record):
     """Resolve a slot that has nothing to show: failed with a cause, or not triggered without."""
 
     group_id: str
     actor: str
     role: Role
-    slot: int
+    slot: Integer
     cause: str
 
 
-@dataclass(frozen=True)
-class Renew:
+class Renew(Record):
     """Heartbeat for leases."""
 
     group_ids: tuple[str, ...]
@@ -92,103 +99,90 @@ class Renew:
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(Record):
     """Give leases back."""
 
     group_ids: tuple[str, ...]
     actor: str
 
 
-@dataclass(frozen=True)
-class AskDraw:
+class AskDraw(Record):
     """Ask for a batch."""
 
-    count: int
-    version: int
+    count: Integer
+    version: Integer
     consumer: str
 
 
-@dataclass(frozen=True)
-class ReleaseDraws:
+class ReleaseDraws(Record):
     """Give back what was drawn and not committed."""
 
     consumer: str
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(Record):
     """A batch was trained."""
 
-    draw_id: int
-    step: int
-    version: int
+    draw_id: Integer
+    step: Integer
+    version: Integer
 
 
-@dataclass(frozen=True)
-class Discard:
+class Discard(Record):
     """A batch cannot be trained on."""
 
-    draw_id: int
+    draw_id: Integer
     cause: str
 
 
-@dataclass(frozen=True)
-class LimitStaleness:
+class LimitStaleness(Record):
     """Lower max_staleness."""
 
-    max_staleness: int
+    max_staleness: Integer
 
 
-@dataclass(frozen=True)
-class SetVersion:
+class SetVersion(Record):
     """The version the learner starts from."""
 
-    version: int
+    version: Integer
 
 
-@dataclass(frozen=True)
-class AskHistory:
+class AskHistory(Record):
     """Finished groups of one task."""
 
     task_id: str
-    count: int
+    count: Integer
     newest_first: bool
 
 
-@dataclass(frozen=True)
-class AskQuery:
+class AskQuery(Record):
     """Groups by purpose, tag and state."""
 
     purpose: Purpose | None
     tag: str | None
     state: GroupState | None
-    limit: int
+    limit: Integer
 
 
-@dataclass(frozen=True)
-class AskLedger:
+class AskLedger(Record):
     """Groups a step was trained on."""
 
-    step: int
+    step: Integer
 
 
-@dataclass(frozen=True)
-class AskGroups:
+class AskGroups(Record):
     """Groups by id."""
 
     group_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class AskEvict:
+class AskEvict(Record):
     """Evict some of the groups that limits leave no room for."""
 
     limits: Retention
 
 
-@dataclass(frozen=True)
-class AskStats:
+class AskStats(Record):
     """The service's figures."""
 
 
@@ -217,8 +211,7 @@ ARGUMENTS: dict[str, type[Any]] = {
 # ── results ─────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(Record):
     """A group to explore. `accepted`: results an earlier holder delivered, not to be redone.
 
     `deadline_s`: seconds from now until another actor may take the group, unless renewed.
@@ -233,16 +226,14 @@ class Lease:
     deadline_s: float
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Record):
     """No group now: who waits for whom, and after how many seconds to ask again."""
 
     reason: str
     retry_s: float
 
 
-@dataclass(frozen=True)
-class PutAck:
+class PutAck(Record):
     """The results are on disk. `new`: how many were not when this request arrived, none where it
     was sent again; `complete`: the group is whole."""
 
@@ -250,30 +241,26 @@ class PutAck:
     complete: bool
 
 
-@dataclass(frozen=True)
-class Ids:
+class Ids(Record):
     """Some group ids."""
 
     group_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(Record):
     """Groups follow, in this order."""
 
     now: tuple[Status, ...] = ()
     sizes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Amount:
+class Amount(Record):
     """A number of things."""
 
     count: int = 0
 
 
-@dataclass(frozen=True)
-class DrawHead:
+class DrawHead(Record):
     """A batch follows; draw 0: none yet, for this `reason`."""
 
     draw_id: int = 0
@@ -303,8 +290,7 @@ class Draw:
     records: tuple[bytes | memoryview, ...] = ()
 
 
-@dataclass(frozen=True)
-class BufferStats:
+class BufferStats(Record):
     """The service's figures, since the store was made unless said otherwise.
 
     `train`, `eval`: groups by state now; `made` is their sum and `evicted`. `held_bytes`: of
@@ -321,11 +307,11 @@ class BufferStats:
     has looked into the store at one moment, which keeps freed pages from being used again.
     """
 
-    train: dict[str, int] = field(default_factory=dict)
-    eval: dict[str, int] = field(default_factory=dict)
-    drops: dict[str, int] = field(default_factory=dict)
-    slot_drops: dict[str, int] = field(default_factory=dict)
-    drops_by_task: dict[str, dict[str, int]] = field(default_factory=dict)
+    train: dict[str, int] = msgspec.field(default_factory=dict)
+    eval: dict[str, int] = msgspec.field(default_factory=dict)
+    drops: dict[str, int] = msgspec.field(default_factory=dict)
+    slot_drops: dict[str, int] = msgspec.field(default_factory=dict)
+    drops_by_task: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     quorums: int = 0
     puts: int = 0
     draws: int = 0
@@ -349,11 +335,11 @@ class BufferStats:
     free_bytes: int = 0
     uptime_s: float = 0.0
     oldest_view_s: float = 0.0
-    eval_progress: dict[str, tuple[int, int]] = field(default_factory=dict)
-    actors: dict[str, dict[str, float]] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)
+    eval_progress: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    actors: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    refused: dict[str, int] = msgspec.field(default_factory=dict)
     unanswered: int = 0
-    drawn_by: dict[str, int] = field(default_factory=dict)
+    drawn_by: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 RESULTS: dict[str, type[Any]] = {
@@ -371,7 +357,7 @@ class Request:
     op: str
     rid: str
     arguments: Any
-    records: tuple[Record, ...] = ()
+    records: tuple[Encoded, ...] = ()
     hold_s: float = 0.0
 
 
@@ -400,7 +386,7 @@ def request_frames(op: str, rid: str, arguments: Any, records: bytes, hold_s: fl
     if len(records) > codec.RECORD_LIMIT:
         raise LimitExceeded(f"{op}: {len(records)} bytes; the limit is {codec.RECORD_LIMIT}")
     try:
-        frames: list[bytes] = [codec.pack(header), codec.encode_unchecked(arguments)]
+        frames: list[bytes] = [codec.pack(header), codec.encode(arguments)]
     except RecordError as error:
         if error.cause != "too_large":
             raise
@@ -411,7 +397,7 @@ def request_frames(op: str, rid: str, arguments: Any, records: bytes, hold_s: fl
 def answer_frames(rid: str, result: Any, records: Sequence[bytes] = ()) -> list[bytes]:
     """A result as frames; `records`: those that follow it, already `together`."""
     header = {"v": PROTOCOL, "rid": rid, "ok": True, "kind": type(result).__name__}
-    return [codec.pack(header), codec.encode_unchecked(result), *records]
+    return [codec.pack(header), codec.encode(result), *records]
 
 
 def error_frames(rid: str, error: R3LError) -> list[bytes]:

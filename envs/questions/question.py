@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from msgspec import structs
+
 from envs.base import Split, TaskSource
 from r3l.errors import UserError
 from r3l.records import Task
@@ -192,4 +194,7 @@ class EvalAttempts:
         found = self.source.tasks(split, count, seed, start)
         if split != "eval":
             return found
-        return [replace(t, options=t.options | {"attempts": self.attempts}) for t in found]
+        return [
+            structs.replace(task, options=task.options | {"attempts": self.attempts})
+            for task in found
+        ]

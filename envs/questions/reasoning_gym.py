@@ -14,9 +14,11 @@ import json
 import math
 import re
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from envs import requirements
 from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, Split, TaskSource, split_of
@@ -192,8 +194,8 @@ class FamilyTasks:
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
         """As `TaskSource.tasks`."""
         return [
-            replace(t, options={"family": self.families[t.seed % len(self.families)]})
-            for t in self.source.tasks(split, count, seed, start)
+            replace(task, options={"family": self.families[task.seed % len(self.families)]})
+            for task in self.source.tasks(split, count, seed, start)
         ]
 
 

@@ -3,9 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from buffer import BufferClient, Lease
 from r3l.records import GroupPlan, SlotResult

@@ -1,9 +1,8 @@
 """Records refuse what they are not, and count what they hold."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from r3l.errors import RecordError
 from r3l.records import Group, GroupPlan, ReflectionRecord, SlotResult, Task

@@ -1,9 +1,8 @@
 """The longest, shortest and strangest attempts come out of a real service as they went in."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from buffer import BufferClient
 from buffer.storage.store import Store

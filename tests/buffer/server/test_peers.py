@@ -3,12 +3,12 @@
 import asyncio
 import socket
 import time
-from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
 import zmq
+from msgspec.structs import replace
 
 from buffer import AsyncBufferClient, BufferClient
 from buffer.client import calls

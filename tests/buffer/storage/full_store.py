@@ -1,7 +1,6 @@
 """A small store with something in every table."""
 
-import dataclasses
-
+import msgspec
 import numpy as np
 
 from buffer.groups import retention
@@ -97,12 +96,10 @@ def contents(store):
         }
 
 
-def plain(value):
+def plain(record):
     """A record as JSON can hold it, bit by bit."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, np.ndarray):
-        return [value.dtype.str, list(value.shape), value.tobytes().hex()]
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+    return msgspec.to_builtins(record, enc_hook=_bits, str_keys=True)
+
+
+def _bits(array):
+    return [array.dtype.str, list(array.shape), array.tobytes().hex()]

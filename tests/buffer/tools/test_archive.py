@@ -1,12 +1,12 @@
 """A store written out and in again is the same store, and others can read what was written."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from buffer import cli
 from buffer.storage.store import Store
@@ -59,7 +59,7 @@ def test_export_import_export_gives_the_same_files(filled, tmp_path, form):
 
 def test_an_imported_store_goes_on_where_the_exported_one_was(filled, tmp_path, done):
     archive.export(filled.store, tmp_path / "out", "jsonl")
-    before = vars(filled.index) | {"heard": {}}  # of a service's own time
+    before = vars(filled.index) | {"last_seen": {}}  # of a service's own time
     filled.store.close()
     filled.folder = tmp_path / "copy"
     filled.open()

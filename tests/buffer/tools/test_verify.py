@@ -1,8 +1,7 @@
 """What `verify` finds: every list and account that no longer follows from the groups."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from buffer.storage.layout import u64
 from buffer.tools.verify import verify

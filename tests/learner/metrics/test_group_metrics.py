@@ -1,8 +1,7 @@
 """Figures of a step, against groups whose figures can be told by looking."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from buffer import BufferStats
 from learner.metrics.group_metrics import (

@@ -2,10 +2,10 @@
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from r3l.algorithms.credit import pivot_mask
 from r3l.errors import ReflectionError
