@@ -1,22 +1,17 @@
-"""Evaluations: figures, resuming, repeating themselves, what a user can get wrong."""
+"""Evaluations: metrics, results that are kept, and going on after an interruption."""
 
 import asyncio
 import json
 import math
-import shutil
 from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
 from envs import registry
-from envs.builtin.policy import builtin_policy
-from launch.eval_cli import main
 from launch.evaluation import Result, Results, figures, play_all, report, table
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, UserError
 from tests.r3l.fakes import ScriptedPolicy
-from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 
 CONFIG: RunConfig = load(None, ["env=keys", "eval.temperature=0"])
 
@@ -35,7 +30,7 @@ def tasks(count):
     return registry.tasks("keys", {}, "eval", count)
 
 
-def test_every_task_is_played_as_often_as_asked_each_with_a_seed_of_its_own(tmp_path):
+def test_every_task_is_played_the_asked_number_of_times_each_with_its_own_seed(tmp_path):
     policy = ScriptedPolicy(lambda prompt: "turn brass")
     results = evaluate(tmp_path, policy, tasks(4), attempts=2)
     assert {key[1] for key in results.done} == {0, 1} and len(results.done) == 8
@@ -43,7 +38,7 @@ def test_every_task_is_played_as_often_as_asked_each_with_a_seed_of_its_own(tmp_
     assert len({p.seed for p in policy.asked}) == len(policy.asked)
 
 
-def test_an_evaluation_that_was_interrupted_goes_on_and_ends_like_one_that_was_not(tmp_path):
+def test_an_interrupted_evaluation_goes_on_and_ends_like_an_uninterrupted_one(tmp_path):
     answer = ScriptedPolicy(lambda prompt: "turn iron")
     whole = evaluate(tmp_path / "whole", answer, tasks(6), attempts=2)
 
@@ -69,7 +64,7 @@ def test_an_evaluation_that_was_interrupted_goes_on_and_ends_like_one_that_was_n
     assert len(counting.asked) < len(answer.asked)
 
 
-def test_failed_attempts_are_played_again_and_count_as_lost_until_then(tmp_path):
+def test_failed_attempts_earn_nothing_and_are_played_again(tmp_path):
     failed = Result("keys/eval/000000", 0, cause="environment_hang")
     results = Results(tmp_path, {})
     results.add(failed)
@@ -79,7 +74,7 @@ def test_failed_attempts_are_played_again_and_count_as_lost_until_then(tmp_path)
     assert Results(tmp_path, {}).done == {}
 
 
-def test_troubles_that_attempts_outlived_are_kept_and_counted(tmp_path):
+def test_faults_that_attempts_survived_are_kept_and_counted(tmp_path):
     results = Results(tmp_path, {})
     results.add(Result("t", 0, faults=["scorer_ValueError"] * 2))
     results.close()
@@ -117,7 +112,7 @@ def some_results():
     ]
 
 
-def test_figures_are_means_over_tasks_with_intervals_and_by_family():
+def test_metrics_are_means_over_tasks_with_intervals_and_by_family():
     found = report(some_results(), 2, [2])
     assert found["all"]["success"]["mean"] == 0.5
     assert found["all"]["pass@2"]["mean"] == 0.75
@@ -135,74 +130,8 @@ def test_the_table_has_a_line_for_all_tasks_and_one_for_each_family():
     assert [line.split()[0] for line in lines[1:4]] == ["all", "a", "b"]
 
 
-def test_figures_without_a_played_attempt_are_empty_and_not_an_error():
+def test_metrics_without_a_played_attempt_are_empty_and_not_an_error():
     found = report([Result("t", 0, cause="x")], 1, [])
     assert found["all"]["steps"]["mean"] is None
     assert "nan" not in json.dumps(found) and not math.isnan(found["all"]["success"]["high"])
     assert "–" in table(found)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--env", "nowhere"], "nowhere"),
-        (["--model", "/no/such"], "/no/such"),
-        (["--pass-at", "2"], "--attempts 1"),
-        (["--env", "gsm8k", "env.options.eval=/no/such.jsonl"], "/no/such.jsonl"),
-        (["--env", "aime24", "--split", "train"], "aime24: has no train problems"),
-    ],
-)
-def test_what_a_user_can_get_wrong_is_one_line_and_exit_code_2(arguments, says, tmp_path):
-    result = CliRunner().invoke(main, ["--out", str(tmp_path / "out"), *arguments])
-    assert result.exit_code == 2 and says in result.output
-    assert len(result.output.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
-
-
-def test_an_engine_that_is_not_there_is_named_before_anything_is_played(tmp_path):
-    arguments = ["--out", str(tmp_path), "--engine", "http://127.0.0.1:9", "--tasks", "1"]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 2 and "vllm serve" in result.output
-
-
-def test_an_evaluation_that_is_done_is_shown_again_without_an_engine(tmp_path, monkeypatch):
-    import launch.evaluation as evaluation
-
-    async def fake(tasks, attempts, results, *_, **__):
-        for task in tasks:
-            results.add(Result(task.task_id, 0, reward=1.0, steps=3, tokens=9))
-
-    class Nothing:
-        async def __aenter__(self):
-            return None
-
-        async def __aexit__(self, *_):
-            return None
-
-    monkeypatch.setattr(evaluation, "play_all", fake)
-    monkeypatch.setattr("launch.eval_cli._policy", lambda *_: Nothing())
-    arguments = ["--out", str(tmp_path), "--tasks", "5", "--json"]
-    first = CliRunner().invoke(main, arguments)
-    assert first.exit_code == 0, first.output
-    monkeypatch.setattr("launch.eval_cli._policy", lambda *_: pytest.fail("started an engine"))
-    again = CliRunner().invoke(main, arguments)
-    assert json.loads(again.output) == json.loads(first.output)
-    assert json.loads(again.output)["all"]["success"]["mean"] == 1.0
-    assert (tmp_path / "report.json").exists() and list((tmp_path / "tensorboard").iterdir())
-
-
-def test_a_model_trained_without_earlier_reasoning_is_evaluated_as_it_was_trained(tmp_path):
-    model = tmp_path / "model"
-    shutil.copytree(builtin_policy(), model)
-    tokenizer_for(FORGETFUL).save_pretrained(model)
-    arguments = [
-        "--model",
-        str(model),
-        "--engine",
-        "http://127.0.0.1:9",
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    refused = CliRunner().invoke(main, arguments)
-    assert refused.exit_code == 2 and "actor.earlier_reasoning=keep" in refused.output
-    kept = CliRunner().invoke(main, [*arguments, "actor.earlier_reasoning=keep"])
-    assert "no vLLM server answers there" in kept.output

@@ -1,4 +1,4 @@
-"""What a user can get wrong: one line that names it, exit code 2, nothing started."""
+"""What a plan refuses: one line that names it, exit code 2, nothing started."""
 
 import fcntl
 import json
@@ -10,80 +10,60 @@ from typing import Any
 
 import pytest
 import zmq
-from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
 from launch import plan
-from launch.cli import main
 from launch.process_commands import ProcessCommands
-from r3l.config import load
+from r3l.config import dump, load
 from r3l.errors import UserError
+from r3l.model_folder import fingerprint
+from tests.launch.fakes import refused
 
 
-def refused(*arguments: str) -> str:
-    """The one line r3l-launch answers with."""
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exit_code == 2, result.output
-    lines = result.output.strip().splitlines()
-    assert len(lines) == 1, result.output
-    return lines[0]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> str:
-    return str(tmp_path / "run")
-
-
-def test_an_unknown_config_key_is_named_with_the_known_ones(run: str) -> None:
-    line = refused("--run", run, "learner.speed=9")
-    assert "learner.speed" in line and "groups_per_step" in line
-    assert not Path(run).exists()
-
-
-def test_an_unknown_environment_is_named_with_the_known_ones(run: str) -> None:
+def test_an_unknown_environment_is_named_with_the_known_ones(run: Path) -> None:
     line = refused("--run", run, "--env", "nowhere")
-    assert "nowhere" in line and "workshop" in line and not Path(run).exists()
+    assert "nowhere" in line and "workshop" in line and not run.exists()
 
 
-def test_evaluation_tasks_that_cannot_be_read_are_named_before_anything_starts(
-    run: str, tmp_path: Path
+def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
+    run: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("math_verify")
     train = tmp_path / "train.jsonl"
     train.write_text('{"prompt": "1+1?", "answer": "2"}')
     data = (f"env.options.train={train}", "env.options.eval=/no/such.jsonl")
     line = refused("--run", run, "--env", "gsm8k", *data)
-    assert "gsm8k.eval: /no/such.jsonl cannot be read" in line and not Path(run).exists()
+    assert "gsm8k.eval: /no/such.jsonl cannot be read" in line and not run.exists()
 
 
-def test_an_unknown_model_is_named_with_what_to_give_instead(run: str) -> None:
+def test_an_unknown_model_is_named_with_what_to_give_instead(run: Path) -> None:
     line = refused("--run", run, "--model", "/no/such/model")
-    assert "/no/such/model" in line and "builtin" in line and not Path(run).exists()
+    assert "/no/such/model" in line and "builtin" in line and not run.exists()
 
 
-def test_keys_that_are_not_there_and_open_addresses_without_keys_are_refused(
-    run: str, tmp_path: Path
+def test_missing_keys_and_open_addresses_without_keys_are_refused(
+    run: Path, tmp_path: Path
 ) -> None:
     line = refused("--run", run, "--keys", str(tmp_path / "none"))
-    assert "service.json: cannot be read" in line and not Path(run).exists()
+    assert "service.json: cannot be read" in line and not run.exists()
     for option in ("--buffer", "--weights"):
         line = refused("--run", run, option, "tcp://0.0.0.0:*")
-        assert option in line and "without --keys" in line and not Path(run).exists()
+        assert option in line and "without --keys" in line and not run.exists()
 
 
-def test_gpus_that_are_not_there_are_refused(run: str) -> None:
+def test_a_learner_on_more_gpus_than_there_are_is_refused(run: Path) -> None:
     if plan.count_gpus() >= 64:
         pytest.skip("this machine has 64 GPUs")
     line = refused("--run", run, "--learner", "64gpu")
-    assert "64gpu" in line and "GPUs" in line and not Path(run).exists()
+    assert "64gpu" in line and "GPUs" in line and not run.exists()
 
 
 @pytest.mark.parametrize("text", ["gpu", "0cpu", "1tpu", "2 cpu"])
-def test_a_learner_that_is_no_count_and_device_is_refused(text: str, run: str) -> None:
+def test_a_learner_option_that_is_not_a_count_and_a_device_is_refused(text: str, run: Path) -> None:
     assert "1cpu or 8gpu" in refused("--run", run, "--learner", text)
 
 
-def test_a_port_in_use_is_named(run: str) -> None:
+def test_a_port_in_use_is_named(run: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -91,20 +71,20 @@ def test_a_port_in_use_is_named(run: str) -> None:
         for option in ("--buffer", "--weights"):
             line = refused("--run", run, option, f"tcp://127.0.0.1:{port}")
             assert f"{option} tcp://127.0.0.1:{port}" in line and "free port" in line
-    assert not Path(run).exists()
+    assert not run.exists()
 
 
-def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_run_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot be written" in refused("--run", str(tmp_path / "file" / "run"))
 
 
-def test_an_existing_run_needs_resume(tmp_path: Path) -> None:
+def test_an_existing_run_is_refused_without_resume(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("")
     assert "--resume" in refused("--run", str(tmp_path))
 
 
-def test_a_run_that_another_launcher_is_at_is_left_alone(tmp_path: Path) -> None:
+def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 7")
     lock = (tmp_path / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -114,11 +94,11 @@ def test_a_run_that_another_launcher_is_at_is_left_alone(tmp_path: Path) -> None
     lock.close()
 
 
-def test_resume_needs_an_existing_run(run: str) -> None:
+def test_resume_is_refused_without_an_existing_run(run: Path) -> None:
     assert "nothing to resume" in refused("--run", run, "--resume")
 
 
-def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: str) -> None:
+def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(builtin_policy(), model)
     for file in model.glob("*.jinja"):
@@ -128,20 +108,15 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: str
     values.pop("chat_template", None)
     settings.write_text(json.dumps(values))
     line = refused("--run", run, "--model", str(model))
-    assert "chat template" in line and not Path(run).exists()
+    assert "chat template" in line and not run.exists()
 
 
-def test_an_algorithm_that_does_not_exist_and_a_setting_it_does_not_use_are_named(run: str) -> None:
-    assert "critique_grpo" in refused("--run", run, "algorithm=nope")
-    assert "alpha" in refused("--run", run, "algorithm=grpo", "algorithm.alpha=2")
-
-
-def test_more_ranks_than_groups_are_refused(run: str) -> None:
+def test_more_ranks_than_groups_are_refused(run: Path) -> None:
     line = refused("--run", run, "--learner", "2cpu", "learner.groups_per_step=1")
     assert "2cpu" in line and "groups_per_step" in line
 
 
-def test_every_rank_and_device_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_option_is_parsed_into_ranks_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.parse_learner("2cpu") == (2, "cpu")
     monkeypatch.setattr(plan, "count_gpus", lambda: 8)
     assert plan.parse_learner("8gpu") == (8, "gpu")
@@ -149,18 +124,11 @@ def test_every_rank_and_device_is_parsed(monkeypatch: pytest.MonkeyPatch) -> Non
         plan.parse_learner("9gpu")
 
 
-def test_actors_take_the_gpus_the_learner_leaves_and_share_when_it_leaves_none() -> None:
+def test_actors_take_the_gpus_that_the_learner_leaves_and_share_if_it_leaves_none() -> None:
     assert [plan.actor_gpu(i, "0123", 2) for i in range(4)] == ["2", "3", "2", "3"]
     assert [plan.actor_gpu(i, "01", 2) for i in range(3)] == ["0", "1", "0"]
     assert [plan.actor_gpu(i, "01", 0) for i in range(3)] == ["0", "1", "0"]
     assert plan.actor_gpu(0, "", 0) is None
-
-
-def test_prompts_are_shown_as_the_environment_overrides_them(run: str) -> None:
-    result = CliRunner().invoke(main, ["--run", run, "--show-prompts"])
-    assert result.exit_code == 0 and not Path(run).exists()
-    assert "--- guidance\nadvice: {improvement_suggestion}." in result.output
-    assert "--- system\nEach item needs one tool" in result.output
 
 
 @pytest.mark.parametrize(
@@ -187,8 +155,8 @@ def test_prompts_are_shown_as_the_environment_overrides_them(run: str) -> None:
         (["--env", "{broken}:Exits"], "importing it raised SystemExit"),
     ],
 )
-def test_what_some_process_would_end_over_is_told_before_any_is_started(
-    run: str, tmp_path: Path, arguments: list[str], named: str
+def test_a_setting_that_some_process_would_refuse_is_refused_before_any_is_started(
+    run: Path, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     (tmp_path / "keys").mkdir()
@@ -198,7 +166,7 @@ def test_what_some_process_would_end_over_is_told_before_any_is_started(
     paths = {"{bytes}": "bytes", "{keys}": "keys", "{broken}": "broken.py"}
     for name, file in paths.items():
         arguments = [text.replace(name, str(tmp_path / file)) for text in arguments]
-    assert named in refused("--run", run, *arguments) and not Path(run).exists()
+    assert named in refused("--run", run, *arguments) and not run.exists()
 
 
 @pytest.mark.parametrize(
@@ -211,8 +179,8 @@ def test_what_some_process_would_end_over_is_told_before_any_is_started(
         ("spec = 'x'", "its spec is a str, not an EnvSpec"),
     ],
 )
-def test_whatever_a_users_environment_raises_is_one_line_that_names_it(
-    run: str, tmp_path: Path, member: str, named: str
+def test_an_error_of_a_users_environment_is_one_line_that_names_it(
+    run: Path, tmp_path: Path, member: str, named: str
 ) -> None:
     file = tmp_path / f"env{abs(hash(member))}.py"
     file.write_text(
@@ -223,24 +191,10 @@ def test_whatever_a_users_environment_raises_is_one_line_that_names_it(
         f"    {member}\n"
     )
     line = refused("--run", run, "--env", f"{file}:Mine")
-    assert named in line and not Path(run).exists()
+    assert named in line and not run.exists()
 
 
-@pytest.mark.parametrize(("weights", "named"), [(None, "no weights"), ("half", "is damaged")])
-def test_weights_that_were_not_copied_whole_are_refused(
-    tmp_path: Path, run: str, weights: str | None, named: str
-) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(builtin_policy(), model)
-    file = model / "model.safetensors"
-    whole = file.read_bytes()
-    file.unlink()
-    if weights is not None:
-        file.write_bytes(whole[: len(whole) // 2])
-    assert named in refused("--run", run, "--model", str(model)) and not Path(run).exists()
-
-
-def test_a_port_whose_run_has_just_ended_is_free() -> None:
+def test_a_port_is_free_again_as_soon_as_its_run_has_ended() -> None:
     with zmq.Context() as context:
         service, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
         port = service.bind_to_random_port("tcp://127.0.0.1")
@@ -254,7 +208,7 @@ def test_a_port_whose_run_has_just_ended_is_free() -> None:
     assert endpoints[0] == wanted["--buffer"] and endpoints[1] != wanted["--buffer"]
 
 
-def test_only_the_gpus_that_the_environment_leaves_are_used(
+def test_only_the_gpus_of_cuda_visible_devices_are_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for gpu in range(8):
@@ -276,7 +230,7 @@ def test_only_the_gpus_that_the_environment_leaves_are_used(
     assert command[command.index("--include") + 1] == "localhost:4,5"
 
 
-def test_an_environment_without_tasks_is_refused(run: str, tmp_path: Path) -> None:
+def test_an_environment_without_tasks_is_refused(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "empty.py"
     file.write_text(
         "from envs import EnvSpec, ListedTasks\n"
@@ -286,4 +240,50 @@ def test_an_environment_without_tasks_is_refused(run: str, tmp_path: Path) -> No
         "    reset = step = close = lambda self, *a, **k: None\n"
     )
     line = refused("--run", run, "--env", f"{file}:Empty")
-    assert "train split holds no tasks" in line and not Path(run).exists()
+    assert "train split holds no tasks" in line and not run.exists()
+
+
+def test_a_deepspeed_key_that_the_learner_sets_is_refused(tmp_path: Path, run: Path) -> None:
+    line = refused("--run", run, "learner.deepspeed.train_batch_size=8")
+    assert "train_batch_size=8" in line and "groups_per_step" in line
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"scheduler": {"type": "WarmupLR"}}))
+    assert "scheduler.type" in refused("--run", run, f"learner.deepspeed={file}")
+    assert not run.exists()
+
+
+def checkpoint_of(run: Path, model: Path, **more: object) -> None:
+    folder = run / "checkpoints" / "step-000007"
+    folder.mkdir(parents=True)
+    values = {"schema": 2, "version": 7, "groups": [], "origin": fingerprint(model), "files": {}}
+    values |= {"world": 1, "stage": 0, "dtype": "torch.float32"} | more
+    (folder / "state.json").write_text(json.dumps(values))
+    (run / "config.yaml").write_text(dump(load(None, [f"model={model}"])))
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, run: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    other = tmp_path / "other"
+    shutil.copytree(builtin_policy(), other)
+    weights = load_file(other / "model.safetensors")
+    save_file({k: v * 1.5 for k, v in weights.items()}, other / "model.safetensors")
+    checkpoint_of(run, other)
+    before = (run / "config.yaml").read_text()
+    line = refused("--run", run, "--resume", "--model", str(builtin_policy()))
+    assert "step-000007" in line and "another model" in line
+    assert (run / "config.yaml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ({"world": 8}, "--learner"),
+        ({"stage": 2}, "learner.zero_stage"),
+        ({"dtype": "torch.bfloat16"}, "learner.dtype"),
+        ({"schema": 1}, "schema 1"),
+    ],
+)
+def test_a_checkpoint_of_another_shape_is_refused(run: Path, written: dict, named: str) -> None:
+    checkpoint_of(run, builtin_policy(), **written)
+    assert named in refused("--run", run, "--resume")

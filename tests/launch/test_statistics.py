@@ -44,12 +44,12 @@ def test_wilson_gives_published_intervals():
 
 
 @given(st.floats(0, 1), st.integers(1, 10_000))
-def test_an_interval_holds_its_mean_and_stays_between_0_and_1(mean, count):
+def test_an_interval_contains_its_mean_and_stays_between_0_and_1(mean, count):
     low, high = wilson(mean, count)
     assert -1e-12 <= low <= mean + 1e-12 and mean - 1e-12 <= high <= 1.0 + 1e-12
 
 
-def test_the_bootstrap_repeats_itself_and_is_near_the_normal_interval():
+def test_the_bootstrap_is_reproducible_and_near_the_normal_interval():
     values = [float(i % 10) for i in range(1000)]
     assert bootstrap(values) == bootstrap(values) != bootstrap(values, seed=1)
     spread = 1.96 * math.sqrt(8.25 / 1000)

@@ -1,0 +1,74 @@
+"""Helpers of the launcher's tests: refusals, and runs whose processes are short scripts."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from click.testing import CliRunner
+
+from launch.cli import main
+from launch.process_commands import ProcessCommands
+from r3l.config import load
+
+
+def refused(*arguments: str | Path) -> str:
+    """The one line with which r3l-launch refuses these arguments."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 2, result.output
+    lines = result.output.strip().splitlines()
+    assert len(lines) == 1, result.output
+    return lines[0]
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def handlers_put_back() -> Iterator[None]:
+    """The test's own signal handlers are back afterwards."""
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+
+
+def plan_for(run: Path, *overrides: str, **more: Any) -> Any:
+    """As much of a plan as a run of short scripts needs; `run` has its folder of logs."""
+    (run / "logs").mkdir()
+    values = {"actors": 0, "resume": False, "learner_device": "cpu", "learner_ranks": 1}
+    return SimpleNamespace(run=run, config=load(None, list(overrides)), **(values | more))
+
+
+class Played(ProcessCommands):
+    """A run whose processes are short scripts. Buffer and actor die in their first life; the
+    learner is done when all live a second time."""
+
+    def _life(self, name: str) -> list[str]:
+        second, folder = f"{name}-again", self.plan.run
+        script = (
+            "import sys, time; from pathlib import Path; again = Path(sys.argv[1]);"
+            f"print('r3l-{name} ready', flush=True); known = again.exists(); again.touch();"
+            "time.sleep(600 if known else 1); sys.exit(9)"
+        )
+        return [sys.executable, "-c", script, str(folder / second)]
+
+    def buffer(self) -> list[str]:
+        return self._life("buffer")
+
+    def actor(self, index: int) -> list[str]:
+        return self._life("actor")
+
+    def learner(self) -> list[str]:
+        return [sys.executable, "-c", "import time; time.sleep(600)"]

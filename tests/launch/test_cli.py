@@ -1,0 +1,41 @@
+"""r3l-launch: options, overrides and prompts."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from launch.cli import main, run_folder
+from tests.launch.fakes import refused
+
+
+def test_an_unknown_config_key_is_named_with_the_known_ones(run: Path) -> None:
+    line = refused("--run", run, "learner.speed=9")
+    assert "learner.speed" in line and "groups_per_step" in line
+    assert not run.exists()
+
+
+def test_an_unknown_algorithm_and_a_setting_of_another_one_are_named(run: Path) -> None:
+    assert "critique_grpo" in refused("--run", run, "algorithm=nope")
+    assert "alpha" in refused("--run", run, "algorithm=grpo", "algorithm.alpha=2")
+
+
+def test_prompts_are_shown_with_the_overrides_of_the_environment(run: Path) -> None:
+    result = CliRunner().invoke(main, ["--run", run, "--show-prompts"])
+    assert result.exit_code == 0 and not run.exists()
+    assert "--- guidance\nadvice: {improvement_suggestion}." in result.output
+    assert "--- system\nEach item needs one tool" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("v1.2", "runs/v1.2"), ("./first", "first"), ("/tmp/r", "/tmp/r")]
+)
+def test_a_bare_run_name_is_a_folder_under_runs_and_any_other_a_path(
+    name: str, folder: str
+) -> None:
+    assert run_folder(name) == Path(folder)
+
+
+def test_a_run_without_a_name_is_named_by_the_time() -> None:
+    assert re.fullmatch(r"runs/\d{8}-\d{6}", str(run_folder(None)))

@@ -1,0 +1,35 @@
+"""The learner's progress file, and its lines for people."""
+
+from pathlib import Path
+
+from launch.progress import ProgressReader, eval_line, step_line
+
+
+def test_progress_lines_are_read_once_and_only_when_whole(tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    reader = ProgressReader(path)
+    assert reader.new() == []
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    assert reader.new() == [{"a": 1}, {"a": 2}]
+    with path.open("a") as file:
+        file.write(": 3}\n")
+    assert reader.new() == [{"a": 3}] and reader.new() == []
+
+
+def test_a_step_line_shows_what_was_measured_and_a_dash_for_the_rest() -> None:
+    values = {
+        "step": 7, "group/reward_mean": 0.5, "group/success_base": 0.25, "staleness/mean": 1.25,
+        "staleness/max": 3.0, "actor/tokens_per_s": 812.4, "learner/idle_share": 0.1,
+        "actor/idle_share": 0.6,
+    }  # fmt: skip
+    line = step_line(values, 100)
+    assert line.startswith("step   7/100  reward 0.50  success base 0.25 retry   –   trigger   – ")
+    assert line.endswith("staleness 1.2 max 3  812 tok/s  actors wait 60%")
+    assert "learner waits 70%" in step_line(values | {"learner/idle_share": 0.7}, 100)
+
+
+def test_an_eval_line_names_failed_tasks_only_if_there_are_any() -> None:
+    values = {"step": 5, "success": 0.5, "reward": 0.25, "steps": 3.5, "tasks": 20, "failed": 0}
+    line = "eval at step 5: success 0.50  reward 0.25  steps 3.5  (20 tasks"
+    assert eval_line(values) == line + ")"
+    assert eval_line(values | {"failed": 2}) == line + ", 2 failed)"

@@ -1,0 +1,76 @@
+"""Which processes are started again, and how often."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.processes import Children
+from launch.restarts import GRACE_S, LastSign, Restarts
+from learner.run_files import LAST_SIGN
+from tests.launch.fakes import until
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "again"),
+    [
+        (1, "up", [True, True, False]),
+        (247, "up", [True, True, False]),
+        (0, "up", [True, True, False]),
+        (1, "", [False]),
+        (2, "up", [False]),
+        (3, "up", [False]),
+        (4, "", [True] * 5),
+    ],
+)
+def test_a_process_is_started_again_as_often_as_its_limit_and_its_exit_code_allow(
+    tmp_path: Path, code: int, output: str, again: list[bool]
+) -> None:
+    children, restarts = Children(tmp_path), Restarts({"c": 2})
+    child = children.start(
+        "c", [sys.executable, "-c", f"print({output!r}); raise SystemExit({code})"]
+    )
+    until(lambda: child.exit_code is not None)
+    assert [restarts.allow(child, "up", now=10.0 * i) for i in range(len(again))] == again
+    other = children.start("other", [sys.executable, "-c", "print('up')"])
+    until(lambda: other.exit_code is not None)
+    assert not restarts.allow(other, "up")
+
+
+def test_a_learner_is_started_again_however_much_it_wrote_since_it_was_ready(
+    tmp_path: Path,
+) -> None:
+    children, restarts = Children(tmp_path), Restarts({"c": 1})
+    talk = "print('ready'); print('line\\n' * 300_000); raise SystemExit(1)"
+    child = children.start("c", [sys.executable, "-c", talk])
+    until(lambda: child.exit_code is not None)
+    assert child.last_lines(3)[:2] == ["line", "line"]
+    assert restarts.allow(child, "ready")
+
+
+def test_deaths_long_ago_do_not_count(tmp_path: Path) -> None:
+    children, restarts = Children(tmp_path), Restarts({"c": 1})
+    child = children.start("c", [sys.executable, "-c", "print('up'); raise SystemExit(1)"])
+    until(lambda: child.exit_code is not None)
+    assert restarts.allow(child, "up", now=0.0)
+    assert not restarts.allow(child, "up", now=10.0)
+    assert restarts.allow(child, "up", now=9000.0)
+
+
+def test_a_learner_is_overdue_if_its_last_sign_is_older_than_its_limit_and_the_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("launch.restarts.time.monotonic", lambda: now[0])
+    sign, file = LastSign(tmp_path, limit_s=10.0), tmp_path / LAST_SIGN
+    sign.renew()
+    assert sign.doing == "" and not sign.overdue()
+    now[0] += 10 + GRACE_S
+    file.write_text("step 7")
+    assert not sign.overdue() and sign.doing == "step 7"
+    now[0] += 10 + GRACE_S
+    assert not sign.overdue()
+    now[0] += 1
+    assert sign.overdue()
+    sign.renew()
+    assert not sign.overdue()

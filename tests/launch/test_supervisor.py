@@ -1,0 +1,137 @@
+"""A run: processes that die are started again, signals end it, silence is broken."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.supervisor import Run
+from learner.watchdog import count_hangs
+from tests.launch.fakes import Played, handlers_put_back, plan_for
+
+
+@pytest.mark.parametrize(("before", "seen"), [("SIG_DFL", "SIGHUP"), ("SIG_IGN", "")])
+def test_a_closed_terminal_stops_the_run_unless_it_is_under_nohup(
+    tmp_path: Path, before: str, seen: str
+) -> None:
+    class HungUp(Run):
+        def _run(self) -> int:
+            os.kill(os.getpid(), signal.SIGHUP)
+            return 130
+
+    plan = plan_for(tmp_path)
+    run = HungUp(plan, lambda line: None)
+    with handlers_put_back():
+        signal.signal(signal.SIGHUP, getattr(signal, before))
+        assert run.execute() == 130 and run.interrupted == seen
+
+
+def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    plan = plan_for(tmp_path, actors=1)
+    said: list[str] = []
+    run = Run(plan, said.append, Played(plan))
+
+    def until_both_live_again() -> None:
+        if sum("started again" in line for line in said) == 2:
+            run.interrupted = "SIGINT"
+
+    run._show_progress = until_both_live_again  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    for name in ("buffer", "actor-0"):
+        line = next(line for line in said if line.startswith(name))
+        assert "ended with exit code 9; started again (1 of 3 restarts within an hour" in line
+    assert [child.name for child in run.children.members] == ["buffer", "learner", "actor-0"]
+    assert said[-1] == f"SIGINT: stopping; resume with --resume --run {tmp_path}"
+
+
+def test_a_run_without_progress_says_what_the_learner_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waiting(Played):
+        def learner(self) -> list[str]:
+            waits = "print('learner waits for actors', flush=True); import time; time.sleep(600)"
+            return [sys.executable, "-c", waits]
+
+    monkeypatch.setattr("launch.supervisor.QUIET_S", 0.5)
+    (tmp_path / "buffer-again").touch()
+    plan = plan_for(tmp_path)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "learner waits for actors" in line:
+            run.interrupted = "SIGINT"
+
+    run = Run(plan, say, Waiting(plan))
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert all(line.startswith("no step for ") for line in said[:-1])
+    assert "; the learner said last: learner waits for actors (" in said[-2]
+
+
+HANGING = """
+import os, signal, sys, time
+from pathlib import Path
+from learner.watchdog import Watchdog, sign
+
+run, how = Path(sys.argv[5]).parent, sys.argv[6]
+with Watchdog(1.0, run):
+    print("r3l-learner ready", flush=True)
+    sign("step 7")
+    time.sleep(0.5)
+    if not (run / "learner-again").exists():
+        (run / "learner-again").touch()
+        if how == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(600)
+    while True:
+        sign("step 8")
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(("how", "ended_by"), [("hangs", "itself"), ("stopped", "launcher")])
+def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, ended_by: str
+) -> None:
+    class Hanging(Played):
+        def learner(self) -> list[str]:
+            worker = ("-m", "learner.cli", "train", "--config", str(tmp_path / "config.yaml"))
+            return [sys.executable, "-c", HANGING, *worker, how]
+
+    monkeypatch.setattr("launch.restarts.GRACE_S", 2.0)
+    (tmp_path / "buffer-again").touch()
+    plan = plan_for(tmp_path, "learner.hang_s=1")
+    said: list[str] = []
+
+    def until_it_lives_again() -> None:
+        if run.last_sign.doing == "step 8":
+            run.interrupted = "SIGINT"
+
+    run = Run(plan, said.append, Hanging(plan))
+    run._show_progress = until_it_lives_again  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert said[0].startswith("learner hung: no sign of life for 1 s (learner.hang_s) since it "
+                              f"began step 7; ended by {ended_by}, stacks in ")  # fmt: skip
+    assert "started again from its last checkpoint (1 of 3 restarts within an hour" in said[1]
+    assert len(said) == 3 and count_hangs(tmp_path) == 1
+    log = (tmp_path / "logs" / "learner.log").read_text()
+    assert 'File "<string>", line 1' in log
+
+
+def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_lines(
+    tmp_path: Path,
+) -> None:
+    plan = plan_for(tmp_path, "actor.restarts=0", actors=1)
+    (tmp_path / "buffer-again").touch()
+    said: list[str] = []
+    with handlers_put_back():
+        assert Run(plan, said.append, Played(plan)).execute() == 1
+    assert "actor-0 ended with exit code 9; its last log lines" in said[-2]
+    assert said[-1] == "  r3l-actor ready"

@@ -1,0 +1,67 @@
+"""A model folder: what it must hold, and the hash of what makes the model."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from envs.builtin.policy import builtin_policy
+from r3l.errors import UserError
+from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer, user_path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the shipped policy."""
+    folder = tmp_path / "model"
+    shutil.copytree(builtin_policy(), folder)
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        check_model_folder(folder, "--model mine")
+        read_tokenizer(folder, "--model mine")
+    assert str(caught.value).startswith("--model mine: ") and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_model_folder_without_config_or_tokenizer_is_refused(model: Path) -> None:
+    config = (model / "config.json").read_text()
+    (model / "config.json").write_text("{}")
+    assert "transformers cannot read it" in refusal(model)
+    (model / "config.json").write_text(config)
+    for file in model.glob("token*"):
+        file.unlink()
+    assert "no tokenizer" in refusal(model)
+    (model / "config.json").unlink()
+    assert "no config.json" in refusal(model)
+
+
+@pytest.mark.parametrize(("weights", "named"), [(None, "no weights"), ("half", "is damaged")])
+def test_incomplete_weights_are_refused(model: Path, weights: str | None, named: str) -> None:
+    file = model / "model.safetensors"
+    whole = file.read_bytes()
+    file.unlink()
+    if weights is not None:
+        file.write_bytes(whole[: len(whole) // 2])
+    assert named in refusal(model)
+    check_model_folder(model, "--model mine", weights=False)
+
+
+def test_a_path_that_cannot_exist_is_refused() -> None:
+    for name in ("~nobody_of_that_name/x", "x" * 300):
+        with pytest.raises(UserError, match="cannot be one"):
+            user_path(name)
+
+
+def test_the_fingerprint_follows_the_weights_and_the_vocabulary_not_the_place(model: Path) -> None:
+    assert fingerprint(model) == fingerprint(builtin_policy())
+    vocabulary = (model / "tokenizer.json").read_text()
+    (model / "tokenizer.json").write_text(vocabulary.replace('"brass"', '"copper"'))
+    assert fingerprint(model) != fingerprint(builtin_policy())
+    (model / "tokenizer.json").write_text(vocabulary)
+    data = bytearray((model / "model.safetensors").read_bytes())
+    data[len(data) // 2] ^= 1
+    (model / "model.safetensors").write_bytes(data)
+    assert fingerprint(model) != fingerprint(builtin_policy())
