@@ -1,8 +1,11 @@
-"""The rooms and the one direction between them (DESIGN §1), read from the source."""
+"""The rooms and the one direction between them, read from the source."""
 
 import ast
+import configparser
+import graphlib
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,15 @@ FORBIDDEN = {
     "learner": {"vllm", "lmdb"},
     "launch": {"lmdb", "deepspeed"},
 }
+FOLDERS = {
+    "r3l": "rollout algorithms weights".split(),
+    "buffer": "tools server groups client wire storage".split(),
+    "envs": "isolation adapters questions builtin".split(),
+    "actors": ["weights"],
+    "learner": "warmup step metrics".split(),
+}
+"""The folders of each room from the top down: a folder imports only those listed after it."""
+NAMES_OF_SEVERAL_MODULES = {"__init__", "cli", "registry"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
@@ -37,6 +49,73 @@ def imports(path: Path) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.append(node.module or "")
     return [name.split(".")[0] for name in names]
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a module, or of the package whose __init__ it is."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path, known: set[str]) -> set[str]:
+    """Dotted names of the project's modules that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            members = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= members & known or {node.module}
+    return found & known - {module_of(path)}
+
+
+def folder_of(module: str) -> str:
+    """The folder of its room in which a module is; "." for the room itself."""
+    _, _, rest = module.partition(".")
+    folder = rest.partition(".")[0]
+    return folder if folder and (ROOT / module.partition(".")[0] / folder).is_dir() else "."
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_modules_import_each_other_in_a_circle(room: str) -> None:
+    paths = list((ROOT / room).rglob("*.py"))
+    known = {module_of(path) for path in paths}
+    graph = {module_of(path): imported_modules(path, known) for path in paths}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize("room", FOLDERS)
+def test_a_folder_of_a_room_imports_only_folders_below_it(room: str) -> None:
+    paths, order = list((ROOT / room).rglob("*.py")), FOLDERS[room]
+    known = {module_of(path) for path in paths}
+    assert {folder_of(module) for module in known} == {".", *order}
+    for path in paths:
+        if (folder := folder_of(module_of(path))) != ".":
+            above = order[: order.index(folder)]
+            wrong = {m for m in imported_modules(path, known) if folder_of(m) in above}
+            assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def test_a_folder_holds_3_to_14_files_and_folders_of_code() -> None:
+    for package in (path for room in ROOMS for path in (ROOT / room).rglob("__init__.py")):
+        folder = package.parent
+        modules = {path for path in folder.glob("*.py") if path != package}
+        inside = {path.parent for path in folder.glob("*/__init__.py")}
+        assert 2 <= len(modules | inside) <= 14, f"{folder}: {len(modules)} and {len(inside)}"
+
+
+def test_no_two_modules_have_one_name() -> None:
+    names = Counter(path.stem for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    twice = {name for name, count in names.items() if count > 1}
+    assert twice <= NAMES_OF_SEVERAL_MODULES, twice
+
+
+def test_every_folder_of_modules_is_installed() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    listed = set(settings["options"]["packages"].split())
+    folders = {module_of(p) for room in ROOMS for p in (ROOT / room).rglob("__init__.py")}
+    assert listed == folders
 
 
 @pytest.mark.parametrize("room", ROOMS)
