@@ -34,7 +34,7 @@ from r3l.process import freeze_heap
 from r3l.rollout.interfaces import Sample, SampleParams
 
 SERVE = [sys.executable, "-m", "buffer.cli", "serve", "--bind", "tcp://127.0.0.1:0",
-         "--max-staleness", "100000", "--groups-per-step", "1000"]  # fmt: skip
+         "buffer.max_staleness=100000", "learner.groups_per_step=1000"]  # fmt: skip
 
 
 class Recorder(VLLMPolicy):

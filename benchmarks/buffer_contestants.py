@@ -93,7 +93,7 @@ def r3l_service(run: Run) -> dict[str, Figures]:
     """Leased groups put whole by 16 coroutines of one client, drawn by 16, and drawn again and
     read: every array of every group made and checked."""
     figures: dict[str, Figures] = {}
-    options = ("--groups-per-step", run.groups, "--max-staleness", 1)
+    options = (f"learner.groups_per_step={run.groups}", "buffer.max_staleness=1")
     with Service(run.folder / "store", *options) as service:
         service.client.add_tasks([Task(f"t{i}", "bench", i) for i in range(100)])
         results, pid = _results(), service.process.pid

@@ -125,7 +125,11 @@ def quantile(values: list[float], q: float) -> float:
 def main(minutes: float) -> None:
     """Run, check, print figures."""
     with tempfile.TemporaryDirectory(prefix="r3l-load-") as folder:
-        settings = ("--groups-per-step", GROUPS_PER_STEP, "--max-staleness", 12, "--lease-s", 30)
+        settings = (
+            f"learner.groups_per_step={GROUPS_PER_STEP}",
+            "buffer.max_staleness=12",
+            "buffer.lease_s=30",
+        )
         with Service(Path(folder) / "store", *settings) as service:
             figures, acked = _run(service, minutes * 60)
         store = Store(Path(folder) / "store", read_only=True)

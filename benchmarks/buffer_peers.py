@@ -114,7 +114,7 @@ def main(rounds: int, calls: int, pace: float, peer: tuple[str, ...]) -> None:
     peers = {name: PEERS[name] for name in PEERS if name in ("alone", *(peer or PEERS))}
     times: dict[str, dict[str, list[float]]] = {name: {"put": [], "draw": []} for name in peers}
     acts = {name: multiprocessing.Value("q", 0) for name in peers}
-    options = ("--groups-per-step", 12, "--max-staleness", 1_000_000, "--lease-s", 86_400)
+    options = ("learner.groups_per_step=12", "buffer.max_staleness=1000000", "buffer.lease_s=86400")
     with (
         tempfile.TemporaryDirectory(prefix="buffer-peers-") as folder,
         Service(Path(folder) / "store", *options) as service,

@@ -28,16 +28,22 @@ from buffer.groups import draws, incoming, leases, results
 from buffer.groups.incoming import Outcome
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
-from buffer.groups.unit_of_work import Settings, UnitOfWork
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.store import Store
 from buffer.wire import messages
 from r3l import codec
+from r3l import config as configuration
 from r3l.records import GroupPlan, SlotResult, Task, Trajectory
 
 PLAN = GroupPlan(8)
 PER_STEP = 12
 AT_ONCE = 20  # steps in one transaction while filling
-SETTINGS = Settings(lease_s=86_400.0, max_staleness=1000, per_step=PER_STEP)
+SETTINGS = (
+    "buffer.lease_s=86400",
+    "buffer.max_staleness=1000",
+    f"learner.groups_per_step={PER_STEP}",
+)
+CONFIG = configuration.load(None, SETTINGS)
 
 
 @click.command()
@@ -106,25 +112,24 @@ class Side:
 def _serve(folder: Path) -> list[str]:
     return [
         sys.executable, "-m", "buffer.cli", "serve", "--store", str(folder),
-        "--bind", "tcp://127.0.0.1:0", "--max-staleness", str(SETTINGS.max_staleness),
-        "--groups-per-step", str(PER_STEP), "--lease-s", str(SETTINGS.lease_s),
+        "--bind", "tcp://127.0.0.1:0", *SETTINGS,
     ]  # fmt: skip
 
 
 def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
     """Make a store of trained groups; returns the learner's version."""
     store = Store(folder)
-    index, steps = Index.load(store), -(-groups // PER_STEP)
+    index, steps = Index.load(store, CONFIG.buffer), -(-groups // PER_STEP)
     data = [codec.encode(result) for result in results]
     outcomes = [incoming.check(one) for one in data]
     with store.write() as txn:
-        work = UnitOfWork(txn, index, SETTINGS, time.time())
+        work = UnitOfWork(txn, index, CONFIG, time.time())
         tasks = tuple(Task(f"t{i}", "workshop", i) for i in range(4096))
         add_tasks(work, messages.AddTasks(tasks, "train", "", 0))
         work.finish()
     for first in range(0, steps, AT_ONCE):
         with store.write() as txn:
-            work = UnitOfWork(txn, index, SETTINGS, time.time())
+            work = UnitOfWork(txn, index, CONFIG, time.time())
             for step in range(first, min(first + AT_ONCE, steps)):
                 _train(work, step, outcomes, data)
             work.finish()

@@ -294,7 +294,10 @@ def waiting(
 def serving(store: Path, count: int, steps: int) -> Iterator[str]:
     """A buffer service process on a new store; yields its endpoint."""
     command = [sys.executable, "-m", "buffer.cli", "serve", "--store", str(store)]
-    options = ["--map-gib", "1", "--groups-per-step", str(count), "--max-staleness", str(steps)]
+    options = [
+        f"learner.groups_per_step={count}",
+        f"buffer.max_staleness={steps}",
+    ]
     process = subprocess.Popen(
         [*command, "--bind", "tcp://127.0.0.1:0", *options], stdout=subprocess.PIPE, text=True
     )

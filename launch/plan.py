@@ -67,7 +67,7 @@ def make_plan(
     ranks, device = parse_learner(learner, here=hostfile is None)
     hosts = read_hosts(hostfile, ranks) if hostfile is not None else None
     check_engine_arguments(config.actor)
-    samplers.make(samplers.Sampling(**config.buffer.sampler.model_dump()))
+    samplers.make(config.buffer.sampler)
     try_out(config.env.name, config.env.options)
     tasks(config.env.name, config.env.options, "train", 1)
     tasks(config.env.name, config.env.options, "eval", min(1, config.eval.tasks))

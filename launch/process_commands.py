@@ -6,7 +6,6 @@ import os
 import sys
 
 from launch.plan import Plan, actor_gpu, free_port, reached, visible_gpus
-from r3l.config import BufferConfig
 
 
 class ProcessCommands:
@@ -17,24 +16,9 @@ class ProcessCommands:
 
     def buffer(self) -> list[str]:
         """The buffer service of a self.plan."""
-        config = self.plan.config
-        sampler = config.buffer.sampler
         return [
-            *_python("buffer.cli"), "serve",
-            "--store", str(self.plan.run / "buffer"),
-            "--bind", self.plan.buffer_endpoint,
-            "--map-gib", str(config.buffer.map_gib),
-            "--lease-s", str(config.buffer.lease_s),
-            "--max-staleness", str(config.buffer.max_staleness),
-            "--groups-per-step", str(config.learner.groups_per_step),
-            "--straggler-s", str(config.buffer.straggler_s),
-            "--draw-s", str(config.buffer.draw_s),
-            "--min-base", str(config.buffer.min_base),
-            "--sampler", sampler.name, "--reuse", str(sampler.reuse),
-            "--cooldown", str(sampler.cooldown), "--alpha", str(sampler.alpha),
-            "--beta", str(sampler.beta), "--decay", str(sampler.decay),
-            "--seed", str(config.seed),
-            *_retention(config.buffer),
+            *_python("buffer.cli"), "serve", "--config", str(self.plan.run / "config.yaml"),
+            "--store", str(self.plan.run / "buffer"), "--bind", self.plan.buffer_endpoint,
             *_keys(self.plan, "service.json"),
         ]  # fmt: skip
 
@@ -98,18 +82,6 @@ def _cpu_env(plan: Plan) -> dict[str, str]:
 def _keys(plan: Plan, file: str) -> list[str]:
     """The option that names a file of the run's keys, or their folder; none without keys."""
     return [] if plan.keys is None else ["--keys", str(plan.keys / file)]
-
-
-def _retention(config: BufferConfig) -> list[str]:
-    """The limits that are set, as options of `r3l-buffer serve`."""
-    names = ("retain_groups", "retain_gib", "retain_hours", "retain_versions", "retain_grace_s")
-    options = {name: getattr(config, name) for name in names}
-    return [
-        part
-        for name, value in options.items()
-        if value is not None
-        for part in ("--" + name.replace("_", "-"), str(value))
-    ]
 
 
 def _python(module: str) -> list[str]:

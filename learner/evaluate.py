@@ -91,7 +91,7 @@ class Evaluator:
         if gone := len(self.tasks) - len(groups):
             log.error(
                 "evaluation of version %d: %d of %d groups were evicted before they were read and "
-                "are left out; raise buffer.retain_grace_s above the time it takes",
+                "are left out; raise buffer.retention.grace_s above the time it takes",
                 version,
                 gone,
                 len(self.tasks),

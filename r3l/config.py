@@ -7,9 +7,9 @@ Importing this module imports neither torch nor vllm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -21,6 +21,7 @@ from r3l.section import Section
 
 LONGEST_S = 1e9  # of any time that can be set
 Decay = Annotated[float, Field(ge=0, lt=1)]
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 class EnvConfig(Section):
@@ -96,6 +97,29 @@ class SamplerConfig(Section):
     )
 
 
+class RetentionConfig(Section):
+    """Which closed groups leave the store: the oldest first, until every limit holds. Unset: no
+    limit."""
+
+    groups: int | None = Field(None, ge=0, description="groups kept in the store")
+    gib: float | None = Field(None, ge=0, description="size of all results kept, GiB")
+    hours: float | None = Field(None, ge=0, description="age of a group, hours")
+    versions: int | None = Field(
+        None, ge=0, description="age of a group's oldest policy version, optimizer steps"
+    )
+    grace_s: float = Field(
+        600.0,
+        ge=0,
+        description="seconds a group stays after it was trained or expired; more than the time "
+        "between two checkpoints, so that a resumed learner finds its batches",
+    )
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether every group stays."""
+        return self.groups is self.gib is self.hours is self.versions is None
+
+
 class BufferConfig(Section):
     """The group buffer service."""
 
@@ -103,7 +127,7 @@ class BufferConfig(Section):
         3, ge=0, description="times a dying service is started again within an hour"
     )
     map_gib: float = Field(
-        64.0, ge=0.01, le=65536, description="LMDB map size, GiB of address space"
+        64.0, ge=0.001, le=65536, description="LMDB map size, GiB of address space"
     )
     lease_s: float = Field(
         120.0, ge=0.001, le=LONGEST_S, description="lease length without a heartbeat, seconds"
@@ -113,7 +137,7 @@ class BufferConfig(Section):
         ge=0,
         le=LONGEST_S,
         description="seconds drawn groups are kept for a learner or other consumer that is silent, "
-        "more than a step takes; 0: for ever",
+        "more than a step takes; 0: without limit",
     )
     straggler_s: float = Field(
         0.0,
@@ -134,27 +158,15 @@ class BufferConfig(Section):
         le=1 << 31,
         description="η, oldest policy version a drawn group may hold, optimizer steps",
     )
-    retain_groups: int | None = Field(
-        None, ge=0, description="groups kept; the oldest trained or dropped ones go first"
-    )
-    retain_gib: float | None = Field(None, ge=0, description="size of all results kept, GiB")
-    retain_hours: float | None = Field(None, ge=0, description="age of a group, hours")
-    retain_versions: int | None = Field(
-        None, ge=0, description="age of a group's oldest policy version, optimizer steps"
-    )
-    retain_grace_s: float = Field(
-        600.0,
-        ge=0,
-        description="seconds a group stays after it was trained or dropped; more than the time "
-        "between two checkpoints, so that a resumed learner finds its batches",
-    )
+    retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
 
     @model_validator(mode="after")
     def _map_holds_what_is_kept(self) -> Self:
-        if self.retain_gib is not None and self.retain_gib > self.map_gib:
+        kept = self.retention.gib
+        if kept is not None and kept > self.map_gib:
             raise ValueError(
-                f"retain_gib {self.retain_gib:g} is more than map_gib {self.map_gib:g}: the map "
-                "would be full before anything is evicted; raise map_gib or lower retain_gib"
+                f"retention.gib {kept:g} is more than map_gib {self.map_gib:g}: the map would be "
+                "full before anything is evicted; raise map_gib or lower retention.gib"
             )
         return self
 
@@ -333,12 +345,23 @@ def load(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
     tree: dict[str, Any] = {}
     if path is not None:
         tree = _read_yaml(path)
+    return parse(RunConfig, tree_of(overrides, tree))
+
+
+def tree_of(overrides: Iterable[str], tree: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The plain values that `section.key=value` overrides make of a tree, which they change."""
+    tree = {} if tree is None else tree
     for override in overrides:
         _apply(tree, override)
+    return tree
+
+
+def parse(section: type[AnySection], tree: Mapping[str, Any]) -> AnySection:
+    """A section from plain values; raises UserError, one line, for what is not allowed."""
     try:
-        return RunConfig.model_validate(tree)
+        return section.model_validate(tree)
     except ValidationError as error:
-        raise UserError(_one_line(error)) from None
+        raise UserError(_one_line(section, error)) from None
 
 
 def dump(config: RunConfig) -> str:
@@ -378,9 +401,9 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     node[leaf] = value
 
 
-def _one_line(error: ValidationError) -> str:
+def _one_line(root: type[BaseModel], error: ValidationError) -> str:
     first = error.errors()[0]
-    key, section = _located(first["loc"])
+    key, section = _located(root, first["loc"])
     if first["type"] == "extra_forbidden":
         known = ", ".join(section.model_fields)
         return f"config key {key}: unknown; this section knows {known}"
@@ -391,13 +414,13 @@ def _one_line(error: ValidationError) -> str:
     return f"config {key or 'file'}: {message}"
 
 
-def _located(location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
+def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
     """(the key as users write it, the section that holds it) of an error's location.
 
     A location names the algorithm after `algorithm`, and gives the place in a list by number.
     """
     key: list[str] = []
-    holder: type[BaseModel] = RunConfig
+    holder = root
     inner: list[type[BaseModel]] = []
     for part in location:
         chosen = [one for one in inner if len(inner) > 1 and _default_name(one) == part]
@@ -406,7 +429,7 @@ def _located(location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
             continue
         key.append(str(part))
         if isinstance(part, str):
-            holder = inner[0] if inner else RunConfig
+            holder = inner[0] if inner else root
             inner = _sections_in(holder, part)
     return ".".join(key), holder
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
-from buffer.storage.rows import Evicted, Retention
+from buffer.storage.rows import Evicted
 from buffer.storage.transaction import read_group
 from buffer.wire import messages
 from buffer.wire.frames import Frame, split_records
 from buffer.wire.messages import BufferStats, Draw, DrawHead, Groups, Lease, PutAck, Wait
 from r3l import codec
+from r3l.config import RetentionConfig
 from r3l.errors import RecordError, from_wire
 from r3l.records import Group, GroupPlan, GroupState, Purpose, Role, SlotResult, Task
 
@@ -176,12 +177,14 @@ def get(group_ids: Sequence[str]) -> Call[list[Group]]:
     return Call("get", messages.AskGroups(_each(group_ids)), _groups)
 
 
-def evict(limits: Retention, *, dry_run: bool = False) -> Call[Evicted]:
+def evict(limits: RetentionConfig, *, dry_run: bool = False) -> Call[Evicted]:
     """Evict closed groups, oldest first, until `limits` hold; `dry_run`: only say which.
 
     A call evicts some of them and says if there are `more`, so that nobody waits for long.
     """
-    return Call("would_evict" if dry_run else "evict", messages.AskEvict(limits), _result)
+    return Call(
+        "would_evict" if dry_run else "evict", messages.AskEvict(limits.model_dump()), _result
+    )
 
 
 def stats() -> Call[BufferStats]:

@@ -30,7 +30,7 @@ def extend(work: UnitOfWork, consumer: str) -> None:
 
 def expire_overdue(work: UnitOfWork) -> None:
     """Give back, and count, the draws of consumers that have been silent for too long."""
-    index, limit = work.index, work.settings.draw_s
+    index, limit = work.index, work.config.draw_s
     for name in {drawn.consumer for drawn in index.draws.values()}:
         silent = work.now - index.last_seen.setdefault(name, work.now)
         if 0 < limit < silent:
@@ -72,7 +72,7 @@ def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
 
 def describe_holders(work: UnitOfWork) -> str:
     """Who holds drawn groups, for those who wait for them; "" if nobody does."""
-    heard, limit = work.index.last_seen, work.settings.draw_s
+    heard, limit = work.index.last_seen, work.config.draw_s
     after = f", given back after {limit:.0f} s" if limit else ""
     return ", ".join(
         f"{name:.80} holds {count} drawn groups (last heard of "

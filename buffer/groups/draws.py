@@ -36,7 +36,7 @@ def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
     picked = _repeat(work, args, candidates) or _sample(work, args, candidates)
     if not picked:
         return None
-    settings, draw_id = work.settings, work.index.next_draw
+    draw_id = work.index.next_draw
     picked = sorted(picked, key=lambda pick: pick.row.group_id)
     for pick in picked:
         work.move(pick.row, "drawn", draw_id=draw_id)
@@ -46,7 +46,7 @@ def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
         consumer=args.consumer,
         version=args.version,
         groups=tuple(pick.row.group_id for pick in picked),
-        sampler=settings.sampling.name,
+        sampler=work.config.sampler.name,
         when=work.now,
         probabilities=tuple(pick.probability for pick in picked),
         weights=tuple(pick.weight for pick in picked),
@@ -59,7 +59,7 @@ def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
 
 def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
     """Why a draw cannot be filled: what there is instead, and who is waited for."""
-    index, settings = work.index, work.settings
+    index = work.index
     fresh, ready = len(index.drawable()), len(_candidates(work))
     resting = len(index.replayable()) - (ready - fresh)
     unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
@@ -74,7 +74,8 @@ def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
     if unheld:
         parts.append(f"{unheld} unfinished ones are abandoned")
     if resting:
-        parts.append(f"{resting} rest between two draws (cooldown {settings.sampling.cooldown})")
+        cooldown = work.config.sampler.cooldown
+        parts.append(f"{resting} rest between two draws (cooldown {cooldown})")
     if work.full:
         parts.append(f"the store is full: {work.full}")
     if held := draw_deadlines.describe_holders(work):
@@ -150,12 +151,12 @@ def discard(work: UnitOfWork, args: messages.Discard) -> Amount:
 
 def _check_draw(work: UnitOfWork, args: messages.AskDraw) -> None:
     check_name(args.consumer, "consumer")
-    settings = work.settings
-    most = min(settings.per_step * (settings.max_staleness + 1), messages.GROUPS_LIMIT)
+    per_step, max_staleness = work.groups_per_step, work.config.max_staleness
+    most = min(per_step * (max_staleness + 1), messages.GROUPS_LIMIT)
     if not 1 <= args.count <= most:
         raise LimitExceeded(
-            f"draw of {args.count} groups; with {settings.per_step} groups per step and "
-            f"max_staleness {settings.max_staleness} a draw has 1 to {most}",
+            f"draw of {args.count} groups; with {per_step} groups per step and max_staleness "
+            f"{max_staleness} a draw has 1 to {most}",
             limit=most,
         )
     if args.version < 0:
@@ -173,8 +174,8 @@ def _sample(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]
     """The candidates that the sampler picks; none if there are too few."""
     if len(candidates) < args.count:
         return []
-    chance = samplers.chance(work.settings.seed, work.index.next_draw)
-    return samplers.make(work.settings.sampling).pick(candidates, args.count, chance)
+    chance = samplers.chance(work.seed, work.index.next_draw)
+    return samplers.make(work.config.sampler).pick(candidates, args.count, chance)
 
 
 def _repeat(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]) -> list[Pick]:
@@ -202,7 +203,7 @@ def _drop_stale(work: UnitOfWork, version: int) -> None:
 def _candidates(work: UnitOfWork) -> list[GroupRow]:
     """Groups that may be drawn now, in the order they were leased."""
     fresh = work.index.drawable()
-    since = work.index.next_draw - work.settings.sampling.cooldown
+    since = work.index.next_draw - work.config.sampler.cooldown
     rested = [row for row in work.index.replayable() if row.draw_id < since]
     return sorted(fresh + rested, key=lambda e: e.group_id) if rested else fresh
 
@@ -213,7 +214,7 @@ def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
     if lost:
         raise DrawExpired(
             f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired: nothing was heard of it for "
-            f"{work.settings.draw_s:.0f} s, and {len(lost)} of its {len(drawn.groups)} groups were "
+            f"{work.config.draw_s:.0f} s, and {len(lost)} of its {len(drawn.groups)} groups were "
             f"drawn or dropped since ({lost[0]}); raise buffer.draw_s if steps take longer",
             draw_id=drawn.draw_id,
         )

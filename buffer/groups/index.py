@@ -13,6 +13,7 @@ from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, Drop, GroupRow, Progress
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
+from r3l.config import BufferConfig
 from r3l.records import Purpose
 
 
@@ -49,9 +50,9 @@ class Index:
         self.next_draw = 1
 
     @classmethod
-    def load(cls, store: Store, reuse: int = 1, max_staleness: int = 0) -> Index:
-        """The index the store's contents imply."""
-        index = cls(reuse)
+    def load(cls, store: Store, config: BufferConfig) -> Index:
+        """The index that the store's contents imply."""
+        index = cls(config.sampler.reuse)
         with store.read() as txn:
             for row in txn.live():
                 index.put(row)
@@ -66,8 +67,8 @@ class Index:
             index.drops.update(dict(txn.drops()))
             index.next_group = int(txn.last_group()[1:] or 0) + 1
             index.next_draw = txn.last_draw() + 1
-            if reuse > 1:
-                index._load_replayable(txn, max_staleness)
+            if index.reuse > 1:
+                index._load_replayable(txn, config.max_staleness)
         return index
 
     def put(self, row: GroupRow) -> None:

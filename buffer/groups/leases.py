@@ -46,7 +46,7 @@ def lease(work: UnitOfWork, args: messages.AskLease, rid: str) -> Lease | Wait:
         return taken
     work.count("leases")
     taken = taken.but(
-        actor=args.actor, rid=rid, lease_expired=False, deadline=work.now + work.settings.lease_s
+        actor=args.actor, rid=rid, lease_expired=False, deadline=work.now + work.config.lease_s
     )
     return _lease(work, work.save(taken))
 
@@ -60,7 +60,7 @@ def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
         if row is None or not row.unfinished or row.actor != args.actor:
             lost.append(group_id)
             continue
-        work.save(row.but(lease_expired=False, deadline=work.now + work.settings.lease_s))
+        work.save(row.but(lease_expired=False, deadline=work.now + work.config.lease_s))
     return Ids(tuple(lost))
 
 
@@ -78,13 +78,13 @@ def release(work: UnitOfWork, args: messages.Release) -> Ids:
 def expire_overdue(work: UnitOfWork) -> None:
     """Count leases and draws that ran out, complete groups that waited long enough for
     stragglers, and drop abandoned groups that can never be drawn."""
-    index, settings, now = work.index, work.settings, work.now
+    index, now = work.index, work.now
     draw_deadlines.expire_overdue(work)
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
         if row.deadline < now and row.held:
             work.count("leases_expired")
             work.save(row.but(lease_expired=True))
-    for row in index.unfinished("train") if settings.straggler_s else ():
+    for row in index.unfinished("train") if work.config.straggler_s else ():
         if quorum(work, row):
             give_up_stragglers(work, row)
     oldest_useful = index.progress.version - work.max_staleness
@@ -145,7 +145,7 @@ def _evaluation(work: UnitOfWork, args: messages.AskLease) -> GroupRow | None:
 
 def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
     """An abandoned training group, or a new one if admission grants it."""
-    index, settings = work.index, work.settings
+    index = work.index
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
         return Wait(_nothing_to_do(work, args), RETRY_S)
@@ -155,7 +155,7 @@ def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
     granted = admits(
         learner=index.progress.version,
         ahead=ahead,
-        per_step=settings.per_step,
+        per_step=work.groups_per_step,
         max_staleness=work.max_staleness,
         actor=args.version,
     )

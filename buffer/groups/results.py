@@ -79,7 +79,7 @@ def accept(
     changes |= {
         "nbytes": row.nbytes + _size(data.values()),
         "lease_expired": False,
-        "deadline": work.now + work.settings.lease_s,
+        "deadline": work.now + work.config.lease_s,
         "fingerprints": _with_stamp(work, row, stamp),
     }
     if len(changes["resolved"]) == row.slots:
@@ -95,13 +95,13 @@ def accept(
 
 def quorum(work: UnitOfWork, row: GroupRow) -> bool:
     """A training group has waited `straggler_s` for its slots and has `min_base` base attempts."""
-    settings = work.settings
+    config = work.config
     return (
-        settings.straggler_s > 0
+        config.straggler_s > 0
         and row.purpose == "train"
         and row.unfinished
-        and row.done_base >= settings.min_base
-        and work.now > row.times["leased"] + settings.straggler_s
+        and row.done_base >= config.min_base
+        and work.now > row.times["leased"] + config.straggler_s
     )
 
 

@@ -8,21 +8,32 @@ its last checkpoint. Of the rest the oldest go first, until none that is left br
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from buffer.storage.counts import held
-from buffer.storage.rows import Evicted, GroupRow, Retention
+from buffer.storage.rows import Evicted, GroupRow
+from r3l import config
+from r3l.config import RetentionConfig
 
 if TYPE_CHECKING:
     from buffer.groups.unit_of_work import UnitOfWork
     from buffer.storage.transaction import Txn
 
+GIB = 1 << 30
+HOUR_S = 3600.0
 CHUNK = 64  # groups in one transaction: few enough that nobody waits for them
 
 
-def plan(txn: Txn, limits: Retention, now: float, live: Container[str] = ()) -> Iterator[GroupRow]:
+def parse_limits(values: Mapping[str, Any]) -> RetentionConfig:
+    """Limits from plain values; raises UserError for bad ones."""
+    return config.parse(RetentionConfig, values)
+
+
+def plan(
+    txn: Txn, limits: RetentionConfig, now: float, live: Container[str] = ()
+) -> Iterator[GroupRow]:
     """The groups that have to go, oldest first. `live`: groups known not to be closed."""
     if limits.unlimited:
         return
@@ -32,7 +43,7 @@ def plan(txn: Txn, limits: Retention, now: float, live: Container[str] = ()) -> 
     )
 
 
-def evict(work: UnitOfWork, limits: Retention, most: int = CHUNK) -> Evicted:
+def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> Evicted:
     """Remove up to `most` of the groups that have to go."""
     if limits.unlimited:
         return Evicted()
@@ -56,7 +67,7 @@ def summary(rows: list[GroupRow], more: bool = False) -> Evicted:
 
 def _walk(
     txn: Txn,
-    limits: Retention,
+    limits: RetentionConfig,
     now: float,
     groups: int,
     nbytes: int,
@@ -66,11 +77,12 @@ def _walk(
     for row in txn.rows(skip=live):
         if not row.closed or now - row.times.get(row.state, 0.0) < limits.grace_s:
             continue
+        age_s = now - row.times.get("leased", 0.0)
         behind = version - row.oldest if row.oldest >= 0 else float("inf")
         if not (
             (limits.groups is not None and groups > limits.groups)
-            or (limits.nbytes is not None and nbytes > limits.nbytes)
-            or (limits.age_s is not None and now - row.times.get("leased", 0.0) > limits.age_s)
+            or (limits.gib is not None and nbytes > limits.gib * GIB)
+            or (limits.hours is not None and age_s > limits.hours * HOUR_S)
             or (limits.versions is not None and behind > limits.versions)
         ):
             return

@@ -3,7 +3,7 @@
 A sampler is given only groups that are complete, fresh enough, rested and not used up
 (buffer.groups.draws), in the order they were leased, and picks exactly `count` different ones. The
 same seed, draw number and candidates give the same batch. To add one, write a class and put it
-into SAMPLERS.
+into SAMPLERS; a new setting is a field of SamplerConfig (r3l.config).
 """
 
 from __future__ import annotations
@@ -11,34 +11,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
+from r3l.config import SamplerConfig
 from r3l.errors import UserError
 
-FLOOR = 0.01  # priority of a group without contrast, so that none waits for ever to become stale
+FLOOR = 0.01  # priority of a group without contrast, so that each can be drawn before it is stale
 Chance = Callable[[], np.random.Generator]  # made for those who ask for it
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """What is drawn, and how often.
-
-    `reuse`: times a group may be trained on; `cooldown`: draws that pass before a group is
-    drawn again. The rest is read by the prioritised sampler alone: `alpha` exponent of the
-    priority, `beta` exponent of the importance weight, `decay` share of its priority a group
-    loses with every step it was trained in.
-    """
-
-    name: str = "fifo"
-    reuse: int = 1
-    cooldown: int = 0
-    alpha: float = 1.0
-    beta: float = 1.0
-    decay: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,8 +41,8 @@ class Pick:
 class Sampler(ABC):
     """One way to choose a batch."""
 
-    def __init__(self, sampling: Sampling) -> None:
-        self.sampling = sampling
+    def __init__(self, config: SamplerConfig) -> None:
+        self.config = config
 
     @abstractmethod
     def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
@@ -107,9 +89,9 @@ class Prioritised(Sampler):
     def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
         contrast = np.array([row.contrast for row in candidates])
         uses = np.array([len(row.steps) for row in candidates])
-        kept = np.maximum(0.0, 1.0 - self.sampling.decay * uses)
-        weights = (contrast * kept + FLOOR) ** self.sampling.alpha
-        return _random(candidates, weights, count, chance, self.sampling.beta)
+        kept = np.maximum(0.0, 1.0 - self.config.decay * uses)
+        weights = (contrast * kept + FLOOR) ** self.config.alpha
+        return _random(candidates, weights, count, chance, self.config.beta)
 
 
 SAMPLERS: dict[str, type[Sampler]] = {
@@ -121,22 +103,13 @@ SAMPLERS: dict[str, type[Sampler]] = {
 }
 
 
-def make(sampling: Sampling) -> Sampler:
-    """The sampler of this name; raises UserError for one that is not there or a bad setting."""
-    if sampling.name not in SAMPLERS:
-        raise UserError(f"sampler {sampling.name!r} is unknown; there are {', '.join(SAMPLERS)}")
-    limits: dict[str, tuple[Any, Any]] = {
-        "reuse": (1, 1 << 20),
-        "cooldown": (0, 1 << 20),
-        "alpha": (0.0, 5.0),
-        "beta": (0.0, 1.0),
-        "decay": (0.0, 1.0),
-    }
-    for name, (least, most) in limits.items():
-        value = getattr(sampling, name)
-        if not least <= value <= most:
-            raise UserError(f"sampler {name} {value}: must be {least} to {most}")
-    return SAMPLERS[sampling.name](sampling)
+def make(config: SamplerConfig) -> Sampler:
+    """The sampler of this name; raises UserError for an unknown one."""
+    if config.name not in SAMPLERS:
+        raise UserError(
+            f"buffer.sampler {config.name!r:.80}: unknown; choose one of {', '.join(SAMPLERS)}"
+        )
+    return SAMPLERS[config.name](config)
 
 
 def chance(seed: int, draw_id: int) -> Chance:

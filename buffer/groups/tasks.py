@@ -55,7 +55,7 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
     epoch, position, size = progress.epoch, progress.position, progress.size
     if position >= size:
         epoch, position, size = epoch + 1, 0, work.index.tasks["train", ""]
-    task = int(_order(work.settings.seed, epoch, size)[position])
+    task = int(_order(work.seed, epoch, size)[position])
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     return new_group(work, "train", "", task, plan)
 

@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
 
 from buffer.groups.index import Index
-from buffer.groups.samplers import Sampling
 from buffer.storage import counts
-from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow, Retention
+from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow
 from buffer.storage.transaction import Parts, Txn, not_found
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the service was started with.
-
-    `lease_s` seconds a lease lasts without a heartbeat; `max_staleness` η and `per_step` B as
-    in buffer.groups.admission; `sampling` which groups are drawn; `seed` of the task order and of
-    the draws; `free_floor` bytes of disk below which puts are refused. `straggler_s` seconds after
-    its first lease a training group with at least `min_base` finished base slots is completed
-    without the rest; 0: it waits for every slot. `retention`: what may stay in the store.
-    `draw_s` seconds drawn groups are kept for a consumer that is silent; 0: for ever.
-    """
-
-    lease_s: float = 120.0
-    max_staleness: int = 4
-    per_step: int = 16
-    sampling: Sampling = field(default_factory=Sampling)
-    seed: int = 0
-    free_floor: int = 64 << 20
-    min_base: int = 1
-    straggler_s: float = 0.0
-    retention: Retention = field(default_factory=Retention)
-    draw_s: float = 3600.0
+from r3l.config import RunConfig
 
 
 class UnitOfWork:
-    """Changes of one transaction. Verbs check everything first, then change.
+    """Changes of one transaction. Operations check everything first, then change.
 
-    `now`: wall-clock seconds; `full`: why new results are to be refused, or "".
+    `config`, `groups_per_step`, `seed`: those of the run; `now`: wall-clock seconds; `full`: why
+    new results are refused, or "".
     """
 
     def __init__(
-        self, txn: Txn, index: Index, settings: Settings, now: float, full: str = ""
+        self, txn: Txn, index: Index, config: RunConfig, now: float, full: str = ""
     ) -> None:
-        self.txn, self.index, self.settings, self.now = txn, index, settings, now
-        self.full = full
+        self.txn, self.index, self.now, self.full = txn, index, now, full
+        self.config = config.buffer
+        self.groups_per_step = config.learner.groups_per_step
+        self.seed = config.seed
         self._marked = False
         self._counted: set[str] = set()
         self._dropped: Counter[Drop] = Counter()
@@ -62,7 +40,7 @@ class UnitOfWork:
     def max_staleness(self) -> int:
         """η, as configured or as lowered by the learner."""
         lowered = self.index.progress.staleness_limit
-        configured = self.settings.max_staleness
+        configured = self.config.max_staleness
         return configured if lowered < 0 else min(lowered, configured)
 
     def row(self, group_id: str) -> GroupRow:

@@ -12,10 +12,13 @@ from buffer.storage.store import Store
 RESERVE = 64 << 20  # bytes of the map kept for what is not a result, an eighth of a small map
 
 
+DISK_FLOOR = 64 << 20  # bytes of the disk that are kept free
+
+
 class Room:
     """`floor`: bytes of the disk that are kept free."""
 
-    def __init__(self, store: Store, floor: int) -> None:
+    def __init__(self, store: Store, floor: int = DISK_FLOOR) -> None:
         self.store, self.floor = store, floor
         self._most: int | None = None  # bytes of results held when the map was nearly used up
 

@@ -21,7 +21,6 @@ import zmq
 from msgspec.structs import replace
 
 from buffer.groups import incoming, queries
-from buffer.groups.unit_of_work import Settings
 from buffer.server.replies import Outbox
 from buffer.server.writer import Batch, Job, Writer
 from buffer.storage.rows import Status
@@ -32,6 +31,7 @@ from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.frames import LARGE, Frame, has_message, join_records, receive_message
 from buffer.wire.messages import CREDIT, Groups
 from r3l import codec
+from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
 
 POLL_MS = 100
@@ -48,7 +48,7 @@ class Service:
     def __init__(
         self,
         store: Store,
-        settings: Settings,
+        config: RunConfig,
         bind: str,
         keys: ServiceKeys | None = None,
         connections: int = 1024,
@@ -61,7 +61,7 @@ class Service:
         self._checked: list[Job] = []  # for the writer, of the messages being received
         self._to_writer: SimpleQueue[Job | None] = SimpleQueue()
         self._to_reader: SimpleQueue[tuple[Job, Batch | None] | None] = SimpleQueue()
-        self._writer = Writer(store, settings, self._to_writer, self._refused)
+        self._writer = Writer(store, config, self._to_writer, self._refused)
         self._sent_bytes = 0
         self._context = zmq.Context()
         self._outbox = Outbox(self._context)

@@ -23,13 +23,14 @@ from typing import Any
 from buffer.groups import draws, learner_version, leases, results, retention, tasks
 from buffer.groups.incoming import Outcome
 from buffer.groups.index import Index
-from buffer.groups.unit_of_work import Settings, UnitOfWork
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server import idempotency, stats
 from buffer.server.capacity import Room
 from buffer.server.reader_watch import Views
 from buffer.storage.rows import Status
 from buffer.storage.store import Store
 from buffer.wire.messages import BufferStats, DrawHead, Request
+from r3l.config import RunConfig
 from r3l.errors import BufferError_, R3LError, UserError
 
 BATCH_JOBS = 256
@@ -67,14 +68,14 @@ class Writer:
     def __init__(
         self,
         store: Store,
-        settings: Settings,
+        config: RunConfig,
         queue: SimpleQueue[Job | None],
         refused: Counter[str],
     ) -> None:
-        self.store, self.settings, self.queue = store, settings, queue
+        self.store, self.config, self.queue = store, config, queue
         self.index = self._load()
         self.actors = stats.Sightings()
-        self._room = Room(store, settings.free_floor)
+        self._room = Room(store)
         self._views = Views(store)
         self.refused = refused
         self.done_bytes = 0  # read by the front, for back-pressure
@@ -108,7 +109,7 @@ class Writer:
             self.done_bytes += sum(job.nbytes for job in jobs)
 
     def _load(self) -> Index:
-        return Index.load(self.store, self.settings.sampling.reuse, self.settings.max_staleness)
+        return Index.load(self.store, self.config.buffer)
 
     def _take(self) -> tuple[list[Job], bool]:
         """Wait for work; returns it, and False if it is the last."""
@@ -138,7 +139,7 @@ class Writer:
         try:
             with self.store.write() as txn:
                 full = self._room.refuses(self.index.counts["bytes"])
-                work = UnitOfWork(txn, self.index, self.settings, time.time(), full)
+                work = UnitOfWork(txn, self.index, self.config, time.time(), full)
                 self._tick(work)
                 answers = [(job, result) for job in jobs for result in self._apply(work, job)]
                 answers += self._held_draws(work, last)
@@ -204,7 +205,7 @@ class Writer:
     def _retain(self, work: UnitOfWork, now: float) -> None:
         """Evict a chunk; go on in the next transaction, or look again when it cost 1 % of the
         time at most, since groups that may not go yet are looked at every time."""
-        gone = retention.evict(work, self.settings.retention)
+        gone = retention.evict(work, work.config.retention)
         pause = max(TICK_S, 100 * (time.monotonic() - now))
         self._retain_at = now if gone.more else now + pause
 
@@ -255,5 +256,5 @@ _VERBS: dict[str, Callable[[UnitOfWork, Any], Any]] = {
     "discard": draws.discard,
     "limit_staleness": learner_version.limit_staleness,
     "set_version": learner_version.set_version,
-    "evict": lambda work, args: retention.evict(work, args.limits),
+    "evict": lambda work, args: retention.evict(work, retention.parse_limits(args.limits)),
 }

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from r3l.errors import RecordError
 from r3l.records import GroupPlan, GroupState, Purpose, Record, Role
 
 Dropped = Literal["group", "base", "distilled"]
@@ -146,32 +145,6 @@ class Progress(Record):
     size: int = 0
     eval_next: dict[str, int] = msgspec.field(default_factory=dict)
     eval_min_version: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-class Retention(Record):
-    """Limits; None: no limit.
-
-    `groups` in the store; `nbytes` of their accepted results; `age_s` seconds since a group was
-    leased; `versions` by which its oldest policy version may be behind the learner's (a group
-    without trajectories is behind by any number); `grace_s` seconds a closed group stays.
-    """
-
-    groups: int | None = None
-    nbytes: int | None = None
-    age_s: float | None = None
-    versions: int | None = None
-    grace_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        for name in ("groups", "nbytes", "age_s", "versions", "grace_s"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise RecordError(f"retention {name} is {value}; it must be at least 0", field=name)
-
-    @property
-    def unlimited(self) -> bool:
-        """Nothing ever has to go."""
-        return self.groups is self.nbytes is self.age_s is self.versions is None
 
 
 class Evicted(Record):

@@ -27,8 +27,6 @@ GIB = 1 << 30
 OURS = {"owner.lock", "lock.mdb"}  # files of a store that has no data yet
 _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
 
-MAP_GIB = (0.0005, 131_072.0)  # address space of a store; a process has no more
-
 
 class Store:
     """An open store. `read_only` may be used beside the service that owns the folder.
@@ -41,8 +39,6 @@ class Store:
     ) -> None:
         self.folder = folder = Path(folder)
         self._pid = os.getpid()
-        if map_gib is not None and not MAP_GIB[0] <= map_gib <= MAP_GIB[1]:
-            raise UserError(f"map-gib {map_gib}: must be {MAP_GIB[0]} to {MAP_GIB[1]}")
         if read_only and not (folder / "data.mdb").exists():
             raise UserError(f"store {folder}: no store there (data.mdb is missing)")
         if not read_only:
@@ -75,8 +71,8 @@ class Store:
         self._refuse_foreign()
         if not read_only and 0 < map_size < self._used_bytes:
             raise UserError(
-                f"store {self.folder}: takes {self._used_bytes / GIB:.3g} GiB already; map-gib "
-                f"{map_size / GIB:.3g} is less: give it more"
+                f"store {self.folder}: takes {self._used_bytes / GIB:.3g} GiB already; "
+                f"buffer.map_gib {map_size / GIB:.3g} is less: raise it"
             )
         new = not read_only and self._is_new()
         if not new:
@@ -197,7 +193,7 @@ class Store:
         """What is to be said where no more results fit into the map."""
         return (
             f"its map of {self.map_bytes / GIB:.3g} GiB is used up; evict groups "
-            "(r3l-buffer evict) or serve it with a larger --map-gib"
+            "(r3l-buffer evict) or serve it with a larger buffer.map_gib"
         )
 
     @property

@@ -21,6 +21,7 @@ from buffer.tools import verify as verification
 from r3l.errors import NotFound
 from r3l.records import Group, Trajectory
 
+IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(
     "--store", "folder", type=click.Path(path_type=Path), required=True, help="Folder."
 )
@@ -111,14 +112,13 @@ def export(folder: Path, target: Path, form: str) -> None:
 
 @click.command("import")
 @click.option("--store", "folder", type=click.Path(path_type=Path), required=True, help="New.")
-@click.option("--map-gib", default=64.0, show_default=True, help="Address space, GiB.")
 @click.argument("source", type=click.Path(path_type=Path))
-def import_(folder: Path, map_gib: float, source: Path) -> None:
+def import_(folder: Path, source: Path) -> None:
     """Make a store from the folder that `export` wrote."""
     archive.check(source)
     partial = folder_lock.new_folder(folder, "store")
     try:
-        store = Store(partial, map_gib=map_gib)
+        store = Store(partial, map_gib=IMPORT_MAP_GIB)
         try:
             rows = archive.restore(source, store)
         finally:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from buffer.storage.rows import Evicted, Retention, Status
+from buffer.storage.rows import Evicted, Status
 from buffer.wire.frames import Encoded, Frame, split_records
 from r3l import codec
 from r3l.errors import (
@@ -179,7 +179,7 @@ class AskGroups(Record):
 class AskEvict(Record):
     """Evict some of the groups that limits leave no room for."""
 
-    limits: Retention
+    limits: dict[str, Any]  # the fields of RetentionConfig
 
 
 class AskStats(Record):

@@ -14,10 +14,11 @@ import pytest
 from buffer.groups import draws, incoming, learner_version, leases, results, retention
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
-from buffer.groups.unit_of_work import Settings, UnitOfWork
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.store import Store
 from buffer.wire import messages
 from r3l import codec
+from r3l.config import RunConfig
 from r3l.records import GroupPlan, SlotResult, Task, Trajectory
 
 
@@ -62,16 +63,20 @@ class Desk:
 
     def __init__(self, folder, **settings):
         self.folder, self.now, self.rids = folder, 1000.0, 0
-        self.settings = Settings(
-            **{"lease_s": 10.0, "max_staleness": 1, "per_step": 2, "free_floor": 0} | settings
-        )
+        self.settings = {"groups_per_step": 2, "seed": 0, "lease_s": 10.0, "max_staleness": 1}
+        self.configure(**settings)
         self.open()
+
+    def configure(self, **settings):
+        """Change `groups_per_step`, `seed` and settings of the section `buffer`."""
+        self.settings |= settings
+        buffer = dict(self.settings)
+        learner = {"groups_per_step": buffer.pop("groups_per_step")}
+        self.config = RunConfig(seed=buffer.pop("seed"), learner=learner, buffer=buffer)
 
     def open(self):
         self.store = Store(self.folder, map_gib=0.25)
-        self.index = Index.load(
-            self.store, self.settings.sampling.reuse, self.settings.max_staleness
-        )
+        self.index = Index.load(self.store, self.config.buffer)
 
     def reopen(self):
         self.store.close()
@@ -79,7 +84,7 @@ class Desk:
 
     def do(self, verb, *arguments, **more):
         with self.store.write() as txn:
-            work = UnitOfWork(txn, self.index, self.settings, self.now, more.pop("full", ""))
+            work = UnitOfWork(txn, self.index, self.config, self.now, more.pop("full", ""))
             result = verb(work, *arguments)
             work.finish()
         return result
@@ -169,13 +174,12 @@ class Served:
     """A real `r3l-buffer serve` process."""
 
     def __init__(self, folder, bind="tcp://127.0.0.1:0", *options, change="", env=None):
-        """`change`: Python to be run first, for mutants; `env`: more environment variables."""
+        """`options`: of the command, or of the configuration; `change`: Python to be run first, for
+        mutants; `env`: more environment variables."""
         self.folder = folder
         program = f"{change}\nfrom buffer.cli import main\nmain()"
         command = [sys.executable, *(["-c", program] if change else ["-m", "buffer.cli"]), "serve"]
-        command += ["--store", str(folder)]
-        if "--map-gib" not in options:
-            command += ["--map-gib", "1"]
+        command += ["--store", str(folder), "buffer.map_gib=1"]
         self.process = subprocess.Popen(
             [*command, "--bind", bind, *map(str, options)],
             env=os.environ | (env or {}),

@@ -2,17 +2,14 @@
 
 import sys
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from buffer import cli
-from buffer.groups.samplers import Sampling
-from buffer.groups.unit_of_work import Settings
-from buffer.storage.rows import Retention
 from buffer.storage.store import Store
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import codec
+from r3l.config import RunConfig
 from r3l.errors import UserError
 
 
@@ -28,31 +25,45 @@ def _refused(arguments, rule, capsys):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "rule"),
+    ("arguments", "rule"),
     [
-        ("--map-gib", "nan", "0.0005 to 131072.0"),
-        ("--map-gib", "inf", "0.0005 to 131072.0"),
-        ("--lease-s", "nan", "0.001 to"),
-        ("--lease-s", "0", "0.001 to"),
-        ("--straggler-s", "inf", "0 to 1000000000.0"),
-        ("--draw-s", "nan", "0 to"),
-        ("--groups-per-step", "4097", "1 to 4096"),
-        ("--min-base", "0", "1 to 1024"),
-        ("--seed", "-1", "0 to"),
-        ("--max-staleness", "1e3", "not a valid integer"),
-        ("--retain-gib", "inf", "must be 0 to 1e+09"),
-        ("--retain-hours", "nan", "must be 0 to"),
-        ("--bind", "tcp://127.0.0.1:65536", "to 65535"),
-        ("--bind", "tcp://127.0.0.1", "PORT"),
-        ("--bind", "nonsense", "PORT"),
+        (["buffer.map_gib=.nan"], "config buffer.map_gib: Input should be a finite"),
+        (["buffer.lease_s=0"], "buffer.lease_s: Input should be greater than or equal to 0.001"),
+        (["buffer.straggler_s=.inf"], "buffer.straggler_s: Input should be a finite number"),
+        (["learner.groups_per_step=4097"], "learner.groups_per_step: Input should be less than"),
+        (["buffer.min_base=0"], "buffer.min_base: "),
+        (["seed=-1"], "seed: "),
+        (["buffer.max_staleness=1.5"], "buffer.max_staleness: "),
+        (["buffer.retention.gib=100"], "raise map_gib or lower retention.gib"),
+        (["buffer.retention.hours=-1"], "buffer.retention.hours: "),
+        (["buffer.retention.days=1"], "buffer.retention.days: unknown; this section knows groups"),
+        (["buffer.sampler=best"], "'best': unknown; choose one of fifo"),
+        (["buffer.sampler.alpha=11"], "buffer.sampler.alpha: Input should be less than or equal"),
+        (["lease_s"], "must look like section.key=value"),
+        (["--config", "nowhere.yaml"], "config nowhere.yaml: cannot be read"),
+        (["--connections", "0"], "0 is not in the range"),
+        (["--bind", "tcp://127.0.0.1:65536"], "to 65535"),
+        (["--bind", "tcp://127.0.0.1"], "PORT"),
+        (["--bind", "nonsense"], "PORT"),
     ],
 )
 def test_settings_outside_of_their_range_are_refused_before_anything_is_made(
-    option, value, rule, tmp_path, capsys
+    arguments, rule, tmp_path, capsys
 ):
-    arguments = ["--store", str(tmp_path / "store"), "--bind", "tcp://127.0.0.1:0", option, value]
-    _refused(["serve", *arguments], rule, capsys)
+    place = ["--store", str(tmp_path / "store"), "--bind", "tcp://127.0.0.1:0"]
+    _refused(["serve", *place, *arguments], rule, capsys)
     assert not (tmp_path / "store").exists()
+
+
+def test_limits_of_an_eviction_are_refused_in_one_line(tmp_path, capsys):
+    Store(tmp_path / "store", map_gib=0.1).close()
+    for limits, rule in (
+        (["groups=-1"], "groups: Input should be greater than or equal to 0"),
+        (["bytes=9"], "bytes: unknown; this section knows groups, gib, hours, versions, grace_s"),
+        (["grace_s=9"], "give a limit: groups=, gib=, hours= or versions="),
+        ([], "Missing argument 'LIMITS...'"),
+    ):
+        _refused(["evict", "--store", str(tmp_path / "store"), *limits], rule, capsys)
 
 
 def test_what_is_not_there_or_cannot_be_is_refused_in_one_line(tmp_path, capsys):
@@ -79,31 +90,20 @@ def test_what_is_not_there_or_cannot_be_is_refused_in_one_line(tmp_path, capsys)
     _refused(["ls", *at], "has schema 99, this r3l reads", capsys)
 
 
-def test_every_option_of_serve_reaches_the_service(tmp_path, monkeypatch):
-    told = []
+def test_file_and_overrides_reach_the_service(tmp_path, monkeypatch):
+    given = []
 
-    def service(store, settings, *others):
-        told.append((store.map_bytes, settings, *others))
+    def service(store, *others):
+        given.append((store.map_bytes, *others))
         raise UserError("enough")
 
     monkeypatch.setattr(cli, "Service", service)
     monkeypatch.setattr(cli, "_keep_freed_memory", lambda: None)
     keys, _ = generate(tmp_path / "keys")
-    options = {
-        "store": tmp_path / "store", "bind": "tcp://0.0.0.0:0", "keys": keys, "map-gib": 0.25,
-        "lease-s": 1.5, "max-staleness": 2, "groups-per-step": 3, "min-base": 5, "straggler-s": 7.5,
-        "draw-s": 8.5, "sampler": "prioritised", "reuse": 9, "cooldown": 10, "alpha": 0.25,
-        "beta": 0.5, "decay": 0.75, "seed": 11, "connections": 12, "retain-groups": 13,
-        "retain-gib": 0.125, "retain-hours": 2.0, "retain-versions": 14, "retain-grace-s": 15.5,
-    }  # fmt: skip
-    assert {f"--{name}" for name in options} | {"--help"} == {
-        name for option in cli.serve.get_params(click.Context(cli.serve)) for name in option.opts
-    }
-    arguments = [str(one) for name, value in options.items() for one in (f"--{name}", value)]
-    CliRunner().invoke(cli.commands, ["serve", *arguments])
-    settings = Settings(
-        lease_s=1.5, max_staleness=2, per_step=3, min_base=5, straggler_s=7.5, draw_s=8.5, seed=11,
-        sampling=Sampling("prioritised", reuse=9, cooldown=10, alpha=0.25, beta=0.5, decay=0.75),
-        retention=Retention(13, 1 << 27, 7200.0, 14, 15.5),
-    )  # fmt: skip
-    assert told == [(1 << 28, settings, "tcp://0.0.0.0:0", load(ServiceKeys, keys), 12)]
+    config = tmp_path / "config.yaml"
+    config.write_text("buffer: {map_gib: 0.25, lease_s: 1.5}")
+    options = ["--config", config, "--store", tmp_path / "store", "--bind", "tcp://0.0.0.0:0"]
+    options += ["--keys", keys, "--connections", 12, "buffer.lease_s=2.5", "seed=11"]
+    CliRunner().invoke(cli.commands, ["serve", *map(str, options)])
+    wanted = RunConfig(seed=11, buffer={"map_gib": 0.25, "lease_s": 2.5})
+    assert given == [(1 << 28, wanted, "tcp://0.0.0.0:0", load(ServiceKeys, keys), 12)]

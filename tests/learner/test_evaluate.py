@@ -29,7 +29,7 @@ def test_groups_that_were_evicted_before_they_were_read_are_left_out_and_named(
     evaluator.start(3)
     [found] = evaluator.collect()
     assert (found.success, found.tasks, found.failed) == (0.75, 4, 1)
-    assert "1 of 5 groups were evicted" in caplog.text and "retain_grace_s" in caplog.text
+    assert "1 of 5 groups were evicted" in caplog.text and "retention.grace_s" in caplog.text
 
 
 def test_tasks_go_to_the_buffer_in_messages_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def prepare(run: Path, model: Path, *more: str) -> None:
 
 
 def buffer_options() -> list[str]:
-    return ["--max-staleness", "0", "--groups-per-step", "3", "--map-gib", "0.25"]
+    return ["buffer.max_staleness=0", "learner.groups_per_step=3", "buffer.map_gib=0.25"]
 
 
 def killed_and_whole(serve, tmp_path: Path, model: Path, ranks: int, *more: str):

@@ -128,7 +128,7 @@ def test_staleness_that_cannot_reach_the_next_sync_is_refused():
     ("overrides", "named"),
     [
         (["learner.attention=sdpa", "learner.pack=tree"], "set pack=rows or attention=auto"),
-        (["buffer.retain_gib=9", "buffer.map_gib=1"], "raise map_gib or lower retain_gib"),
+        (["buffer.retention.gib=9", "buffer.map_gib=1"], "raise map_gib or lower retention.gib"),
         (["buffer.min_base=5"], "has 4 base attempts; lower min_base"),
     ],
 )

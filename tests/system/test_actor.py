@@ -46,7 +46,7 @@ class Job:
         self.config = folder / "config.yaml"
         self.config.write_text(configuration.dump(demo))
         store = ["--store", str(folder / "store"), "--bind", "tcp://127.0.0.1:0"]
-        limits = ["--lease-s", str(lease_s), "--max-staleness", "1000", "--keys", str(service)]
+        limits = [f"buffer.lease_s={lease_s}", "buffer.max_staleness=1000", "--keys", str(service)]
         self.served = self.start("buffer.cli", "serve", *store, *limits, stdout=subprocess.PIPE)
         assert self.served.stdout is not None
         self.buffer = self.served.stdout.readline().split()[-1]

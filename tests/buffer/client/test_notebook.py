@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture
 def served(serve, tasks, done):
     """A service with two trained groups."""
-    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 2)
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=2")
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(3))
         for reward in (0.25, 0.75):

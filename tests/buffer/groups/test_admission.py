@@ -170,10 +170,10 @@ class Simulation:
     def learn(self):
         desk = self.desk
         if self.drawn is None:
-            self.drawn = desk.draw(desk.settings.per_step, self.version)
+            self.drawn = desk.draw(desk.config.learner.groups_per_step, self.version)
             for group in self.drawn.groups if self.drawn else ():
                 age = self.version - desk.row(group).oldest
-                assert 0 <= age <= desk.settings.max_staleness
+                assert 0 <= age <= desk.config.buffer.max_staleness
         elif self.chance.random() < 0.1:  # the learner dies and comes back
             desk.release_draws()
             self.drawn = None
@@ -201,9 +201,9 @@ def test_under_random_schedules_training_goes_on_and_no_batch_is_too_old(
     make_desk, tasks, done, seed
 ):
     chance = random.Random(seed)
-    desk = make_desk(max_staleness=seed % 4, per_step=chance.randint(1, 5), lease_s=5.0)
+    desk = make_desk(max_staleness=seed % 4, groups_per_step=chance.randint(1, 5), lease_s=5.0)
     desk.add(tasks(7))
     Simulation(desk, done, chance, steps=8).run()
     with desk.store.read() as txn:
         trained = [g for step in range(1, 9) for g in txn.ledger(step).groups]
-    assert len(trained) == len(set(trained)) == 8 * desk.settings.per_step
+    assert len(trained) == len(set(trained)) == 8 * desk.config.learner.groups_per_step

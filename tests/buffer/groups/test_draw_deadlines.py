@@ -6,10 +6,9 @@ import pytest
 
 from buffer import BufferClient
 from buffer.groups import leases
-from buffer.groups.samplers import Sampling
-from buffer.storage.rows import Retention
 from buffer.tools.verify import verify
 from buffer.wire.messages import Wait
+from r3l.config import RetentionConfig
 from r3l.errors import Conflict, DrawExpired
 from r3l.records import GroupPlan
 
@@ -164,7 +163,7 @@ def test_who_holds_drawn_groups_is_said_to_those_who_wait(make):
 @pytest.fixture
 def short(make_desk, tasks):
     """A desk with three tasks, η 1 and a cooldown."""
-    desk = make_desk(sampling=Sampling(reuse=2, cooldown=3), draw_s=60.0)
+    desk = make_desk(sampler={"reuse": 2, "cooldown": 3}, draw_s=60.0)
     assert "no training task is registered" in desk.shortage()
     desk.add(tasks(3))
     return desk
@@ -199,7 +198,7 @@ def test_a_draw_that_finds_only_resting_groups_says_so(short):
 
 
 def test_a_client_is_told_why_there_is_no_batch(serve, tasks):
-    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 2)
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=2")
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(3))
         client.lease("a", 0, GroupPlan(1))
@@ -210,7 +209,12 @@ def test_a_client_is_told_why_there_is_no_batch(serve, tasks):
 
 
 def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done):
-    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 2, "--max-staleness", 0, "--draw-s", 2)
+    served = serve(
+        "tcp://127.0.0.1:0",
+        "learner.groups_per_step=2",
+        "buffer.max_staleness=0",
+        "buffer.draw_s=2",
+    )
     with BufferClient(served.endpoint) as learner:
         learner.add_tasks(tasks(9))
         for _ in range(2):
@@ -237,7 +241,7 @@ def test_a_late_commit_of_groups_that_are_gone_says_so(make):
     desk.now += 61
     ours = desk.draw(2)
     desk.commit(ours.draw_id, 1)
-    assert desk.evict(Retention(groups=0, grace_s=0.0)).groups == 2
+    assert desk.evict(RetentionConfig(groups=0, grace_s=0.0)).groups == 2
     for late in (lambda: desk.commit(theirs.draw_id, 2), lambda: desk.commit(theirs.draw_id, 2)):
         with pytest.raises(DrawExpired, match="2 of its 2 groups were drawn or dropped since"):
             late()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from buffer.groups.samplers import Sampling
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import group_drops
 from buffer.wire import messages
@@ -11,7 +10,7 @@ from r3l.errors import Conflict
 
 @pytest.mark.parametrize("sampler", ["fifo", "uniform"])
 def test_a_learner_that_goes_back_is_given_the_same_batches_again(make_desk, tasks, sampler):
-    desk = make_desk(max_staleness=8, sampling=Sampling(name=sampler))
+    desk = make_desk(max_staleness=8, sampler=sampler)
     desk.add(tasks(40))
     for _ in range(12):
         desk.complete()
@@ -39,7 +38,7 @@ def test_a_batch_whose_groups_are_gone_is_drawn_anew(desk, tasks):
     draw = desk.draw(2, version=0)
     desk.release_draws()
     with desk.store.write() as txn:
-        work = UnitOfWork(txn, desk.index, desk.settings, desk.now)
+        work = UnitOfWork(txn, desk.index, desk.config, desk.now)
         work.expire(work.row(draw.groups[0]), "stale")
         work.finish()
     assert set(desk.draw(2, version=0).groups) < set(groups) - {draw.groups[0]}

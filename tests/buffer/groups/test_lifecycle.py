@@ -269,7 +269,7 @@ def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again
 def test_tasks_come_in_a_shuffled_order_that_differs_by_epoch_and_repeats_by_seed(make_desk, tasks):
     orders = []
     for seed in (3, 3, 4):
-        desk = make_desk(per_step=50, seed=seed)
+        desk = make_desk(groups_per_step=50, seed=seed)
         assert desk.add(tasks(10)) == 10
         assert desk.add(tasks(10)) == 0
         ids = [desk.lease().task.task_id for _ in range(20)]
@@ -295,7 +295,7 @@ def test_a_lease_that_ran_out_and_is_renewed_is_nobody_elses(desk, tasks):
 
 
 def test_tasks_that_come_during_an_epoch_join_the_next_one(make_desk, tasks):
-    desk = make_desk(per_step=50)
+    desk = make_desk(groups_per_step=50)
     desk.add(tasks(3))
     first = desk.lease().task.task_id
     desk.add(tasks(5))
@@ -306,7 +306,7 @@ def test_tasks_that_come_during_an_epoch_join_the_next_one(make_desk, tasks):
 
 
 def test_the_task_cycle_goes_on_where_it_was_after_a_restart(make_desk, tasks):
-    desk = make_desk(per_step=50)
+    desk = make_desk(groups_per_step=50)
     desk.add(tasks(6))
     first = [desk.lease().task.task_id for _ in range(3)]
     desk.reopen()

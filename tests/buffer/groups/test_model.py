@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from buffer.groups import leases
-from buffer.groups.samplers import SAMPLERS, Sampling
-from buffer.storage.rows import Retention
+from buffer.groups.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.messages import Lease
 from r3l import codec
+from r3l.config import RetentionConfig
 from r3l.errors import Conflict, DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
 from tests.buffer.conftest import Desk, _done
 
 PER_STEP, ETA = 2, 2
-SETTINGS = {"lease_s": 10.0, "max_staleness": ETA, "per_step": PER_STEP}
+SETTINGS = {"lease_s": 10.0, "max_staleness": ETA, "groups_per_step": PER_STEP}
 actors = st.sampled_from("ab")
 
 
@@ -41,7 +41,7 @@ class Lives(RuleBasedStateMachine):
         self.records, self.outcomes, self.trained_by = {}, {}, {}
 
     def open_desk(self):
-        return Desk(self.folder / "store", sampling=Sampling(self.sampler), **SETTINGS)
+        return Desk(self.folder / "store", sampler=self.sampler, **SETTINGS)
 
     def teardown(self):
         if hasattr(self, "desk"):
@@ -184,7 +184,7 @@ class Lives(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 6))
     def evict(self, keep):
         closed = [g for g, s in sorted(self.states.items()) if s in ("trained", "expired")]
-        limits = Retention(groups=keep, grace_s=0.0)
+        limits = RetentionConfig(groups=keep, grace_s=0.0)
         gone = self.desk.evict(limits)
         expected = closed[: max(0, len(self.states) - keep)]
         assert gone.groups == len(expected)

@@ -15,7 +15,7 @@ from r3l.records import SlotResult, Task
 @pytest.fixture
 def filled(make_desk, tasks, done):
     """Groups 1 and 2 evaluated under "x", 3 under "y", 4 and 5 trained, 6 failed, 7 leased."""
-    desk = make_desk(per_step=8)
+    desk = make_desk(groups_per_step=8)
     for tag, count in (("x", 2), ("y", 1)):
         desk.add(tasks(count, tag), "eval", tag)
         for _ in range(count):

@@ -9,15 +9,16 @@ from click.testing import CliRunner
 
 from buffer import AsyncBufferClient, BufferClient, cli
 from buffer.groups import draws, incoming, leases, queries, results, retention
+from buffer.groups.retention import GIB, HOUR_S
 from buffer.storage import rows
 from buffer.storage.counts import group_drops, slot_drops
-from buffer.storage.rows import Retention
-from buffer.tools import evict, offline
+from buffer.tools import offline
 from buffer.tools.verify import verify
 from buffer.wire import messages
 from buffer.wire.messages import AskHistory
 from r3l import codec
-from r3l.errors import LeaseLost, NotFound, RecordError
+from r3l.config import RetentionConfig
+from r3l.errors import LeaseLost, NotFound, UserError
 from r3l.records import GroupPlan, SlotResult
 
 
@@ -30,7 +31,7 @@ def _trained(desk, count=2):
 
 
 def _evict(desk, most=retention.CHUNK, **limits):
-    limits = Retention(**{"grace_s": 0.0} | limits)
+    limits = RetentionConfig(**{"grace_s": 0.0} | limits)
     return desk.do(lambda work: retention.evict(work, limits, most))
 
 
@@ -40,7 +41,7 @@ def _there(desk):
 
 @pytest.fixture
 def roomy(make_desk, tasks):
-    desk = make_desk(per_step=8, max_staleness=9)
+    desk = make_desk(groups_per_step=8, max_staleness=9)
     desk.add(tasks(20))
     return desk
 
@@ -57,7 +58,7 @@ def test_only_closed_groups_go_and_the_oldest_of_them_first(roomy, tasks, done):
     assert _there(roomy) == [filling, *third, undrawn, drawn, leased]
     assert _evict(roomy, groups=0).groups == 2
     assert _there(roomy) == [filling, undrawn, drawn, leased]
-    assert _evict(roomy, groups=0, nbytes=0, age_s=0.0, versions=0).groups == 0
+    assert _evict(roomy, groups=0, gib=0, hours=0, versions=0).groups == 0
     assert verify(roomy.store) == []
 
 
@@ -67,8 +68,8 @@ def test_each_limit_alone_does_what_it_says(roomy):
         batches.append(_trained(roomy))
         roomy.now += 100
     size = roomy.row(batches[0][0]).nbytes
-    assert _evict(roomy, nbytes=7 * size).last == batches[0][0]
-    assert _evict(roomy, age_s=350.0).last == batches[0][1]
+    assert _evict(roomy, gib=7 * size / GIB).last == batches[0][0]
+    assert _evict(roomy, hours=350 / HOUR_S).last == batches[0][1]
     assert _evict(roomy, versions=2).last == batches[1][1]
     assert _evict(roomy, groups=3).last == batches[2][0]
     assert _evict(roomy).groups == 0
@@ -160,10 +161,10 @@ def test_a_dry_run_says_what_the_real_run_does(roomy, done):
             roomy.commit(roomy.draw(3, step).draw_id, step + 1, step + 1)
         roomy.now += 50 * chance.random()
     for limits in (
-        Retention(groups=30, grace_s=20.0),
-        Retention(nbytes=roomy.index.counts["bytes"] // 2, grace_s=0.0),
-        Retention(age_s=90.0, versions=2, grace_s=5.0),
-        Retention(groups=0, grace_s=0.0),
+        RetentionConfig(groups=30, grace_s=20.0),
+        RetentionConfig(gib=roomy.index.counts["bytes"] / 2 / GIB, grace_s=0.0),
+        RetentionConfig(hours=90.0 / HOUR_S, versions=2, grace_s=5.0),
+        RetentionConfig(groups=0, grace_s=0.0),
     ):
         with roomy.store.read() as txn:
             said = retention.summary(list(retention.plan(txn, limits, roomy.now)))
@@ -175,9 +176,9 @@ def test_a_dry_run_says_what_the_real_run_does(roomy, done):
 
 
 def test_ten_times_its_size_later_the_file_is_hardly_larger_than_the_limit(make_desk, tasks, done):
-    desk = make_desk(per_step=8, max_staleness=99)
+    desk = make_desk(groups_per_step=8, max_staleness=99)
     desk.add(tasks(20))
-    limits, result = Retention(nbytes=8 << 20, grace_s=0.0), done(length=8192)
+    limits, result = RetentionConfig(gib=8 / 1024, grace_s=0.0), done(length=8192)
     data = codec.encode(result)
 
     def turn(work, step):
@@ -189,18 +190,20 @@ def test_ten_times_its_size_later_the_file_is_hardly_larger_than_the_limit(make_
         draws.commit(work, messages.Commit(drawn.draw_id, step, 0))
         retention.evict(work, limits)
 
-    for step in range(1, 10 * limits.nbytes // (8 * len(data)) + 2):
+    for step in range(1, 10 * (8 << 20) // (8 * len(data)) + 2):
         desk.do(turn, step)
-    assert desk.index.counts["bytes"] <= limits.nbytes < desk.index.counts["evicted_bytes"] / 8
-    assert desk.store.disk_bytes < 1.3 * limits.nbytes
+    assert desk.index.counts["bytes"] <= (8 << 20) < desk.index.counts["evicted_bytes"] / 8
+    assert desk.store.disk_bytes < 1.3 * (8 << 20)
 
 
-def test_a_limit_below_zero_is_refused():
-    for name in ("groups", "nbytes", "age_s", "versions", "grace_s"):
-        with pytest.raises(RecordError, match=name):
-            Retention(**{name: -1})
-    with pytest.raises(RecordError):
-        Retention(age_s=float("nan"))
+def test_bad_limits_are_refused():
+    for name in ("groups", "gib", "hours", "versions", "grace_s"):
+        with pytest.raises(UserError, match=f"{name}: .* greater than or equal to 0"):
+            retention.parse_limits({name: -1})
+    with pytest.raises(UserError, match=r"hours: .* finite"):
+        retention.parse_limits({"hours": float("nan")})
+    with pytest.raises(UserError, match="nbytes: unknown; this section knows groups, gib"):
+        retention.parse_limits({"nbytes": 1})
 
 
 def _command(*arguments):
@@ -221,8 +224,8 @@ async def _fill(endpoint, done, count, version):
 
 
 def test_the_command_evicts_from_a_store_and_through_its_service(serve, tasks, done):
-    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 80)
-    limits = ("--retain-groups", 50, "--retain-grace-s", 0)
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=80")
+    limits = ("groups=50", "grace_s=0")
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(200))
         for step in (1, 2):
@@ -236,13 +239,16 @@ def test_the_command_evicts_from_a_store_and_through_its_service(serve, tasks, d
         assert (stats.made, stats.evicted, stats.trained) == (160, 110, 160)
         assert stats.train["trained"] == 50
     assert served.stop() == 0
-    did = _command("--store", served.folder, "--retain-groups", 10, "--retain-grace-s", 0)
+    did = _command("--store", served.folder, "groups=10", "grace_s=0")
     assert did["groups"] == 40
 
 
 def test_the_service_keeps_to_its_limits_by_itself(serve, tasks, done):
     served = serve(
-        "tcp://127.0.0.1:0", "--groups-per-step", 4, "--retain-groups", 6, "--retain-grace-s", 0
+        "tcp://127.0.0.1:0",
+        "learner.groups_per_step=4",
+        "buffer.retention.groups=6",
+        "buffer.retention.grace_s=0",
     )
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(20))
@@ -257,9 +263,3 @@ def test_the_service_keeps_to_its_limits_by_itself(serve, tasks, done):
         assert client.ledger(1) == [f"g{i:010d}" for i in range(1, 5)]
         with pytest.raises(LeaseLost, match="evicted"):
             client.put("g0000000001", "a", done())
-
-
-def test_options_are_in_the_units_they_name():
-    limits = evict.limits(None, 0.5, 1.5, 3, 20.0)
-    assert limits == Retention(None, 1 << 29, 5400.0, 3, 20.0)
-    assert evict.limits(7, None, None, None, 600.0) == Retention(7)

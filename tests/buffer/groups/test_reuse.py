@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from buffer import BufferClient
-from buffer.groups.samplers import FLOOR, Sampling
+from buffer.groups.samplers import FLOOR
 from buffer.tools import commands
 from buffer.tools.verify import verify
 from r3l.records import GroupPlan
@@ -15,7 +15,7 @@ from r3l.records import GroupPlan
 @pytest.fixture
 def make(make_desk, tasks):
     def desk(groups=2, **sampling):
-        desk = make_desk(max_staleness=3, sampling=Sampling("uniform", **sampling))
+        desk = make_desk(max_staleness=3, sampler={"name": "uniform"} | sampling)
         desk.add(tasks(9))
         for _ in range(groups):
             desk.complete()
@@ -104,7 +104,7 @@ def test_groups_waiting_to_be_trained_again_do_not_hold_actors_back(make):
 def test_the_same_seed_and_the_same_groups_give_the_same_batches(make_desk, tasks, done):
     batches = []
     for _ in range(2):
-        desk = make_desk(max_staleness=9, sampling=Sampling("prioritised", reuse=2), seed=7)
+        desk = make_desk(max_staleness=9, sampler={"name": "prioritised", "reuse": 2}, seed=7)
         desk.add(tasks(9))
         for slot in range(6):
             group = desk.lease(plan=GroupPlan(2)).group_id
@@ -124,8 +124,8 @@ def test_a_batch_carries_its_weights_to_the_learner_and_into_its_replay(
     serve, tasks, done, tmp_path, capsys
 ):
     served = serve(
-        "tcp://127.0.0.1:0", "--groups-per-step", 4, "--sampler", "prioritised",
-        "--alpha", 2, "--beta", 0.5, "--seed", 3,
+        "tcp://127.0.0.1:0", "learner.groups_per_step=4", "buffer.sampler=prioritised",
+        "buffer.sampler.alpha=2", "buffer.sampler.beta=0.5", "seed=3",
     )  # fmt: skip
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(9))

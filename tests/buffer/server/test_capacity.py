@@ -7,15 +7,15 @@ import pytest
 from buffer import BufferClient, Wait
 from buffer.groups.index import Index
 from buffer.server.capacity import Room
-from buffer.storage.rows import Retention
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
+from r3l.config import RetentionConfig
 from r3l.errors import StoreError
 from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
 
-OPTIONS = ("--groups-per-step", 2, "--max-staleness", 90, "--lease-s", 600)
+OPTIONS = ("learner.groups_per_step=2", "buffer.max_staleness=90", "buffer.lease_s=600")
 LARGE = 65_536  # tokens: about 600 kB a group
 
 
@@ -96,7 +96,7 @@ def test_with_a_full_disk_only_results_are_refused_until_there_is_space(
 def test_a_commit_that_finds_no_space_fails_by_name_and_leaves_the_store_as_it_was(
     make_desk, small_disk, tasks, done
 ):
-    desk = make_desk(per_step=100)
+    desk = make_desk(groups_per_step=100)
     desk.add(tasks(9))
     desk.store.close()
     desk.folder = small_disk / "store"
@@ -117,8 +117,8 @@ def test_a_commit_that_finds_no_space_fails_by_name_and_leaves_the_store_as_it_w
 
 
 def test_with_a_full_map_only_results_are_refused_until_groups_are_evicted(serve, tasks, done):
-    grace = ("--retain-grace-s", 0)
-    served = serve("tcp://127.0.0.1:0", "--map-gib", 16 / 1024, *OPTIONS, *grace)
+    small = (f"buffer.map_gib={16 / 1024}", "buffer.retention.grace_s=0")
+    served = serve("tcp://127.0.0.1:0", *OPTIONS, *small)
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(9))
         leased = _leased(client)
@@ -126,7 +126,7 @@ def test_with_a_full_map_only_results_are_refused_until_groups_are_evicted(serve
         rest = leased[len(taken) :]
         assert "map" in str(error)
         _goes_on(client, taken, 1)
-        gone = client.evict(Retention(groups=0, grace_s=0.0))
+        gone = client.evict(RetentionConfig(groups=0, grace_s=0.0))
         assert gone.groups == 2
         again, error = _fill(client, done, rest)
         assert 1 <= len(again) <= 2 and "map" in str(error)

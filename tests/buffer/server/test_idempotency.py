@@ -8,16 +8,16 @@ import zmq
 from buffer import BufferClient
 from buffer.client import calls
 from buffer.server import idempotency
-from buffer.storage.rows import Retention
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.messages import Amount
 from r3l import codec
+from r3l.config import RetentionConfig
 from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
 
-OPTIONS = ("--groups-per-step", 2, "--retain-grace-s", 0)
+OPTIONS = ("learner.groups_per_step=2", "buffer.retention.grace_s=0")
 LOSES = """
 import os
 from buffer.server.replies import Outbox
@@ -54,7 +54,7 @@ def _lives(client, tasks, done, call):
     assert call(client.release_draws) == 2
     assert call(lambda: client.set_version(1)) == 2
     client.commit(client.draw(2, 1).draw_id, 2, 2)
-    gone = call(lambda: client.evict(Retention(groups=3, grace_s=0.0)))
+    gone = call(lambda: client.evict(RetentionConfig(groups=3, grace_s=0.0)))
     assert (gone.groups, gone.first, gone.more) == (3, "g0000000001", False)
     stats = client.stats()
     assert (stats.rewound, stats.evicted, stats.tasks) == (2, 3, 7)

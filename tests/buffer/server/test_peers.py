@@ -125,7 +125,7 @@ def test_connections_that_say_nothing_or_nonsense_do_not_stop_the_others(serve):
 
 
 def test_a_client_that_asks_and_never_takes_is_given_no_more_than_its_share(serve, tasks, done):
-    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 99)
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=99")
     process = psutil.Process(served.process.pid)
     with BufferClient(served.endpoint, timeout_s=60) as client:
         client.add_tasks(tasks(4))

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def served(serve):
-    return serve("tcp://127.0.0.1:0", "--groups-per-step", 4, "--max-staleness", 1)
+    return serve("tcp://127.0.0.1:0", "learner.groups_per_step=4", "buffer.max_staleness=1")
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_a_prioritised_batch_comes_with_probabilities_and_weights_that_the_store
     serve, tasks, done
 ):
     served = serve(
-        "tcp://127.0.0.1:0", "--groups-per-step", 2, "--sampler", "prioritised",
-        "--alpha", 2, "--beta", 0.5, "--reuse", 2, "--cooldown", 0,
+        "tcp://127.0.0.1:0", "learner.groups_per_step=2", "buffer.sampler=prioritised",
+        "buffer.sampler.alpha=2", "buffer.sampler.beta=0.5", "buffer.sampler.reuse=2",
     )  # fmt: skip
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(9))
@@ -221,7 +221,7 @@ def test_a_hostile_message_gets_a_named_error_and_changes_nothing(client, raw):
 
 
 def test_a_full_store_refuses_results_by_name_and_keeps_serving(serve, tasks, done):
-    served = serve("tcp://127.0.0.1:0", "--map-gib", 3 / 1024, "--groups-per-step", 99)
+    served = serve("tcp://127.0.0.1:0", f"buffer.map_gib={3 / 1024}", "learner.groups_per_step=99")
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(9))
         leased = [client.lease("a", 0, GroupPlan(1)).group_id for _ in range(40)]
@@ -233,7 +233,7 @@ def test_a_full_store_refuses_results_by_name_and_keeps_serving(serve, tasks, do
         assert served.process.poll() is None
         assert [g.state for g in client.get(kept)] == ["complete"] * len(kept)
         assert served.stop() == 0
-        served = serve(served.endpoint, "--map-gib", 1, "--groups-per-step", 99)
+        served = serve(served.endpoint, "buffer.map_gib=1", "learner.groups_per_step=99")
         assert client.put(group, "a", done(length=20_000)).complete
         assert client.stats().train["complete"] == len(kept) + 1
 
@@ -285,7 +285,7 @@ def test_a_request_sent_twice_is_carried_out_once(client, raw, tasks, done):
 
 
 def test_killed_and_started_again_it_has_every_acknowledged_result(serve, tasks, done):
-    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 4, "--max-staleness", 30)
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=4", "buffer.max_staleness=30")
     acked, errors = [], []
 
     def actor(name):
@@ -309,7 +309,7 @@ def test_killed_and_started_again_it_has_every_acknowledged_result(serve, tasks,
                 time.sleep(0.001)
             served.kill()
             promised = list(acked)
-            served = serve(served.endpoint, "--groups-per-step", 4, "--max-staleness", 30)
+            served = serve(served.endpoint, "learner.groups_per_step=4", "buffer.max_staleness=30")
             held = {g.group_id: g for g in client.get(sorted({group for group, _ in promised}))}
             for group, slot in promised:
                 assert ("base", slot) in {(r.role, r.slot) for r in held[group].results}
@@ -322,13 +322,13 @@ def test_killed_and_started_again_it_has_every_acknowledged_result(serve, tasks,
 
 
 def test_stopped_by_sigterm_it_ends_well_and_keeps_leases_for_the_next(serve, tasks, done):
-    served = serve("tcp://127.0.0.1:0", "--lease-s", 60)
+    served = serve("tcp://127.0.0.1:0", "buffer.lease_s=60")
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(2))
         lease = client.lease("a", 0, GroupPlan(2))
         client.put(lease.group_id, "a", done())
         assert served.stop() == 0
-        serve(served.endpoint, "--lease-s", 60)
+        serve(served.endpoint, "buffer.lease_s=60")
         assert client.renew([lease.group_id], "a") == ()
         assert client.lease("b", 0, GroupPlan(2)).group_id != lease.group_id
         assert client.put(lease.group_id, "a", done("base", 1)).complete
@@ -352,6 +352,6 @@ def test_what_it_cannot_serve_it_refuses_in_one_line(served, tmp_path):
     assert "another service" in _fails("--store", other, "--bind", f"ipc://{bound}")
     os.close(holder)
     assert "longer than" in _fails("--store", other, "--bind", f"ipc:///{'x' * 120}")
-    assert "sampler" in _fails("--store", other, "--bind", anywhere, "--sampler", "best")
+    assert "sampler" in _fails("--store", other, "--bind", anywhere, "buffer.sampler=best")
     (tmp_path / "file").write_text("")
     assert "cannot be used" in _fails("--store", tmp_path / "file", "--bind", anywhere)

@@ -4,15 +4,15 @@ import msgspec
 import numpy as np
 
 from buffer.groups import retention
-from buffer.groups.samplers import Sampling
 from buffer.storage import checksums
-from buffer.storage.rows import DrawRow, Retention
+from buffer.storage.rows import DrawRow
 from r3l import codec
+from r3l.config import RetentionConfig
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
 from tests.buffer.conftest import _done
 
-SAMPLING = Sampling("prioritised", reuse=2, cooldown=1, beta=0.5)
-SETTINGS = {"max_staleness": 3, "per_step": 2, "sampling": SAMPLING}
+SAMPLER = {"name": "prioritised", "reuse": 2, "cooldown": 1, "beta": 0.5}
+SETTINGS = {"max_staleness": 3, "groups_per_step": 2, "sampler": SAMPLER}
 TASKS = [
     Task("t0", "workshop", 1, {"nested": [1, 2.5, None, {"a": True}], "text": 'ü\n"'}),
     Task("t1", "workshop", -(1 << 40)),
@@ -56,7 +56,7 @@ def fill(desk):
     for reward in (0.0, 1.0):
         whole(0, GroupPlan(1), _done(reward=reward))
     desk.commit(desk.draw(2).draw_id, 1)
-    desk.do(lambda work: retention.evict(work, Retention(groups=1, grace_s=0.0)))
+    desk.do(lambda work: retention.evict(work, RetentionConfig(groups=1, grace_s=0.0)))
     failed = SlotResult("base", 1, "failed", cause="env")
     whole(1, GroupPlan(2, 1), retried(), failed, _done(version=1, reward=1.0))
     whole(1, GroupPlan(1, 1), skipped(), _done(version=1, length=300))

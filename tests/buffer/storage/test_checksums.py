@@ -118,7 +118,7 @@ def test_another_result_for_a_resolved_slot_is_refused_with_all_that_came_along(
 
 @pytest.mark.parametrize("name", ["the holder", "somebody else"])
 def test_of_two_clients_that_race_for_a_slot_exactly_one_wins(serve, tasks, done, name):
-    served = serve("tcp://127.0.0.1:0", "--groups-per-step", 50)
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=50")
     told = {}
 
     def put(client, group, actor, result, start):

@@ -16,8 +16,9 @@ from tests.buffer.storage.full_store import SETTINGS, contents, fill, retried, s
 
 DISTILLED, HALF = "g0000000003", "g0000000010"
 OPTIONS = (
-    "--groups-per-step", 2, "--max-staleness", 3, "--sampler", "prioritised", "--reuse", 2,
-    "--cooldown", 1, "--beta", 0.5, "--lease-s", 60,
+    "learner.groups_per_step=2", "buffer.max_staleness=3", "buffer.lease_s=60",
+    "buffer.sampler=prioritised", "buffer.sampler.reuse=2", "buffer.sampler.cooldown=1",
+    "buffer.sampler.beta=0.5",
 )  # fmt: skip
 
 

@@ -2,19 +2,18 @@
 read in, copied or replayed, the bytes of a finished group stay those of its last put."""
 
 import hashlib
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from buffer import cli
 from buffer.groups import retention
-from buffer.groups.samplers import SAMPLERS, Sampling
-from buffer.storage.rows import Retention
+from buffer.groups.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools import archive, offline
 from buffer.tools.verify import verify
 from r3l import codec
+from r3l.config import RetentionConfig
 from tests.buffer.storage.full_store import SETTINGS, fill
 
 
@@ -61,8 +60,7 @@ def _rewind(desk):
 def _every_sampler(desk):
     desk.release_draws()
     for step, name in enumerate(sorted(SAMPLERS), 3):
-        sampling = Sampling(name, reuse=99, alpha=2.0, decay=0.5)
-        desk.settings = replace(desk.settings, sampling=sampling)
+        desk.configure(sampler={"name": name, "reuse": 99, "alpha": 2.0, "decay": 0.5})
         desk.reopen()
         draw = desk.draw(1, 2)
         assert draw.sampler == name
@@ -102,7 +100,7 @@ def test_a_discarded_group_keeps_its_record_and_an_evicted_one_takes_no_other_al
     before = _records(filled.store)
     filled.discard(6, "nonfinite")
     assert _records(filled.store) == before
-    gone = filled.do(lambda work: retention.evict(work, Retention(groups=3, grace_s=0.0)))
+    gone = filled.do(lambda work: retention.evict(work, RetentionConfig(groups=3, grace_s=0.0)))
     after = _records(filled.store)
     assert gone.groups > 1 and len(after) == len(before) - gone.groups
     assert after.items() <= before.items()

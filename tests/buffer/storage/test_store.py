@@ -7,8 +7,8 @@ import pytest
 from lmdb import verify
 
 from buffer.storage import folder_lock
-from buffer.storage.rows import Retention
 from buffer.storage.store import Store
+from r3l.config import RetentionConfig
 from r3l.errors import StoreError, UserError
 
 
@@ -53,7 +53,7 @@ def test_it_is_opened_with_the_settings_that_survive_power_loss(desk):
 
 
 def test_a_full_store_refuses_by_name_and_is_as_it_was(make_desk, tasks, done):
-    desk = make_desk(per_step=1000)
+    desk = make_desk(groups_per_step=1000)
     desk.add(tasks(1))
     groups = [desk.lease().group_id for _ in range(20)]
     desk.store.close()
@@ -71,15 +71,15 @@ def test_a_full_store_refuses_by_name_and_is_as_it_was(make_desk, tasks, done):
 def test_a_map_that_is_smaller_than_the_store_is_refused_and_used_up_it_says_what_to_do(
     make_desk, tasks, done
 ):
-    desk = make_desk(per_step=1000)
+    desk = make_desk(groups_per_step=1000)
     desk.add(tasks(1))
     for _ in range(5):
         desk.put(desk.lease().group_id, done(length=50_000))
     desk.store.close()
-    with pytest.raises(UserError, match=r"takes 0\.0\d+ GiB already; map-gib 0.001 is less"):
+    with pytest.raises(UserError, match=r"takes 0\.0\d+ GiB already; buffer.map_gib 0.001 is less"):
         Store(desk.folder, map_gib=0.001)
     desk.store = Store(desk.folder, map_gib=0.003)
-    with pytest.raises(StoreError, match=r"used up; evict groups .* larger --map-gib"):
+    with pytest.raises(StoreError, match=r"used up; evict groups .* larger buffer.map_gib"):
         for _ in range(5):
             desk.put(desk.lease().group_id, done(length=50_000))
     desk.store.close()
@@ -107,7 +107,7 @@ def test_a_copy_has_only_what_is_still_there(desk, tasks, done, tmp_path):
             version = desk.index.progress.version
             desk.put(desk.lease(version=version).group_id, done(version=version, length=50_000))
         desk.commit(desk.draw(2, version).draw_id, step)
-    desk.evict(Retention(groups=1, grace_s=0.0))
+    desk.evict(RetentionConfig(groups=1, grace_s=0.0))
     desk.store.copy(tmp_path / "copy")
     copied = Store(tmp_path / "copy", read_only=True)
     assert copied.disk_bytes < desk.store.disk_bytes / 4

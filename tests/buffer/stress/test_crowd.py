@@ -16,7 +16,7 @@ from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
 
-ROOMY = ("--groups-per-step", 1000, "--max-staleness", 100)
+ROOMY = ("learner.groups_per_step=1000", "buffer.max_staleness=100")
 CEILING = 300 << 20  # bytes of a service's own memory
 
 

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from buffer import BufferClient
 from buffer.client import calls as verbs
 from buffer.storage.layout import TABLES
-from buffer.storage.rows import Retention
 from buffer.storage.store import Store
 from buffer.wire import messages as protocol
 from r3l import codec
+from r3l.config import RetentionConfig
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
 from tests.buffer.conftest import Served, _done
 
 pytestmark = pytest.mark.system
 
-OPTIONS = ("--groups-per-step", 2, "--max-staleness", 1, "--lease-s", 86_400)
+OPTIONS = ("learner.groups_per_step=2", "buffer.max_staleness=1", "buffer.lease_s=86400")
 WINDOW = 200  # messages under way
 
 
@@ -119,7 +119,7 @@ def _requests():
         verbs.query("train", "", "trained", 3),
         verbs.ledger(1),
         verbs.get([group]),
-        verbs.evict(Retention(groups=1), dry_run=True),
+        verbs.evict(RetentionConfig(groups=1), dry_run=True),
         verbs.stats(),
     ]
     return [call.frames("r" * 8, 0.0) for call in calls]

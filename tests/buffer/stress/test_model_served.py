@@ -15,7 +15,11 @@ from buffer.storage.store import Store
 from tests.buffer.conftest import Served
 from tests.buffer.groups.test_model import ETA, PER_STEP, Lives
 
-OPTIONS = ("--groups-per-step", PER_STEP, "--max-staleness", ETA, "--lease-s", 86_400)
+OPTIONS = (
+    f"learner.groups_per_step={PER_STEP}",
+    f"buffer.max_staleness={ETA}",
+    "buffer.lease_s=86400",
+)
 LIFE_S = 0.2  # at most, of a service: some requests are answered, and the next is hit
 
 
@@ -23,7 +27,7 @@ class Window:
     """A Desk whose verbs go to a process of its own; its store is read beside it."""
 
     def __init__(self, folder, sampler):
-        self.folder, self.options = folder, (*OPTIONS, "--sampler", sampler)
+        self.folder, self.options = folder, (*OPTIONS, f"buffer.sampler={sampler}")
         self.served = Served(folder, "tcp://127.0.0.1:0", *self.options)
         self.client = BufferClient(self.served.endpoint, timeout_s=60)
         self.store = Store(folder, read_only=True)

@@ -25,7 +25,7 @@ from tests.buffer.stress import power
 
 pytestmark = pytest.mark.system
 
-OPTIONS = ("--groups-per-step", 4, "--max-staleness", 50, "--retain-groups", 30)
+OPTIONS = ("learner.groups_per_step=4", "buffer.max_staleness=50", "buffer.retention.groups=30")
 MUTANTS = {
     "sync": "import lmdb; o = lmdb.open; lmdb.open = lambda *a, **k: o(*a, sync=False, **k)",
     "metasync": "import lmdb; o = lmdb.open; lmdb.open = lambda *a, **k: o(*a, metasync=0, **k)",
@@ -151,8 +151,7 @@ def _play(serve, recorder, tmp_path, done, tasks, puts, count, change=""):
     served = serve(
         "tcp://127.0.0.1:0",
         *OPTIONS,
-        "--retain-grace-s",
-        0,
+        "buffer.retention.grace_s=0",
         change=change,
         env=power.recording(recorder, trace),
     )

@@ -14,8 +14,11 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from tests.buffer.stress import players
 
-OPTIONS = ("--groups-per-step", players.PER_STEP, "--max-staleness", players.STALENESS)
-OPTIONS += ("--lease-s", 2, "--retain-groups", 30, "--retain-grace-s", 5)
+OPTIONS = (
+    f"learner.groups_per_step={players.PER_STEP}",
+    f"buffer.max_staleness={players.STALENESS}",
+)
+OPTIONS += ("buffer.lease_s=2", "buffer.retention.groups=30", "buffer.retention.grace_s=5")
 
 
 class Player:

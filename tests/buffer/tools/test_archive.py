@@ -143,7 +143,7 @@ def test_what_cannot_be_written_out_or_in_to_its_end_leaves_nothing(filled, tmp_
         with pytest.raises(StoreError, match="No space"):
             archive.export(filled.store, out, "jsonl")
     archive.export(filled.store, out, "jsonl")
-    arguments = ["import", "--store", str(new), "--map-gib", "0.25", str(out)]
+    arguments = ["import", "--store", str(new), str(out)]
     with monkeypatch.context() as patch:
         patch.setitem(archive._PUT, "drops", lambda txn, row: full(tmp_path / "x", None, None))
         assert isinstance(CliRunner().invoke(cli.commands, arguments).exception, OSError)
@@ -195,5 +195,5 @@ def test_the_commands_export_and_import(filled, tmp_path, form):
 
     rows = run("export", "--store", tmp_path / "snapshot", tmp_path / "out", form)
     assert rows["groups"] == 4
-    new = ("--store", tmp_path / "new", "--map-gib", 0.25)
+    new = ("--store", tmp_path / "new")
     assert run("import", *new, tmp_path / "out") == rows

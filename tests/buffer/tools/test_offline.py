@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from buffer import cli
-from buffer.groups.samplers import SAMPLERS, Sampling
+from buffer.groups.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools import filter, offline
 from buffer.tools.verify import verify
@@ -147,14 +147,14 @@ def test_a_store_can_be_listed_beside_the_service_that_owns_it(serve, tasks, tmp
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_snapshot_gives_the_batches_that_the_store_would_have(make_desk, tasks, tmp_path, name):
-    desk = make_desk(per_step=9, sampling=Sampling(name, reuse=3, beta=0.5), seed=7)
+    desk = make_desk(groups_per_step=9, sampler={"name": name, "reuse": 3, "beta": 0.5}, seed=7)
     desk.add(tasks(9))
     for reward in range(9):
         lease = desk.lease(plan=GroupPlan(2))
         desk.put(lease.group_id, [_done("base", 0), _done("base", 1, reward=float(reward))])
     desk.commit(desk.draw(4).draw_id, 1)
     desk.store.copy(tmp_path / "snapshot")
-    beside = Desk(tmp_path / "snapshot", **vars(desk.settings))
+    beside = Desk(tmp_path / "snapshot", **desk.settings)
     beside.rids = desk.rids
     for step in (2, 3, 4):
         ours, theirs = desk.draw(4, 1), beside.draw(4, 1)

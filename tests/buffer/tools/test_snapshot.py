@@ -16,7 +16,7 @@ from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
 
-OPTIONS = ("--groups-per-step", 4, "--max-staleness", 500)
+OPTIONS = ("learner.groups_per_step=4", "buffer.max_staleness=500")
 
 
 class Work:

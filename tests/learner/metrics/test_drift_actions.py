@@ -36,7 +36,7 @@ def test_rules_lower_the_limit_to_its_floor_and_stop_the_run_and_resuming_keeps_
 ) -> None:
     run, model = tmp_path / "run", tiny_model(tmp_path / "policy")
     prepare(run, model, *LOOSE, rule("lower_staleness"), "learner.steps=3")
-    options = ["--max-staleness", "3", "--groups-per-step", "3", "--map-gib", "0.25"]
+    options = ["buffer.max_staleness=3", "learner.groups_per_step=3", "buffer.map_gib=0.25"]
     served = serve(tmp_path / "store", *options)
     with Recording(served.endpoint):
         learner = Learning(run, served.endpoint)
