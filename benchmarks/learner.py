@@ -39,7 +39,7 @@ from buffer import BufferClient, Lease
 from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
 from learner.step import attention
-from learner.step.batch import Nodes, Row, StepRows, collate, micro_batches, rows_of
+from learner.step.batch import Nodes, Row, collate, micro_batches, rows_of
 from learner.step.trainer import Trainer
 from r3l.config import RunConfig, load
 from r3l.records import Group
@@ -67,13 +67,13 @@ class Work:
     """The rows of one step, and what was measured on them: seconds of each round by way."""
 
     name: str
-    batch: StepRows
+    rows: list[Row]
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
         """Tokens of the rows, each row's own."""
-        return sum(len(row.token_ids) for row in self.batch.rows)
+        return sum(len(row.token_ids) for row in self.rows)
 
 
 @click.command()
@@ -126,7 +126,7 @@ def record(config: RunConfig, count: int) -> list[Group]:
     return asyncio.run(explore(tasks, policy, config, plan))
 
 
-def synthetic(shared: float, *, length: int, rows: int = 8, turn: int = 8) -> StepRows:
+def synthetic(shared: float, *, length: int, rows: int = 8, turn: int = 8) -> list[Row]:
     """One group of `rows` rows of `length` random tokens that begin with the same `shared` part;
     behind it every second turn of `turn` tokens is a trained response."""
     rng = np.random.default_rng(0)
@@ -134,16 +134,16 @@ def synthetic(shared: float, *, length: int, rows: int = 8, turn: int = 8) -> St
     places = np.arange(length)
     mask = (places >= max(start, 1)) & ((places - start) // turn % 2 == 1)
     prefix = rng.integers(3, 8000, start)
-    made = tuple(
+    return [
         Row(
             np.concatenate([prefix, rng.integers(3, 8000, length - start)]).astype(np.int32),
             mask,
             np.where(mask, -9.0, 0.0).astype(np.float32),
             1.0 - 2.0 * (number % 2),
+            weight=1.0 / (rows * max(int(mask.sum()), 1)),
         )
         for number in range(rows)
-    )
-    return StepRows(made, float(rows), 1.0)
+    ]
 
 
 def random_model(folder: Path, shape: dict[str, int], config: RunConfig) -> Trainer:
@@ -193,14 +193,14 @@ def measure(
     smallest = min(works, key=lambda work: work.tokens)
     for way in ways:
         with fed_as(way, trainer):
-            trainer.step(smallest.batch)
+            trainer.step(smallest.rows)
     peak = 0.0
     for number in range(rounds):
         peak = max(peak, matmul_rate(clock, trainer.device, trainer.dtype))
         for work in works:
             for way in ways:
                 with fed_as(way, trainer):
-                    took = seconds(lambda: trainer.step(work.batch), clock)  # noqa: B023
+                    took = seconds(lambda: trainer.step(work.rows), clock)  # noqa: B023
                 work.seconds.setdefault(way, []).append(took)
                 click.echo(f"  round {number} {work.name} {way} {took:.2f} s")
     return peak
@@ -220,7 +220,7 @@ def report(works: Sequence[Work], trainer: Trainer, peak: float) -> None:
     machine, where tokens/s of the rows say what for."""
     click.echo(f"matmul peak {peak / 1e9:.1f} GFLOP/s ({trainer.dtype})")
     for work in works:
-        rows = work.batch.rows
+        rows = work.rows
         plan = micro_batches(rows, trainer.config.tokens_per_micro_batch, 1, shared=True)[0]
         packed = sum(len(collate(part, trainer.device).nodes.token_ids_N) for part in plan)
         click.echo(
@@ -248,7 +248,7 @@ def flops(work: Work, way: str, trainer: Trainer) -> float:
     width = heads * lm.config.hidden_size // lm.config.num_attention_heads
     budget, shared = trainer.config.tokens_per_micro_batch, way in PACKS
     total = 0.0
-    for rows in micro_batches(work.batch.rows, budget, 1, shared=shared)[0]:
+    for rows in micro_batches(work.rows, budget, 1, shared=shared)[0]:
         micro = collate(rows, torch.device("cpu"))
         count, longest = micro.mask_BT.shape
         positions = micro.nodes.token_ids_N.numel() if shared else count * longest
@@ -274,12 +274,12 @@ def waiting(
             draw = client.draw(count, version, wait_s=5.0)
             assert draw is not None
             times.append(time.perf_counter())
-            batch = rows_of(draw.groups, algorithm)
-            for rows in micro_batches(batch.rows, budget, 1, shared=True)[0]:
-                collate(rows, trainer.device)
+            rows = rows_of(draw.groups, algorithm)
+            for part in micro_batches(rows, budget, 1, shared=True)[0]:
+                collate(part, trainer.device)
             times.append(time.perf_counter())
             with fed_as("tree", trainer):
-                trainer.step(batch)
+                trainer.step(rows)
             times.append(time.perf_counter())
             client.commit(draw.draw_id, version + 1, version + 1)
             times.append(time.perf_counter())

@@ -86,9 +86,9 @@ class Training:
         sign(f"step {draw.version + 1}")
         check_tokens(draw.groups, self.trainer.vocabulary)
         began, budget = time.monotonic(), self.trainer.budget
-        batch = rows_of(draw.groups, self.algorithm, draw.weights)
+        rows = rows_of(draw.groups, self.algorithm, draw.weights)
         packed = time.monotonic() - began
-        figures = self.trainer.step(batch)
+        figures = self.trainer.step(rows)
         if self.trainer.budget != budget:
             keep_budget(self.run, self.trainer.budget)
         applied = bool(figures.pop("applied"))

@@ -136,7 +136,7 @@ def test_a_room_touches_only_its_own_libraries(room: str) -> None:
 
 def test_torch_is_used_in_r3l_only_for_the_losses() -> None:
     users = [p.name for p in (ROOT / "r3l").rglob("*.py") if "torch" in imports(p)]
-    assert set(users) <= {"losses.py", "algorithm.py", "critique_grpo.py"}, users
+    assert set(users) <= {"losses.py", "algorithm.py"}, users
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ share, so the loss of a step does not depend on how it is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from learner.step import prefix_forest
 from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.credit import Normalize, token_weights
 from r3l.errors import UserError
 from r3l.records import AuxSample, Bool, Float32, Group, Int32
 
@@ -27,7 +29,7 @@ class Row:
     """One sequence to learn from: arrays [L], L cut behind its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
-    `weight`: importance weight of the row's group, a factor of all it adds to the loss.
+    `weight`: of each trained token in the loss (r3l.algorithms.losses).
     """
 
     token_ids: Int32
@@ -37,19 +39,6 @@ class Row:
     distilled: bool = False
     aux: bool = False
     weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class StepRows:
-    """All rows of one optimizer step and the denominators of its two losses.
-
-    `policy_denominator` counts kept trajectories (or their masked-in tokens), `sft_denominator`
-    tokens of auxiliary samples; both at least 1.
-    """
-
-    rows: tuple[Row, ...]
-    policy_denominator: float
-    sft_denominator: float
 
 
 @dataclass(frozen=True)
@@ -86,50 +75,68 @@ class MicroBatch:
 
 def rows_of(
     groups: Sequence[Group], algorithm: Algorithm, weights: Sequence[float] = ()
-) -> StepRows:
-    """The rows of one step. A row whose gradient is zero by construction is left out, but
-    counts in the denominator.
+) -> list[Row]:
+    """The rows of one step. A row whose gradient is zero by construction is left out, but counts
+    in the mean.
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. With the
-    terms of r3l.algorithms.losses the loss of the step is
+    terms of r3l.algorithms.losses and c from r3l.algorithms.credit.token_weights the loss of the
+    step is
 
-        Σ_g w_g [ Σ_{i in g, kept} (1/|τ_i|) Σ_t term_it / kept
-                  + λ · Σ_{j in g, auxiliary} Σ_t −log π(y_jt) / auxiliary tokens ]
+        Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
-    (normalize="token": without 1/|τ_i|, over the kept trajectories' masked-in tokens). The
-    denominators count without weights: with w_g = (n P_g)^-1 the expectation over draws is then
-    the mean over all n candidates.
+    with c_j = 1 / (auxiliary tokens of the step). c leaves out the importance weights: with
+    w_g = (n P_g)^-1 the expectation over draws is then the mean over all n candidates.
     """
-    rows: list[Row] = []
-    kept = tokens = 0
-    weights = weights or [1.0] * len(groups)
-    for group, weight in zip(groups, weights, strict=True):
-        trajectories = group.trajectories
-        if not trajectories:
-            continue
-        advantages, keep = algorithm.advantages(group.rewards, trajectories)
-        masks = algorithm.masks(trajectories)
-        for one, advantage, kept_one, mask in zip(
-            trajectories, advantages, keep, masks, strict=True
-        ):
-            if not kept_one:
-                continue
-            kept, tokens = kept + 1, tokens + int(mask.sum())
-            if advantage == 0.0 and not algorithm.needs_reference:
-                continue
-            distilled = one.role == "distilled"
-            rows += _row(one.token_ids, mask, one.logprobs, float(advantage), distilled, weight)
-    samples = [
-        (sample, weight)
-        for group, weight in zip(groups, weights, strict=True)
-        for result in group.results
-        for sample in result.aux
-        if algorithm.sft_weight
+    policy: list[Row] = []
+    aux: list[Row] = []
+    for group, weight in zip(groups, weights or [1.0] * len(groups), strict=True):
+        policy += _policy_rows(group, algorithm, weight)
+        if algorithm.sft_weight:
+            aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
+    rows = [*_weighed(policy, algorithm.normalize), *_weighed(aux, "token")]
+    idle = not algorithm.needs_reference
+    return [row for row in rows if len(row.mask) and (row.aux or row.advantage or not idle)]
+
+
+def _policy_rows(group: Group, algorithm: Algorithm, weight: float) -> list[Row]:
+    """The kept trajectories of a group."""
+    trajectories = group.trajectories
+    if not trajectories:
+        return []
+    advantages, keep = algorithm.advantages(group.rewards, trajectories)
+    masks = algorithm.masks(trajectories)
+    return [
+        _row(
+            one.token_ids,
+            mask,
+            one.logprobs,
+            advantage=float(advantage),
+            distilled=one.role == "distilled",
+            weight=weight,
+        )
+        for one, advantage, kept, mask in zip(trajectories, advantages, keep, masks, strict=True)
+        if kept
     ]
-    rows += [row for sample, weight in samples for row in _aux_row(sample, weight)]
-    sft_tokens = sum(int(sample.response_mask.sum()) for sample, _ in samples)
-    policy = kept if algorithm.normalize == "trajectory" else tokens
-    return StepRows(tuple(rows), float(max(policy, 1)), float(max(sft_tokens, 1)))
+
+
+def _aux_row(sample: AuxSample, weight: float) -> Row:
+    zeros = np.zeros(len(sample.token_ids), dtype=np.float32)
+    return _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
+
+
+def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
+    """A row cut behind its last trained token; of length 0 if it has none."""
+    end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
+    return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
+
+
+def _weighed(rows: Sequence[Row], normalize: Normalize) -> list[Row]:
+    """Rows of one mean: their importance weights become weights of each token."""
+    shares = token_weights(normalize, [int(row.mask.sum()) for row in rows])
+    return [
+        replace(row, weight=row.weight * share) for row, share in zip(rows, shares, strict=True)
+    ]
 
 
 def check_tokens(groups: Iterable[Group], vocabulary: int) -> None:
@@ -234,23 +241,3 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         aux_B=tensor([row.aux for row in rows], torch.bool),
         input_tokens=input_tokens,
     )
-
-
-def _row(
-    ids: Int32, mask: Bool, logprobs: Float32, advantage: float, distilled: bool, weight: float
-) -> list[Row]:
-    end = _end(mask)
-    row = Row(ids[:end], mask[:end], logprobs[:end], advantage, distilled, weight=weight)
-    return [row] if end else []
-
-
-def _aux_row(sample: AuxSample, weight: float) -> list[Row]:
-    end = _end(sample.response_mask)
-    zeros = np.zeros(end, dtype=np.float32)
-    row = Row(sample.token_ids[:end], sample.response_mask[:end], zeros, aux=True, weight=weight)
-    return [row] if end else []
-
-
-def _end(mask: Bool) -> int:
-    """One past the last trained token; 0 when there is none."""
-    return int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from learner.metrics.drift import clipped_share, drift_figures, drift_sums
 from learner.step.attention import Pack
-from learner.step.batch import MicroBatch, Row, StepRows, collate, micro_batches
+from learner.step.batch import MicroBatch, Row, collate, micro_batches
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
 from learner.step.model import PolicyModule, load_model, resolve_dtype
 from learner.step.out_of_memory import is_out_of_memory, smaller_budget
 from learner.watchdog import sign
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.losses import sft
+from r3l.algorithms.losses import TokenBatch, sft
 from r3l.config import LearnerConfig
 from r3l.errors import RestartNeeded
 
@@ -108,7 +108,7 @@ class Trainer:
         if self.world > 1:
             torch.distributed.barrier()
 
-    def step(self, batch: StepRows) -> dict[str, float]:
+    def step(self, rows: Sequence[Row]) -> dict[str, float]:
         """One optimizer step over all rows of all ranks; returns figures of the whole step.
 
         Losses are sums divided by the step's denominators, so they do not depend on the cut.
@@ -117,12 +117,12 @@ class Trainer:
         it cannot be halved, RestartNeeded where ZeRO 2 and 3 cannot go on in these processes.
         """
         began = time.monotonic()
-        figures, retries = self._attempt(batch), 0
+        figures, retries = self._attempt(rows), 0
         while figures.pop("out_of_memory"):
             self._discard()
-            self.budget = smaller_budget(self.budget, _longest(batch))
+            self.budget = smaller_budget(self.budget, _longest(rows))
             log.warning("out of memory: going on with %d tokens a micro-batch", self.budget)
-            figures, retries = self._attempt(batch), retries + 1
+            figures, retries = self._attempt(rows), retries + 1
         sign("the optimizer's update")
         applied, norm = self._apply()
         figures |= drift_figures(figures) | _shares(figures)
@@ -135,31 +135,32 @@ class Trainer:
         figures["step_s"] = time.monotonic() - began
         return figures
 
-    def _attempt(self, batch: StepRows) -> dict[str, float]:
+    def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
         """Gradients of all micro-batches, summed over ranks, and their figures.
 
         A rank that runs out of memory goes through the rest with empty, poisoned micro-batches:
         the others meet it at every collective and discard the step together with it.
         """
         shared = self.module.pack != "rows"
-        mine = micro_batches(batch.rows, self.budget, self.world, shared=shared)[self.rank]
+        mine = micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
         figures: dict[str, float] = {}
         lost = False
-        for number, rows in enumerate(mine):
+        for number, part in enumerate(mine):
             sign(f"micro-batch {number + 1} of {len(mine)}")
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
-            parts = None if lost else self._try_micro_batch(rows, batch)
+            parts = None if lost else self._try_micro_batch(part, _longest(rows))
             if parts is None:
                 lost = True
-                parts = self._micro_batch([], batch, poisoned=True)
+                parts = self._micro_batch([], poisoned=True)
             for name, value in parts.items():
                 figures[name] = figures.get(name, 0.0) + value
         return self._over_ranks(figures | {"out_of_memory": float(lost)})
 
-    def _try_micro_batch(self, rows: Sequence[Row], batch: StepRows) -> dict[str, float] | None:
-        """Figures of a micro-batch; None when there was not enough memory for it."""
+    def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
+        """Figures of a micro-batch; None when there was not enough memory for it. `longest`:
+        tokens of the step's longest row."""
         try:
-            return self._micro_batch(rows, batch)
+            return self._micro_batch(rows)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -168,7 +169,7 @@ class Trainer:
             torch.cuda.empty_cache()
         if self.stage >= 2:
             # Backward was cut in the middle of its reductions: this engine is not to be trusted.
-            budget = smaller_budget(self.budget, _longest(batch))
+            budget = smaller_budget(self.budget, longest)
             raise RestartNeeded(
                 f"out of memory with {self.budget} tokens a micro-batch under ZeRO {self.stage}; "
                 f"to be started again with {budget}",
@@ -177,13 +178,11 @@ class Trainer:
             )
         return None
 
-    def _micro_batch(
-        self, rows: Sequence[Row], batch: StepRows, *, poisoned: bool = False
-    ) -> dict[str, float]:
-        loss, parts = self._losses(collate(rows, self.device), batch)
+    def _micro_batch(self, rows: Sequence[Row], *, poisoned: bool = False) -> dict[str, float]:
+        loss, parts = self._losses(collate(rows, self.device))
         if poisoned or not math.isfinite(parts["loss"]):
             loss = loss * math.nan
-        # DeepSpeed averages gradients over ranks; the denominators are global already.
+        # DeepSpeed averages gradients over ranks; the rows' weights are those of the whole step.
         self.engine.backward(loss * self.world)
         return parts
 
@@ -209,24 +208,23 @@ class Trainer:
         if applied:
             raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
 
-    def _losses(self, micro: MicroBatch, batch: StepRows) -> tuple[Tensor, dict[str, float]]:
+    def _losses(self, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
         logprobs_BT, entropy_BT = self.engine(micro.nodes, micro.mask_BT)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
         aux_BT = micro.mask_BT & micro.aux_B[:, None]
-        loss_sft = sft(
-            logprobs_BT, aux_BT, denominator=batch.sft_denominator, weights_B=micro.weights_B
-        )
+        loss_sft = sft(logprobs_BT, aux_BT, micro.weights_B)
         loss, parts = loss_sft, {"loss_sft": loss_sft.item()}
         if self.algorithm is not None:
             loss_policy, named = self.algorithm.loss(
-                logprobs_BT,
-                micro.old_logprobs_BT,
-                policy_BT,
-                micro.advantages_B,
-                self._reference_logprobs(micro),
-                micro.distilled_B,
-                batch.policy_denominator,
-                micro.weights_B,
+                TokenBatch(
+                    logprobs_BT,
+                    micro.old_logprobs_BT,
+                    policy_BT,
+                    micro.advantages_B,
+                    micro.weights_B,
+                    micro.distilled_B,
+                    self._reference_logprobs(micro),
+                )
             )
             loss = loss_policy + self.algorithm.sft_weight * loss_sft
             parts |= {"loss_policy": loss_policy.item(), **named}
@@ -308,9 +306,9 @@ def leave_process_group() -> None:
         torch.distributed.destroy_process_group()
 
 
-def _longest(batch: StepRows) -> int:
-    """Tokens of the longest sequence of a step."""
-    return max((len(row.token_ids) for row in batch.rows), default=0)
+def _longest(rows: Sequence[Row]) -> int:
+    """Tokens of the longest row."""
+    return max((len(row.token_ids) for row in rows), default=0)
 
 
 def _shares(sums: dict[str, float]) -> dict[str, float]:

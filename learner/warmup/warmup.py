@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM
 from envs import registry
 from envs.base import SeededTasks, Skill
 from envs.builtin.policy import BUILTIN_WORLDS
-from learner.step.batch import Row, StepRows
+from learner.step.batch import Row
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
 from r3l.algorithms.grpo import GRPOConfig
@@ -283,7 +283,7 @@ def fit(
     return losses
 
 
-def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> StepRows:
+def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
     """Lessons as supervised rows: the loss is the weighted mean of −log π(token | before).
 
     Tokens under the response mask weigh 1, the others of a lesson `others` (0 in what was made
@@ -295,7 +295,7 @@ def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> StepRows
         if others and lesson.kind != "copy":
             rows.append(_row(lesson.token_ids, ~lesson.response_mask, others))
     total = sum(row.weight * float(row.mask.sum()) for row in rows)
-    return StepRows(tuple(rows), policy_denominator=1.0, sft_denominator=total)
+    return [replace(row, weight=row.weight / total) for row in rows]
 
 
 def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:

@@ -2,11 +2,10 @@
 
     AlgorithmConfig ──build()──► Algorithm
                                    how a group is explored       exploration, read by r3l.rollout
-                                   how rewards become weights    advantages, masks
+                                   how rewards become weights    advantages, masks, token_weights
                                    which token loss is applied   loss
 
-G: trajectories of one group; B, T: rows and positions of a batch. Importing this module does
-not import torch; calling `Algorithm.loss` does.
+G: trajectories of one group. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from r3l.algorithms import advantages as advantage
-from r3l.algorithms import credit
+from r3l.algorithms import credit, losses
+from r3l.algorithms.credit import Normalize
+from r3l.algorithms.losses import TokenBatch, TokenLoss
 from r3l.records import Bool, GroupPlan, Trajectory
 from r3l.section import Section
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Float64 = npt.NDArray[np.float64]
-Normalize = Literal["trajectory", "token"]
 
 
 @dataclass(frozen=True)
@@ -63,85 +63,6 @@ class Exploration:
         return self.distilled_slots > 0
 
 
-@dataclass(frozen=True)
-class TokenBatch:
-    """What a token loss reads; the axes and the denominator are those of r3l.algorithms.losses.
-
-    `ref_logprobs_BT` is None where the algorithm needs no reference model; `weights_B` None
-    stands for ones.
-    """
-
-    logprobs_BT: Tensor
-    old_logprobs_BT: Tensor
-    mask_BT: Tensor
-    advantages_B: Tensor
-    is_distilled_B: Tensor
-    ref_logprobs_BT: Tensor | None
-    denominator: float
-    weights_B: Tensor | None = None
-
-
-TokenLoss = Callable[[TokenBatch], "tuple[Tensor, dict[str, float]]"]
-"""Scalar loss and its parts; both are sums over rows divided by the batch's denominator."""
-
-
-def score_loss(
-    batch: TokenBatch,
-    *,
-    name: Literal["policy_gradient", "opmd", "shaped"],
-    normalize: Normalize,
-    **options: float,
-) -> tuple[Tensor, dict[str, float]]:
-    """The loss `name` of r3l.algorithms.losses, of those that read only the policy's own
-    log-probabilities."""
-    from r3l.algorithms import losses
-
-    function = getattr(losses, name)
-    value = function(
-        batch.logprobs_BT,
-        batch.mask_BT,
-        batch.advantages_B,
-        normalize=normalize,
-        denominator=batch.denominator,
-        weights_B=batch.weights_B,
-        **options,
-    )
-    return value, {}
-
-
-def ratio_loss(
-    batch: TokenBatch,
-    *,
-    name: Literal["ppo_clip", "gspo"],
-    normalize: Normalize,
-    clip_low: float,
-    clip_high: float,
-) -> tuple[Tensor, dict[str, float]]:
-    """The loss `name` of r3l.algorithms.losses, of those that clip a ratio to the sampling
-    policy."""
-    from r3l.algorithms import losses
-
-    args = (batch.logprobs_BT, batch.old_logprobs_BT, batch.mask_BT, batch.advantages_B)
-    function = losses.gspo if name == "gspo" else losses.ppo_clip
-    value = function(
-        *args,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        normalize=normalize,
-        denominator=batch.denominator,
-        weights_B=batch.weights_B,
-    )
-    fraction = losses.clip_fraction(
-        *args,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        sequence=name == "gspo",
-        normalize=normalize,
-        denominator=batch.denominator,
-    )
-    return value, {"clip_fraction": float(fraction)}
-
-
 Estimator = Callable[[Float64], Float64]
 """Rewards [G'] of the kept trajectories to their advantages [G']."""
 
@@ -156,8 +77,9 @@ def everyone(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm. Every field is a value or a pure function; `normalize` is the reduction of
-    the token loss and of the KL, and so decides what a batch's denominator counts.
+    """One algorithm. Every field is a value or a pure function.
+
+    `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
 
     `kl_coef`: weight of the k3 KL to the reference model, 0 for none.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 where there are none.
@@ -205,55 +127,24 @@ class Algorithm:
         (r3l.algorithms.credit)."""
         return credit.group_masks(trajectories, self.credit)
 
-    def loss(
-        self,
-        logprobs_BT: Tensor,
-        old_logprobs_BT: Tensor,
-        mask_BT: Tensor,
-        advantages_B: Tensor,
-        ref_logprobs_BT: Tensor | None,
-        is_distilled_B: Tensor,
-        denominator: float,
-        weights_B: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, float]]:
-        """(scalar loss, its parts) over kept trajectories; axes as in r3l.algorithms.losses.
+    def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
+        """(scalar loss, its parts) of kept trajectories.
 
-        `denominator` counts the whole optimizer batch: its kept trajectories where `normalize`
-        is "trajectory", their masked-in tokens where it is "token". Losses and parts of
-        micro-batches then add up to those of the batch. Parts: `policy`, and where they apply
-        `kl_reference` (nats, before its coefficient) and `clip_fraction`.
-        `weights_B`: importance weight of each row's group, as in r3l.algorithms.losses.
+        Losses and parts of micro-batches add up to those of the batch. Parts: `policy`, and, if
+        the loss has them, `kl_reference` (nats, before its coefficient) and `clip_fraction`.
         The loss on auxiliary samples is r3l.algorithms.losses.sft times `sft_weight`, added by the
-        caller. Raises ValueError where a reference is needed and missing.
+        caller. Raises ValueError if a reference is needed and missing.
         """
-        from r3l.algorithms.losses import k3_kl
-
-        batch = TokenBatch(
-            logprobs_BT,
-            old_logprobs_BT,
-            mask_BT,
-            advantages_B,
-            is_distilled_B,
-            ref_logprobs_BT,
-            denominator,
-            weights_B,
-        )
-        losses, parts = self.token_loss(batch)
-        parts = {"policy": float(losses.detach()), **parts}
+        batch = batch.masked()
+        terms_BT, measured = self.token_loss(batch)
+        total = batch.total(terms_BT)
+        parts = {"policy": float(total.detach())}
+        parts |= {name: float(batch.total(values.detach())) for name, values in measured.items()}
         if self.needs_reference:
-            if ref_logprobs_BT is None:
-                raise ValueError(f"{self.name} needs the reference model's log-probabilities")
-            kl = k3_kl(
-                logprobs_BT,
-                ref_logprobs_BT,
-                mask_BT,
-                normalize=self.normalize,
-                denominator=denominator,
-                weights_B=weights_B,
-            )
-            losses = losses + self.kl_coef * kl
+            kl = batch.total(losses.k3_kl(batch))
+            total = total + self.kl_coef * kl
             parts["kl_reference"] = float(kl.detach())
-        return losses, parts
+        return total, parts
 
 
 class AlgorithmConfig(Section):

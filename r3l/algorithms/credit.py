@@ -1,4 +1,4 @@
-"""Pivotal credit: which tokens of an attempt are trained (ALGORITHM §3).
+"""Credit: which tokens of an attempt are trained, and how much each weighs in the loss.
 
 Shapes: L tokens, K steps. A mask is bool [L], True on the tokens that receive credit.
 """
@@ -6,11 +6,14 @@ Shapes: L tokens, K steps. A mask is bool [L], True on the tokens that receive c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from r3l.records import Bool, Trajectory
+
+Normalize = Literal["trajectory", "token"]
 
 
 def pivot_mask(response_mask: npt.ArrayLike, step_spans: npt.ArrayLike, pivot: int) -> Bool:
@@ -52,3 +55,17 @@ def group_masks(trajectories: Sequence[Trajectory], credit: bool = True) -> list
         pivot = one.pivot if one.role == "distilled" else pivots.get(one.slot, -1)
         masks.append(pivot_mask(one.response_mask, one.step_spans, pivot if credit else -1))
     return masks
+
+
+def token_weights(normalize: Normalize, lengths: Sequence[int]) -> list[float]:
+    """Weight of each trained token of every kept trajectory of a batch, R of them; trajectory i
+    has |τ_i| = `lengths[i]` trained tokens.
+
+        trajectory    1 / (R · |τ_i|)     the mean over trajectories of the mean over tokens
+        token         1 / Σ_j |τ_j|       the mean over all trained tokens
+
+    A trajectory without a trained token has weight 0 and counts in R.
+    """
+    if normalize == "token":
+        return [1.0 / max(sum(lengths), 1)] * len(lengths)
+    return [1.0 / (len(lengths) * length) if length else 0.0 for length in lengths]

@@ -4,28 +4,17 @@ replace a failure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms import advantages
-from r3l.algorithms.algorithm import (
-    Algorithm,
-    Exploration,
-    Float64,
-    Normalize,
-    TokenBatch,
-    TokenLoss,
-    score_loss,
-)
+from r3l.algorithms import advantages, losses
+from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
+from r3l.algorithms.credit import Normalize
 from r3l.algorithms.grpo import RatioConfig
 from r3l.records import Bool, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class CritiqueGRPOConfig(RatioConfig):
@@ -41,7 +30,6 @@ class CritiqueGRPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """N base attempts; failures get a critique and are refined from step 0."""
-        clipped = self.clipped(self.normalize)
         return Algorithm(
             name=self.name,
             exploration=Exploration(
@@ -54,7 +42,7 @@ class CritiqueGRPOConfig(RatioConfig):
             ),
             estimator=advantages.normalized,
             selection=one_refinement,
-            token_loss=partial(refined_loss, clipped=clipped, normalize=self.normalize),
+            token_loss=partial(losses.refined, attempts=self.clipped(), gamma=0.1),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
         )
@@ -76,14 +64,3 @@ def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool
         best = max(better, key=lambda index: (rewards[index], -trajectories[index].slot))
         keep[best], keep[bases[trajectories[best].parent]] = True, False
     return keep
-
-
-def refined_loss(
-    batch: TokenBatch, *, clipped: TokenLoss, normalize: Normalize
-) -> tuple[Tensor, dict[str, float]]:
-    """Base attempts under the clipped ratio, refinements under π/(π + 0.1)."""
-    refined_B1 = batch.is_distilled_B[:, None]
-    loss, parts = clipped(replace(batch, mask_BT=batch.mask_BT & ~refined_B1))
-    refinements = replace(batch, mask_BT=batch.mask_BT & refined_B1)
-    refinement, _ = score_loss(refinements, name="shaped", gamma=0.1, normalize=normalize)
-    return loss + refinement, parts

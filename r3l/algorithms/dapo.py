@@ -31,7 +31,7 @@ class DAPOConfig(RatioConfig):
             exploration=Exploration(self.group_size),
             estimator=advantages.normalized,
             selection=with_contrast,
-            token_loss=self.clipped("token"),
+            token_loss=self.clipped(),
             normalize="token",
             kl_coef=self.kl_coef,
         )

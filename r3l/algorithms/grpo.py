@@ -7,15 +7,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages
+from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import (
     Algorithm,
     AlgorithmConfig,
     Exploration,
-    Normalize,
-    TokenLoss,
-    ratio_loss,
 )
+from r3l.algorithms.credit import Normalize
+from r3l.algorithms.losses import TokenLoss
 
 
 class RatioConfig(AlgorithmConfig):
@@ -27,15 +26,9 @@ class RatioConfig(AlgorithmConfig):
         0.01, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )
 
-    def clipped(self, normalize: Normalize) -> TokenLoss:
+    def clipped(self) -> TokenLoss:
         """PPO's clipped ratio of each token."""
-        return partial(
-            ratio_loss,
-            name="ppo_clip",
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            normalize=normalize,
-        )
+        return partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
 
 
 class GRPOConfig(RatioConfig):
@@ -52,7 +45,7 @@ class GRPOConfig(RatioConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=advantages.normalized,
-            token_loss=self.clipped(self.normalize),
+            token_loss=self.clipped(),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
         )

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages
-from r3l.algorithms.algorithm import Algorithm, Exploration, ratio_loss
+from r3l.algorithms import advantages, losses
+from r3l.algorithms.algorithm import Algorithm, Exploration
 from r3l.algorithms.grpo import RatioConfig
 
 
@@ -21,13 +21,7 @@ class GSPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """N base attempts under the clipped sequence ratio."""
-        loss = partial(
-            ratio_loss,
-            name="gspo",
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            normalize="trajectory",
-        )
+        loss = partial(losses.gspo, clip_low=self.clip_low, clip_high=self.clip_high)
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),

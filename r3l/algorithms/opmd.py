@@ -8,14 +8,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages
+from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import (
     Algorithm,
     AlgorithmConfig,
     Exploration,
-    Normalize,
-    score_loss,
 )
+from r3l.algorithms.credit import Normalize
 
 
 class OPMDConfig(AlgorithmConfig):
@@ -33,6 +32,6 @@ class OPMDConfig(AlgorithmConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=advantages.centered,
-            token_loss=partial(score_loss, name="opmd", tau=self.tau, normalize=self.normalize),
+            token_loss=partial(losses.policy_gradient, scale=1 / (1 + self.tau)),
             normalize=self.normalize,
         )

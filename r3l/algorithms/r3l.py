@@ -8,14 +8,13 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from r3l.algorithms import advantages
+from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import (
     Algorithm,
     AlgorithmConfig,
     Exploration,
-    Normalize,
-    score_loss,
 )
+from r3l.algorithms.credit import Normalize
 
 
 class R3LConfig(AlgorithmConfig):
@@ -74,7 +73,7 @@ class R3LConfig(AlgorithmConfig):
             name=self.name,
             exploration=self._exploration(),
             estimator=amplified if self.amplify else advantages.centered,
-            token_loss=partial(score_loss, name="policy_gradient", normalize=self.normalize),
+            token_loss=losses.policy_gradient,
             normalize=self.normalize,
             credit=self.credit,
             sft_weight=self.sft_weight if self.reflect else 0.0,

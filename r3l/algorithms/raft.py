@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages
+from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import (
     Algorithm,
     AlgorithmConfig,
     Exploration,
     Float64,
-    Normalize,
-    score_loss,
 )
+from r3l.algorithms.credit import Normalize
 from r3l.records import Bool, Trajectory
 
 
@@ -35,7 +33,7 @@ class RAFTConfig(AlgorithmConfig):
             exploration=Exploration(self.group_size),
             estimator=advantages.successes,
             selection=succeeded,
-            token_loss=partial(score_loss, name="policy_gradient", normalize=self.normalize),
+            token_loss=losses.policy_gradient,
             normalize=self.normalize,
         )
 

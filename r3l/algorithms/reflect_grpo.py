@@ -7,7 +7,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages
-from r3l.algorithms.algorithm import Algorithm, Exploration, Normalize
+from r3l.algorithms.algorithm import Algorithm, Exploration
+from r3l.algorithms.credit import Normalize
 from r3l.algorithms.grpo import RatioConfig
 
 
@@ -43,7 +44,7 @@ class ReflectGRPOConfig(RatioConfig):
                 constrained=self.constrained_reflection,
             ),
             estimator=advantages.normalized,
-            token_loss=self.clipped(self.normalize),
+            token_loss=self.clipped(),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
         )

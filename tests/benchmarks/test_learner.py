@@ -22,7 +22,7 @@ def test_the_baseline_computes_the_log_probabilities_it_is_compared_for() -> Non
         num_key_value_heads=1,
     )
     module = PolicyModule(Qwen2ForCausalLM(config))
-    one, other, third = synthetic(0.5, length=64).rows[:3]
+    one, other, third = synthetic(0.5, length=64)[:3]
     short = Row(third.token_ids[:44], third.mask[:44], third.old_logprobs[:44])
     micro = collate([one, other, short], CPU)
     ours, _ = module(micro.nodes, micro.mask_BT)
@@ -32,7 +32,7 @@ def test_the_baseline_computes_the_log_probabilities_it_is_compared_for() -> Non
 
 @pytest.mark.parametrize("shared", [0.0, 0.25, 0.5])
 def test_synthetic_rows_share_what_was_asked_and_train_behind_it(shared: float) -> None:
-    rows = synthetic(shared, length=64).rows
+    rows = synthetic(shared, length=64)
     nodes = collate(rows, CPU).nodes.token_ids_N.numel()
     start = int(64 * shared)
     assert start + 8 * (64 - start) - 8 <= nodes <= start + 8 * (64 - start)

@@ -43,7 +43,7 @@ class Bench:
         )
         self.algorithm = self.config.algorithm.build()
         groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
-        self.batch = rows_of(groups, self.algorithm)
+        self.rows = rows_of(groups, self.algorithm)
         self.model = model
 
     def trainer(self, model: Path | None = None) -> Trainer:
@@ -52,27 +52,27 @@ class Bench:
     def steps(self, trainer: Trainer, count: int, fault=None) -> list[dict[str, float]]:
         healthy = trainer._losses
         if fault is not None and trainer.rank == trainer.world - 1:
-            trainer._losses = lambda micro, batch: fault(healthy, micro, batch)
+            trainer._losses = lambda micro: fault(healthy, micro)
         try:
-            return [trainer.step(self.batch) for _ in range(count)]
+            return [trainer.step(self.rows) for _ in range(count)]
         finally:
             trainer._losses = healthy
 
 
-def not_a_number(healthy, micro, batch):
-    loss, parts = healthy(micro, batch)
+def not_a_number(healthy, micro):
+    loss, parts = healthy(micro)
     return loss * float("nan"), parts | {"loss": float("nan")}
 
 
-def bad_gradient(healthy, micro, batch):
-    loss, parts = healthy(micro, batch)
+def bad_gradient(healthy, micro):
+    loss, parts = healthy(micro)
     return loss + (loss - loss.detach()).abs().sqrt(), parts
 
 
-def out_of_memory(healthy, micro, batch):
+def out_of_memory(healthy, micro):
     if micro.nodes.token_ids_N.numel() > 64:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
-    return healthy(micro, batch)
+    return healthy(micro)
 
 
 def weights(trainer: Trainer) -> list[float]:

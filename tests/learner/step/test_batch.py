@@ -71,21 +71,25 @@ def test_a_group_too_big_for_the_budget_is_cut_where_its_rows_share_least() -> N
 
 def test_rows_of_a_group_carry_pivot_masks_and_amplified_advantages() -> None:
     group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
-    batch = rows_of([group], R3LConfig(group_size=4).build())
-    policy = [r for r in batch.rows if not r.aux]
+    rows = rows_of([group], R3LConfig(group_size=4).build())
+    policy = [r for r in rows if not r.aux]
     assert [r.advantage for r in policy] == [0.0 - 2 / 3, 3.0, 3.0]
     first, success, retry = policy
     start = group.trajectories[0].step_spans[2, 0]
     assert not first.mask[:start].any() and not retry.mask[:start].any()
     assert success.mask.sum() == group.trajectories[1].response_mask.sum()
-    assert batch.policy_denominator == 3.0
-    assert sum(r.aux for r in batch.rows) == 2
+    assert [r.weight * r.mask.sum() for r in policy] == pytest.approx([1 / 3] * 3)
+    aux = [r for r in rows if r.aux]
+    assert len(aux) == 2 and sum(r.weight * r.mask.sum() for r in aux) == pytest.approx(1)
 
 
 def test_a_group_without_contrast_costs_no_forward_pass_but_counts_in_the_mean() -> None:
-    group = explore_group(base_rewards=(0.0, 0.0), retry_rewards=(0.0, 0.0), pivot=1)
-    batch = rows_of([group], R3LConfig(group_size=4).build())
-    assert [r for r in batch.rows if not r.aux] == [] and batch.policy_denominator == 4.0
+    flat = explore_group(base_rewards=(0.0, 0.0), retry_rewards=(0.0, 0.0), pivot=1)
+    other = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(None, None))
+    algorithm = R3LConfig(group_size=4).build()
+    assert rows_of([flat], algorithm) == []
+    rows = rows_of([flat, other], algorithm)
+    assert [r.weight * r.mask.sum() for r in rows] == pytest.approx([1 / 6] * 2)
 
 
 def test_padding_is_masked_out_everywhere() -> None:

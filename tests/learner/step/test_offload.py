@@ -41,11 +41,11 @@ class Learner:
         config = load(None, ["algorithm.group_size=4", "learner.lr=1e-3", *overrides])
         algorithm = config.algorithm.build()
         groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
-        self.batch = rows_of(groups, algorithm)
+        self.rows = rows_of(groups, algorithm)
         self.trainer = Trainer(model, config.learner, algorithm)
 
     def steps(self, count: int) -> list[dict[str, float]]:
-        return [self.trainer.step(self.batch) for _ in range(count)]
+        return [self.trainer.step(self.rows) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")

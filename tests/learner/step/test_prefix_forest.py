@@ -31,7 +31,7 @@ from learner.step import attention, prefix_forest
 from learner.step.batch import Row, collate, micro_batches
 from learner.step.model import PolicyModule
 from r3l.algorithms import registry
-from r3l.algorithms.losses import sft
+from r3l.algorithms.losses import TokenBatch, sft
 from r3l.errors import UserError
 
 SIZES = {
@@ -74,7 +74,8 @@ def groups(draw):
         mask[0] = False
         old = np.where(mask, draw(st.floats(-4, -0.5)), 0.0).astype(np.float32)
         advantage = draw(st.floats(-2, 2, width=32))
-        made.append(Row(ids, mask, old, advantage, draw(st.booleans()), draw(st.booleans())))
+        distilled, aux = draw(st.booleans()), draw(st.booleans())
+        made.append(Row(ids, mask, old, advantage, distilled, aux, draw(st.floats(0.01, 0.1))))
     return made
 
 
@@ -127,18 +128,21 @@ def separate_logprobs(lm, row):
 
 
 def objective(algorithm, rows, logprobs_BT, mask_BT, old_BT, reference_BT):
-    """The learner's loss over some rows of a step of 10 trajectories and 50 auxiliary tokens."""
+    """The learner's loss over some rows."""
     aux = torch.tensor([row.aux for row in rows])
+    weights_B = torch.tensor([row.weight for row in rows])
     loss, _ = algorithm.loss(
-        logprobs_BT,
-        old_BT,
-        mask_BT & ~aux[:, None],
-        torch.tensor([row.advantage for row in rows]),
-        reference_BT if algorithm.needs_reference else None,
-        torch.tensor([row.distilled for row in rows]),
-        10.0,
+        TokenBatch(
+            logprobs_BT,
+            old_BT,
+            mask_BT & ~aux[:, None],
+            torch.tensor([row.advantage for row in rows]),
+            weights_B,
+            torch.tensor([row.distilled for row in rows]),
+            reference_BT if algorithm.needs_reference else None,
+        )
     )
-    return loss + sft(logprobs_BT, mask_BT & aux[:, None], denominator=50.0)
+    return loss + sft(logprobs_BT, mask_BT & aux[:, None], weights_B)
 
 
 def gradients(lm):

@@ -172,14 +172,14 @@ def learned(
     pack: Any,
 ) -> tuple[float, torch.Tensor]:
     """Loss and gradient as the learner has them, in micro-batches of two ranks."""
-    batch, module = rows_of(groups, algorithm, weights), PolicyModule(lm, pack)
+    rows, module = rows_of(groups, algorithm, weights), PolicyModule(lm, pack)
     trainer: Any = SimpleNamespace(engine=module, module=module, algorithm=algorithm)
     trainer.reference = PolicyModule(copy.deepcopy(other), pack)
     trainer._reference_logprobs = partial(Trainer._reference_logprobs, trainer)
     total = 0.0
-    for mine in micro_batches(batch.rows, 30, 2, shared=pack == "tree"):
-        for rows in mine:
-            loss, parts = Trainer._losses(trainer, collate(rows, torch.device("cpu")), batch)
+    for mine in micro_batches(rows, 30, 2, shared=pack == "tree"):
+        for part in mine:
+            loss, parts = Trainer._losses(trainer, collate(part, torch.device("cpu")))
             loss.backward()
             total += parts["loss"]
     return total, flat(lm)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3l.algorithms.credit import group_masks, pivot_mask
+from r3l.algorithms.credit import group_masks, pivot_mask, token_weights
 
 step_lengths = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
@@ -122,3 +122,10 @@ def test_a_mask_that_is_no_mask_is_named():
     for mask in (np.ones((2, 2), dtype=np.bool_), np.array([0.5, 1.0])):
         with pytest.raises(ValueError, match="response_mask"):
             pivot_mask(mask, np.array([[0, 1]]), 0)
+
+
+def test_token_weights_literal_numbers():
+    assert token_weights("trajectory", [4, 0, 2]) == [1 / 12, 0.0, 1 / 6]
+    assert token_weights("token", [4, 0, 2]) == [1 / 6] * 3
+    assert token_weights("trajectory", []) == token_weights("token", []) == []
+    assert token_weights("token", [0]) == [1.0]

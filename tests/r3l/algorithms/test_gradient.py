@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from r3l.algorithms import losses
+from r3l.algorithms.credit import token_weights
 from r3l.algorithms.r3l import R3LConfig
 
 VOCAB, WIDTH, ALPHA, LAMBDA = 11, 6, 3.0, 0.5
@@ -90,15 +91,16 @@ def r3l_loss(model, group, rows=slice(None)):
     assert keep.all()
     ids, mask_BT = padded(group, algorithm.masks(group))
     logprobs, logits = logprobs_of(model, ids[rows])
-    value, _ = algorithm.loss(
+    weights = token_weights(algorithm.normalize, mask_BT.sum(dim=1).tolist())
+    batch = losses.TokenBatch(
         logprobs,
         torch.full_like(logprobs, torch.nan),  # R³L is blind to the sampler
         mask_BT[rows],
         torch.tensor(advantages)[rows],
-        None,
+        torch.tensor(weights, dtype=torch.float64)[rows],
         torch.tensor([one.role == "distilled" for one in group])[rows],
-        denominator=len(group),
     )
+    value, _ = algorithm.loss(batch)
     return value, logits, mask_BT[rows]
 
 
@@ -167,4 +169,5 @@ def test_the_auxiliary_loss_is_the_mean_token_nll(make_trajectory):
             total = total - torch.log_softmax(logits[t - 1], -1)[int(one.token_ids[t])]
             count += 1
     want = gradient(LAMBDA * total / count, model)
-    assert relative(gradient(LAMBDA * losses.sft(logprobs, mask_BT), model), want) < 1e-12
+    weights = torch.full((len(group),), 1 / count, dtype=torch.float64)
+    assert relative(gradient(LAMBDA * losses.sft(logprobs, mask_BT, weights), model), want) < 1e-12

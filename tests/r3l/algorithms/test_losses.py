@@ -1,7 +1,7 @@
 """Token losses against their equations written out with Python floats, one token at a time."""
 
 import math
-from itertools import pairwise
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3l.algorithms import losses
+from r3l.algorithms.credit import token_weights
 
 NORMALIZE = ["trajectory", "token"]
 
@@ -33,9 +34,9 @@ def term_ppo(row, t, adv, lp, old, ref):
     return -min(ratio * adv[row], min(max(ratio, 0.8), 1.28) * adv[row])
 
 
-def term_shaped(row, t, adv, lp, old, ref):
+def term_refined(row, t, adv, lp, old, ref):
     p = math.exp(lp[row][t])
-    return -adv[row] * p / (p + 0.1)
+    return -adv[row] * (lp[row][t] if row % 2 else p / (p + 0.1))
 
 
 def term_sft(row, t, adv, lp, old, ref):
@@ -70,25 +71,37 @@ def slow_gspo(mask, adv, lp, old, normalize):
 
 
 LOSSES = {
-    "policy_gradient": (
-        lambda b, **k: losses.policy_gradient(b["lp"], b["mask"], b["adv"], **k),
-        term_policy_gradient,
+    "policy_gradient": (losses.policy_gradient, term_policy_gradient),
+    "opmd": (partial(losses.policy_gradient, scale=1 / 1.5), term_opmd),
+    "ppo_clip": (partial(losses.ppo_clip, clip_low=0.2, clip_high=0.28), term_ppo),
+    "gspo": (partial(losses.gspo, clip_low=0.1, clip_high=0.2), None),
+    "refined": (
+        partial(losses.refined, attempts=losses.policy_gradient, gamma=0.1),
+        term_refined,
     ),
-    "opmd": (lambda b, **k: losses.opmd(b["lp"], b["mask"], b["adv"], tau=0.5, **k), term_opmd),
-    "ppo_clip": (
-        lambda b, **k: losses.ppo_clip(b["lp"], b["old"], b["mask"], b["adv"], clip_high=0.28, **k),
-        term_ppo,
-    ),
-    "shaped": (lambda b, **k: losses.shaped(b["lp"], b["mask"], b["adv"], **k), term_shaped),
-    "sft": (lambda b, **k: losses.sft(b["lp"], b["mask"], **k), term_sft),
-    "k3_kl": (lambda b, **k: losses.k3_kl(b["lp"], b["ref"], b["mask"], **k), term_k3),
-    "gspo": (
-        lambda b, **k: losses.gspo(
-            b["lp"], b["old"], b["mask"], b["adv"], clip_low=0.1, clip_high=0.2, **k
-        ),
-        None,
-    ),
+    "sft": (lambda batch: (-batch.logprobs_BT, {}), term_sft),
+    "k3_kl": (lambda batch: (losses.k3_kl(batch), {}), term_k3),
 }
+
+
+def token_batch(b, normalize="trajectory", **more):
+    """The batch of the tensors lp, old, ref, mask and adv; the mean is over these rows."""
+    lengths = b["mask"].sum(dim=1).tolist()
+    fields = {
+        "logprobs_BT": b["lp"],
+        "old_logprobs_BT": b.get("old", b["lp"].detach()),
+        "ref_logprobs_BT": b.get("ref"),
+        "mask_BT": b["mask"],
+        "advantages_B": b["adv"],
+        "weights_B": tensor(token_weights(normalize, lengths)),
+        "distilled_B": b.get("distilled", torch.zeros(len(lengths), dtype=torch.bool)),
+    }
+    return losses.TokenBatch(**fields | more).masked()
+
+
+def value(loss, b, normalize="trajectory", **more):
+    batch = token_batch(b, normalize, **more)
+    return batch.total(loss(batch)[0])
 
 
 @st.composite
@@ -111,6 +124,7 @@ def batches(draw):
         "ref": tensor(draw(matrix)),
         "mask": torch.tensor(mask),
         "adv": tensor(draw(st.lists(weight, min_size=rows, max_size=rows))),
+        "distilled": torch.arange(rows) % 2 == 0,
     }
 
 
@@ -119,52 +133,43 @@ def batches(draw):
 @settings(max_examples=40, deadline=None)
 @given(batch=batches())
 def test_every_loss_is_its_equation(name, normalize, batch):
-    fast, term = LOSSES[name]
-    lists = {key: value.tolist() for key, value in batch.items()}
+    loss, term = LOSSES[name]
+    lists = {key: values.tolist() for key, values in batch.items()}
     if term is None:
         want = slow_gspo(lists["mask"], lists["adv"], lists["lp"], lists["old"], normalize)
     else:
         keys = ("mask", "adv", "lp", "old", "ref")
         want = slow(term, *(lists[key] for key in keys), normalize)
-    assert fast(batch, normalize=normalize).item() == pytest.approx(want, rel=1e-10, abs=1e-10)
+    assert value(loss, batch, normalize).item() == pytest.approx(want, rel=1e-10, abs=1e-10)
 
 
-@pytest.mark.parametrize("normalize", NORMALIZE)
 @pytest.mark.parametrize("name", LOSSES)
 @settings(max_examples=25, deadline=None)
 @given(batch=batches(), data=st.data())
-def test_micro_batches_add_up_to_the_batch(name, normalize, batch, data):
-    fast, _ = LOSSES[name]
-    rows, tokens = len(batch["mask"]), int(batch["mask"].sum())
-    denominator = float(rows if normalize == "trajectory" else max(tokens, 1))
-    order = data.draw(st.permutations(range(rows)))
-    cuts = sorted({0, rows, *data.draw(st.lists(st.integers(0, rows), max_size=3))})
-    parts = [
-        fast(
-            {key: value[list(order[a:b])] for key, value in batch.items()},
-            normalize=normalize,
-            denominator=denominator,
-        )
-        for a, b in pairwise(cuts)
-    ]
-    whole = fast(batch, normalize=normalize)
-    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-10, abs=1e-10)
+def test_micro_batches_add_up_to_the_batch_and_weights_count_rows(name, batch, data):
+    loss, rows = LOSSES[name][0], len(batch["mask"])
+    counts = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
+    whole = value(loss, batch, weights_B=tensor(counts))
+    parts = []
+    for row in data.draw(st.permutations(range(rows))):
+        one = {key: values[[row]] for key, values in batch.items()}
+        parts += [value(loss, one, weights_B=tensor([1.0]))] * counts[row]
+    assert sum(parts, tensor(0.0)).item() == pytest.approx(whole.item(), rel=1e-10, abs=1e-10)
 
 
-@pytest.mark.parametrize("normalize", NORMALIZE)
 @pytest.mark.parametrize("name", LOSSES)
 @settings(max_examples=25, deadline=None)
 @given(batch=batches())
-def test_tokens_outside_the_mask_are_never_read_and_get_no_gradient(name, normalize, batch):
-    fast, _ = LOSSES[name]
-    clean = fast(batch, normalize=normalize)
+def test_tokens_outside_the_mask_are_never_read_and_get_no_gradient(name, batch):
+    loss, _ = LOSSES[name]
+    clean = value(loss, batch)
     dirty = dict(batch)
     for key, junk in (("lp", math.nan), ("old", math.inf), ("ref", -math.inf)):
         dirty[key] = batch[key].masked_fill(~batch["mask"], junk)
     dirty["lp"].requires_grad_(True)
-    value = fast(dirty, normalize=normalize)
-    assert value.item() == clean.item()
-    value.backward()
+    got = value(loss, dirty)
+    assert got.item() == clean.item()
+    got.backward()
     assert (dirty["lp"].grad[~batch["mask"]] == 0).all()
     assert torch.isfinite(dirty["lp"].grad).all()
 
@@ -178,148 +183,120 @@ def batch_of_two():
     }
 
 
+CLIP = {"clip_low": 0.2, "clip_high": 0.2}
+
+
 def test_policy_gradient_literal_numbers():
     b = batch_of_two()
     # (3·(1+2+3)/3 − (0.5+1)/2) / 2 and (3·6 − 1.5)/5
-    assert losses.policy_gradient(b["lp"], b["mask"], b["adv"]).item() == pytest.approx(2.625)
-    token = losses.policy_gradient(b["lp"], b["mask"], b["adv"], normalize="token")
-    assert token.item() == pytest.approx(3.3)
-    assert losses.opmd(b["lp"], b["mask"], b["adv"]).item() == pytest.approx(2.625 / 2)
+    assert value(losses.policy_gradient, b).item() == pytest.approx(2.625)
+    assert value(losses.policy_gradient, b, "token").item() == pytest.approx(3.3)
+    opmd = partial(losses.policy_gradient, scale=0.5)
+    assert value(opmd, b).item() == pytest.approx(2.625 / 2)
 
 
 def test_sft_literal_numbers():
     b = batch_of_two()
-    assert losses.sft(b["lp"], b["mask"]).item() == pytest.approx(7.5 / 5)
+    weights = tensor(token_weights("token", [3, 2]))
+    assert losses.sft(b["lp"], b["mask"], weights).item() == pytest.approx(7.5 / 5)
 
 
 def test_ppo_clip_literal_numbers():
-    b = batch_of_two()
+    b, loss = batch_of_two(), partial(losses.ppo_clip, **CLIP)
     up = math.exp(0.5)  # clipping never helps a negative advantage upwards
-    got = losses.ppo_clip(b["lp"], b["old"], b["mask"], b["adv"])
-    assert got.item() == pytest.approx((-3 + (up + 1) / 2) / 2)
-    got = losses.ppo_clip(b["lp"], b["old"], b["mask"], -b["adv"])
-    assert got.item() == pytest.approx((3 - (1.2 + 1) / 2) / 2)
+    assert value(loss, b).item() == pytest.approx((-3 + (up + 1) / 2) / 2)
+    assert value(loss, b | {"adv": -b["adv"]}).item() == pytest.approx((3 - (1.2 + 1) / 2) / 2)
 
 
 def test_gspo_literal_numbers():
-    b = batch_of_two()
+    b, loss = batch_of_two(), partial(losses.gspo, clip_low=3e-4, clip_high=4e-4)
     s = math.exp(0.25)
-    assert losses.gspo(b["lp"], b["old"], b["mask"], b["adv"]).item() == pytest.approx((-3 + s) / 2)
-    got = losses.gspo(b["lp"], b["old"], b["mask"], -b["adv"])
-    assert got.item() == pytest.approx((3 - 1.0004) / 2)
+    assert value(loss, b).item() == pytest.approx((-3 + s) / 2)
+    assert value(loss, b | {"adv": -b["adv"]}).item() == pytest.approx((3 - 1.0004) / 2)
 
 
-def test_shaped_literal_numbers():
+def test_refined_literal_numbers():
     lp = tensor([[math.log(0.1), math.log(0.9)]]).requires_grad_(True)
-    got = losses.shaped(lp, torch.ones(1, 2, dtype=torch.bool), tensor([2.0]))
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    b = {"lp": lp, "mask": mask, "adv": tensor([2.0]), "distilled": torch.tensor([True])}
+    got = value(LOSSES["refined"][0], b)
     assert got.item() == pytest.approx(-2 * (0.5 + 0.9) / 2)
     got.backward()  # d/d log π of π/(π + γ) is πγ/(π + γ)²
     assert lp.grad.tolist() == [pytest.approx([-0.1 * 0.1 / 0.2**2, -0.9 * 0.1 / 1.0**2])]
 
 
 def test_k3_literal_numbers():
-    lp, ref = tensor([[-1.0, -1.0]]), tensor([[-1.0, -1.0 + math.log(2)]])
-    got = losses.k3_kl(lp, ref, torch.ones(1, 2, dtype=torch.bool))
-    assert got.item() == pytest.approx((1 - math.log(2)) / 2)
+    b = {"lp": tensor([[-1.0, -1.0]]), "ref": tensor([[-1.0, -1.0 + math.log(2)]])}
+    b |= {"mask": torch.ones(1, 2, dtype=torch.bool), "adv": tensor([1.0])}
+    assert value(LOSSES["k3_kl"][0], b).item() == pytest.approx((1 - math.log(2)) / 2)
+
+
+def clip_fraction(loss, b, normalize="trajectory"):
+    batch = token_batch(b, normalize)
+    return batch.total(loss(batch)[1]["clip_fraction"]).item()
 
 
 def test_clip_fraction_counts_tokens_the_clip_silences():
     b = batch_of_two()
-    args = (b["lp"], b["old"], b["mask"])
-    clip = {"clip_low": 0.2, "clip_high": 0.2}
-    assert losses.clip_fraction(*args, b["adv"], **clip).item() == 0.0
-    assert losses.clip_fraction(*args, -b["adv"], **clip).item() == pytest.approx(0.25)
-    whole = losses.clip_fraction(*args, -b["adv"], sequence=True, **clip)
-    assert whole.item() == pytest.approx(0.5)
-    token = losses.clip_fraction(*args, -b["adv"], normalize="token", **clip)
-    assert token.item() == pytest.approx(1 / 5)
+    ppo, gspo = partial(losses.ppo_clip, **CLIP), partial(losses.gspo, **CLIP)
+    assert clip_fraction(ppo, b) == 0.0
+    b["adv"] = -b["adv"]
+    assert clip_fraction(ppo, b) == pytest.approx(0.25)
+    assert clip_fraction(gspo, b) == pytest.approx(0.5)
+    assert clip_fraction(ppo, b, "token") == pytest.approx(1 / 5)
+    b["distilled"] = torch.tensor([False, True])
+    refined = partial(losses.refined, attempts=ppo, gamma=0.1)
+    assert clip_fraction(refined, b) == 0.0
 
 
-@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("name", ["ppo_clip", "gspo"])
 @settings(max_examples=40, deadline=None)
 @given(batch=batches())
-def test_clipped_tokens_are_those_without_gradient(sequence, batch):
+def test_clipped_tokens_are_those_without_gradient(name, batch):
     lp = batch["lp"].clone().requires_grad_(True)
-    args = (lp, batch["old"], batch["mask"], batch["adv"])
-    clip = {"clip_low": 0.2, "clip_high": 0.3}
-    (losses.gspo if sequence else losses.ppo_clip)(*args, normalize="token", **clip).backward()
+    b, loss = batch | {"lp": lp}, LOSSES[name][0]
+    value(loss, b, "token").backward()
     silent = (lp.grad == 0) & batch["mask"] & (batch["adv"] != 0)[:, None]
-    fraction = losses.clip_fraction(*args, sequence=sequence, normalize="token", **clip)
-    assert fraction.item() == pytest.approx(silent.sum().item() / max(batch["mask"].sum(), 1))
+    share = silent.sum().item() / max(batch["mask"].sum(), 1)
+    assert clip_fraction(loss, b, "token") == pytest.approx(share)
 
 
 def test_a_policy_far_from_the_sampler_gives_finite_losses():
-    lp = torch.zeros(2, 1).requires_grad_(True)
-    old, mask = torch.full((2, 1), -1e4), torch.ones(2, 1, dtype=torch.bool)
-    adv = torch.tensor([0.0, -1.0])
-    for value in (
-        losses.ppo_clip(lp, old, mask, adv),
-        losses.gspo(lp, old, mask, adv),
-        losses.k3_kl(old, lp, mask),
-    ):
-        assert torch.isfinite(value)
-        value.backward()
+    for name in ("ppo_clip", "gspo", "k3_kl", "refined"):
+        lp = torch.zeros(2, 1).requires_grad_(True)
+        far = torch.full((2, 1), -1e4)
+        b = {"lp": lp, "old": far, "ref": far, "mask": torch.ones(2, 1, dtype=torch.bool)}
+        got = value(LOSSES[name][0], b | {"adv": torch.tensor([0.0, -1.0])})
+        assert torch.isfinite(got)
+        got.backward()
         assert torch.isfinite(lp.grad).all()
 
 
 def test_half_precision_is_lifted_before_it_is_summed():
     lp = torch.full((1, 4096), -1.0, dtype=torch.bfloat16)
-    got = losses.sft(lp, torch.ones(1, 4096, dtype=torch.bool))
+    mask, weights = torch.ones(1, 4096, dtype=torch.bool), torch.tensor([1 / 4096])
+    got = losses.sft(lp, mask, weights)
     assert got.dtype == torch.float32 and got.item() == 1.0
+    b = {"lp": lp, "mask": mask, "adv": torch.ones(1)}
+    assert token_batch(b).logprobs_BT.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("normalize", NORMALIZE)
-def test_a_batch_with_nothing_to_train_has_loss_zero(name, normalize):
+def test_a_batch_with_nothing_to_train_has_loss_zero(name):
     lp = tensor([[-1.0, -2.0]]).requires_grad_(True)
-    batch = {
-        "lp": lp,
-        "old": lp.detach(),
-        "ref": lp.detach(),
-        "mask": torch.zeros(1, 2, dtype=torch.bool),
-        "adv": tensor([1.0]),
-    }
-    value = LOSSES[name][0](batch, normalize=normalize)
-    value.backward()
-    assert value.item() == 0.0 and (lp.grad == 0).all()
+    mask = torch.zeros(1, 2, dtype=torch.bool)
+    got = value(LOSSES[name][0], {"lp": lp, "ref": lp.detach(), "mask": mask, "adv": tensor([1.0])})
+    got.backward()
+    assert got.item() == 0.0 and (lp.grad == 0).all()
 
 
-@pytest.mark.parametrize("normalize", NORMALIZE)
-@pytest.mark.parametrize("name", LOSSES)
-@settings(max_examples=25, deadline=None)
-@given(batch=batches(), data=st.data())
-def test_a_row_of_weight_k_is_k_rows_and_weights_of_one_change_no_bit(name, normalize, batch, data):
-    fast, rows = LOSSES[name][0], len(batch["mask"])
-    counts = torch.tensor(
-        data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows)), dtype=torch.int64
-    )
-    repeated = {key: value.repeat_interleave(counts, 0) for key, value in batch.items()}
-    got = fast(batch, normalize=normalize, denominator=7.0, weights_B=counts.double())
-    want = fast(repeated, normalize=normalize, denominator=7.0)
-    assert got.item() == pytest.approx(want.item(), rel=1e-10, abs=1e-10)
-    ones = torch.ones(rows, dtype=torch.float64)
-    assert fast(batch, normalize=normalize, weights_B=ones).equal(fast(batch, normalize=normalize))
-
-
-def test_bad_arguments_are_named():
+def test_shapes_that_do_not_fit_and_a_missing_reference_are_named():
     b = batch_of_two()
-    lp, mask, adv = b["lp"], b["mask"], b["adv"]
-    with pytest.raises(ValueError, match=r"mask is torch\.float64"):
-        losses.sft(lp, mask.double())
     with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 2\)"):
-        losses.sft(lp, mask[:, :2])
-    with pytest.raises(ValueError, match=r"advantages have shape \(1,\) for 2 rows"):
-        losses.policy_gradient(lp, mask, adv[:1])
-    with pytest.raises(ValueError, match=r"weights have shape \(3,\) for 2 rows"):
-        losses.sft(lp, mask, weights_B=torch.ones(3))
-    with pytest.raises(ValueError, match="normalize is 'batch'"):
-        losses.sft(lp, mask, normalize="batch")  # type: ignore[arg-type]
-    for denominator in (0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match="denominator"):
-            losses.sft(lp, mask, denominator=denominator)
-    with pytest.raises(ValueError, match="gamma"):
-        losses.shaped(lp, mask, adv, gamma=0.0)
-    with pytest.raises(ValueError, match="tau"):
-        losses.opmd(lp, mask, adv, tau=-1.0)
-    with pytest.raises(ValueError, match="clip_low"):
-        losses.ppo_clip(lp, lp, mask, adv, clip_low=1.5)
+        token_batch(b | {"mask": b["mask"][:, :2]})
+    with pytest.raises(ValueError, match=r"advantages_B has shape \(1,\) for 2 rows"):
+        token_batch(b | {"adv": b["adv"][:1]})
+    with pytest.raises(ValueError, match=r"weights_B has shape \(3,\) for 2 rows"):
+        token_batch(b, weights_B=torch.ones(3))
+    with pytest.raises(ValueError, match="reference"):
+        losses.k3_kl(token_batch(b))

@@ -5,6 +5,8 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -173,76 +175,78 @@ def batch():
     def logprobs():
         return -3 * torch.rand(4, 5, generator=draw, dtype=torch.float64) - 0.01
 
-    return {
-        "logprobs_BT": logprobs().requires_grad_(True),
-        "old_logprobs_BT": logprobs(),
-        "mask_BT": torch.rand(4, 5, generator=draw) < 0.7,
-        "advantages_B": torch.tensor([3.0, -0.5, 0.0, 1.0], dtype=torch.float64),
-        "ref_logprobs_BT": logprobs(),
-        "is_distilled_B": torch.tensor([False, False, True, True]),
-    }
+    return losses.TokenBatch(
+        logprobs_BT=logprobs().requires_grad_(True),
+        old_logprobs_BT=logprobs(),
+        mask_BT=torch.rand(4, 5, generator=draw) < 0.7,
+        advantages_B=torch.tensor([3.0, -0.5, 0.0, 1.0], dtype=torch.float64),
+        weights_B=torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64),
+        distilled_B=torch.tensor([False, False, True, True]),
+        ref_logprobs_BT=logprobs(),
+    )
+
+
+def total(batch, loss, **options):
+    batch = batch.masked()
+    return batch.total(loss(batch, **options)[0]).item()
+
+
+def kl_of(batch):
+    batch = batch.masked()
+    return batch.total(losses.k3_kl(batch)).item()
+
+
+CLIP = {"clip_low": 0.2, "clip_high": 0.2}
 
 
 def test_each_algorithm_applies_the_papers_loss(batch):
-    lp, old, mask, adv, ref, distilled = batch.values()
-    kl = losses.k3_kl(lp, ref, mask)
-    grpo = losses.ppo_clip(lp, old, mask, adv) + 0.01 * kl
-    attempts, refined = mask & ~distilled[:, None], mask & distilled[:, None]
+    clip = partial(losses.ppo_clip, **CLIP)
+    grpo = total(batch, clip) + 0.01 * kl_of(batch)
+    gspo = total(batch, losses.gspo, clip_low=3e-4, clip_high=4e-4)
     want = {
-        "r3l": losses.policy_gradient(lp, mask, adv),
-        "raft": losses.policy_gradient(lp, mask, adv),
-        "opmd": losses.policy_gradient(lp, mask, adv) / 2,
+        "r3l": total(batch, losses.policy_gradient),
+        "raft": total(batch, losses.policy_gradient),
+        "opmd": total(batch, losses.policy_gradient) / 2,
         "grpo": grpo,
         "reflect_grpo": grpo,
-        "dapo": losses.ppo_clip(lp, old, mask, adv, clip_high=0.28, normalize="token"),
-        "gspo": losses.gspo(lp, old, mask, adv) + 0.01 * kl,
-        "critique_grpo": losses.ppo_clip(lp, old, attempts, adv) + losses.shaped(lp, refined, adv),
+        "dapo": total(batch, losses.ppo_clip, clip_low=0.2, clip_high=0.28),
+        "gspo": gspo + 0.01 * kl_of(batch),
+        "critique_grpo": total(batch, losses.refined, attempts=clip, gamma=0.1),
     }
     for name in NAMES:
         algorithm = get(name)
-        denominator = mask.sum().item() if algorithm.normalize == "token" else 4.0
-        got, parts = algorithm.loss(**batch, denominator=denominator)
-        assert got.item() == pytest.approx(want[name].item(), rel=1e-12), name
+        got, parts = algorithm.loss(batch)
+        assert got.item() == pytest.approx(want[name], rel=1e-12), name
         assert ("kl_reference" in parts) == algorithm.needs_reference
         assert all(type(value) is float for value in parts.values())
 
 
 def test_the_clip_the_kl_and_tau_of_a_baseline_are_settings(batch):
-    lp, old, mask, adv, ref, distilled = batch.values()
-
     def value(name, **settings):
         algorithm = get(name, **settings)
-        assert algorithm.needs_reference == (settings.get("kl_coef") != 0)
-        return algorithm.loss(**batch, denominator=4.0)[0].item()
+        assert algorithm.needs_reference == (settings["kl_coef"] != 0)
+        return algorithm.loss(batch)[0].item()
 
     clip = {"clip_low": 0.1, "clip_high": 0.5}
-    clipped = losses.ppo_clip(lp, old, mask, adv, **clip).item()
+    clipped = total(batch, losses.ppo_clip, **clip)
     assert value("grpo", kl_coef=0, **clip) == value("reflect_grpo", kl_coef=0, **clip) == clipped
-    kl = losses.k3_kl(lp, ref, mask).item()
-    assert value("grpo", kl_coef=0.5, **clip) == pytest.approx(clipped + 0.5 * kl)
-    sequence = losses.gspo(lp, old, mask, adv, **clip).item()
-    assert value("gspo", kl_coef=0.5, **clip) == pytest.approx(sequence + 0.5 * kl)
-    tokens = losses.ppo_clip(lp, old, mask, adv, normalize="token", denominator=4.0, **clip).item()
-    assert value("dapo", kl_coef=0, **clip) == tokens
-    attempts, refined = mask & ~distilled[:, None], mask & distilled[:, None]
-    mixed = losses.ppo_clip(lp, old, attempts, adv, **clip) + losses.shaped(lp, refined, adv)
-    assert value("critique_grpo", kl_coef=0, **clip) == pytest.approx(mixed.item())
-    opmd, _ = get("opmd", tau=3.0).loss(**batch, denominator=4.0)
-    assert opmd.item() == pytest.approx(losses.policy_gradient(lp, mask, adv).item() / 4)
-
-
-def test_token_means_are_one_setting(batch):
-    lp, _, mask, adv, *_ = batch.values()
-    got, _ = get(normalize="token").loss(**batch, denominator=mask.sum().item())
-    assert got.item() == losses.policy_gradient(lp, mask, adv, normalize="token").item()
+    assert value("grpo", kl_coef=0.5, **clip) == pytest.approx(clipped + 0.5 * kl_of(batch))
+    sequence = total(batch, losses.gspo, **clip)
+    assert value("gspo", kl_coef=0.5, **clip) == pytest.approx(sequence + 0.5 * kl_of(batch))
+    assert value("dapo", kl_coef=0, **clip) == clipped
+    attempts = partial(losses.ppo_clip, **clip)
+    mixed = total(batch, losses.refined, attempts=attempts, gamma=0.1)
+    assert value("critique_grpo", kl_coef=0, **clip) == pytest.approx(mixed)
+    opmd, _ = get("opmd", tau=3.0).loss(batch)
+    assert opmd.item() == pytest.approx(total(batch, losses.policy_gradient) / 4)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_and_parts_of_micro_batches_add_up(batch, name):
     algorithm = get(name)
-    whole, parts = algorithm.loss(**batch, denominator=7.0)
+    whole, parts = algorithm.loss(batch)
     halves = [
-        algorithm.loss(**{k: v[rows] for k, v in batch.items()}, denominator=7.0)
+        algorithm.loss(replace(batch, **{k: v[rows] for k, v in vars(batch).items()}))
         for rows in (slice(0, 1), slice(1, 4))
     ]
     assert sum(value for value, _ in halves).item() == pytest.approx(whole.item(), rel=1e-12)
@@ -250,19 +254,11 @@ def test_losses_and_parts_of_micro_batches_add_up(batch, name):
         assert sum(half[key] for _, half in halves) == pytest.approx(value, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_row_of_weight_two_is_that_row_twice(batch, name):
-    weights = torch.tensor([1, 2, 0, 2])
-    got, _ = get(name).loss(**batch, denominator=7.0, weights_B=weights.double())
-    twice = {key: value.repeat_interleave(weights, 0) for key, value in batch.items()}
-    want, _ = get(name).loss(**twice, denominator=7.0)
-    assert got.item() == pytest.approx(want.item(), rel=1e-12)
-
-
 def test_a_missing_reference_is_named(batch):
-    with pytest.raises(ValueError, match="grpo needs the reference"):
-        get("grpo").loss(**batch | {"ref_logprobs_BT": None}, denominator=4.0)
-    get("r3l").loss(**batch | {"ref_logprobs_BT": None}, denominator=4.0)
+    alone = replace(batch, ref_logprobs_BT=None)
+    with pytest.raises(ValueError, match="needs the reference"):
+        get("grpo").loss(alone)
+    get("r3l").loss(alone)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -343,22 +339,24 @@ def test_each_ablation_is_one_override():
 
 
 REINFORCE = """
-from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages
-from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration, score_loss
+from r3l.algorithms import advantages, losses
+from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration
 
 
 class ReinforceConfig(AlgorithmConfig):
     name: Literal["reinforce"] = Field("reinforce", description="algorithm")
 
     def build(self):
-        loss = partial(score_loss, name="policy_gradient", normalize="trajectory")
-        explored = Exploration(self.group_size)
-        return Algorithm(self.name, explored, estimator=advantages.centered, token_loss=loss)
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=advantages.centered,
+            token_loss=losses.policy_gradient,
+        )
 """
 USE = """
 from r3l.config import RunConfig, dump, load
