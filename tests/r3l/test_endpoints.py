@@ -16,7 +16,7 @@ from r3l.errors import UserError
         "ipc:///run/r3l/buffer.sock",
     ],
 )
-def test_addresses_of_services_are_taken_as_they_are(endpoint: str) -> None:
+def test_valid_addresses_are_returned_unchanged(endpoint: str) -> None:
     assert check_endpoint(endpoint, "buffer") == endpoint
 
 
@@ -41,7 +41,7 @@ def test_addresses_of_services_are_taken_as_they_are(endpoint: str) -> None:
         "ipc://" + "x" * 108,
     ],
 )
-def test_anything_else_is_refused_with_the_form_an_address_has(endpoint: str) -> None:
+def test_an_invalid_address_is_refused_with_the_valid_form(endpoint: str) -> None:
     with pytest.raises(UserError, match="must look like tcp://HOST:PORT") as refused:
         check_endpoint(endpoint, "buffer")
     assert str(refused.value).startswith(f"buffer {endpoint!r:.20}")
@@ -52,12 +52,12 @@ def test_anything_else_is_refused_with_the_form_an_address_has(endpoint: str) ->
     "bind",
     ["tcp://127.0.0.1:0", "tcp://localhost:*", "tcp://[::1]:65535", "ipc:///run/r3l/weights.sock"],
 )
-def test_services_listen_where_only_this_machine_connects(bind: str) -> None:
+def test_a_service_may_listen_on_loopback_without_keys(bind: str) -> None:
     assert check_bind(bind, "weights", encrypted=False) == bind
 
 
 @pytest.mark.parametrize("bind", ["tcp://*:5555", "tcp://0.0.0.0:5555", "tcp://node-3:5555"])
-def test_services_listen_to_others_only_with_keys(bind: str) -> None:
+def test_a_service_listens_to_other_machines_only_with_keys(bind: str) -> None:
     assert check_bind(bind, "weights", encrypted=True) == bind
     with pytest.raises(UserError, match="without --keys only loopback"):
         check_bind(bind, "weights", encrypted=False)
@@ -67,7 +67,7 @@ def test_services_listen_to_others_only_with_keys(bind: str) -> None:
     "bind",
     ["", "nonsense", "tcp://127.0.0.1", "tcp://127.0.0.1:-4", "tcp://127.0.0.1:99999", "tcp://:5"],
 )
-def test_services_listen_nowhere_else(bind: str) -> None:
+def test_an_invalid_bind_address_is_refused(bind: str) -> None:
     with pytest.raises(UserError, match=r"must look like tcp://127\.0\.0\.1:PORT") as refused:
         check_bind(bind, "weights", encrypted=True)
     assert "\n" not in str(refused.value)

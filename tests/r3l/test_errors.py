@@ -30,5 +30,5 @@ def test_every_error_is_also_a_standard_exception():
 
 
 @pytest.mark.parametrize("values", [{}, {"error": "Mystery"}, {"error": 5, "facts": [1]}])
-def test_an_error_nobody_knows_is_still_an_error(values):
+def test_an_unknown_error_is_read_as_the_general_one(values):
     assert type(from_wire(values)) is R3LError

@@ -67,7 +67,7 @@ def _run(program: str, environment: dict[str, str]) -> int:
     return int(done.stdout)
 
 
-def test_blocks_freed_between_others_are_given_back_where_memory_is_steady() -> None:
+def test_steady_memory_returns_freed_blocks_to_the_system() -> None:
     assert _held_mib(STEADY_MEMORY) < 20
     assert _held_mib({"MALLOC_MMAP_THRESHOLD_": str(32 << 20)}) > 150
 
@@ -76,11 +76,11 @@ def test_blocks_freed_between_others_are_given_back_where_memory_is_steady() -> 
     not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(),
     reason="this system has no huge pages for the asking",
 )
-def test_large_blocks_are_made_of_few_pages() -> None:
+def test_large_blocks_are_allocated_in_large_pages() -> None:
     assert _run(COUNT_FAULTS, STEADY_MEMORY) < 10_000
     plain = STEADY_MEMORY | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
     assert _run(COUNT_FAULTS, plain) > 50_000 or "[always]" in HUGE_PAGES.read_text()
 
 
-def test_a_frozen_heap_is_left_out_of_collections_until_it_is_frozen_anew() -> None:
+def test_garbage_collections_leave_a_frozen_heap_out() -> None:
     assert _run(FREEZE, {}) < 1000

@@ -122,7 +122,7 @@ def test_the_growing_sequence_is_the_full_template_on_every_turn(
 
 
 @GOOD
-def test_guidance_follows_an_observation_and_the_reply_is_invited_after_it(template: str) -> None:
+def test_guidance_follows_an_observation_and_the_reply_follows_guidance(template: str) -> None:
     tokenizer = tokenizer_for(template)
     chat = ChatFormat(tokenizer)
     text = tokenizer.decode([*chat.guidance("try the left one"), *chat.prompt_ids])
@@ -144,7 +144,7 @@ def test_a_template_that_forgets_earlier_reasoning_is_refused_or_kept_on_request
     assert tokenizer.decode(kept.turn("user", "x")) == "\n<|im_start|>user\nx<|im_end|>\n"
 
 
-def test_a_template_that_moves_what_was_said_is_refused_with_the_place() -> None:
+def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_place() -> None:
     with pytest.raises(UserError, match=r"changes earlier turns.*at turn 1 .*instead of"):
         ChatFormat(tokenizer_for(WANDERING), earlier_reasoning="keep")
 
@@ -174,7 +174,7 @@ class RandomPolicy:
 
 
 @GOOD
-def test_sampled_tokens_stay_as_they_are_whatever_their_text_would_become(template: str) -> None:
+def test_sampled_tokens_are_kept_however_their_text_would_be_encoded(template: str) -> None:
     tokenizer = tokenizer_for(template)
     policy = RandomPolicy(ChatFormat(tokenizer), len(tokenizer))
     env = Corridor("abcdefgh")

@@ -13,7 +13,7 @@ from r3l.rollout.prompts import Prompts, attempt_log
 from r3l.rollout.reflection import FIELDS, Reflection, json_schema, parse
 
 
-def test_steps_are_numbered_alike_in_the_log_the_prompt_and_the_spans(make_trajectory):
+def test_log_prompt_and_spans_number_the_steps_alike(make_trajectory):
     attempt = make_trajectory([2, 3, 1, 4])
     _, user = Prompts().reflection(attempt)
     logged = [int(k) for k in re.findall(r"^step (\d+) does", user, re.MULTILINE)]
@@ -33,7 +33,7 @@ def test_steps_are_numbered_alike_in_the_log_the_prompt_and_the_spans(make_traje
         parse(json.dumps(reply | {"retry_from_step": int(high) + 1}), attempt.num_steps)
 
 
-def test_the_log_shows_what_was_seen_before_each_step_and_last(make_trajectory):
+def test_the_log_shows_the_observation_before_each_step_and_the_last_one(make_trajectory):
     assert attempt_log(make_trajectory([1, 1])).splitlines() == [
         "step 0 sees: observation 0",
         "step 0 does: action 0",
@@ -56,7 +56,7 @@ def test_guidance_holds_the_diagnosis_and_the_advice():
     assert "None" not in bare and "{" not in bare
 
 
-def test_braces_in_what_an_attempt_or_a_reflection_says_are_no_placeholders(make_trajectory):
+def test_braces_in_attempts_and_reflections_are_not_placeholders(make_trajectory):
     attempt = replace(make_trajectory([1], reward=0.5), actions=("print {reward} {last_step}",))
     assert "step 0 does: print {reward} {last_step}\n" in Prompts().reflection(attempt)[1]
     thought = Reflection("s", "{improvement_suggestion}", "failure", "go", 0)

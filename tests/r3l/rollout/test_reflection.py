@@ -83,7 +83,7 @@ def test_a_missing_field_is_a_cause(field):
     assert cause_of(json.dumps({k: v for k, v in GOOD.items() if k != field})) == "missing_field"
 
 
-def test_every_cause_has_its_text():
+def test_each_unusable_text_has_its_cause():
     assert cause_of("") == "not_json"
     assert cause_of("I would take the lamp earlier.") == "not_json"
     assert cause_of("[1, 2]") == "not_json"
@@ -99,7 +99,7 @@ def test_every_cause_has_its_text():
 
 @pytest.mark.parametrize("pivot", [3, -1, 99, True, False, "1", 1.0, 1.5, [1], {"a": 1}, 10**30])
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_pivot_that_is_no_step_is_a_cause_whatever_the_outcome(pivot, outcome):
+def test_a_pivot_that_is_not_a_step_is_a_cause_whatever_the_outcome(pivot, outcome):
     text = changed(retry_from_step=pivot, trajectory_outcome=outcome)
     assert cause_of(text) == "bad_pivot"
 
@@ -145,13 +145,15 @@ def test_any_text_parses_or_gives_a_cause(text):
     cause_of(text)
 
 
-def test_a_lone_surrogate_becomes_text_that_can_be_encoded():
+def test_a_lone_surrogate_is_replaced_by_text_that_can_be_encoded():
     text = json.dumps(GOOD).replace("Took", "\\ud800")
     parse(text, 3).root_cause_analysis.encode("utf-8")  # type: ignore[union-attr]
 
 
 @given(reflections, st.integers(1, 7))
-def test_the_trigger_is_section_two_three(values, num_steps):
+def test_a_retry_is_triggered_by_an_improvable_outcome_with_a_pivot_inside_the_attempt(
+    values, num_steps
+):
     pivot = values["retry_from_step"]
     try:
         triggered = parse(json.dumps(values), num_steps).triggers_retry(num_steps)
@@ -176,7 +178,7 @@ def test_an_attempt_without_steps_is_refused(num_steps):
         json_schema(num_steps)
 
 
-def test_the_schema_says_what_parse_accepts():
+def test_the_schema_and_the_parser_accept_the_same():
     schema = json_schema(3)
     assert list(schema["properties"]) == list(GOOD) == schema["required"]
     assert schema["additionalProperties"] is False

@@ -1,0 +1,68 @@
+"""Groups explored in a corridor, by a policy that opens the second door only if it is advised."""
+
+import asyncio
+import json
+from typing import Any
+
+from r3l.config import load
+from r3l.records import SlotResult, Task
+from r3l.rollout.group import explore_group
+from tests.r3l.fakes import Corridor, ScriptedPolicy
+
+TASK = Task("corridor/0", "corridor", seed=7)
+
+
+def reflection(outcome: str = "failure", step: int | None = 1, advice: str = "say b") -> str:
+    return json.dumps(
+        {
+            "trajectory_summary": "tried",
+            "root_cause_analysis": "wrong",
+            "trajectory_outcome": outcome,
+            "improvement_suggestion": advice,
+            "retry_from_step": step,
+        }
+    )
+
+
+def learner_of_advice(thought: str = reflection()) -> ScriptedPolicy:
+    """Answers "x" at door 1 unless advised; reflects with `thought`."""
+
+    def reply(prompt: str) -> str:
+        if "You review one attempt" in prompt:
+            return thought
+        door = int(prompt.rpartition("door ")[2].split()[0])
+        right = "abc"[door]
+        return right if door != 1 or "say b" in prompt else "x"
+
+    return ScriptedPolicy(reply)
+
+
+def explore(policy: ScriptedPolicy, *overrides: str, **more: Any) -> list[SlotResult]:
+    config = load(None, ["algorithm.group_size=2", *overrides])
+    make = more.pop("make_env", Corridor)
+    return asyncio.run(explore_group(TASK, policy, make, config, **more))
+
+
+def by_slot(results: list[SlotResult]) -> dict[tuple[str, int], SlotResult]:
+    return {(r.role, r.slot): r for r in results}
+
+
+class Faulty(Corridor):
+    """Answers one call with something an environment must not say."""
+
+    def __init__(self, call: str, answer: Any) -> None:
+        super().__init__()
+        self.fault = call, answer
+
+    def __getattribute__(self, name: str) -> Any:
+        own = super().__getattribute__
+        if name in ("reset", "step", "close") and own("fault")[0] == name:
+            answer = own("fault")[1]
+
+            def faulty(*_: Any, **__: Any) -> Any:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+            return faulty
+        return own(name)

@@ -1,0 +1,155 @@
+"""One attempt: its tokens, its rewards, and going back to a step of another one."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from r3l.errors import ReplayDiverged
+from r3l.records import Task
+from tests.r3l.fakes import Corridor, ScriptedPolicy
+from tests.r3l.rollout.fakes import by_slot, explore, learner_of_advice, reflection
+
+
+def test_a_distilled_trajectory_has_the_tokens_of_an_unguided_conversation() -> None:
+    policy = learner_of_advice()
+    retry = by_slot(explore(policy))["distilled", 0].trajectory
+    assert retry is not None
+    chat = policy.chat
+    expected = list(chat.open("Answer.", retry.observations[0]))
+    for k, action in enumerate(retry.actions):
+        expected += [*chat.prompt_ids, *chat.tokenizer.encode(action), chat.end_id]
+        if k + 1 < retry.num_steps:
+            expected += chat.turn("user", retry.observations[k + 1])
+    assert retry.token_ids.tolist() == expected
+
+
+def test_guidance_follows_the_untouched_prefix_as_a_system_message() -> None:
+    policy = learner_of_advice()
+    base = by_slot(explore(policy))["base", 0].trajectory
+    assert base is not None
+    guided = next(p for p in policy.prompts if "say b" in p and "You review" not in p)
+    prefix_end = int(base.step_spans[1, 0]) - len(policy.chat.prompt_ids)
+    prefix = policy.chat.tokenizer.decode(base.token_ids[:prefix_end].tolist())
+    assert guided.startswith(prefix + "<|im_start|>system\n")
+
+
+def test_a_pivot_of_zero_puts_the_guidance_into_the_system_prompt() -> None:
+    policy = learner_of_advice(reflection(step=0))
+    retry = by_slot(explore(policy))["distilled", 0].trajectory
+    assert retry is not None and retry.pivot == 0 and retry.actions == ("a", "b", "c")
+    guided = next(p for p in policy.prompts if "say b" in p and "You review" not in p)
+    assert guided.startswith("<|im_start|>system\nAnswer.\nAdvice")
+    assert guided.count("<|im_start|>system") == 1
+
+
+def test_a_world_that_replays_differently_fails_the_slot_by_name() -> None:
+    class Drifting(Corridor):
+        calls = 0
+
+        def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+            super().reset(**kwargs)
+            Drifting.calls += 1
+            return f"door 0 visit {Drifting.calls}", {}
+
+    slots = by_slot(explore(learner_of_advice(), make_env=Drifting))
+    assert slots["distilled", 0].status == "failed"
+    assert slots["distilled", 0].cause == "replay_diverged"
+
+
+def test_a_snapshot_is_used_instead_of_a_replay() -> None:
+    worlds: list[Corridor] = []
+
+    def make() -> Corridor:
+        worlds.append(Corridor(snapshots=True))
+        return worlds[-1]
+
+    slots = by_slot(explore(learner_of_advice(), make_env=make))
+    assert slots["distilled", 0].trajectory is not None
+    # Three steps of the base attempt, two of the retry, none replayed.
+    assert sum(w.steps_taken for w in worlds) == 3 + 2
+    assert all(w.closed == 1 for w in worlds)
+
+
+def test_a_full_context_ends_the_attempt_with_its_cause() -> None:
+    policy = learner_of_advice()
+    whole = by_slot(explore(policy))["base", 0].trajectory
+    assert whole is not None
+    small = learner_of_advice(reflection("success", None))
+    small.context_length = int(whole.step_spans[1, 0])
+    short = by_slot(explore(small, "algorithm.reflect=false"))["base", 0].trajectory
+    assert short is not None and (short.finish, short.num_steps) == ("context_overflow", 1)
+
+
+def test_a_diverging_replay_names_the_step_that_differs() -> None:
+    from r3l.rollout.attempt import restore
+
+    base = by_slot(explore(learner_of_advice()))["base", 0].trajectory
+    assert base is not None
+    with pytest.raises(ReplayDiverged, match="observation 0 differs"):
+        asyncio.run(restore(Corridor(), Task("t", "corridor", seed=8), base, 1))
+
+
+def test_rewards_are_recorded_in_units_of_the_success_threshold() -> None:
+    def make() -> Corridor:
+        env = Corridor()
+        env.spec = replace(env.spec, success_threshold=0.5)
+        return env
+
+    trajectory = by_slot(explore(learner_of_advice(), make_env=make))["distilled", 0].trajectory
+    assert trajectory is not None and trajectory.reward == 2.0
+
+
+class Scored(Corridor):
+    """Every door rightly opened earns `points`, at once."""
+
+    points = 0.25
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, _, done, truncated, info = super().step(action)
+        right = self.given[-1] == self.answers[len(self.given) - 1]
+        return observation, self.points * right, done, truncated, info
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_the_reward_of_a_retry_includes_the_reward_of_its_prefix(snapshots: bool) -> None:
+    slots = by_slot(explore(learner_of_advice(), make_env=lambda: Scored(snapshots=snapshots)))
+    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    assert base is not None and retry is not None and retry.pivot == 1
+    assert (base.reward, retry.reward) == (0.5, 0.75)
+
+
+def test_small_rewards_add_up_to_a_full_success_and_not_to_a_rounding_error() -> None:
+    class Tenths(Scored):
+        points = 0.1
+
+        def __init__(self) -> None:
+            super().__init__("aaaaaaaaaa")
+
+    policy = ScriptedPolicy(lambda prompt: "a")
+    base = by_slot(explore(policy, "algorithm=raft", make_env=Tenths))["base", 0].trajectory
+    assert sum([0.1] * 10) < 1.0
+    assert base is not None and base.num_steps == 10 and base.reward == 1.0
+
+
+def test_a_retry_too_long_for_the_context_fails_its_slot_and_keeps_the_reflection() -> None:
+    policy = learner_of_advice(reflection(advice="say b " + "at length " * 300))
+    policy.context_length = 3000
+    result = by_slot(explore(policy))["distilled", 0]
+    assert (result.status, result.cause) == ("failed", "context_overflow")
+    assert result.reflection is not None and result.reflection.pivot == 1
+
+
+def test_a_fault_that_an_attempt_survives_is_named_in_its_record() -> None:
+    class Troubled(Corridor):
+        def step(self, action: str) -> Any:
+            *answer, _ = super().step(action)
+            return *answer, {"fault": "scorer_ValueError" if action == "x" else ""}
+
+    slots = by_slot(explore(learner_of_advice(), make_env=Troubled))
+    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    assert (
+        base is not None and base.faults.count("scorer_ValueError") == base.actions.count("x") > 0
+    )
+    assert retry is not None and retry.faults == ()

@@ -1,0 +1,65 @@
+"""Answers of an environment, checked: each fault fails its slot with a cause."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from r3l.errors import EnvironmentFailed
+from r3l.rollout.env_calls import fault_in, guarded, read_step
+from tests.r3l.fakes import Corridor
+from tests.r3l.rollout.fakes import Faulty, by_slot, explore, learner_of_advice
+
+
+def test_a_world_that_raises_fails_its_slots_and_nothing_else() -> None:
+    class Broken(Corridor):
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            raise OSError("power cut")
+
+    slots = by_slot(explore(learner_of_advice(), make_env=Broken))
+    assert slots["base", 0].cause == "environment_OSError"
+    assert slots["distilled", 0].cause == "no_base"
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "cause"),
+    [
+        ("reset", (7, {}), "bad_observation"),
+        ("reset", "text alone", "bad_reset"),
+        ("reset", ValueError("no such task"), "environment_ValueError"),
+        ("step", (None, 0.0, False, False, {}), "bad_observation"),
+        ("step", ("on", float("nan"), False, False, {}), "bad_reward"),
+        ("step", ("on", "much", False, False, {}), "bad_reward"),
+        ("step", ("on", 10**400, False, False, {}), "bad_reward"),
+        ("step", ("on", 1e100, False, False, {}), "bad_reward"),  # ten of them
+        ("step", ("on", 0.0, True, {}), "bad_step"),
+    ],
+)
+def test_a_wrong_answer_of_the_environment_fails_the_slot_with_a_cause(
+    call: str, answer: Any, cause: str
+) -> None:
+    slots = by_slot(explore(learner_of_advice(), make_env=lambda: Faulty(call, answer)))
+    assert slots["base", 0].status == "failed" and slots["base", 0].cause == cause
+    assert slots["distilled", 0].cause == "no_base"
+
+
+def test_a_call_may_answer_at_once_or_later_and_what_it_raises_gets_a_cause() -> None:
+    async def later() -> int:
+        return 7
+
+    async def lost() -> int:
+        raise EnvironmentFailed("gone", cause="environment_crash")
+
+    assert asyncio.run(guarded(lambda: 7)) == asyncio.run(guarded(later)) == 7
+    for call, cause in (
+        (lambda: 1 / 0, "environment_ZeroDivisionError"),
+        (lost, "environment_crash"),
+    ):
+        with pytest.raises(EnvironmentFailed) as caught:
+            asyncio.run(guarded(call))
+        assert caught.value.cause == cause
+
+
+def test_a_fault_is_named_by_text_and_an_info_that_is_not_a_mapping_is_empty() -> None:
+    assert read_step("world", ("on", True, 0, 1, None)) == ("on", 1.0, False, True, {})
+    assert (fault_in({"fault": "slow"}), fault_in({}), fault_in({"fault": 3})) == ("slow", "", "")

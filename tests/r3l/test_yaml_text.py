@@ -1,0 +1,30 @@
+"""YAML of settings: what it stands for, and what is refused."""
+
+import pytest
+
+from r3l.config import load
+from r3l.errors import UserError
+from r3l.yaml_text import parse, write
+
+
+def test_a_number_may_have_an_exponent_without_a_point_and_a_text_that_looks_so_stays_text():
+    values = parse("{lr: 1e-5, rate: 2E3, name: '1e5', of: 1e5-x}", "config")
+    assert values == {"lr": 1e-5, "rate": 2e3, "name": "1e5", "of": "1e5-x"}
+    assert parse(write(values), "config") == values
+    assert load(None, ["learner.lr=1e-5"]).learner.lr == 1e-5
+
+
+def test_a_repeated_key_is_refused_by_name():
+    with pytest.raises(UserError, match=r"^config run.yaml: not YAML \(learner stands twice"):
+        parse("learner:\n  lr: 1\nseed: 1\nlearner:\n  steps: 2\n", "config run.yaml")
+    assert parse("a: {x: 1}\nb: {x: 2}", "config") == {"a": {"x": 1}, "b": {"x": 2}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [1", "!!python/object:os.system {}", "2024-99-99", "1" * 5000, "[" * 3000, "&a {x: *a}"],
+)
+def test_text_that_is_not_plain_yaml_is_refused_in_one_line(text):
+    with pytest.raises(UserError, match=r"^config: not YAML ") as caught:
+        parse(text, "config")
+    assert "\n" not in str(caught.value)
