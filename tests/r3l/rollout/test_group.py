@@ -123,9 +123,7 @@ def test_seeds_are_fixed_by_the_group_and_differ_between_its_parts() -> None:
     assert not set(seeds) & {p.seed for p in other.asked}
 
 
-def test_an_environment_that_fails_to_start_fails_the_slot_and_one_that_fails_to_close_does_not() -> (
-    None
-):
+def test_a_slot_fails_if_its_environment_cannot_start_but_not_if_it_cannot_close() -> None:
     def make() -> Corridor:
         raise OSError("no display")
 
