@@ -1,6 +1,6 @@
-"""What an environment offers, and where its tasks come from.
+"""The environment protocol, and the sources of its tasks.
 
-Only `TextEnv` is required; its docstring names what else is found by attribute.
+Only `TextEnv` is required; its docstring lists the optional attributes.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ class TextEnv(Environment, Protocol):
     """A text environment: one attempt at a time, in Gymnasium's shape.
 
     `reset(seed=…, options=…)` returns (observation, info), `step(action)` returns (observation,
-    reward, terminated, truncated, info); observations and actions are text. `reset` alone puts
-    everything back: an instance plays many attempts. `spec` declares the rest
+    reward, terminated, truncated, info); observations and actions are text. `reset` alone restores
+    the initial state: an instance plays many attempts. `spec` declares the rest
     (`r3l.rollout.interfaces.EnvSpec`).
 
     Optional methods, found by attribute:
-    `snapshot() -> bytes`, `restore(bytes)`: the whole state of the attempt, and back to it;
-    `feedback() -> str`: a closing remark on the finished attempt;
-    `demonstration() -> list[str]`: actions that succeed from where `reset` left off.
-    Optional in `info`: `admissible`, the actions that are understood now; `fault`, the name of
-    trouble that a step met and that ends nothing, which is counted.
+
+    - `snapshot() -> bytes`, `restore(bytes)`: save and restore the whole state of the attempt;
+    - `feedback() -> str`: a closing remark on the finished attempt;
+    - `demonstration() -> list[str]`: actions that succeed from where `reset` left off.
+
+    Optional in `info`: `admissible`, the actions that are understood now; `fault`, the name of an
+    error of the environment that does not end the attempt and is counted.
 
     Optional on the class:
-    `task_source(**options) -> TaskSource`, else tasks are endless seeds;
-    `in_process = True`: too quick and too tame for a worker process of its own
-    (envs.isolation.pool).
+
+    - `task_source(**options) -> TaskSource`; without it every seed is a task;
+    - `in_process = True`: quick and safe enough to run inside the actor (envs.isolation.pool).
     """
 
 
 @dataclass(frozen=True)
 class Skill:
-    """How well a demonstrator plays.
+    """The skill of a demonstrator.
 
-    `withheld`: rules of the world it does not know, it guesses there; `mistakes` and `waste`:
+    `withheld`: number of rules that it does not know and guesses; `mistakes` and `waste`:
     probabilities per step of a wrong answer and of a step that does nothing.
     """
 
@@ -60,38 +62,39 @@ class Skill:
 
 
 ORACLE = Skill()
-"""Knows everything, never errs."""
+"""A demonstrator that knows every rule and makes no mistakes."""
 
 
 @runtime_checkable
 class Demonstrating(TextEnv, Protocol):
-    """An environment that can show how it is played: enough to warm a policy up."""
+    """An environment with a demonstrator, as a warm start needs."""
 
     def snapshot(self) -> bytes:
         """The whole state of the attempt."""
 
     def restore(self, state: bytes) -> None:
-        """Go back to a state that `snapshot` returned."""
+        """Return to a state that `snapshot` returned."""
 
     def feedback(self) -> str:
         """A closing remark on the finished attempt."""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """The demonstrator's next action; it believes `advice` (a reflection's suggestion)."""
+        """The demonstrator's next action; it follows `advice` (a reflection's suggestion)."""
 
     def reflection(self) -> dict[str, Any]:
-        """A teacher's reflection on the finished attempt: the five fields of ALGORITHM §2.2."""
+        """A teacher's reflection on the finished attempt: the five fields of
+        r3l.rollout.reflection.FIELDS."""
 
     def vocabulary(self) -> Iterable[str]:
-        """Texts that together hold every word the world says or understands."""
+        """Texts that together hold every word that the world says or understands."""
 
     def practice(self) -> list[dict[str, Any]]:
-        """Options of the variants of this world that lessons are taken from, as often as they
-        stand here: harder than the world itself in what must be read rather than known."""
+        """Options of the variants of this world that lessons are taken from, in these proportions:
+        harder than the world itself in what must be read instead of known."""
 
 
 class TaskSource(Protocol):
-    """Where the tasks of an environment come from."""
+    """A source of an environment's tasks."""
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
         """At most `count` tasks of a split; the same arguments give the same tasks, and a task's
@@ -100,13 +103,13 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class SeededTasks:
-    """Endless tasks of an environment whose reset seed makes the task; splits never meet."""
+    """Endless tasks of an environment whose reset seed makes the task; splits share no seed."""
 
     env: str
     options: dict[str, Any] = field(default_factory=dict)
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split, as run seed `seed` counts them.
+        """Tasks `start` to `start + count` of a split, in the order of run seed `seed`.
 
         Raises UserError for an unknown split.
         """
@@ -121,13 +124,13 @@ class SeededTasks:
 
 @dataclass(frozen=True)
 class ListedTasks:
-    """A finite list of tasks per split. A seed is one order of them, so that the first `count`
-    of a list sorted by kind are of every kind."""
+    """A finite list of tasks per split. Each seed is one order of them, so that the first `count`
+    tasks of a list sorted by kind include every kind."""
 
     listed: Mapping[Split, Sequence[Task]]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` in the order of `seed`; fewer where the list ends.
+        """Tasks `start` to `start + count` in the order of `seed`; fewer if the list ends.
 
         Raises UserError for an unknown split.
         """
@@ -138,8 +141,8 @@ class ListedTasks:
 
 
 def split_of(what: str) -> Split:
-    """The split that owns an instance, by a hash of its content: a tenth is for evaluation, a
-    tenth for warm-up. Generators that ask here never pose one instance in two splits."""
+    """The split that owns an instance, by a hash of its content: a tenth is for evaluation, a tenth
+    for warm-up. Generators that use it never pose one instance in two splits."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
 

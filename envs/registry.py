@@ -1,8 +1,8 @@
-"""The environments one can name; each is imported when it is first used.
+"""The environments by name; each is imported when it is first used.
 
-workshop                 a line of ENVIRONMENTS
-gym:FrozenLake-v1        a family (a line of FAMILIES) and what it calls its member
-path/to/file.py:Class    a class of the user's own
+workshop                 an entry of ENVIRONMENTS
+gym:FrozenLake-v1        a family (an entry of FAMILIES) and the name of its member
+path/to/file.py:Class    the user's own class
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def make(name: str, **options: Any) -> TextEnv:
     if not isinstance(env, Environment):
         raise UserError(
             f"env {name}: not a text environment; it needs spec, reset, step and close "
-            "(envs.TextEnv; envs.testing.check_env says more)"
+            "(see envs.TextEnv; envs.testing.check_env checks it)"
         )
     if not isinstance(env.spec, EnvSpec):
         raise UserError(f"env {name}: its spec is a {type(env.spec).__name__}, not an EnvSpec")
@@ -69,14 +69,14 @@ def make(name: str, **options: Any) -> TextEnv:
 
 
 def try_out(name: str, options: Mapping[str, Any]) -> None:
-    """Make an environment and close it. Raises UserError where either fails."""
+    """Make an environment and close it. Raises UserError if either fails."""
     env = make(name, **options)
     with _named(name, "its close"):
         env.close()
 
 
 def task_source(name: str, **options: Any) -> TaskSource:
-    """The tasks of an environment: its class's own `task_source`, else endless seeds.
+    """The tasks of an environment: its class's own `task_source`, or else endless seeds.
 
     Raises UserError as `make` does.
     """
@@ -93,22 +93,24 @@ def task_source(name: str, **options: Any) -> TaskSource:
 def tasks(
     name: str, options: Mapping[str, Any], split: Split, count: int, seed: int = 0
 ) -> list[Task]:
-    """At most `count` tasks of a split, whose data are not looked at for none. Raises UserError
-    where there are none at all."""
+    """At most `count` tasks of a split; for a count of 0 its data are not read. Raises UserError if
+    there are none at all."""
     if not count:
         return []
     source = task_source(name, **options)
     with _named(name, "its task source"):
         found = source.tasks(split, count, seed)
         if not all(isinstance(task, Task) for task in found):
-            raise UserError(f"env {name}: its task source gave what is no envs.Task")
+            raise UserError(
+                f"env {name}: its task source returned an object that is not an envs.Task"
+            )
     if not found:
-        raise UserError(f"env {name}: its {split} split holds no tasks; check env.options")
+        raise UserError(f"env {name}: its {split} split has no tasks; check env.options")
     return found
 
 
 def in_process(name: str) -> bool:
-    """Whether an environment is quick and tame enough to run inside the actor."""
+    """Whether an environment declares that it can run inside the actor."""
     if _is_path(name):
         return False
     kind = _load(name)
@@ -128,7 +130,7 @@ def _check_options(name: str, kind: Callable[..., Any], options: Mapping[str, An
 
 
 def _load(name: str) -> Any:
-    """The class behind a name, or for a member of a family the class with its first argument."""
+    """The class of a name, or for a member of a family the class with its first argument."""
     if _is_path(name):
         return _user_class(name)
     family, colon, member = name.partition(":")
@@ -150,16 +152,16 @@ def _is_path(name: str) -> bool:
 
 
 def _user_class(name: str) -> Any:
-    """The class `path/to/file.py:Class`; the file's folder joins the end of the import path."""
+    """The class `path/to/file.py:Class`; the file's folder is appended to the import path."""
     file, _, attribute = name.rpartition(":")
     path = Path(file).expanduser().resolve()
     if not path.is_file():
-        raise UserError(f"env {name}: there is no file {path}")
+        raise UserError(f"env {name}: file {path} does not exist")
     module_name = f"r3l_user_{path.stem}"
     module = sys.modules.get(module_name)
     if module is None or getattr(module, "__file__", None) != str(path):
         spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None and spec.loader is not None  # it is a .py file
+        assert spec is not None and spec.loader is not None  # a .py file has both
         if str(path.parent) not in sys.path:
             sys.path.append(str(path.parent))
         sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
@@ -176,7 +178,8 @@ def _user_class(name: str) -> Any:
 
 @contextmanager
 def _named(name: str, what: str) -> Iterator[None]:
-    """Whatever a user's code raises, sys.exit() too, is a UserError that says whose it is."""
+    """Turn any exception of a user's code, SystemExit too, into a UserError that names the
+    environment."""
     try:
         yield
     except UserError:

@@ -1,5 +1,5 @@
-"""What an environment needs from outside: packages, programs, data. Each absence is one line
-that says what to do."""
+"""Checks of an environment's packages, programs and data; each error says in one line what to
+do."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def program(env: str, name: str, install: str) -> None:
 
 
 def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Path:
-    """The data folder a user names. Raises UserError that says how to get it.
+    """The data folder a user names. Raises UserError, which says how to get it.
 
-    `holds`: what must lie in the folder; `get`: what to do where there is none.
+    `holds`: a file that the folder must contain; `get`: what to do if there is none.
     """
     if not value:
-        raise UserError(f"env {env}: needs its data folder, option {option}; {get}")
+        raise UserError(f"env {env}: needs a data folder, option {option}; {get}")
     path = Path(value).expanduser().resolve()
     if not (path / holds).exists():
-        raise UserError(f"env {env}: {option} {path} holds no {holds}; {get}")
+        raise UserError(f"env {env}: {option} {path} does not contain {holds}; {get}")
     return path
 
 
 def installed(env: str, module: str, extra: str) -> None:
-    """As `package`, without importing it."""
+    """The check of `package`, without importing it."""
     if find_spec(module) is None:
         raise UserError(f"env {env}: needs the package {module}; pip install 'r3l[{extra}]'")

@@ -1,11 +1,11 @@
-"""Conformance: does an environment keep the promises that exploring and going back rely on?
+"""Conformance checks of an environment: what exploration and retries rely on.
 
     check_env("path/to/file.py:Class")            # raises AssertionError: seed, step, what
     check_env(my_env, seeds=range(10))
 
 Checked at every seed: types, the same seed and actions give the same lines (twice in a row, and
-interleaved with another instance), a snapshot goes on as the original did, nonsense is answered
-in words, a demonstration succeeds within the step limit, closing ends what was started.
+interleaved with another instance), a snapshot continues as the original did, nonsense is answered
+in words, a demonstration succeeds within the step limit, close ends every started process.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from r3l.rollout.prompts import Prompts
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")
 
 CLOSE_S = 10.0
-"""Time that what an environment started may take to end after close(), seconds."""
+"""Limit for the processes of an environment to end after close(), seconds."""
 
 
 @dataclass
 class Played:
-    """One attempt as it was seen: `replies[k]` is (observation, reward, terminated, truncated)
-    after `actions[k]`."""
+    """One recorded attempt: `replies[k]` is (observation, reward, terminated, truncated) after
+    `actions[k]`."""
 
     first: str
     actions: list[str] = field(default_factory=list)
@@ -54,9 +54,9 @@ def check_env(
 ) -> None:
     """Check an environment, by registry name or path (made with `options`) or an instance.
 
-    A name is checked on one of its training tasks per seed and with two instances side by side;
-    an instance by `reset(seed=seed)`. At most `max_steps` steps are played per attempt.
-    Raises AssertionError that names the seed and the step.
+    A name is checked on one of its training tasks per seed and with two instances; an instance by
+    `reset(seed=seed)`. At most `max_steps` steps are played per attempt. Raises AssertionError with
+    the seed and the step.
     """
     made = options or {}
     before = {p.pid for p in psutil.Process().children(recursive=True)}
@@ -89,7 +89,7 @@ def check_task(
 
 
 class _Check:
-    """All checks at one seed; `other` is a second instance, where one can be made."""
+    """All checks at one seed; `other` is a second instance, if one can be made."""
 
     def __init__(
         self, env: TextEnv, seed: int, task: Task, max_steps: int, other: TextEnv | None = None
@@ -152,7 +152,8 @@ class _Check:
         self.call(lambda: Prompts(spec.prompts))
 
     def _explored(self) -> Played:
-        """A random attempt: admissible actions, else those of the demonstration, some nonsense."""
+        """A random attempt: admissible actions, or else those of the demonstration, and some
+        nonsense."""
         rng, env = random.Random(self.seed), self.env
         played = self.reset(env)
         shown = self._shown()
@@ -172,7 +173,7 @@ class _Check:
         actions = self.call(demonstration)
         texts = isinstance(actions, list) and all(isinstance(a, str) for a in actions)
         assert texts, self.says(f"demonstration {actions!r} is no list of texts")
-        again = self.reset(self.env).first  # showing it must not have played it
+        again = self.reset(self.env).first  # a demonstration must not change the state
         assert isinstance(again, str)
         return list(actions)
 
@@ -184,7 +185,8 @@ class _Check:
             self._same_reply(played, again, how)
 
     def _interleaved(self, played: Played) -> None:
-        """A second instance plays the same while the first one plays nonsense in between."""
+        """A second instance plays the same actions while the first one plays nonsense in
+        between."""
         if self.other is None:
             return
         how, rng = "another instance, interleaved", random.Random(self.seed + 1)

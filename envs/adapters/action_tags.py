@@ -1,4 +1,4 @@
-"""How a language model says what it does: one action between tags, thoughts before it."""
+"""The action in a response: one action between tags, thoughts before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TAGGED = re.compile(r"<action>\s*(.*?)\s*(?:</action>|$)", re.DOTALL)
 
 def action_in(response: str) -> str | None:
     """The last tagged action of a response, on one line; without tags a response of one line is
-    the action itself. None where there is neither."""
+    the action itself. None if there is neither."""
     tagged = _TAGGED.findall(response)
     action = tagged[-1] if tagged else response
     lines = [line for line in action.splitlines() if line.strip()]

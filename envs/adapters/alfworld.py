@@ -1,8 +1,8 @@
 """ALFWorld: household tasks in text (MIT; its planner fast-downward is GPL-3, and not used in
 play). `pip install 'r3l[alfworld]'`, and the data: `alfworld-download`.
 
-A step is one command; reward is 1 for the task done. The commands a game understands are read
-from the game: releases of the data word them differently.
+A step is one command; the reward is 1 when the task is done. The commands that a game understands
+are read from the game, because releases of the data word them differently.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ EVAL_SPLITS = ("valid_unseen", "valid_seen")
 class AlfWorld:
     """The games of a data folder: `data`, by default $ALFWORLD_DATA.
 
-    `eval_split`: valid_unseen or valid_seen; `admissible`: append the commands that are possible
-    to every observation; `max_steps`: limit of commands.
+    `eval_split`: valid_unseen or valid_seen; `admissible`: append the possible commands to every
+    observation; `max_steps`: limit of commands.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class AlfWorld:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the game `options["game"]`, a path in the data folder; without it, one of
+        """Start the game `options["game"]`, a path in the data folder, or else the game of
         `seed`."""
         chosen = (options or {}).get("game") or self._game_of(seed)
         if self.game is None or chosen != self.file:
@@ -114,7 +114,7 @@ class AlfWorld:
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
 
         if not file.is_file():
-            raise EnvironmentFailed(f"alfworld: no game {file}", cause="no_game")
+            raise EnvironmentFailed(f"alfworld: game {file} does not exist", cause="no_game")
         shown = ("feedback", "won", "score", "admissible_commands", "command_templates")
         infos = self.library.EnvInfos(**dict.fromkeys(shown, True))
         return self.library.start(str(file), infos, wrappers=[AlfredDemangler()])
@@ -132,10 +132,10 @@ class AlfWorld:
 
 
 def _commands(state: Any) -> str:
-    """The commands this game understands, with PLACE and THING for names."""
+    """The commands that this game understands, with PLACE and THING as names."""
     said = set()
     for template in state.command_templates:
-        if "outer" not in template:  # receptacles that can be carried: not in the games played
+        if "outer" not in template:  # movable receptacles are in none of the games played
             named = re.sub(r"\[.*?\]|\{r\}", "PLACE", template)
             said.add(re.sub(r"\{\w+\}", "THING", named))
     return f"Commands: {', '.join(sorted(said))}."
@@ -159,13 +159,13 @@ def _checked_split(name: str) -> str:
 
 
 def _games(root: Path, folder: str) -> list[Task]:
-    """The games upstream plays too: solvable ones, without movable receptacles and slices."""
+    """The games that upstream plays: solvable, without movable receptacles and slices."""
     tasks: list[Task] = []
     for file in sorted((root / folder).rglob("game.tw-pddl")):
         kind, trial = file.parts[-3:-1]
         if "movable" in kind or "Sliced" in kind:
             continue
-        # A file without the mark has a goal that cannot be reached, and does not load.
+        # A file without this key has an unreachable goal and does not load.
         if json.loads(file.read_text(encoding="utf-8")).get("solvable") is True:
             family = kind.partition("-")[0]
             options = {"game": str(file.relative_to(root)), "family": family}

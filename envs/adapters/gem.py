@@ -1,7 +1,7 @@
 """GEM environments by id, `gem:game:GuessTheNumber-v0-easy` (Apache-2.0). `pip install 'r3l[gem]'`.
 
-A step is one answer, in the format the environment asks for. Its question and answer sets come
-from Hugging Face and need the network; its games do not.
+A step is one answer, in the format the environment asks for. Question sets come from Hugging Face
+and need the network; games do not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from r3l.rollout.interfaces import EnvSpec
 
 
 class Gem:
-    """The environment `env_id`; `make` goes to its constructor, `max_steps` limits answers."""
+    """The environment `env_id`. `make`: its constructor's arguments; `max_steps`: limit of
+    answers."""
 
     def __init__(
         self, env_id: str, *, max_steps: int = 50, make: dict[str, Any] | None = None
@@ -47,6 +48,6 @@ class Gem:
         return text, float(reward), bool(terminated), bool(truncated), {}
 
     def close(self) -> None:
-        """Let the environment close what it holds, if it does."""
+        """Close the environment, if it has a close method."""
         if (close := getattr(self.env, "close", None)) is not None:
             close()

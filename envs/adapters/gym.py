@@ -1,7 +1,7 @@
 """Gymnasium environments by id, `gym:FrozenLake-v1` (Farama, MIT). `pip install 'r3l[gym]'`.
 
-Text spaces pass through. Otherwise a discrete action is said by name or number, and the
-observation is what the environment renders as text, or the observation as Python writes it.
+Text spaces are passed through. A discrete action is given by its name or number; its observation is
+the text that the environment renders, or else the observation's repr.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ _COLOURED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)
 
 
 class Gymnasium:
-    """The registered environment `env_id`, which may be `module:Id`; `make` goes to its
-    constructor.
+    """The registered environment `env_id`, which may be `module:Id`; `make`: its constructor's
+    arguments.
 
-    `prompt`: what the policy is told about it; `actions`: names of numbered actions, in order;
-    `max_steps`: limit of steps, 0 for the registered one; `success_threshold`: total reward of a
-    full success.
+    `prompt`: the system prompt; `actions`: names of numbered actions, in order; `max_steps`: limit
+    of steps, 0 for the registered one; `success_threshold`: total reward of a full success.
     """
 
     def __init__(
@@ -54,8 +53,8 @@ class Gymnasium:
         self.numbered = isinstance(self.env.action_space, spaces.Discrete)
         if not self.numbered and not isinstance(self.env.action_space, spaces.Text):
             raise UserError(
-                f"env gym:{env_id}: its actions are {self.env.action_space}; r3l plays text and "
-                "discrete actions"
+                f"env gym:{env_id}: action space {self.env.action_space} is not supported; it must "
+                "be text or discrete"
             )
         self.reads_text = isinstance(self.env.observation_space, spaces.Text)
         self.actions = _names(env_id, self.env.action_space, actions) if self.numbered else {}
@@ -71,7 +70,7 @@ class Gymnasium:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start anew from `seed`."""
+        """Start an attempt from `seed`."""
         observation, _ = self.env.reset(seed=seed, options=options or None)
         return self._text(observation), self._info()
 
@@ -93,7 +92,7 @@ class Gymnasium:
         return text, float(reward), bool(terminated), bool(truncated), self._info()
 
     def close(self) -> None:
-        """Close the environment; again does nothing."""
+        """Close the environment; a second call does nothing."""
         self.env.close()
 
     def _text(self, observation: Any) -> str:
@@ -114,7 +113,7 @@ class Gymnasium:
 
 
 def _rendered(library: Any, env_id: str, make: dict[str, Any]) -> dict[str, Any]:
-    """Constructor arguments that also ask for text rendering, where the environment offers it."""
+    """Constructor arguments, with text rendering if the environment offers it."""
     probe = library.make(env_id, **make)
     offers = "ansi" in (probe.metadata.get("render_modes") or ())
     probe.close()
@@ -122,7 +121,7 @@ def _rendered(library: Any, env_id: str, make: dict[str, Any]) -> dict[str, Any]
 
 
 def _names(env_id: str, space: Any, given: list[str] | None) -> dict[str, int]:
-    """What may be said for each action: its name, if it has one, and its number."""
+    """The words for each action: its name, if it has one, and its number."""
     name = env_id.rpartition(":")[2].rpartition("/")[2].rpartition("-v")[0]
     names = given or NAMES.get(re.sub(r"\d+x\d+$", "", name), "").split()
     if names and len(names) != space.n:

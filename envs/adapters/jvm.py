@@ -1,8 +1,8 @@
 """One Java virtual machine for many environments of a process, through py4j.
 
-Calls take turns: objects of one machine share state, and calls from two threads at once corrupt
-it silently. A machine that dies or stops answering is killed; its users fail by name and the
-next one starts another.
+Calls take turns: objects of one machine share state, and simultaneous calls from two threads
+corrupt it silently. A machine that dies or stops answering is killed; its users fail with a named
+cause, and the next user starts another one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 INSTALL_JAVA = "apt-get install default-jre-headless"
 OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-"""Without hashCode=2 listings follow identity hashes, which differ from run to run: then one
-replay in three does not give the same lines."""
+"""Without hashCode=2 listings follow identity hashes, which differ from run to run, and one replay
+in three gives other lines."""
 _shared: dict[tuple[Any, ...], Jvm] = {}
 _sharing = threading.Lock()
 
@@ -38,7 +38,7 @@ class Jvm:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self.env, self.timeout_s, self.users = env, timeout_s, 0
         self.lost, self.lock = "", threading.Lock()
-        # ScienceWorld's jar writes a file into the folder it runs in.
+        # ScienceWorld's jar writes a file into its working directory.
         self.scratch = tempfile.TemporaryDirectory(prefix="r3l-jvm-", ignore_cleanup_errors=True)
         port, token, self.process = py4j.launch_gateway(
             classpath=classpath,
@@ -54,10 +54,10 @@ class Jvm:
         self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Do something with objects of the machine, alone.
+        """Run `call` on the machine's objects, with no other call at the same time.
 
-        Raises EnvironmentFailed with cause jvm_died or jvm_hung (both for good: the machine is
-        killed), or jvm_error for a Java exception.
+        Raises EnvironmentFailed with cause jvm_died or jvm_hung (final: the machine is killed), or
+        jvm_error for a Java exception.
         """
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
@@ -82,7 +82,7 @@ class Jvm:
             self.process.kill()
         self.process.wait()
         if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # nothing was left to be written
+            with contextlib.suppress(BrokenPipeError):  # the process has ended
                 self.process.stdin.close()
         self.scratch.cleanup()
 
@@ -97,13 +97,14 @@ class Jvm:
     def _alive(self) -> None:
         if self.lost:
             why = f"did not answer for {self.timeout_s:g} s" if self.lost == "hung" else self.lost
-            raise EnvironmentFailed(f"{self.env}: its Java machine {why}", cause=f"jvm_{self.lost}")
+            raise EnvironmentFailed(f"{self.env}: the Java machine {why}", cause=f"jvm_{self.lost}")
 
 
 def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float) -> Jvm:
-    """The process's machine for these settings, started if there is none; release it after use.
+    """This process's machine for these settings, started if there is none; call `release` after
+    use.
 
-    Raises UserError where Java or py4j is missing.
+    Raises UserError if Java or py4j is missing.
     """
     key = (env, tuple(classpath), heap_mib, timeout_s)
     with _sharing:
@@ -115,7 +116,7 @@ def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float)
 
 
 def release(jvm: Jvm) -> None:
-    """Give a machine back; the last user ends it."""
+    """Release a machine; the last user's release ends it."""
     with _sharing:
         jvm.users -= 1
         if jvm.users == 0:
@@ -125,6 +126,6 @@ def release(jvm: Jvm) -> None:
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """py4j reports every failed call on the root logger, again and again; the error it raises
-    says it all."""
+    """Logging filter without py4j, which repeats every failed call on the root logger; the raised
+    error has all of it."""
     return "/py4j/" not in record.pathname

@@ -28,16 +28,16 @@ SYSTEM = (
     + HOW_TO_ANSWER.format(example="open door to kitchen")
 )
 REFUSED = ("reset task",)
-"""Actions that would start the task anew and keep its score."""
+"""Actions that would restart the task and keep its score."""
 
 
 class ScienceWorld:
-    """One of 30 tasks in one of its variations.
+    """ScienceWorld: 30 tasks, each in many variations.
 
-    `tasks`: only these, by name; `simplification`: upstream's, comma separated; `eval_split`:
-    test or dev; `max_steps`: steps of every task, 0 for half as many again as its longest gold
-    path, at least 30; `heap_mib`: memory of the Java machine; `timeout_s`: longest call to it,
-    less than env.step_s so that a hung machine is told from a hung worker.
+    `tasks`: the names of those to play; `simplification`: upstream's, comma separated;
+    `eval_split`: test or dev; `max_steps`: step limit of every task, 0 for 1.5 times its longest
+    gold path and at least 30; `heap_mib`: memory of the Java machine; `timeout_s`: longest call to
+    it, less than env.step_s, so that a hung machine and a hung worker have different causes.
     """
 
     def __init__(
@@ -109,21 +109,21 @@ class ScienceWorld:
         return f"The score is {round(100 * self.score)} of 100."
 
     def demonstration(self) -> list[str]:
-        """Upstream's gold path: up to 178 actions; finding it takes up to half a minute."""
+        """Upstream's gold path, up to 178 actions; computing it takes up to half a minute."""
         assert self.loaded is not None, "reset first"
         task, variation, _ = self.loaded
         self._load(task, variation, gold=True)
         return list(self._call(lambda server: list(server.getGoldActionSequence())))
 
     def close(self) -> None:
-        """Leave the Java machine; the last environment of the process ends it."""
+        """Release the Java machine; the last environment of the process ends it."""
         self.server, self.loaded = None, None
         if self.jvm is not None:
             machine, self.jvm = self.jvm, None
             jvm.release(machine)
 
     def _load(self, task: str, variation: int, *, gold: bool = False) -> None:
-        """Put a task at its beginning. A running machine that was lost is replaced."""
+        """Load a task from its beginning; a machine that died is replaced."""
         if self.jvm is None or self.jvm.lost:
             self.close()
             self.jvm = jvm.acquire("scienceworld", [self.jar], self.heap_mib, self.timeout_s)

@@ -1,5 +1,5 @@
-"""ScienceWorld's tasks, as the jar of scienceworld 1.2.3 holds them
-(tests/envs/adapters/test_scienceworld.py compares)."""
+"""ScienceWorld's tasks in the jar of scienceworld 1.2.3 (compared by
+tests/envs/adapters/test_scienceworld.py)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ use-thermometer 270 135 135 22
 
 
 class Sizes(NamedTuple):
-    """Variations per split; they are numbered through: train, then dev, then test."""
+    """Variations per split; numbers run through train, then dev, then test."""
 
     train: int
     dev: int
@@ -51,4 +51,4 @@ class Sizes(NamedTuple):
 _ROWS = [line.split() for line in _TABLE.split("\n") if line]
 SPLITS = {name: Sizes(int(a), int(b), int(c)) for name, a, b, c, _ in _ROWS}
 LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
-"""Step limit of each task: half as many again as the gold path needs, at least 30."""
+"""Step limit of each task: 1.5 times its gold path, at least 30."""

@@ -1,8 +1,8 @@
 """TextArena's one-player games by id, `textarena:Mastermind-v0` (MIT).
 `pip install 'r3l[textarena]'`.
 
-A step is one answer, in the format the game asks for; the game says what is wrong with it.
-Games draw from Python's global random stream: each attempt here has a stream of its own.
+A step is one answer in the format that the game asks for; the game says what is wrong with it.
+Games draw from Python's global random generator, so each attempt gets its own state of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 class TextArena:
-    """The one-player game `env_id`; `make` goes to its constructor, `max_steps` limits answers."""
+    """The one-player game `env_id`. `make`: its constructor's arguments; `max_steps`: limit of
+    answers."""
 
     def __init__(
         self, env_id: str, *, max_steps: int = 50, make: dict[str, Any] | None = None
@@ -29,19 +30,21 @@ class TextArena:
         library = requirements.package(name, "textarena", "textarena")
         self.stream = random.Random(0).getstate()
         try:
-            # The raw game hands out what is new; the others repeat the whole conversation.
+            # The raw game returns new messages only; its wrappers repeat the whole conversation.
             self.env = self._private(lambda: library.make(f"{env_id}-raw", **(make or {})))
         except ValueError as error:
             raise UserError(f"env {name}: {' '.join(str(error).split())[:200]}") from None
         try:
             self._start(0)
         except AssertionError as error:
-            raise UserError(f"env {name}: r3l plays one-player games ({error})") from None
+            raise UserError(
+                f"env {name}: not a one-player game ({error}); choose another"
+            ) from None
         self.spec = EnvSpec(
             name=name,
             system_prompt="You play a game alone. Answer in the format that the game asks for.",
             max_steps=max_steps,
-            thread_safe=False,  # the stream they draw from belongs to the process
+            thread_safe=False,  # the random generator belongs to the process
             sessions=16,
             feedback="causal",
             data_license="MIT",
@@ -57,7 +60,7 @@ class TextArena:
         return self._new(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Answer; the game's reward comes with its end."""
+        """Give one answer; the game's reward comes at its end."""
         done, _ = self._private(lambda: self.env.step(action))
         text = self._new()
         if not done:
@@ -78,7 +81,7 @@ class TextArena:
         self._private(lambda: self.env.reset(num_players=1, seed=seed))
 
     def _new(self) -> str:
-        """What the game said since the last time, without the player's own words."""
+        """The game's messages since the last call, without the player's own."""
         _, messages = self._private(self.env.get_observation)
         said = [text for sender, text, *_ in messages if sender == -1]
         return "\n".join(said).strip() or "Nothing is said."

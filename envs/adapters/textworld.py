@@ -1,7 +1,7 @@
 """TextWorld: generated text adventures (Microsoft, MIT). `pip install 'r3l[textworld]'`.
 
-A step is one command. Reward is the share of the game's points earned by it. Games are made
-from the task's seed and kept in a cache; or they are the user's own compiled games.
+A step is one command. The reward is the share of the game's points that the step earned. Games are
+generated from the task's seed and cached, or are the user's own compiled games.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ META = frozenset(
     "brief superbrief normal long short version verify recording replay record full fullscore "
     "about credits pronouns nouns".split()
 )
-"""Verbs that talk to the interpreter and not to the game: `save` writes a file."""
+"""Verbs for the interpreter instead of the game; `save` would write a file."""
 LONGEST_COMMAND = 200  # characters; the interpreter cuts longer lines
 SUFFIXES = (".z8", ".ulx")
 _STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
 
 
 class TextWorld:
-    """A generated game per seed: `rooms`, `objects` and `quest` (commands to win) size it, or
-    `challenge` (such as tw-simple) with its `settings` does; `games` is a folder of compiled
-    games instead (train/ and eval/ in it). `max_steps`: limit of commands."""
+    """A generated game per seed, sized by `rooms`, `objects` and `quest` (commands to win), or by a
+    `challenge` (such as tw-simple) with its `settings`. `games`: a folder of compiled games to play
+    instead (train/ and eval/ in it). `max_steps`: limit of commands."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class TextWorld:
         return text, reward, bool(done), False, {} if done else self._info()
 
     def feedback(self) -> str:
-        """How it ended, in points."""
+        """The points reached."""
         state = self.state
         how = "The game was won." if state.won else "The game was lost." if state.lost else ""
         return f"{how} {state.score or 0} of {state.max_score} points.".strip()
@@ -138,7 +138,7 @@ class TextWorld:
         return {"admissible": [c for c in commands if not _refusal(c)]}
 
     def _generated(self, seed: int) -> Path:
-        """The compiled game of a seed; made once, whoever asks, then read from the cache."""
+        """The compiled game of a seed, generated once and then read from the cache."""
         shape = [self.rooms, self.objects, self.quest, self.challenge, self.settings]
         key = hashlib.sha256(json.dumps([self.library.__version__, *shape]).encode()).hexdigest()
         file = self.cache / key[:16] / f"{seed}.z8"
@@ -186,7 +186,7 @@ def _games_in(folder: str) -> ListedTasks:
 
 
 def _refusal(command: str | None) -> str:
-    """Why a command does not reach the interpreter; "" where it may."""
+    """Why a command is not passed to the interpreter; "" if it is."""
     if command is None:
         return NO_ACTION
     if len(command) > LONGEST_COMMAND or not command.isprintable():
@@ -199,7 +199,7 @@ def _refusal(command: str | None) -> str:
 
 
 def _clean(text: str) -> str:
-    """What the game says, without banner and status line."""
+    """The game's text without banner and status line."""
     banner = text.rfind("$$")
     if banner >= 0:
         text = text[banner:].partition("\n")[2]

@@ -1,9 +1,9 @@
 """WebShop: shopping on a simulated web site (Yao et al. 2022, arXiv:2207.01206; code MIT).
 `pip install 'r3l[webshop]'`, and a checkout of princeton-nlp/WebShop with its data.
 
-A step is one action: search[words], where the page has a search bar, or click[something on the
-page]. Reward comes with the purchase, which ends the attempt: upstream's score, 0 to 1, for kind
-of product, attributes, options and price.
+A step is one action: search[words] on a page with a search bar, or click[something on the page].
+The purchase ends the attempt and earns upstream's score, 0 to 1, for kind of product, attributes,
+options and price.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ PROMPTS = {
 }
 EVAL_SPLITS = ("test", "dev")
 LONGEST = 4000
-"""Characters of a page that are shown."""
+"""Length limit of a page that is shown, characters."""
 PAGES = 5
-"""Pages of results: upstream shows 50 products, ten a page."""
+"""Pages of results: upstream shows 50 products, ten per page."""
 _ACTION = re.compile(r"(search|click)\s*\[(.*)\]", re.IGNORECASE | re.DOTALL)
 _SEPARATOR = "[SEP]"
 _NOT_KEPT = ("goal", "asins", "actions", "verbose_info")
@@ -53,7 +53,7 @@ class WebShop:
     `products`: how many of the checkout's products, 0 for all; `goals`: synthetic or human;
     `eval_split`: test or dev; `admissible`: list what can be clicked under every page;
     `max_steps`: limit of actions; `search`: lucene (upstream's index) or bm25 (our own), `nouns`:
-    spacy or words (a plain rule for the nouns that the score compares), both by default auto,
+    spacy or words (a plain rule for the nouns that the score compares); auto, their default, takes
     what is installed.
     """
 
@@ -97,8 +97,8 @@ class WebShop:
         nouns: str = "auto",
         **_: Any,
     ) -> TaskSource:
-        """Every goal once: test for evaluation (or dev), the others but these for training."""
-        # search and nouns change no goal, but what is missing for them must be said in time
+        """Every goal once: test (or dev) for evaluation, the goals of neither for training."""
+        # search and nouns change no goal, but missing packages must be reported early
         kinds = webshop_site.categories(Settings(checkout, products, goals, search, nouns))
         test, dev, train = splits(len(kinds))
         held = test if _checked_split(eval_split) == "test" else dev
@@ -112,13 +112,14 @@ class WebShop:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Enter the shop with the goal number `options["goal"]`, else a training goal of
+        """Enter the shop with the goal `options["goal"]`, or else with the training goal of
         `seed`."""
         train = splits(len(self.server.goals))[2]
         goal = int((options or {}).get("goal", train[seed % len(train)]))
         if not 0 <= goal < len(self.server.goals):
             raise EnvironmentFailed(
-                f"webshop: no goal {goal}, there are {len(self.server.goals)}", cause="no_goal"
+                f"webshop: goal {goal} does not exist; there are {len(self.server.goals)}",
+                cause="no_goal",
             )
         self._forget()
         with seeded():
@@ -142,7 +143,7 @@ class WebShop:
         return self.feedback(), self.score, True, False, {}
 
     def feedback(self) -> str:
-        """What was bought, and its score."""
+        """The product bought and its score."""
         if self.score < 0:
             return "Nothing was bought."
         bought = f"You bought {self._session['asin'].lower()}"
@@ -150,8 +151,8 @@ class WebShop:
         return f"{bought}{f' with {chosen}' if chosen else ''}. The score is {self._percent()}."
 
     def demonstration(self) -> list[str]:
-        """Look for the goal's product by its name, choose the options, buy; empty where that
-        does not earn the full score."""
+        """Search for the goal's product by its name, choose the options, buy; empty if that does
+        not earn the full score."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -170,7 +171,7 @@ class WebShop:
         return whole if earned >= 1.0 and len(whole) <= self.spec.max_steps else []
 
     def snapshot(self) -> bytes:
-        """Where the visit stands, as JSON; the goal itself is chosen by `reset`."""
+        """The state of the visit as JSON; the goal itself is chosen by `reset`."""
         kept = {k: v for k, v in self._session.items() if k not in _NOT_KEPT}
         kept |= {"asins": sorted(self._session["asins"])}
         browser = self.visitor.browser
@@ -179,7 +180,7 @@ class WebShop:
         return json.dumps(state).encode()
 
     def restore(self, state: bytes) -> None:
-        """Go back to a snapshot taken since the goal was chosen."""
+        """Return to a snapshot of the same goal."""
         browser = self.visitor.browser
         browser.current_url, browser.page_source, self.score, counts, kept = json.loads(state)
         self._session.pop("verbose_info", None)
@@ -188,7 +189,7 @@ class WebShop:
         self._look()
 
     def close(self) -> None:
-        """Leave the shop; it stays open for the process's other attempts."""
+        """End the session; the shop stays open for the process's other attempts."""
         self._forget()
 
     @property
@@ -197,11 +198,12 @@ class WebShop:
         return session
 
     def _forget(self) -> None:
-        """Upstream keeps every session for ever."""
+        """Delete the session, which upstream would keep."""
         self.server.user_sessions.pop(self.visitor.session, None)
 
     def _understood(self, action: str) -> tuple[str, str]:
-        """("search", words), ("click", the page's name for it) or ("problem", what is wrong)."""
+        """The parsed action: ("search", words), ("click", the page's name for it) or ("problem",
+        what is wrong)."""
         command = action_in(action)
         if command is None:
             return "problem", NO_ACTION
@@ -218,10 +220,10 @@ class WebShop:
         return ("search", words) if words else ("problem", "A search needs words.")
 
     def _look(self) -> None:
-        """Take in what can be done on the page."""
+        """Read which actions the page offers."""
         found = self.visitor.get_available_actions()
         self.can_search = bool(found["has_search_bar"])
-        # the button of the search bar does nothing by itself
+        # a click on the search button does nothing by itself
         self.clicks = {_plain(n): n for n in found["clickables"] if _plain(n) not in ("", "search")}
 
     def _page(self) -> str:
@@ -256,8 +258,8 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range, range]:
-    """(test, dev, train) of so many goals, as upstream divides them: the first 500, the next
-    1,000, the rest; where there are fewer than 5,000, a tenth, a fifth, the rest."""
+    """(test, dev, train) ranges of `count` goals, as upstream divides them: the first 500, the next
+    1,000, the rest; of fewer than 5,000 goals a tenth, a fifth, the rest."""
     test = min(500, -(-count // 10))
     dev = min(1000, count // 5)
     return range(test), range(test, test + dev), range(test + dev, count)
@@ -275,11 +277,11 @@ def _checked_split(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A name as it is compared: lower case, single spaces."""
+    """A name in the form that is compared: lower case, single spaces."""
     return " ".join(text.lower().split())
 
 
 def _searchable(text: str) -> str:
-    """Words for the search bar; in angle brackets upstream takes orders, such as <r> for random
-    products."""
+    """Words for the search bar, without angle brackets: upstream reads those as commands, such as
+    <r> for random products."""
     return " ".join(re.sub(r"[<>\[\]]", " ", text.lower()).split())

@@ -1,7 +1,7 @@
-"""What stands in for WebShop's Lucene index and for its spaCy model where they are missing.
+"""Replacements for WebShop's Lucene index and spaCy model, used if those are missing.
 
-The index is built of the same text that upstream indexes, and ranks by Lucene's BM25 with
-Pyserini's constants, Porter stems and Lucene's stop words; ties keep the catalogue's order.
+The index holds the text that upstream indexes and ranks by Lucene's BM25 with Pyserini's constants,
+Porter stems and Lucene's stop words; ties keep the catalogue's order.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
     "there these they this to was will with"
 ).split()
-"""Lucene's, for English."""
+"""Lucene's stop words for English."""
 OTHER_WORDS = frozenset(
     "a an the and or nor but if of on in to at by for from with without into onto over under up "
     "off out is are was be been it its this that these those your our my his her their you we "
     "not no all any each more most very can will just only also new great best easy soft".split()
 )
-"""Words of product names that are no nouns."""
+"""Words of product names that are not nouns."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,25 @@ class Document:
     asin: str
 
     def raw(self) -> str:
-        """As upstream stores it: JSON with the product's number."""
+        """The document as upstream stores it: JSON with the product's number."""
         return json.dumps({"id": self.asin})
 
 
 class Bm25Index:
-    """Products found by words, with the two methods of Pyserini's LuceneSearcher that WebShop
+    """A BM25 index of products, with the two methods of Pyserini's LuceneSearcher that WebShop
     calls. Empty until `build`."""
 
     def __init__(self) -> None:
         self.library = requirements.package("webshop", "bm25s", "webshop")
-        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it turns on debugging itself
+        logging.getLogger("bm25s").setLevel(
+            logging.WARNING
+        )  # importing it switches debug logging on
         self.stemmer = requirements.package("webshop", "Stemmer", "webshop").Stemmer("porter")
         self.asins: list[str] = []
         self.ranking: Any = None
 
     def build(self, products: Sequence[dict[str, Any]]) -> None:
-        """Index products as WebShop has loaded them."""
+        """Index the products that WebShop has loaded."""
         self.asins = [product["asin"] for product in products]
         words = self._words([_contents(product) for product in products])
         if any(words):
@@ -96,7 +98,7 @@ class Bm25Index:
 
 
 def _contents(product: dict[str, Any]) -> str:
-    """What of a product can be searched for: title, description, first bullet point, options."""
+    """The searchable text of a product: title, description, first bullet point, options."""
     options = ", and ".join(f"{name}: {', '.join(of)}" for name, of in product["options"].items())
     first = next(iter(product["BulletPoints"]), "")
     return " ".join([product["Title"], product["Description"] or "", first or "", options]).lower()
@@ -104,14 +106,14 @@ def _contents(product: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Word:
-    """A word and its part of speech, as spaCy's tokens have them."""
+    """A word and its part of speech, with the attributes of a spaCy token."""
 
     text: str
     pos_: str
 
 
 def parts_of_speech(text: str) -> list[Word]:
-    """Words of a product's name: nouns, but for numbers and OTHER_WORDS."""
+    """The words of a product's name; all are nouns except numbers and OTHER_WORDS."""
     return [
         Word(word, "X" if word.lower() in OTHER_WORDS or word[0].isdigit() else "NOUN")
         for word in re.findall(r"\w[\w'-]*", text)

@@ -1,11 +1,11 @@
-"""The shop of a WebShop checkout: upstream's own code, loaded beside ours and seeded.
+"""The shop of a WebShop checkout: upstream's own code, loaded next to ours and seeded.
 
     checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages) ─► one per process
                      │ imports                                                     and settings
                      └─ gym, torch: never needed; pyserini, spacy: replaced where missing
 
-Upstream draws prices and price limits from the global generator while it starts: without a seed
-the same goal number is another task in every process.
+Upstream draws prices and price limits from the global random generator while it starts; without a
+seed the same goal number would be another task in every process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PACKAGE = "web_agent_site"
 CODE = Path(PACKAGE) / "envs" / "web_agent_text_env.py"
 GET = "clone princeton-nlp/WebShop and run ./setup.sh -d small in it, or set WEBSHOP to its folder"
 SEED = 233
-"""The seed with which upstream shuffles its goals."""
+"""Upstream's seed for shuffling its goals."""
 INDEXES = {100: "indexes_100", 1000: "indexes_1k", 100_000: "indexes_100k", 0: "indexes"}
 """Upstream's Lucene indexes, by the number of products in them; 0: all."""
 MODELS = ("en_core_web_sm", "en_core_web_lg")
@@ -48,7 +48,7 @@ START_S = 1800.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Which shop. `checkout`: upstream's folder; `products`: how many, 0 for all; `goals`:
+    """Settings of a shop. `checkout`: upstream's folder; `products`: how many, 0 for all; `goals`:
     synthetic or human; `search`: auto, lucene or bm25; `nouns`: auto, spacy or words."""
 
     checkout: str
@@ -76,8 +76,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Site:
-    """A shop that is open. `code`: upstream's module; `server`: its SimServer; `index`: ours,
-    where upstream's is missing."""
+    """An open shop. `code`: upstream's module; `server`: its SimServer; `index`: ours, if
+    upstream's is missing."""
 
     code: Any
     server: Any
@@ -94,7 +94,7 @@ class Site:
 
 
 def folder(checkout: str) -> Path:
-    """The user's checkout. Raises UserError that says how to get one."""
+    """The user's checkout. Raises UserError, which says how to get one."""
     given = checkout or os.environ.get("WEBSHOP", "")
     return requirements.folder("webshop", "checkout", given, str(CODE), GET)
 
@@ -125,14 +125,14 @@ def _start(settings: Settings) -> Site:
             human_goals=int(settings.goals == "human"),
         )
     if not server.goals:
-        raise UserError(f"env webshop: {root} holds no {settings.goals} goals")
+        raise UserError(f"env webshop: {root} has no {settings.goals} goals; check its data files")
     return Site(code, server, index)
 
 
 @lru_cache(maxsize=2)
 def categories(settings: Settings) -> tuple[str, ...]:
-    """The category of every goal, in the shop's order. The shop is opened in a process of its
-    own, since whoever lists tasks needs nothing else of it. Raises UserError."""
+    """The category of every goal, in the shop's order. The shop is opened in a separate process,
+    because listing tasks needs nothing else of it. Raises UserError."""
     folder(settings.checkout)
     command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -151,7 +151,8 @@ def categories(settings: Settings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """The global generator, which upstream draws from, at SEED; afterwards where it was."""
+    """Seed the global random generator, which upstream draws from, with SEED; restore its state
+    afterwards."""
     state = random.getstate()
     random.seed(SEED)
     try:
@@ -162,7 +163,7 @@ def seeded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without upstream's progress bars on standard error."""
+    """Suppress upstream's progress bars on standard error."""
     with contextlib.redirect_stderr(io.StringIO()):
         yield
 
@@ -187,16 +188,15 @@ def _noun_backend(settings: Settings) -> str:
 
 
 def _chosen(option: str, asked: str, real: str, fallback: str, missing: str) -> str:
-    """`real`, or `fallback` where something is missing. Raises UserError where `real` was
-    asked for."""
+    """`real`, or `fallback` if something is missing. Raises UserError if `real` was asked for."""
     if asked == real and missing:
         raise UserError(
-            f"env webshop: option {option}={real} needs {missing}; see WebShop's README, or "
-            f"choose {option}={fallback}"
+            f"env webshop: option {option}={real} needs {missing}; install it as "
+            f"WebShop's README says, or choose {option}={fallback}"
         )
     if asked == "auto" and missing:
         log.warning(
-            "webshop: %s=%s for want of %s; scores are not comparable with published ones",
+            "webshop: %s=%s because %s is missing; scores are not comparable with published ones",
             *(option, fallback, missing),
         )
     return fallback if missing else asked if asked != "auto" else real
@@ -210,8 +210,8 @@ def _check_data(root: Path, file: Path) -> None:
 
 
 def _load(root: Path, search: str, nouns: str) -> tuple[Any, Any]:
-    """Upstream's module, past the __init__ beside it, which wants a browser driver, and its
-    settings. Its package, and what stands in for its imports, are there only while it loads."""
+    """Upstream's module and its settings, loaded without its package's __init__, which needs a
+    browser driver. The package and the replacements of its imports exist only while it loads."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),
         "torch": _module("torch"),
@@ -226,7 +226,7 @@ def _load(root: Path, search: str, nouns: str) -> tuple[Any, Any]:
     sys.path.insert(0, str(root))
     try:
         spec = importlib.util.spec_from_file_location("r3l_webshop", root / CODE)
-        assert spec is not None and spec.loader is not None  # it is a .py file
+        assert spec is not None and spec.loader is not None  # a .py file has both
         code = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(code)
         return code, sys.modules[f"{PACKAGE}.utils"]

@@ -1,4 +1,4 @@
-"""The keys: three coloured locks in a row; a wrong key jams the lock and ends the attempt."""
+"""The keys: coloured locks in a row; a wrong key jams the lock and ends the attempt."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from envs.builtin.matching import Matching, Words
 
 
 class Keys(Matching):
-    """A row of locks. `locks` in the row, `colours` and `keys` in the world, `exceptions` per
-    attempt, `steps` allowed (default: two more than locks)."""
+    """A row of locks. `locks`: in the row; `colours`, `keys`: in the world; `exceptions`: per
+    attempt; `steps`: limit (default: two more than locks)."""
 
     words = Words(
         things="red blue green white black yellow purple orange pink grey",

@@ -1,10 +1,10 @@
-"""A row of things, each needing one answer: what the workshop and the keys have in common.
+"""A row of things that need one answer each: the common part of the workshop and the keys.
 
     note (this attempt's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
 
-Which answer a thing needs is a rule of the world: fixed, hidden, learned from reward. An
-exception is written in the note and holds for one attempt. Reward is 1.0 at the end if every
-answer was right, else 0.0; a wrong answer's remark names what would have been right.
+A rule of the world says which answer a thing needs: fixed, hidden, learned from reward. An
+exception is written in the note and holds for one attempt. The reward is 1.0 at the end if every
+answer was right, else 0.0; the remark on a wrong answer names the right one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from r3l.rollout.interfaces import EnvSpec
 
 Mark = Literal["right", "wrong", "wasted"]
 Knob = tuple[str, object]
-"""A knob's name, as the user knows it, and the value given."""
+"""A setting's name, as the user knows it, and the value given."""
 
 PROMPTS = {
     "reflect_system": "Review this attempt and answer with one JSON object: trajectory_summary, "
@@ -33,11 +33,11 @@ PROMPTS = {
 
 @dataclass(frozen=True)
 class Words:
-    """What a world says. `things` and `answers` are names between spaces; `wrong` is formatted
+    """The texts of a world. `things` and `answers` are names between spaces; `wrong` is formatted
     with thing and need.
 
-    No line begins with a thing or an answer: in running text a name follows a space, and a
-    tokenizer with one token per word then writes it in one way only, which is easy to copy.
+    No line begins with a thing or an answer: a name always follows a space, so a tokenizer with one
+    token per word has one way to write it, which is easy to copy.
     """
 
     things: str
@@ -49,7 +49,7 @@ class Words:
     wrong: str
     wasted: str
     marks: dict[Mark, str]
-    """One word per mark, for reflections."""
+    """One word for each outcome of a step, for reflections."""
 
 
 @dataclass
@@ -64,7 +64,8 @@ class _State:
 
 
 class Matching:
-    """The play; a subclass gives the words, the knobs and what a wrong answer ends.
+    """A world of matching; a subclass gives the texts, the settings and the effect of a wrong
+    answer.
 
     `length`: things in the row; `things`, `answers`: how many the world has; `exceptions`:
     things of the row that need another answer than the rule says; `steps`: limit of steps
@@ -100,7 +101,7 @@ class Matching:
             data_license="Apache-2.0",
             prompts=PROMPTS,
         )
-        # any fixed table would do; this one spreads the answers evenly
+        # any fixed table works; this one spreads the answers evenly
         count = len(self.answers)
         self.rule = {
             thing: self.answers[(5 * i + i // count) % count] for i, thing in enumerate(self.things)
@@ -110,7 +111,7 @@ class Matching:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Lay out the row that belongs to `seed`; returns (note and first thing, {})."""
+        """Start the row of `seed`; returns (note and first thing, {})."""
         rng = random.Random(seed)
         row = rng.sample(self.things, self.length)
         changed = {
@@ -127,7 +128,7 @@ class Matching:
         return note + self._sight(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Answer the present thing; see `r3l.rollout.interfaces.Environment.step`."""
+        """Answer the current thing; see `r3l.rollout.interfaces.Environment.step`."""
         state = self.state
         if state.ended:
             return "it is over.", 0.0, True, False, {}
@@ -150,21 +151,21 @@ class Matching:
         return json.dumps(vars(self.state)).encode()
 
     def restore(self, state: bytes) -> None:
-        """Go back to a snapshot."""
+        """Return to a snapshot."""
         self.state = _State(**json.loads(state))
 
     def feedback(self) -> str:
-        """How many things were answered right."""
+        """The number of right answers."""
         return f"{self.state.marks.count('right')} of {self.length} right."
 
     def demonstration(self) -> list[str]:
-        """The answers the rest of the row needs."""
+        """The answers that the rest of the row needs."""
         return [f"{self.words.verb} {need}" for need in self.state.needs[self.state.place :]]
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
         """The next action of a demonstrator (envs.base.Demonstrating).
 
-        The rules it does not know are those of the first `skill.withheld` things.
+        The first `skill.withheld` things are those whose rules it does not know.
         """
         state = self.state
         thing = state.row[state.place]
@@ -183,8 +184,8 @@ class Matching:
         return f"{self.words.verb} {answer}"
 
     def reflection(self) -> dict[str, Any]:
-        """A teacher's reflection: try again from the first step that spoilt the attempt, or,
-        where nothing did, from the first wasted one."""
+        """A teacher's reflection: retry from the first wrong step or, if there is none, from the
+        first wasted one."""
         state, words = self.state, self.words
         wrong = [k for k, mark in enumerate(state.marks) if mark == "wrong"]
         wasted = [k for k, mark in enumerate(state.marks) if mark == "wasted"]
@@ -206,14 +207,15 @@ class Matching:
         }
 
     def vocabulary(self) -> list[str]:
-        """Every word of the world, whatever its knobs."""
+        """Every word of the world, under any settings."""
         w = self.words
         spec = [self.spec.system_prompt, *self.spec.prompts.values()]
         said = ["remember", w.place, w.verb, w.waste, w.right, w.wrong, w.wasted, *w.marks.values()]
         return [w.things, w.answers, *said, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Up to all things of a row excepted from their rule, so that the note must be read."""
+        """Options under which up to all things of a row are exceptions, so that the note must be
+        read."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
@@ -239,7 +241,7 @@ class Matching:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
     def _at(self, step: int) -> tuple[str, str]:
-        """(thing, what it needs) where the attempt stood at a step."""
+        """(thing, the answer it needs) at a step of the attempt."""
         place = self.state.places[step]
         return self.state.row[place], self.state.needs[place]
 
@@ -248,7 +250,7 @@ class Matching:
 
 
 def _checked(knob: Knob, low: int, high: int, default: int | None = None) -> int:
-    """The knob's value, or `default` for None. Raises UserError outside low..high."""
+    """The setting's value, or `default` for None. Raises UserError outside low..high."""
     name, value = knob
     if value is None and default is not None:
         return default

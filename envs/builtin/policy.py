@@ -7,7 +7,7 @@ from pathlib import Path
 from r3l.model_folder import user_path
 
 BUILTIN_WORLDS = ("workshop", "keys")
-"""Environments of this package that need nothing else and can show how they are played."""
+"""Environments of this package that need no other package and have a demonstrator."""
 
 
 def builtin_policy() -> Path:

@@ -1,7 +1,7 @@
-"""The workshop: a row of stations, each shows an item, one tool fits it.
+"""The workshop: a row of stations; each shows an item, and one tool fits it.
 
-A wrong tool spoils the item and the next line says what it needed, but the work goes on and is
-judged only at the end: so the failing step lies before the end, and a retry can start there.
+A wrong tool spoils the item and the next line says what it needed, but the work continues and is
+judged only at the end. So the failing step lies before the end, and a retry can start there.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from envs.builtin.matching import Matching, Words
 
 
 class Workshop(Matching):
-    """A row of stations. `stations` in the row, `items` and `tools` in the world,
-    `exceptions` per attempt, `steps` allowed (default: two more than stations)."""
+    """A row of stations. `stations`: in the row; `items`, `tools`: in the world; `exceptions`: per
+    attempt; `steps`: limit (default: two more than stations)."""
 
     words = Words(
         things="tin lamp rope vase boot drum clock chair kite mirror basket anchor "

@@ -1,13 +1,14 @@
-"""Environments in processes of their own, so that one that crashes, hangs or eats memory costs
-its attempt and not the actor.
+"""Environments in worker processes: one that crashes, hangs or uses too much memory costs its
+attempt, not the actor.
 
     attempt ─► RemoteEnv ─┐ one session each        ┌─► worker process (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
     attempt ─► RemoteEnv ─┘ picks the least loaded  └─► worker process
 
-An attempt waits for a session (those of other attempts end), then for its worker's earlier
-calls, then at most `env.step_s` for its own. A worker that does not answer in time, or ends, is
-killed with whatever it started; its sessions fail by name, and the next one starts it anew.
+An attempt waits for a session (other attempts end and release theirs), then for its worker's
+earlier calls, then at most `env.step_s` for its own. A worker that does not reply in time, or ends,
+is killed with everything it started. Its sessions fail with a named cause, and the next session
+starts a new worker.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from r3l.rollout.interfaces import Environment, EnvSpec
 log = logging.getLogger(__name__)
 
 START_S = 120.0
-"""Time to import an environment's library and make a first instance, seconds."""
+"""Limit for importing an environment's library and making a first instance, seconds."""
 END_S = 5.0
-"""Time to close everything before a worker is killed, seconds."""
+"""Limit for closing everything before a worker is killed, seconds."""
 QUIET_S = 60.0
-"""An attempt that waits longer for a session says so."""
+"""An attempt that waits longer for a session logs it, seconds."""
 
 
 @asynccontextmanager
 async def environments(config: EnvConfig) -> AsyncIterator[Callable[[], Environment]]:
-    """What makes the environments of this process's attempts: plainly inside it, or, unless the
-    environment declares itself `in_process`, in workers that end with this context.
+    """A factory for the environments of this process's attempts: in worker processes, which end
+    with this context, or inside this process if the environment declares `in_process`.
 
-    Raises UserError where the environment cannot be made.
+    Raises UserError if the environment cannot be made.
     """
     alone = config.isolation == "process"
     if config.isolation == "auto":
@@ -66,7 +67,7 @@ async def environments(config: EnvConfig) -> AsyncIterator[Callable[[], Environm
 
 
 class EnvPool:
-    """Worker processes of one environment. `lost`: workers that had to be given up, by cause."""
+    """Worker processes of one environment. `lost`: workers that were killed, by cause."""
 
     def __init__(self, config: EnvConfig) -> None:
         self.config = config
@@ -87,11 +88,11 @@ class EnvPool:
         self._room = asyncio.Semaphore(self.config.workers * self.spec.sessions)
 
     def make(self) -> RemoteEnv:
-        """An environment for one attempt; it takes its session at its first reset."""
+        """An environment for one attempt; its first reset acquires a session."""
         return RemoteEnv(self)
 
     async def acquire(self) -> _Worker:
-        """Wait for room, and take a session of the least loaded worker."""
+        """Wait for a free session, and take one of the least loaded worker."""
         while True:
             try:
                 await asyncio.wait_for(self._room.acquire(), QUIET_S)
@@ -108,7 +109,7 @@ class EnvPool:
         return worker
 
     def release(self, worker: _Worker) -> None:
-        """Give a session back."""
+        """Release a session."""
         worker.sessions -= 1
         self._room.release()
 
@@ -118,10 +119,11 @@ class EnvPool:
 
 
 class RemoteEnv:
-    """An `Environment` whose methods answer later, from a worker process.
+    """An `Environment` in a worker process; its methods return awaitables.
 
     They raise EnvironmentFailed with cause environment_hang, environment_crash,
-    environment_memory, environment_lost (another session's fault), or what the environment did.
+    environment_memory or environment_lost (another session's fault), or the environment's own
+    error.
     """
 
     _numbers = itertools.count()
@@ -149,7 +151,7 @@ class RemoteEnv:
         return self._call("step", action)
 
     def close(self) -> None:
-        """Give the session back; does not wait."""
+        """Release the session; does not wait."""
         if self.worker is not None:
             self.worker.post({"op": "close", "session": self.session})
             self.pool.release(self.worker)
@@ -159,7 +161,7 @@ class RemoteEnv:
 class _Worker:
     """One worker process and the queue of calls to it.
 
-    `hello` holds what its environment declares, once it has been made.
+    `hello`: what its environment declares, once it has been made.
     """
 
     def __init__(self, pool: EnvPool) -> None:
@@ -178,9 +180,9 @@ class _Worker:
         self.serving = asyncio.create_task(self._serve())
 
     def post(self, request: dict[str, Any]) -> asyncio.Future[Any]:
-        """Queue a request; its answer, or the error it ends with, comes in the future.
+        """Queue a request; the future holds its reply or error.
 
-        Raises RecordError for a request that is no plain value.
+        Raises RecordError for a request that cannot be encoded.
         """
         payload = pack(request, RECORD_LIMIT)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -192,7 +194,7 @@ class _Worker:
         return future
 
     async def ask(self, request: dict[str, Any]) -> Any:
-        """Queue a request and wait for its answer. Raises EnvironmentFailed."""
+        """Queue a request and wait for its reply. Raises EnvironmentFailed."""
         return await self.post(request)
 
     async def end(self) -> None:
@@ -205,11 +207,11 @@ class _Worker:
             await asyncio.wait([self.serving])
 
     async def _serve(self) -> None:
-        """Consumes queued calls, one at a time; produces their answers; ends with the process."""
+        """Consumes queued calls, one at a time; produces their replies; ends with the process."""
         try:
             process = await self._spawn()
         except OSError as refused:
-            log.error("%s: no worker process can be started: %s", self.config.name, refused)
+            log.error("%s: a worker process cannot be started: %s", self.config.name, refused)
             self.gone = "environment_crash"
             self._give_up()
             return
@@ -225,7 +227,7 @@ class _Worker:
                     error = from_wire(answer)
                     _fail(future, error)
                     if request["op"] == "hello" or error.cause == "environment_memory":
-                        # What the user can put right is told in one line, by whoever started it.
+                        # The caller reports the user's errors, in one line.
                         wrong = isinstance(error, UserError)
                         self.gone = "environment_closed" if wrong else error.cause
                 elif not future.done():
@@ -253,9 +255,9 @@ class _Worker:
     async def _exchange(
         self, process: Process, request: dict[str, Any], payload: bytes
     ) -> dict[str, Any]:
-        """One request and its answer; {} and a cause in `gone` where the worker is lost."""
+        """One request and its reply; {} and a cause in `gone` if the worker is lost."""
         limit = START_S if request["op"] == "hello" else self.config.step_s
-        assert process.stdin is not None and process.stdout is not None  # both are pipes
+        assert process.stdin is not None and process.stdout is not None  # both streams are pipes
         try:
             async with asyncio.timeout(limit):
                 process.stdin.write(len(payload).to_bytes(4) + payload)
@@ -274,16 +276,16 @@ class _Worker:
         called = f"{self.config.name}: {request.get('method', 'its start')}"
         if self.gone == "environment_hang":
             limit = START_S if request["op"] == "hello" else self.config.step_s
-            why = f"took longer than {limit:g} s (env.step_s); its process was killed"
+            why = f"took longer than {limit:g} s (env.step_s); the worker process was killed"
         else:
-            why = f"ended its process (exit code {process.returncode})"
+            why = f"ended the worker process (exit code {process.returncode})"
         return EnvironmentFailed(f"{called} {why}", cause=self.gone)
 
     def _give_up(self) -> None:
-        """No more calls: fail those that wait."""
+        """Accept no more calls and fail those that wait."""
         if self.gone not in ("", "environment_closed"):
             self.pool.lost[self.gone] += 1
-            log.warning("%s: a worker process is given up: %s", self.config.name, self.gone)
+            log.warning("%s: a worker process was killed: %s", self.config.name, self.gone)
         self.gone = self.gone or "environment_closed"
         while not self.calls.empty():
             if (call := self.calls.get_nowait()) is not None:
@@ -291,13 +293,13 @@ class _Worker:
 
     def _mate_failed(self) -> EnvironmentFailed:
         return EnvironmentFailed(
-            f"{self.config.name}: the worker process of this attempt is gone ({self.gone})",
+            f"{self.config.name}: the worker process of this attempt has ended ({self.gone})",
             cause="environment_lost",
         )
 
 
 async def _end(process: Process, *, patient: bool) -> None:
-    """End a worker and whatever it started; a patient end lets it close its environments."""
+    """End a worker and everything it started; `patient`: let it close its environments first."""
     assert process.stdin is not None
     process.stdin.close()
     if patient:
@@ -314,6 +316,6 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _seen(future: asyncio.Future[Any]) -> None:
-    """An answer that nobody waits for any more is no reason to complain."""
+    """Mark a future's exception as retrieved, so that an abandoned call logs nothing."""
     if not future.cancelled():
         future.exception()

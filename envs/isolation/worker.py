@@ -1,14 +1,14 @@
-"""The process in which environments run apart: `python -m envs.isolation.worker`, started by
+"""The worker process of environments: `python -m envs.isolation.worker`, started by
 envs.isolation.pool.
 
-    request  {op: hello, name, options, memory_mib}       answer  {spec, offers}
+    request  {op: hello, name, options, memory_mib}       reply   {spec, offers}
              {op: call, session, method, arguments}               {value}
              {op: close, session}                                 {}
                                                           or      {error, message, facts}
 
-Requests come on standard input, answers go to standard output, each a length (4 bytes, big
-endian) and a map of r3l.codec; one request at a time. A session is one attempt's hold on an
-environment; a closed session's environment serves the next one, unless it has failed.
+Requests come on standard input, replies go to standard output, each a length (4 bytes, big endian)
+and a map of r3l.codec; one request at a time. A session is one attempt's use of an environment; the
+environment of a closed session serves the next one, unless it has failed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sessions:
         self.failed: set[int] = set()
 
     def hello(self, name: str, options: dict[str, Any], memory_mib: int) -> dict[str, Any]:
-        """Make a first environment; answers what it declares and offers. Raises UserError."""
+        """Make a first environment; returns what it declares and offers. Raises UserError."""
         limit = memory_mib << 20
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         self.make = lambda: registry.make(name, **options)
@@ -85,7 +85,7 @@ class Sessions:
 
 
 def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until there are no more, or memory has run out."""
+    """Reply to requests until there are no more, or memory has run out."""
     while request := read(requests):
         operation = getattr(sessions, request.pop("op"))
         exhausted = False
@@ -110,7 +110,7 @@ def read(stream: BinaryIO) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve on standard input and output; whatever else is printed goes to standard error."""
+    """Serve on standard input and output; anything else that is printed goes to standard error."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     logging.basicConfig(level=logging.WARNING, format="%(name)s %(levelname)s %(message)s")
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -142,14 +142,14 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
 
 
 def _close(env: TextEnv) -> None:
-    with contextlib.suppress(Exception):  # it is given up anyway
+    with contextlib.suppress(Exception):  # the worker is ended anyway
         env.close()
 
 
 def _out_of_memory() -> EnvironmentFailed:
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20
     return EnvironmentFailed(
-        f"the environment's process ran out of its {limit} MiB (env.memory_mib)",
+        f"the worker process needed more than {limit} MiB (env.memory_mib)",
         cause="environment_memory",
     )
 
@@ -157,4 +157,4 @@ def _out_of_memory() -> EnvironmentFailed:
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # threads of an environment must not hold the process back
+    os._exit(0)  # an environment's threads must not keep the process alive

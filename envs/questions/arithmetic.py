@@ -1,4 +1,4 @@
-"""Arithmetic on whole numbers, exactly: a parser of its own, nothing is ever evaluated as code.
+"""Exact arithmetic on whole numbers: a parser; nothing is evaluated as code.
 
 expression = term (("+" | "-") term)*
 term       = factor (("*" | "/") factor)*
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 LONGEST = 200
-"""Characters of an expression. Without powers, its value then has at most so many digits."""
+"""Longest expression, characters. Without powers, its value has at most as many digits."""
 DEEPEST = 40
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|(.))", re.DOTALL)
@@ -20,12 +20,12 @@ _SAME = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", 
 
 
 class ExpressionError(ValueError):
-    """An expression that is none, or divides by zero; says what is wrong."""
+    """An invalid expression, or one that divides by zero; the message says what is wrong."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """What an expression comes to, and the numbers written in it, in order."""
+    """The value of an expression, and the numbers written in it, in order."""
 
     value: Fraction
     numbers: tuple[int, ...]
@@ -50,7 +50,7 @@ class _Parser:
 
     @property
     def next(self) -> str:
-        """The token to come, "" at the end."""
+        """The next token, "" at the end."""
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
     def take(self) -> str:

@@ -1,7 +1,7 @@
 """Countdown: reach a target with some numbers, each used once, and + - * /.
 
 countdown         a step is an attempt (or a paragraph), its answer a whole expression
-countdown-steps   a step is one operation on two of the numbers that are left
+countdown-steps   a step is one operation on two of the remaining numbers
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RULES = (
 
 
 class Countdown(Question):
-    """Puzzles by seed (envs.questions.countdown_puzzles.Puzzles: `count`, `largest`, `highest`),
-    played at the pace that envs.questions.question.Pace says."""
+    """Countdown puzzles by seed (`count`, `largest`, `highest`:
+    envs.questions.countdown_puzzles.Puzzles), played as envs.questions.question.Pace says."""
 
     in_process = True
 
@@ -55,17 +55,17 @@ class Countdown(Question):
         return EvalAttempts(SeededTasks("countdown"), eval_attempts)
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Numbers and target."""
+        """The numbers and the target."""
         self.puzzle = self.puzzles.make(seed)
         return str(self.puzzle)
 
     def find(self, text: str) -> str | None:
-        """What stands in the last <answer>."""
+        """The content of the last <answer>."""
         return tagged(text)
 
     def judge(self, answer: str) -> Judgement:
-        """The left side, where the answer is an equation, must use the numbers and be the
-        target; the remark says what is wrong."""
+        """The answer (of an equation its left side) must use the numbers and equal the target; the
+        remark says what is wrong."""
         try:
             found = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
@@ -81,14 +81,14 @@ class Countdown(Question):
         return Judgement(1.0, "Correct.")
 
     def solution(self) -> str:
-        """The expression the puzzle was made with."""
+        """The expression that the puzzle was made with."""
         return f"<answer>{self.puzzle.solution}</answer>"
 
 
 class CountdownSteps:
-    """Countdown, one operation a step: two numbers that are left give way to their result. The
-    last number left must be the target. There is one operation less than there are numbers;
-    `slips`: steps that may be lost to operations that are none."""
+    """Countdown, one operation per step: two of the remaining numbers are replaced by their result,
+    and the last one must be the target. There is one operation less than there are numbers;
+    `slips`: further steps, for invalid operations."""
 
     in_process = True
 
@@ -136,24 +136,24 @@ class CountdownSteps:
         """Nothing is held open."""
 
     def snapshot(self) -> bytes:
-        """The numbers left and the steps taken, as JSON."""
+        """The remaining numbers and the steps taken, as JSON."""
         return json.dumps([[str(number) for number in self.left], self.steps]).encode()
 
     def restore(self, state: bytes) -> None:
-        """Go back to a snapshot taken since the puzzle was posed."""
+        """Return to a snapshot of the same puzzle."""
         left, self.steps = json.loads(state)
         self.left = [Fraction(number) for number in left]
 
     def feedback(self) -> str:
-        """What came out."""
+        """The final number, or the remaining ones."""
         return f"Left: {', '.join(map(_shown, self.left))}; the target is {self.puzzle.target}."
 
     def demonstration(self) -> list[str]:
-        """The operations the puzzle was made with."""
+        """The operations that the puzzle was made with."""
         return list(self.puzzle.operations)
 
     def _combine(self, action: str) -> str:
-        """Do the operation; returns what is wrong with it, "" for nothing."""
+        """Do the operation; returns what is wrong with it, or ""."""
         number = r"(-?\d+(?:/\d+)?)"
         match = re.fullmatch(rf"\W*?{number}\s*([-+*/×÷−])\s*{number}(?:\s*=.*)?\W*", action[:200])
         if match is None:

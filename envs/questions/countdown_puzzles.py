@@ -1,4 +1,4 @@
-"""Countdown puzzles: some numbers, a target, and one way to reach it with all of them."""
+"""Countdown puzzles: numbers, a target, and one way to reach it with all of them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ APPLY: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 
 @dataclass(frozen=True)
 class Puzzle:
-    """`solution`: an expression that reaches `target` with every one of `numbers` once;
-    `operations`: the same, one operation a step."""
+    """A puzzle. `solution`: an expression that reaches `target` and uses each of `numbers` once;
+    `operations`: the same, one operation per step."""
 
     numbers: tuple[int, ...]
     target: int
@@ -41,7 +41,7 @@ class Puzzles:
     highest: int = 100
 
     def __post_init__(self) -> None:
-        # Fewer or smaller numbers leave a split with few sets of them, or none.
+        # With fewer or smaller numbers a split would have few sets of them, or none.
         for name, low, high in (("count", 3, 6), ("largest", 9, 999), ("highest", 9, 9999)):
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
@@ -50,8 +50,8 @@ class Puzzles:
                 )
 
     def make(self, seed: int) -> Puzzle:
-        """The puzzle of a seed. A set of numbers belongs to one split only, whatever the target
-        and the order: the seed says which (envs.base.SPLIT_SIZE)."""
+        """The puzzle of a seed. A set of numbers belongs to one split only, in any order and with
+        any target; the seed determines the split (envs.base.SPLIT_SIZE)."""
         split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
         rng = random.Random(f"countdown/{seed}")
         while True:
@@ -64,7 +64,7 @@ class Puzzles:
 
 
 def _combined(numbers: list[int], rng: random.Random) -> Puzzle:
-    """Combine all numbers in a random way that stays with whole numbers above zero."""
+    """Combine all numbers in a random way whose results are all positive integers."""
     parts, operations = [(number, str(number)) for number in numbers], []
     while len(parts) > 1:
         (a, left), (b, right) = (parts.pop(rng.randrange(len(parts))) for _ in range(2))

@@ -3,7 +3,7 @@
     train.jsonl                      one JSON object a line
     openai/gsm8k:main@train          repository[:configuration]@split, by the package `datasets`
 
-The names of a row's fields are those that data sets in use have: see PROMPT to FAMILY.
+PROMPT to FAMILY list the names of a row's fields, as common data sets have them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. `id`: its name in the data set (the row's number where it has none; #2 and so on
-    where others are named alike). `answer`: the reference, one expression; `family`: its kind, ""
-    for none; `solution`: a worked one, where the data holds it."""
+    """One problem. `id`: its name in the data set (the row's number if it has none; #2 and so on if
+    the name is not unique). `answer`: the reference, one expression; `family`: its kind, "" for
+    none; `solution`: a worked one, if the data has it."""
 
     id: str
     prompt: str
@@ -46,8 +46,8 @@ class Problem:
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
     """The problems behind a file name or a data set's name.
 
-    Raises UserError that names `option` of `env`: no such file, a line that is no problem, no
-    problems at all, a data set that cannot be had.
+    Raises UserError, which names `option` of `env`, for a missing file, an invalid line, no
+    problems at all, and a data set that cannot be loaded.
     """
     if hub := HUB.fullmatch(where):
         rows = _hub_rows(env, option, where, hub)
@@ -59,7 +59,7 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
         try:
             problem = _problem(row, number)
             seen[problem.id] += 1
-            if (again := seen[problem.id]) > 1:  # the data set names two of its problems alike
+            if (again := seen[problem.id]) > 1:  # the data set gives two problems the same name
                 problem = replace(problem, id=f"{problem.id}#{again}")
             found.append(problem)
         except ValueError as error:
@@ -67,7 +67,7 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
                 f"env option {env}.{option}: {where}, row {number + 1}: {error}"
             ) from None
     if not found:
-        raise UserError(f"env option {env}.{option}: {where} holds no problems")
+        raise UserError(f"env option {env}.{option}: {where} has no problems")
     return tuple(found)
 
 
@@ -97,7 +97,9 @@ def _hub_rows(env: str, option: str, where: str, hub: re.Match[str]) -> Iterable
     repository, configuration, split = hub.groups()
     try:
         return list(datasets.load_dataset(repository, configuration, split=split))
-    except Exception as error:  # whatever the hub's client raises, the user must know which set
+    except (
+        Exception
+    ) as error:  # the hub's client raises many types; the user must know which data set
         raise UserError(
             f"env option {env}.{option}: {where} cannot be loaded "
             f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
@@ -112,10 +114,10 @@ def _problem(row: Any, number: int) -> Problem:
     if isinstance(prompt, list):  # chat messages
         prompt = prompt[-1].get("content") if prompt and isinstance(prompt[-1], dict) else None
     if not isinstance(prompt, str) or not prompt.strip():
-        raise ValueError(f"holds no problem; it needs one of the fields {', '.join(PROMPT)}")
+        raise ValueError(f"has no problem; it needs one of the fields {', '.join(PROMPT)}")
     answer = _answer(row)
     if not answer:
-        raise ValueError(f"holds no reference answer; it needs one of {', '.join(ANSWER)}")
+        raise ValueError(f"has no reference answer; it needs one of {', '.join(ANSWER)}")
     solution = row.get("solution") or str(row.get("answer", "")).rpartition("####")[0]
     name, family = _first(row, ID), _first(row, FAMILY)
     return Problem(

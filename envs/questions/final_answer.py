@@ -1,4 +1,4 @@
-"""Where the final answer stands in what a policy wrote."""
+"""Extraction of the final answer from a response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STATED = re.compile(
 
 
 def boxed(text: str) -> str | None:
-    r"""What the last closed \boxed{…} or \fbox{…} of a text holds; None without one."""
+    r"""The content of the last closed \boxed{…} or \fbox{…} of a text; None without one."""
     for start in sorted(
         (m.end() for m in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)), reverse=True
     ):
@@ -25,12 +25,12 @@ def boxed(text: str) -> str | None:
 
 
 def tagged(text: str) -> str | None:
-    """What the last <answer>…</answer> of a text holds; None without one."""
+    """The content of the last <answer>…</answer> of a text; None without one."""
     found = _TAG.findall(text)
     return str(found[-1]).strip() if found else None
 
 
 def stated(text: str) -> str | None:
-    """What follows the last "Answer:" or "####" at the beginning of a line; None without one."""
+    """The text after the last "Answer:" or "####" at the beginning of a line; None without one."""
     found = _STATED.findall(text)
     return str(found[-1]).strip() if found else None

@@ -23,8 +23,8 @@ REMARKS = {"correct": "Correct.", "wrong": "Incorrect."}
 
 
 class MathProblems(Question):
-    """Problems of a data set: `train`, `eval` name other data (envs.questions.datasets says how);
-    the rest is the pace of the play (envs.questions.question.Pace)."""
+    """Problems of a data set. `train`, `eval`: other data, named as in envs.questions.datasets; the
+    other settings are those of envs.questions.question.Pace."""
 
     name: ClassVar[str] = "math"
     train_data: ClassVar[str | None] = "nlile/hendrycks-MATH-benchmark@train"
@@ -66,13 +66,13 @@ class MathProblems(Question):
         eval_attempts: int = 1,
         **_: Any,
     ) -> TaskSource:
-        """The problems as tasks; a split is read when it is asked for."""
+        """The problems as tasks; a split is read when its tasks are requested."""
         return EvalAttempts(
             ProblemTasks(cls.name, train or cls.train_data, eval or cls.eval_data), eval_attempts
         )
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """The problem that the task carries, else the training problem number `seed`."""
+        """The problem that the task carries, or else the training problem number `seed`."""
         if "prompt" in options:
             self.problem = Problem(
                 "", options["prompt"], options["answer"], "", options.get("solution", "")
@@ -83,26 +83,26 @@ class MathProblems(Question):
         return self.problem.prompt
 
     def find(self, text: str) -> str | None:
-        r"""The last \boxed{…}, else what follows the last "Answer:" or "####"."""
+        r"""The last \boxed{…}, or else the text after the last "Answer:" or "####"."""
         found = boxed(text)
         return stated(text) if found is None else found
 
     def judge(self, answer: str) -> Judgement:
-        """Compare with the reference. Raises EnvironmentFailed when that cannot be read."""
+        """Compare with the reference. Raises EnvironmentFailed if the reference cannot be read."""
         assert self.verifier is not None, "closed"
         verdict = self.verifier.check(self.problem.answer, answer)
         fault = f"verifier_{verdict}" if verdict in ("timeout", "crash") else ""
         return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
 
     def close(self) -> None:
-        """Let go of the verifier."""
+        """Release the verifier."""
         if self.verifier is not None:
             self.verifier = None
             SHARED.release()
 
     def solution(self) -> str:
-        """The data's own solution, where it has one, and the reference answer."""
-        # its own boxes go: only the last paragraph gives the answer
+        """The data's own solution, if it has one, and the reference answer."""
+        # its boxes are removed: only the last paragraph gives the answer
         worked = self.problem.solution.replace(r"\boxed", "").replace(r"\fbox", "")
         end = PARAGRAPH_END if worked else ""
         return rf"{worked}{end}The answer is \boxed{{{self.problem.answer}}}."
@@ -110,20 +110,20 @@ class MathProblems(Question):
 
 @dataclass(frozen=True)
 class ProblemTasks:
-    """The problems of two data sets as tasks; warm-up demonstrations are of the training data."""
+    """The problems of two data sets as tasks; warm-up demonstrations use the training data."""
 
     env: str
     train: str | None
     eval: str | None
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """As `envs.base.ListedTasks.tasks`. Raises UserError where a split has no data."""
+        """As `envs.base.ListedTasks.tasks`. Raises UserError if a split has no data."""
         check_split(split)
         option = "eval" if split == "eval" else "train"
         where = self.eval if split == "eval" else self.train
         if where is None:
             raise UserError(
-                f"env {self.env}: has no {split} problems of its own; name some with "
+                f"env {self.env}: has no {split} problems; give some with "
                 f"env.options.{option}=FILE.jsonl"
             )
         listed = [

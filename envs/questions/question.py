@@ -1,10 +1,10 @@
-"""A question with one right answer: what mathematics, Countdown and reasoning-gym have in common.
+"""A question with one right answer: the common part of mathematics, Countdown and reasoning-gym.
 
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
 
-With attempts the retry of a failed attempt starts from the attempt that went wrong; with
-paragraphs from inside a solution. Reward comes once, with the answer that ends the play.
+With step=attempt a retry starts from the solution that went wrong, with step=paragraph from inside
+a solution. The reward comes once, with the answer that ends the attempt.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ CONTINUE = "Continue."
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an answer is worth, 1.0 for a right one, and a remark that does not give it away.
+    """The reward of an answer, 1.0 for a right one, and a remark that does not reveal it.
 
-    `fault`: what went wrong in judging it, a name to count; "" for nothing.
+    `fault`: name of an error in judging it, to be counted; "" for none.
     """
 
     reward: float
@@ -40,11 +40,11 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Pace:
-    """How a question is played.
+    """The settings of how a question is played.
 
-    `step`: what one step is. `attempts`, `eval_attempts`: answers allowed, in training and in
-    evaluation (a paragraph-wise solution has one). `paragraphs`: limit of a solution, steps.
-    `max_response_tokens`: budget of one response, tokens; None: 1024, of a paragraph 256.
+    `step`: what one step is. `attempts`, `eval_attempts`: answers allowed in training and in
+    evaluation (a solution by paragraphs has one). `paragraphs`: limit of a solution, steps.
+    `max_response_tokens`: budget of one response; None: 1024, or 256 for a paragraph.
     """
 
     step: Step = "attempt"
@@ -64,7 +64,7 @@ class Pace:
 
     @property
     def max_steps(self) -> int:
-        """Steps of the longest play."""
+        """Steps of the longest attempt."""
         if self.step == "paragraph":
             return self.paragraphs
         return max(self.attempts, self.eval_attempts)
@@ -76,9 +76,10 @@ class Pace:
 
 
 class Question(ABC):
-    """The play; a subclass poses the question, finds the answer in a text and judges it.
+    """The environment of one question; a subclass poses it, finds the answer in a text and judges
+    it.
 
-    `ask` and `form` go into the system prompt: what to do, and how the answer is written.
+    `ask` and `form` are parts of the system prompt: what to do, and how to write the answer.
     """
 
     def __init__(self, spec: EnvSpec, pace: Pace, *, ask: str, form: str) -> None:
@@ -104,20 +105,20 @@ class Question(ABC):
 
     @abstractmethod
     def find(self, text: str) -> str | None:
-        """The final answer in a response; None where there is none."""
+        """The final answer in a response; None without one."""
 
     @abstractmethod
     def judge(self, answer: str) -> Judgement:
-        """Judge an answer to the question posed last."""
+        """Judge an answer to the current question."""
 
     @abstractmethod
     def solution(self) -> str:
-        """A response that answers the question posed last."""
+        """A response that answers the current question."""
 
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Pose the question of a task. `options`: the task's; `attempts` there overrides the
+        """Pose the question of a task. `options`: the task's; its `attempts` overrides the
         setting."""
         given = options or {}
         text = self.pose(seed, given)
@@ -127,7 +128,7 @@ class Question(ABC):
         return text, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a whole solution or its next paragraph; see
+        """Judge a whole solution or take its next paragraph; see
         `r3l.rollout.interfaces.Environment.step`."""
         if self.ended:
             return "It is over.", 0.0, True, False, {}
@@ -152,19 +153,19 @@ class Question(ABC):
         self.reward = judged.reward
         return judged.remark, judged.reward, True, False, info
 
-    def close(self) -> None:  # noqa: B027 - few have something to let go of
+    def close(self) -> None:  # noqa: B027 - few subclasses have anything to release
         """Nothing is held open."""
 
     def snapshot(self) -> bytes:
-        """Where the play stands, as JSON; the question itself is posed by `reset`."""
+        """The state of the attempt as JSON; the question itself is posed by `reset`."""
         return json.dumps([self.allowed, self.used, self.steps, self.reward, self.ended]).encode()
 
     def restore(self, state: bytes) -> None:
-        """Go back to a snapshot taken since the question was posed."""
+        """Return to a snapshot of the same question."""
         self.allowed, self.used, self.steps, self.reward, self.ended = json.loads(state)
 
     def feedback(self) -> str:
-        """Whether the answer was right, and which attempt gave it."""
+        """Whether the answer was right, and which solution gave it."""
         if self.used == 0:
             return "No final answer was given."
         if self.reward >= 1.0:
@@ -172,19 +173,21 @@ class Question(ABC):
         return "The answer was not right." if self.used == 1 else "No answer was right."
 
     def demonstration(self) -> list[str]:
-        """A right solution, in as many steps as one is."""
+        """A right solution, split into steps."""
         text = self.solution()
         if self.pace.step == "attempt":
             return [text]
         parts = [part.strip() for part in text.split(PARAGRAPH_END) if part.strip()]
         answered = next(k for k, part in enumerate(parts) if self.find(part) is not None)
-        first = max(0, answered + 1 - self.pace.paragraphs)  # those beyond the limit join up
+        first = max(
+            0, answered + 1 - self.pace.paragraphs
+        )  # paragraphs beyond the limit are joined
         return [PARAGRAPH_END.join(parts[: first + 1]), *parts[first + 1 : answered + 1]]
 
 
 @dataclass(frozen=True)
 class EvalAttempts:
-    """Another source's tasks; those of the eval split allow `attempts` answers."""
+    """The tasks of another source; those of the eval split allow `attempts` answers."""
 
     source: TaskSource
     attempts: int

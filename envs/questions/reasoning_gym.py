@@ -1,9 +1,9 @@
-"""Tasks of reasoning-gym: endless questions of about a hundred families, by name.
+"""Tasks of reasoning-gym: generated questions of about a hundred families, by name.
 
     reasoning:chain_sum          one family
     reasoning:gcd,lcm,products   several, in turn
 
-Its scorers are guarded: some raise on nonsense, some pay for it, some run what they are given.
+Its scorers are guarded: some raise on nonsense, some reward it, some execute the answer.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ EVALUATED = frozenset(
     "binary_matrix countdown intermediate_integration n_queens polynomial_multiplication puzzle24 "
     "simple_integration spiral_matrix string_insertion".split()
 )
-"""Families whose scorers evaluate an answer as Python; there it must look harmless."""
+"""Families whose scorers evaluate an answer as Python; such answers must look harmless."""
 SLOW = frozenset({"futoshiki", "knight_swap"})
-"""Families that take seconds a question: their splits differ by seed alone."""
+"""Families that take seconds per question: their splits differ by seed alone."""
 LONGEST = 4000
-"""Characters of an answer that is scored."""
+"""Longest answer that is scored, characters."""
 TRIES = 500
 NONSENSE = ("zzz", "qqq qqq")
-"""Answers that are right for no question; a scorer may pay for them, and must not."""
+"""Answers that are right for no question; the reward that a scorer gives them is not paid."""
 
 _CALM = re.compile(r"[\w\s.,+\-*/^()\[\]='\"|]*")
 _CODE = re.compile(r"__|[A-Za-z_]\s*\.|\.\s*[A-Za-z_]|\d\s*\*\*|\*\*\s*\(?\s*\d{3}|\)\s*\(|\]\s*\(")
@@ -52,9 +52,9 @@ _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh
 
 
 class Reasoning(Question):
-    """`families`: names, with commas. `config`: settings of the family (of a single one);
-    `partial`: pay a scorer's partial credit too. The rest is the pace
-    (envs.questions.question.Pace)."""
+    """Questions of `families` (names, with commas). `config`: settings of the family, if it is one;
+    `partial`: pay a scorer's partial credit too. The other settings are those of
+    envs.questions.question.Pace."""
 
     def __init__(
         self,
@@ -86,23 +86,23 @@ class Reasoning(Question):
 
     @classmethod
     def task_source(cls, families: str, *, eval_attempts: int = 1, **_: Any) -> TaskSource:
-        """Endless questions, the families in turn."""
+        """Generated questions, the families in turn."""
         return EvalAttempts(
             FamilyTasks(SeededTasks(f"reasoning:{families}"), _families(families)), eval_attempts
         )
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """The question of a seed, which belongs to the seed's split only (envs.base.split_of)."""
+        """The question of a seed; it belongs to the seed's split only (envs.base.split_of)."""
         family = self.families[seed % len(self.families)]
         self.question = posed(family, self.config, seed)
         return str(self.question.entry["question"])
 
     def find(self, text: str) -> str | None:
-        """What stands in the last <answer>."""
+        """The content of the last <answer>."""
         return tagged(text)
 
     def judge(self, answer: str) -> Judgement:
-        """The guarded score of an answer; a reference answer is right by itself."""
+        """The guarded score of an answer; the reference answer is always right."""
         gold = self.question.entry["answer"]
         if answer == gold:
             return Judgement(1.0, "Correct.")
@@ -112,7 +112,7 @@ class Reasoning(Question):
         return Judgement(score if self.partial else 0.0, "Incorrect.", fault)
 
     def solution(self) -> str:
-        """The reference answer, where there is a single one."""
+        """The reference answer, if there is a single one."""
         return f"<answer>{self.question.entry['answer']}</answer>"
 
     def demonstration(self) -> list[str]:
@@ -129,9 +129,9 @@ class Posed:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """(score, fault): between 0 and 1, and 0 unless it is more than what nonsense earns.
-        Scorers that take any text for right count only the reference, which the caller has
-        compared. The fault names what the scorer raised over the answer, scorer_ValueError say."""
+        """(score, fault) of an answer. The score is between 0 and 1, and 0 unless nonsense earns
+        less. Scorers that accept any text count only for the reference, which the caller has
+        compared. The fault names what the scorer raised, such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault
@@ -142,16 +142,16 @@ class Posed:
         if self.family in EVALUATED and not harmless(answer):
             return 0.0, ""
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # one of them prints
+            with contextlib.redirect_stdout(io.StringIO()):  # one scorer prints
                 score = float(self.dataset.score_answer(answer, self.entry))
-        except Exception as error:  # what a scorer stumbles over is no right answer; it is counted
+        except Exception as error:  # an answer on which a scorer raises is wrong; it is counted
             return 0.0, f"scorer_{type(error).__name__}"
         return (min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0), ""
 
 
 def harmless(answer: str) -> bool:
-    """Whether an answer may be evaluated: formulas and lists, but no names reached through
-    others, no calls but of elementary functions, no powers of numbers."""
+    """Whether an answer may be evaluated: formulas and lists without attributes, without calls
+    except of elementary functions, and without powers of numbers."""
     if not _CALM.fullmatch(answer) or _CODE.search(answer):
         return False
     return all(name in _FUNCTIONS for name in _CALL.findall(answer))
@@ -159,15 +159,15 @@ def harmless(answer: str) -> bool:
 
 @lru_cache(maxsize=512)
 def posed(family: str, config: str, seed: int) -> Posed:
-    """The question of a seed. Raises EnvironmentFailed where a family has none for its split."""
+    """The question of a seed. Raises EnvironmentFailed if a family has none for its split."""
     split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
     for again in range(TRIES):
-        # some families take 32 bits of seed; a hash also keeps two tasks from walking in step
+        # some families accept 32 bits of seed; a hash also decorrelates neighbouring tasks
         dataset, entry = _entry(family, config, zlib.crc32(f"{seed}/{again}".encode()))
         if family in SLOW or split_of(str(entry["question"])) == split:
             return Posed(family, entry, dataset)
     raise EnvironmentFailed(
-        f"reasoning:{family}: too few different questions for a {split} split of their own",
+        f"reasoning:{family}: too few different questions for a separate {split} split",
         cause="split_empty",
     )
 
@@ -186,7 +186,7 @@ def _entry(family: str, config: str, seed: int) -> tuple[Any, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class FamilyTasks:
-    """Seeded tasks that say which family theirs is."""
+    """Seeded tasks that name their family."""
 
     source: SeededTasks
     families: tuple[str, ...]

@@ -1,12 +1,12 @@
-"""Is this the reference answer? Mathematics compared by math-verify, in processes of their own.
+"""Comparison of an answer with the reference by math-verify, in worker processes.
 
     check(gold, answer) ─► a free worker (started when first needed) ─► verdict
                               └─ ended over it: the next check starts another
 
-math-verify limits its own time by an alarm, which works in a main thread only, and a hostile
-answer (towers of powers, thousands of brackets) can hold the interpreter or its memory for long:
-hence processes, and limits that the kernel enforces. The limit is in processor time, so that a
-busy machine does not turn right answers into wrong ones.
+math-verify limits its time by an alarm, which works in a main thread only, and a hostile answer
+(towers of powers, thousands of brackets) can block the interpreter or fill its memory. So it runs
+in processes, under limits that the kernel enforces. The limit is in processor time, so that a busy
+machine does not turn right answers into wrong ones.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Verdict = Literal["correct", "wrong", "unreadable", "timeout", "crash"]
 
 WORKER = Path(__file__).with_name("verifier_worker.py")
 START_S = 120.0
-"""A worker imports sympy before it answers."""
+"""Start limit: a worker imports sympy before it answers."""
 SILENT_S = 45.0
-"""A worker that neither answers nor uses up its processor time is given up."""
+"""A worker that neither answers nor uses up its processor time is killed."""
 LINGER_S = 3.0
 
 
@@ -47,26 +47,26 @@ class Verifier:
         self._lock = threading.Lock()
         self._sound: set[str] = set()
         self._workers = [_Worker() for _ in range(workers)]
-        # Last in, first out: where one worker is enough, the others are never started.
+        # Last in, first out: if one worker is enough, the others are never started.
         self._free: queue.LifoQueue[_Worker] = queue.LifoQueue()
         for worker in self._workers:
             self._free.put(worker)
 
     def check(self, gold: str, answer: str) -> Verdict:
-        """Whether `answer` says what `gold` says: `unreadable` where no mathematics is found in
-        it, `timeout` where it cannot be compared within `cpu_s`, `crash` where that ends workers.
+        """The verdict on `answer` against `gold`: `unreadable` if it contains no mathematics,
+        `timeout` if the comparison takes longer than `cpu_s`, `crash` if it ends workers.
 
-        Waits for a free worker, which has a deadline. Raises EnvironmentFailed when it is the
-        reference answer that cannot be read, or when workers cannot be started.
+        Waits for a free worker, which has a deadline. Raises EnvironmentFailed if the reference
+        answer cannot be read or workers cannot be started.
         """
         worker = self._free.get()
         try:
             verdict = worker.ask(gold, answer, self.cpu_s)
-            if verdict == "crash":  # somebody else may have killed it
+            if verdict == "crash":  # another process may have killed it
                 self._count(verdict)
                 verdict = worker.ask(gold, answer, self.cpu_s)
             if verdict in ("timeout", "crash"):
-                # The policy's fault, unless the reference does the same on its own.
+                # The policy's fault, unless the reference alone does the same.
                 sound = gold in self._sound or worker.ask(gold, gold, self.cpu_s) == "correct"
                 verdict = verdict if sound else "bad_gold"
         finally:
@@ -95,7 +95,7 @@ class _Worker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def ask(self, gold: str, answer: str, cpu_s: float) -> str:
-        """The worker's verdict, or timeout, or crash."""
+        """The worker's verdict, timeout or crash."""
         process = self.process or self._start()
         try:
             _write(process, {"gold": gold, "answer": answer, "cpu_s": cpu_s})
@@ -106,14 +106,14 @@ class _Worker:
             return "timeout" if out_of_time else "crash"
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # -P: the modules beside the worker's file must not stand in for the standard library's
+        # -P: modules in the worker's folder must not shadow the standard library's
         command = [sys.executable, "-P", str(WORKER)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -123,7 +123,7 @@ class _Worker:
         except (_Silent, _Ended) as error:
             self.kill()
             raise EnvironmentFailed(
-                f"the answer verifier does not start: {error} (math-verify installed?)",
+                f"the answer verifier does not start: {error}; check that math-verify is installed",
                 cause="verifier_start",
             ) from None
         return self.process
@@ -143,7 +143,7 @@ def _write(process: subprocess.Popen[bytes], request: dict[str, object]) -> None
 
 
 def _read(process: subprocess.Popen[bytes], timeout_s: float) -> str:
-    """The next line's verdict. Raises _Silent, _Ended."""
+    """The verdict in the next line. Raises _Silent, _Ended."""
     assert process.stdout is not None
     ready = select.poll()
     ready.register(process.stdout, select.POLLIN)
@@ -159,8 +159,8 @@ def _read(process: subprocess.Popen[bytes], timeout_s: float) -> str:
 
 
 class SharedVerifier:
-    """The pool that all environments of a process use. `acquire` before, `release` after; LINGER_S
-    after the last release its workers end."""
+    """The pool of all environments of a process. Call `acquire` before and `release` after use; the
+    workers end LINGER_S after the last release."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -168,7 +168,7 @@ class SharedVerifier:
         self._pool: Verifier | None = None
 
     def acquire(self) -> Verifier:
-        """The pool, for one more user."""
+        """The pool, with one more user."""
         with self._lock:
             if self._pool is None or self._pid != os.getpid():  # a fork must not share its pipes
                 self._pool = Verifier(workers=max(1, min(4, (os.cpu_count() or 2) // 2)))
@@ -178,7 +178,7 @@ class SharedVerifier:
             return self._pool
 
     def release(self) -> None:
-        """One user less."""
+        """Remove one user."""
         with self._lock:
             self._users -= 1
             if self._users == 0:

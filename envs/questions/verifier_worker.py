@@ -1,11 +1,11 @@
-"""The process behind `envs.questions.verifier`: compares answers with math-verify, one line each
-way.
+"""The worker process of `envs.questions.verifier`: compares answers with math-verify, one line per
+request and reply.
 
     {"gold": "1/2", "answer": "0.5", "cpu_s": 3}  ─►  {"verdict": "correct"}
 
-Started as a file of its own, so that it needs nothing of this package on its path. The kernel
-ends it when a comparison takes more than `cpu_s` of processor time or MEMORY_BYTES: neither a
-huge integer nor a lost parent can keep it.
+Started as a file, so that it needs none of this package on its path. The kernel kills it if a
+comparison takes more than `cpu_s` of processor time or MEMORY_BYTES, so neither a huge integer nor
+a dead parent keeps it alive.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 
 MEMORY_BYTES = 2 << 30
 LONGEST = 2000
-"""Characters of an answer that is looked at; longer ones are no answers."""
+"""Longest answer that is compared, characters; longer ones are wrong."""
 DEEPEST = 30
-"""Brackets within brackets: the parser's time grows steeply with them."""
+"""Deepest nesting of brackets: the parser's time grows steeply with it."""
 
 _THIN_SPACE = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\})(?=\d{3})")
 _SHORT_FRACTION = re.compile(r"\\[dt]?frac\s*(\d)(\d)")
@@ -35,10 +35,10 @@ _SCIENTIFIC = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}")
 def main() -> None:
     """Answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints must not look like an answer
+    os.dup2(2, 1)  # a library's output must not look like a reply
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     logging.disable(logging.CRITICAL)
-    compare("1/2", "0.5")  # the first one imports, which takes a second or more
+    compare("1/2", "0.5")  # the first comparison imports libraries, which takes a second or more
     print(json.dumps({"verdict": "ready"}), file=answers)
     for line in sys.stdin:
         request = json.loads(line)
@@ -49,8 +49,8 @@ def main() -> None:
 
 
 def compare(gold: str, answer: str) -> str:
-    """correct | wrong | unreadable | bad_gold. A library that stumbles over what a policy wrote
-    has found no answer in it."""
+    """correct | wrong | unreadable | bad_gold. If a library raises on the policy's text, the answer
+    is unreadable."""
     from math_verify import verify
 
     known = _gold(gold)
@@ -72,7 +72,7 @@ def compare(gold: str, answer: str) -> str:
 
 
 def _notations(answer: str) -> list[str]:
-    """Ways to read an answer: as LaTeX and as plain text, in notations math-verify can read."""
+    """The forms of an answer to try: LaTeX and plain text, in notations that math-verify reads."""
     text = _THIN_SPACE.sub("", answer.strip().rstrip(". "))
     text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text)
     if _SCIENTIFIC.fullmatch(text):
@@ -81,7 +81,7 @@ def _notations(answer: str) -> list[str]:
 
 
 def _depth(text: str) -> int:
-    """How deep the opening brackets of a text are nested, closed or not."""
+    """Nesting depth of the opening brackets of a text, closed or not."""
     depth = deepest = 0
     for character in text:
         depth = max(0, depth + (character in "([{") - (character in ")]}"))
@@ -91,7 +91,7 @@ def _depth(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _gold(gold: str) -> tuple[Any, ...]:
-    # Bare LaTeX is not recognised as such: unwrapped, one in five answers of MATH is not read.
+    # Bare LaTeX is not recognised: without wrapping, one in five answers of MATH is not read.
     return tuple(_read(f"\\boxed{{{gold}}}"))
 
 

@@ -69,7 +69,7 @@ def test_a_users_own_class_is_named_by_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "name", "line"),
     [
-        (DOOR, "gate.py:Gate", "there is no file .*gate.py"),
+        (DOOR, "gate.py:Gate", "file .*gate.py does not exist"),
         (DOOR, "door.py:Gate", "door.py defines no class 'Gate'"),
         ("import nosuchthing", "door.py:Door", "importing it raised ModuleNotFoundError"),
         ("def (", "door.py:Door", "importing it raised SyntaxError"),
@@ -90,5 +90,5 @@ def test_a_source_without_tasks_is_refused(tmp_path):
         DOOR + "\n    @staticmethod\n    def task_source():\n"
         "        from envs import ListedTasks\n        return ListedTasks({})\n"
     )
-    with pytest.raises(UserError, match="its train split holds no tasks"):
+    with pytest.raises(UserError, match="its train split has no tasks"):
         registry.tasks(f"{file}:Door", {}, "train", 5)

@@ -51,7 +51,7 @@ def test_a_missing_data_folder_is_refused_with_the_download_command(monkeypatch,
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     assert "alfworld-download" in refusal("alfworld")
     line = refusal("alfworld", data=str(tmp_path))
-    assert str(tmp_path) in line and "holds no json_2.1.1" in line
+    assert str(tmp_path) in line and "does not contain json_2.1.1" in line
 
 
 def test_a_missing_package_is_one_line_with_the_install_command():

@@ -240,7 +240,7 @@ def test_an_environment_without_tasks_is_refused(run: Path, tmp_path: Path) -> N
         "    reset = step = close = lambda self, *a, **k: None\n"
     )
     line = refused("--run", run, "--env", f"{file}:Empty")
-    assert "train split holds no tasks" in line and not run.exists()
+    assert "train split has no tasks" in line and not run.exists()
 
 
 def test_a_deepspeed_key_that_the_learner_sets_is_refused(tmp_path: Path, run: Path) -> None:

@@ -34,7 +34,7 @@ def test_an_observation_says_only_new_things():
 
 
 @pytest.mark.parametrize(
-    ("env_id", "line"), [("TicTacToe-v0", "one-player games"), ("Nothing-v0", "not found")]
+    ("env_id", "line"), [("TicTacToe-v0", "not a one-player game"), ("Nothing-v0", "not found")]
 )
 def test_a_game_that_cannot_be_played_is_refused_in_one_line(env_id, line):
     with pytest.raises(UserError, match=line) as caught:

@@ -92,7 +92,7 @@ def test_the_users_own_games_are_tasks(env, cache, tmp_path):
     [
         ({"rooms": 0}, "rooms is 0"),
         ({"challenge": "tw-chess"}, "tw-chess.*unknown; there are .*tw-simple"),
-        ({"games": "/no/such/folder"}, "holds no train"),
+        ({"games": "/no/such/folder"}, "does not contain train"),
     ],
 )
 def test_a_wrong_game_setting_is_refused_in_one_line(options, line):

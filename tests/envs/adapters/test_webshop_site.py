@@ -82,7 +82,7 @@ def test_a_missing_library_is_refused_if_it_was_asked_for_and_replaced_with_a_wa
         chosen("lucene", "an index")
     with caplog.at_level(logging.WARNING):
         assert chosen("auto", "an index") == "bm25"
-    assert "bm25 for want of an index" in caplog.text
+    assert "bm25 because an index" in caplog.text
 
 
 @pytest.mark.parametrize("named", [{"goals": "all"}, {"search": "solr"}, {"nouns": "pos"}])

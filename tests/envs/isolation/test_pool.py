@@ -188,7 +188,7 @@ def test_a_cancelled_attempt_leaves_its_session_usable() -> None:
     ("options", "line"),
     [
         ({"at_start": "raise"}, "raised KeyError"),
-        ({"at_start": "crash"}, "its start ended its process"),
+        ({"at_start": "crash"}, "its start ended the worker process"),
         ({"colour": 3}, "colour: unknown"),
     ],
 )
@@ -212,7 +212,7 @@ def test_an_environment_is_refused_if_its_worker_cannot_be_started(
             pass
 
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    with pytest.raises(UserError, match="process of this attempt is gone"):
+    with pytest.raises(UserError, match="process of this attempt has ended"):
         asyncio.run(play())
 
 

@@ -36,10 +36,10 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ((), "holds no problems"),
+        ((), "has no problems"),
         (('{"prompt": "q"',), "line 1 is not JSON"),
-        (({"prompt": "q", "answer": "1"}, {"answer": "1"}), "row 2: holds no problem"),
-        (({"prompt": "q"},), "row 1: holds no reference answer"),
+        (({"prompt": "q", "answer": "1"}, {"answer": "1"}), "row 2: has no problem"),
+        (({"prompt": "q"},), "row 1: has no reference answer"),
         ((["q", "1"],), "row 1: must be an object"),
     ],
 )
