@@ -11,5 +11,7 @@ for _room in ("r3l", "buffer", "envs", "actors", "learner"):
     _spec = find_spec(_room)
     _found = Path(_spec.origin).resolve().parent if _spec and _spec.origin else None
     if _found != _HERE / _room:
-        # A user's own folder of that name would otherwise be imported in silence.
-        raise ImportError(f"package {_room!r} is {_found}, expected {_HERE / _room}; rename yours")
+        # A user's folder of that name would otherwise be imported silently.
+        raise ImportError(
+            f"package {_room!r} is {_found}, expected {_HERE / _room}; rename your folder"
+        )

@@ -1,4 +1,4 @@
-"""`r3l-launch`: one command trains."""
+"""`r3l-launch`: the command that starts a run."""
 
 from __future__ import annotations
 
@@ -15,32 +15,40 @@ from r3l.errors import UserError
 
 
 @click.command()
-@click.option("--actors", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--learner", default="1cpu", show_default=True, help="ranks and device: 1cpu, 8gpu")
-@click.option("--hostfile", type=Path, help="machines of the learner, in DeepSpeed's format")
-@click.option("--env", "env_name", help="environment, by name")
-@click.option("--model", help="model folder, or builtin")
+@click.option(
+    "--actors", type=click.IntRange(min=1), default=2, show_default=True, help="actor processes"
+)
+@click.option(
+    "--learner", default="1cpu", show_default=True, help="ranks and device, such as 1cpu or 8gpu"
+)
+@click.option("--hostfile", type=Path, help="the learner's machines, in DeepSpeed's format")
+@click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
+@click.option("--model", help="model folder, or builtin for the shipped policy")
 @click.option("--config", "config_path", type=Path, help="YAML file of settings")
 @click.option("--steps", type=int, help="optimizer steps")
 @click.option("--seed", type=int, help="seed of the whole run")
-@click.option("--run", "run_name", help="run name, or a path; default: a time stamp under runs/")
-@click.option("--resume", is_flag=True, help="go on with an existing run")
+@click.option("--run", "run_name", help="name under runs/, or a path; default: the time")
+@click.option("--resume", is_flag=True, help="continue an existing run")
 @click.option(
     "--buffer",
     "buffer_bind",
     default="tcp://127.0.0.1:*",
     show_default=True,
-    help="where the buffer listens; *: any free port",
+    help="address of the buffer service; *: any free port",
 )
 @click.option(
     "--weights",
     "weights_bind",
     default="tcp://127.0.0.1:*",
     show_default=True,
-    help="where the learner offers weights",
+    help="address of the weight publisher; *: any free port",
 )
-@click.option("--keys", type=Path, help="folder of r3l-buffer keygen: encrypts, admits its clients")
-@click.option("--show-prompts", is_flag=True, help="print every prompt of the environment, and end")
+@click.option(
+    "--keys",
+    type=Path,
+    help="folder that r3l-buffer keygen wrote; needed for addresses that others can reach",
+)
+@click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(
     actors: int,
@@ -59,10 +67,11 @@ def main(
     show_prompts: bool,
     overrides: tuple[str, ...],
 ) -> None:
-    """Train a policy. Without arguments: the demo, a tiny policy in its workshop.
+    """Train a policy. Without arguments: the demo, a tiny policy in its built-in world.
 
-    Settings come from the defaults (for the built-in policy: the demo's), a YAML file and
-    KEY=VALUE overrides such as algorithm=grpo or learner.lr=1e-5, in this order.
+    Settings come from the defaults (for the shipped policy: the demo's), a YAML file and
+    KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one counts.
+    docs/configuration.md lists them.
     """
     from launch.plan import DEMO, check_run_folder, make_plan, write_run_folder
     from launch.supervisor import Run
@@ -106,7 +115,7 @@ def main(
 
 
 def prompt_texts(config: RunConfig) -> str:
-    """Every text the policy is shown in the configured environment, by name."""
+    """Every text that the policy is shown in the configured environment, by name."""
     from envs.registry import make
     from r3l.rollout.prompts import Prompts
 
@@ -116,7 +125,8 @@ def prompt_texts(config: RunConfig) -> str:
 
 
 def run_folder(name: str | None) -> Path:
-    """A bare name lives under runs/; anything with a separator is a path. Raises UserError."""
+    """The folder of a run: a bare name lies under runs/, anything with a separator is a path.
+    Raises UserError."""
     from r3l.model_folder import user_path
 
     name = name or time.strftime("%Y%m%d-%H%M%S")

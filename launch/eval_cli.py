@@ -1,4 +1,4 @@
-"""`r3l-eval`: how well a model folder, or a running engine, plays an environment's tasks."""
+"""`r3l-eval`: the evaluation of a model folder, or a running engine, on an environment's tasks."""
 
 from __future__ import annotations
 
@@ -23,22 +23,53 @@ from r3l.rollout.interfaces import Policy
 @click.command()
 @click.option("--model", default="builtin", show_default=True, help="model folder, or builtin")
 @click.option("--engine", help="URL of a running `vllm serve` of that model; default: start one")
-@click.option("--env", "env_name", default="workshop", show_default=True, help="environment")
-@click.option("--split", type=click.Choice(["train", "eval"]), default="eval", show_default=True)
-@click.option("--tasks", "count", type=click.IntRange(min=1), default=200, show_default=True)
-@click.option("--attempts", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--pass-at", default="", help="k of pass@k, such as 4,8; at most --attempts")
+@click.option(
+    "--env",
+    "env_name",
+    default="workshop",
+    show_default=True,
+    help="environment, by name or path/to/file.py:Class",
+)
+@click.option(
+    "--split",
+    type=click.Choice(["train", "eval"]),
+    default="eval",
+    show_default=True,
+    help="split of the tasks",
+)
+@click.option(
+    "--tasks",
+    "count",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="tasks to play",
+)
+@click.option(
+    "--attempts", type=click.IntRange(min=1), default=1, show_default=True, help="per task"
+)
+@click.option(
+    "--pass-at", default="", help="values of k for pass@k, such as 4,8; at most --attempts"
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="sampling seed")
-@click.option("--at-once", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--out", type=Path, help="folder of the results; default: one under runs/eval")
-@click.option("--step", type=int, default=0, show_default=True, help="step in TensorBoard")
+@click.option(
+    "--at-once",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="attempts at the same time",
+)
+@click.option("--out", type=Path, help="folder for the results; default: one under runs/eval")
+@click.option(
+    "--step", type=int, default=0, show_default=True, help="step of the metrics in TensorBoard"
+)
 @click.option("--json", "as_json", is_flag=True, help="print the report as one JSON object")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(**options: Any) -> None:
     """Play tasks, and print success, reward, steps, tokens and pass@k with 95 % intervals.
 
-    Results are kept in a folder: an evaluation that was interrupted goes on where it stopped
-    when it is asked for again. With eval.temperature=0 it repeats itself.
+    Results are kept in a folder: the same command continues an interrupted evaluation. KEY=VALUE
+    arguments are settings; eval.temperature=0 makes an evaluation repeatable.
     """
     try:
         run(options)
@@ -46,12 +77,12 @@ def main(**options: Any) -> None:
         click.echo(f"r3l-eval: {error}", err=True)
         sys.exit(2)
     except EngineDead as error:
-        click.echo(f"r3l-eval: {error}; the same command goes on where it stopped", err=True)
+        click.echo(f"r3l-eval: {error}; run the same command again to continue", err=True)
         sys.exit(1)
 
 
 def run(options: dict[str, Any]) -> None:
-    """The evaluation that the command line asks for. Raises UserError, EngineDead."""
+    """Run the evaluation that the command line asks for. Raises UserError, EngineDead."""
     from actors.engine_arguments import check_engine_arguments
     from envs.registry import tasks as tasks_of
     from launch.evaluation import Results, report, table
@@ -82,7 +113,7 @@ def run(options: dict[str, Any]) -> None:
     _to_tensorboard(folder, found, options["step"])
     click.echo(json.dumps(found) if options["as_json"] else table(found))
     if not options["as_json"]:
-        click.echo(f"results, report and TensorBoard figures: {folder}")
+        click.echo(f"results, report and TensorBoard metrics: {folder}")
 
 
 async def _play(
@@ -98,7 +129,7 @@ async def _play(
 
 @asynccontextmanager
 async def _policy(config: RunConfig, engine: str | None) -> AsyncIterator[Policy]:
-    """The engine that runs at a URL, or one of our own."""
+    """The policy of the engine at a URL, or of an engine started here."""
     if engine is not None:
         from actors.http_policy import ServedPolicy
 
@@ -123,13 +154,14 @@ def _ks(text: str, attempts: int) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and 1 <= int(part) <= attempts for part in parts):
         raise UserError(
-            f"--pass-at {text}: must be numbers from 1 to --attempts {attempts}, with commas"
+            f"--pass-at {text}: must be numbers from 1 to --attempts {attempts}, separated by "
+            "commas"
         )
     return [int(part) for part in parts]
 
 
 def _settings(config: RunConfig, options: dict[str, Any]) -> dict[str, Any]:
-    """What results depend on, and so what they must agree in to be of one evaluation."""
+    """The settings that results depend on; all results of one folder must share them."""
     values = config.model_dump(mode="json")
     return {
         "model": config.model,
@@ -153,7 +185,7 @@ def _settings(config: RunConfig, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weights_stamp(model: Path) -> str:
-    """Changes when the files of a model folder do."""
+    """A stamp that changes with the files of a model folder."""
     files = sorted(path for path in model.iterdir() if path.is_file())
     stamp = repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
     return f"{zlib.crc32(stamp.encode()):08x}"

@@ -1,11 +1,12 @@
-"""An evaluation: held-out tasks, each played some times, every result on disk as it comes.
+"""An evaluation: tasks, each played several times, with every result on disk as it comes.
 
     tasks × attempts ─► those without a result yet ─► play, so many at a time ─► results.jsonl
                                                                                       │
                               report: means, pass@k, intervals, by kind of task ◄─────┘
 
-An evaluation that was interrupted goes on where it stopped. Attempts that failed (environment or
-engine trouble) have no result: they count as lost in the report and are played again.
+An interrupted evaluation continues where it stopped. Attempts that failed (through the environment
+or the engine) have no result: the report counts them with reward 0, and the next run plays them
+again.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ COUNTED = ("failed", "faults")
 
 @dataclass(frozen=True)
 class Result:
-    """One attempt. `cause` is "" unless it failed, which leaves the figures at 0; `faults`: the
-    environment's troubles that it outlived."""
+    """One attempt. `cause` is "" unless it failed, which leaves the numbers at 0; `faults`: errors
+    of the environment that did not end it."""
 
     task_id: str
     attempt: int
@@ -49,20 +50,20 @@ class Result:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What it is the result of."""
+        """The task and the number of the attempt."""
         return self.task_id, self.attempt
 
 
 class Results:
-    """The results of one evaluation, in a folder. Raises UserError where the folder holds those
-    of another one, or cannot be written."""
+    """The results of one evaluation, in a folder. Raises UserError if the folder holds those of
+    another evaluation or cannot be written."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.path = folder / RESULTS
         known = folder / SETTINGS
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if known.exists() and self.path.exists():  # else nothing has been played yet
+            if known.exists() and self.path.exists():  # otherwise nothing has been played yet
                 _check_same(folder, dict(json.loads(known.read_bytes())), settings)
             else:
                 building = folder / f".{SETTINGS}"
@@ -73,7 +74,9 @@ class Results:
         except UserError:
             raise
         except (ValueError, TypeError):
-            raise UserError(f"--out {folder}: its {SETTINGS} is no JSON; name another") from None
+            raise UserError(
+                f"--out {folder}: its {SETTINGS} is not valid JSON; choose another folder"
+            ) from None
         self.done: dict[tuple[str, int], Result] = {}
         self._file: TextIO | None = None
         try:
@@ -83,7 +86,8 @@ class Results:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
         except (ValueError, TypeError):
             raise UserError(
-                f"--out {folder}: its {RESULTS} holds a line that is no result; name another"
+                f"--out {folder}: its {RESULTS} has a line that is not a result; choose another "
+                "folder"
             ) from None
 
     def add(self, result: Result) -> None:
@@ -102,7 +106,7 @@ class Results:
             self._file.close()
 
     def _read(self) -> None:
-        """Take in what is there; a last line that was cut off is cut away."""
+        """Read the results on disk; an incomplete last line is removed."""
         whole, _, torn = self.path.read_bytes().rpartition(b"\n")
         if torn:
             with self.path.open("rb+") as file:
@@ -132,7 +136,7 @@ async def play_all(
     at_once: int,
 ) -> None:
     """Play every attempt that has no result yet, `at_once` at a time, at the temperature of
-    `config.eval`. Raises EngineDead when the engine is gone; results so far are kept."""
+    `config.eval`. Raises EngineDead if the engine dies; results so far are kept."""
     actor = config.actor.model_copy(update={"temperature": config.eval.temperature})
     config = config.model_copy(update={"actor": actor})
     room = asyncio.Semaphore(at_once)
@@ -171,24 +175,24 @@ async def play_all(
 
 
 def report(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict[str, Any]:
-    """Figures of all tasks and of each family: see `figures`."""
+    """The metrics of all tasks and of each family (see `metrics`)."""
     families = sorted({r.family for r in results if r.family})
     return {
         "interval": "95 %; success and pass@k: Wilson over tasks; reward, steps, tokens: "
         "percentile bootstrap over tasks",
-        "all": figures(results, attempts, ks),
+        "all": metrics(results, attempts, ks),
         "families": {
-            name: figures([r for r in results if r.family == name], attempts, ks)
+            name: metrics([r for r in results if r.family == name], attempts, ks)
             for name in families
         },
     }
 
 
-def figures(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict[str, Any]:
+def metrics(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict[str, Any]:
     """Means over tasks of the means over their attempts, with 95 % intervals.
 
-    `success` is pass@1; a failed attempt is lost, with reward 0; steps and tokens are of those
-    that did not fail. Each figure is {mean, low, high}.
+    `success` is pass@1; a failed attempt counts with reward 0; steps and tokens are of attempts
+    that did not fail. Each metric is {mean, low, high}.
     """
     tasks: dict[str, list[Result]] = {}
     for result in results:
@@ -204,7 +208,7 @@ def figures(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict
         solved = [sum(r.reward >= SUCCESS for r in each) for each in tasks.values()]
         values = [pass_at_k(attempts, count, k) for count in solved]
         mean = sum(values) / max(len(values), 1)
-        out["success" if k == 1 else f"pass@{k}"] = _figure(mean, wilson(mean, len(values)))
+        out["success" if k == 1 else f"pass@{k}"] = _metric(mean, wilson(mean, len(values)))
     rewards = [sum(r.reward for r in each) / attempts for each in tasks.values()]
     out["reward"] = _mean(rewards)
     out["steps"] = _mean([sum(r.steps for r in each) / len(each) for each in played if each])
@@ -215,15 +219,15 @@ def figures(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict
 def _mean(values: list[float]) -> dict[str, float | None]:
     if not values:
         return {"mean": None, "low": None, "high": None}
-    return _figure(sum(values) / len(values), bootstrap(values))
+    return _metric(sum(values) / len(values), bootstrap(values))
 
 
-def _figure(mean: float, interval: tuple[float, float]) -> dict[str, float | None]:
+def _metric(mean: float, interval: tuple[float, float]) -> dict[str, float | None]:
     return {"mean": mean, "low": interval[0], "high": interval[1]}
 
 
 def table(found: dict[str, Any]) -> str:
-    """The report for people: a line of figures for all tasks, and one for each family."""
+    """The report for people: a line of metrics for all tasks, and one for each family."""
     columns = [name for name, value in found["all"].items() if isinstance(value, dict)]
     columns = [name for name in columns if name not in COUNTED]
     rows = [["", "tasks", *COUNTED, *columns]]
@@ -239,7 +243,7 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join([*lines, f"[low, high]: {found['interval']}"])
 
 
-def _cell(figure: dict[str, float | None]) -> str:
-    if figure["mean"] is None:
+def _cell(metric: dict[str, float | None]) -> str:
+    if metric["mean"] is None:
         return "–"
-    return f"{figure['mean']:.4g} [{figure['low']:.4g}, {figure['high']:.4g}]"
+    return f"{metric['mean']:.4g} [{metric['low']:.4g}, {metric['high']:.4g}]"

@@ -1,7 +1,7 @@
-"""A hostfile: the machines a learner is spread over, in DeepSpeed's format.
+"""Hostfiles: the machines of a learner, in DeepSpeed's format.
 
-this-machine slots=8
-node-1       slots=8        a line per machine; rank 0 runs on the first, which is this one
+this-machine slots=8        one line per machine; rank 0 runs on the first, which is this one
+node-1       slots=8
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import psutil
 
 from r3l.errors import UserError
 
-REACHED_S = 10  # seconds for another machine to let us in
+REACHED_S = 10  # seconds for ssh to connect
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """The machines of a hostfile and their ranks; `address` is where the first is reached."""
+    """The machines of a hostfile and their ranks; `address` is that of the first machine."""
 
     path: Path
     slots: dict[str, int]
@@ -41,7 +41,7 @@ def read_hosts(path: Path, ranks: int) -> Hosts:
     address = _address(path, first)
     if not _is_here(first, address):
         raise UserError(
-            f"--hostfile {path}: its first machine is {first}, this is {socket.gethostname()}; "
+            f"--hostfile {path}: the first machine is {first}, this one is {socket.gethostname()}; "
             "rank 0 talks to the buffer, so start r3l-launch on the first machine"
         )
     if len(slots) > 1:
@@ -49,7 +49,7 @@ def read_hosts(path: Path, ranks: int) -> Hosts:
             if shutil.which(program) is None:
                 raise UserError(
                     f"--hostfile {path}: DeepSpeed starts ranks on other machines through "
-                    f"{program}, which is not installed here"
+                    f"{program}, which is not installed on this one"
                 )
         for host in slots:
             _check_reachable(path, host)
@@ -73,10 +73,13 @@ def _parse(path: Path) -> dict[str, int]:
             )
         if match is not None:
             if match[1] in slots:
-                raise UserError(f"--hostfile {path}, line {number}: {match[1]} stands twice")
+                raise UserError(
+                    f"--hostfile {path}, line {number}: {match[1]} appears twice; write one line "
+                    "per machine"
+                )
             slots[match[1]] = int(match[2])
     if not slots:
-        raise UserError(f"--hostfile {path}: names no machine; write lines like `machine slots=8`")
+        raise UserError(f"--hostfile {path}: no machines; write lines like `machine slots=8`")
     return slots
 
 
@@ -84,11 +87,14 @@ def _address(path: Path, host: str) -> str:
     try:
         return socket.gethostbyname(host)
     except OSError as error:
-        raise UserError(f"--hostfile {path}: {host} has no address ({error})") from None
+        raise UserError(
+            f"--hostfile {path}: host {host} cannot be resolved ({error}); check the name"
+        ) from None
 
 
 def _check_reachable(path: Path, host: str) -> None:
-    """DeepSpeed asks every machine through ssh, the first one too, and without a password."""
+    """Raise UserError unless ssh connects without a password, as DeepSpeed needs for every
+    machine."""
     command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={REACHED_S}", host, "true"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=2 * REACHED_S)
@@ -96,7 +102,7 @@ def _check_reachable(path: Path, host: str) -> None:
     except subprocess.TimeoutExpired:
         asked, answer = None, [f"no answer in {2 * REACHED_S} s"]
     if asked is None or asked.returncode:
-        why = answer[-1] if answer else "it said nothing"
+        why = answer[-1] if answer else "no message"
         raise UserError(
             f"--hostfile {path}: {host} cannot be reached ({why[:200]}); `ssh {host} true` must "
             "work from here without a password, for this machine's own name too"

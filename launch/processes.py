@@ -1,4 +1,4 @@
-"""Child processes: each in a session of its own, logging to a file, ended as a whole group."""
+"""Child processes: each has its own session and log file and is ended as a process group."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 TAIL_BYTES = 1 << 20
-LAST_S = 2.0  # for the buffer to close its store, also where the others took all the time
-STACKS_S = 2.0  # for many threads, and a process that was swapped out
-KILLED_S = 5.0  # until a killed process is gone, unless the kernel holds it back
+LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
+STACKS_S = 2.0  # enough for many threads, or a process that was swapped out
+KILLED_S = 5.0  # until a killed process has ended, unless it waits in the kernel
 
 
 @dataclass
 class Child:
     """One started command.
 
-    `worker`: arguments by which the processes that do the work are known (on this machine),
-    where the command itself is a launcher that would kill them rather than let them end; ssh may
-    stand between the two. `log_from`: where in its log file its own output begins.
+    `worker`: arguments that identify the working processes (on this machine) if the command is a
+    launcher, which would kill them instead of letting them end; ssh may run in between. `log_from`:
+    offset of its own output in its log file.
     """
 
     name: str
@@ -49,8 +49,8 @@ class Child:
         return self.process.poll()
 
     def ready(self, word: str) -> bool:
-        """Whether its output holds a line that starts with `word`, however much came since; after
-        the name of its machine where pdsh passed it on."""
+        """Whether any line of its output starts with `word`, or with the machine's name and `word`
+        if pdsh passed it on."""
         if not self.log.exists():
             return False
         said = re.compile(rb"(?:\S+: )?" + re.escape(word.encode()))
@@ -59,7 +59,7 @@ class Child:
             return any(said.match(line) for line in output)
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of its output: at most `count` lines and TAIL_BYTES."""
+        """The end of its output, at most `count` lines and TAIL_BYTES."""
         if not self.log.exists():
             return []
         with self.log.open("rb") as output:
@@ -74,7 +74,7 @@ class Child:
                     process.send_signal(signal.SIGTERM)
 
     def show_stacks(self) -> None:
-        """Have the workers write what each of their threads does, also those that are stopped."""
+        """Make the workers write their threads' stacks, even those that are stopped."""
         for process in self._workers():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(STACKS)
@@ -82,13 +82,13 @@ class Child:
         time.sleep(STACKS_S)
 
     def kill(self) -> None:
-        """Kill the process and whatever it started, also where it is gone itself."""
+        """Kill the process and everything it started, even if it has ended itself."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         try:
             self.process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
-            log.warning("%s (process %d) was killed and is still there: it waits in the kernel, "
+            log.warning("%s (process %d) was killed but has not ended: it waits in the kernel "
                         "for a disk or a GPU", self.name, self.process.pid)  # fmt: skip
 
     def _workers(self) -> list[psutil.Process]:
@@ -103,7 +103,7 @@ def _holds(arguments: list[str], part: tuple[str, ...]) -> bool:
 
 @dataclass
 class Children:
-    """All processes of a run, in the order they were started."""
+    """All processes of a run, in the order of their start."""
 
     logs: Path
     members: list[Child] = field(default_factory=list)
@@ -115,8 +115,8 @@ class Children:
         env: dict[str, str] | None = None,
         worker: tuple[str, ...] = (),
     ) -> Child:
-        """Start `command` with its output in `<name>.log` (a resumed run appends). A member of
-        that name has ended; what it left behind is killed and the new one takes its place."""
+        """Start `command` with its output appended to `<name>.log`. If a member of that name has
+        ended, the processes it left are killed and the new one takes its place."""
         log = self.logs / f"{name}.log"
         place = next((i for i, child in enumerate(self.members) if child.name == name), None)
         if place is not None:
@@ -144,8 +144,9 @@ class Children:
         return [child for child in self.members if child.exit_code is not None]
 
     def stop(self, deadline_s: float = 20.0) -> list[str]:
-        """End everything: the last started first asked, the first started (the buffer, which the
-        others still talk to) last; whoever is left at the deadline is killed. Returns who was."""
+        """End everything: terminate the members in reverse order and the first (the buffer, which
+        the others still talk to) last, then kill those left at the deadline. Returns their
+        names."""
         end = time.monotonic() + deadline_s
         *later, first = reversed(self.members) if self.members else [None]
         for child in later:
@@ -167,7 +168,7 @@ def _wait(children: list[Child], end: float) -> None:
 
 
 def _die_with(launcher: int) -> None:
-    """A launcher that is killed outright takes its children along (Linux)."""
+    """End the child if its launcher is killed (Linux)."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != launcher:  # it ended before this could be asked for
+    if os.getppid() != launcher:  # the launcher ended before the call above
         os._exit(1)

@@ -1,4 +1,4 @@
-"""The learner's progress file, read as it grows and shown as one line a step."""
+"""The learner's progress file, read as it grows and shown as one line per step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ProgressReader:
-    """Yields each complete line of a growing JSON-lines file once."""
+    """A reader of a growing JSON-lines file that returns each complete line once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,7 +26,7 @@ class ProgressReader:
 
 
 def step_line(values: dict[str, Any], steps: int) -> str:
-    """One learner step for people."""
+    """One line about an optimizer step."""
 
     def share(name: str) -> str:
         return f"{values[name]:.2f}" if name in values else "  – "
@@ -44,7 +44,7 @@ def step_line(values: dict[str, Any], steps: int) -> str:
 
 
 def eval_line(values: dict[str, Any]) -> str:
-    """One evaluation for people."""
+    """One line about an evaluation."""
     failed = f", {values['failed']} failed" if values["failed"] else ""
     return (
         f"eval at step {values['step']}: success {values['success']:.2f}  "

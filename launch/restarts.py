@@ -1,4 +1,4 @@
-"""Which dead processes are started again, and how often."""
+"""Rules for restarting dead processes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ ASKED = EXIT_CODES[RestartNeeded]
 
 @dataclass
 class Restarts:
-    """Counts deaths by name. `limits`: how many within WINDOW_S a process may die and be started
-    again; one that is not listed is never."""
+    """Deaths by process name. `limits`: how often within WINDOW_S each process is restarted; one
+    that is not listed never is."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def allow(self, child: Child, ready: str, now: float | None = None) -> bool:
-        """Whether to start `child` again, which has ended.
+        """Whether to restart `child`, which has ended.
 
-        Not where its exit code says that it would only end again, and not where it died at its
-        first start before it wrote the line `ready`: that is no accident. One that asked to be
-        started again (exit code of RestartNeeded) is, and it does not count.
+        Not if its exit code says that it would end again, and not if it died at its first start
+        before it wrote the line `ready`. A process that asked for a restart (exit code of
+        RestartNeeded) gets it without being counted.
         """
         if child.name not in self.limits or child.exit_code in FINAL:
             return False
@@ -44,14 +44,14 @@ class Restarts:
         return len(deaths) <= self.limits[child.name]
 
 
-GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselves to be gone
+GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselves
 
 
 @dataclass
 class LastSign:
-    """The file a learner writes in the run folder `run` at each sign of life.
+    """The file that a learner writes in the run folder `run` at each sign of life.
 
-    Its age is measured by this process's clock: the file system may be another machine's.
+    Its age is measured by this process's clock, since the file system may be another machine's.
     """
 
     run: Path
@@ -60,11 +60,11 @@ class LastSign:
     _seen: float = field(default_factory=time.monotonic)
 
     def renew(self) -> None:
-        """A learner was started: its time begins now."""
+        """Start the time again, for a learner that was started."""
         self._seen = time.monotonic()
 
     def overdue(self) -> bool:
-        """Whether none came for so long that the learner should have ended itself."""
+        """Whether the last sign is so old that the learner should have ended itself."""
         try:
             stamp = (self.run / LAST_SIGN).stat().st_mtime_ns
         except FileNotFoundError:
@@ -75,6 +75,6 @@ class LastSign:
 
     @property
     def doing(self) -> str:
-        """What the learner was at when it gave the last sign."""
+        """What the learner was doing at its last sign of life."""
         path = self.run / LAST_SIGN
         return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -1,4 +1,4 @@
-"""What a sample of attempts says about a policy: pass@k, and how far a mean can be trusted."""
+"""Statistics of attempts: pass@k and confidence intervals of means."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 Interval = tuple[float, float]
 Z_95 = 1.959963984540054
-"""95 % of a normal distribution lies within so many standard deviations."""
+"""Standard deviations that hold 95 % of a normal distribution."""
 RESAMPLES = 2000
 
 
@@ -27,15 +27,15 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
 def wilson(mean: float, count: int, z: float = Z_95) -> Interval:
     """Wilson's score interval of a mean of `count` independent values in [0, 1].
 
-    Exact in spirit for shares; for values between 0 and 1 it is never too narrow, as their
-    variance is at most mean · (1 − mean). (0, 1) for no values.
+    For shares it has its nominal coverage; for other values in [0, 1] it is never too narrow, since
+    their variance is at most mean · (1 − mean). (0, 1) for no values.
     """
     if count == 0:
         return 0.0, 1.0
     spread = z * math.sqrt(mean * (1 - mean) / count + z * z / (4 * count * count))
     middle, scale = mean + z * z / (2 * count), 1 + z * z / count
     low, high = (middle - spread) / scale, (middle + spread) / scale
-    return (low if mean > 0 else 0.0), (high if mean < 1 else 1.0)  # exact, not off by rounding
+    return (low if mean > 0 else 0.0), (high if mean < 1 else 1.0)  # exact instead of nearly 0 or 1
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:

@@ -1,8 +1,8 @@
-"""A run, from its first process to its last.
+"""The supervisor of a run, from its first process to its last.
 
 buffer ready ─► learner and actors ─► watch: progress lines, deaths, signals ─► stop all
                       ▲                              │
-                      └── whoever died ──────────────┘ a learner goes on from its last checkpoint
+                      └── restart what died ◄────────┘ a learner from its last checkpoint
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from learner.watchdog import note_hang
 WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
-QUIET_S = 300.0  # without a step or an evaluation, until it is said what the learner said last
+QUIET_S = 300.0  # without a step or an evaluation, until the learner's last line is repeated
 
 
 class Run:
@@ -43,7 +43,7 @@ class Run:
             | dict.fromkeys(actors, config.actor.restarts)
         )
         self.last_sign = LastSign(plan.run, config.learner.hang_s)
-        self.killed: Child | None = None  # the learner that hung and did not end itself
+        self.killed: Child | None = None  # a learner that hung and was killed here
         self.evaluations: list[dict[str, float]] = []
         self.steps = 0
         self.began = self.moved = time.monotonic()
@@ -51,7 +51,7 @@ class Run:
         self.interrupted = ""
 
     def execute(self) -> int:
-        """Run to the end; returns the exit code. Whatever happens, no process stays behind."""
+        """Run to the end; returns the exit code. No process is left behind in any case."""
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             nohup = signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN
             if not nohup:
@@ -84,12 +84,12 @@ class Run:
             time.sleep(WATCH_S)
         run = self.plan.run
         where = run.name if run.parent == Path("runs") else run
-        self.say(f"{self.interrupted}: stopping; resume with --resume --run {where}")
+        self.say(f"{self.interrupted}: stopping; continue with r3l-launch --resume --run {where}")
         return 130
 
     def _after_death(self, child: Child) -> int | None:
-        """The run's exit code, or None where the process was started again and it goes on."""
-        # DeepSpeed's launcher reports success when it is killed itself: the line is what counts.
+        """The run's exit code, or None if the process was restarted and the run continues."""
+        # DeepSpeed's launcher reports success when it is killed, so the line must be there too.
         if child.name == "learner" and child.exit_code == 0 and child.ready(DONE_LINE):
             return 0
         if child is self.killed or (child.name == "learner" and child.ready(HANGS_LINE)):
@@ -99,20 +99,20 @@ class Run:
         count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
         where = " from its last checkpoint" if child.name == "learner" else ""
         self.say(
-            f"{child.name} ended with exit code {child.exit_code}; started again{where} "
+            f"{child.name} ended with exit code {child.exit_code}; restarted{where} "
             f"({count} of {limit} restarts within an hour; see {child.log})"
         )
         self._start(child.name, resume=True)
         return None
 
     def _start(self, name: str, *, resume: bool = False) -> Child:
-        """Start the process of that name; it takes the place of one that has ended."""
+        """Start the process of that name, in place of one that has ended."""
         if name == "buffer":
             return self.children.start(name, self.commands.buffer())
         if name == "learner":
             self.last_sign.renew()
             command = self.commands.learner() + (["--resume"] if resume else [])
-            # Launchers have them among their arguments too, but not one after the other.
+            # Launchers have these arguments too, but not in one sequence.
             worker = ("-m", "learner.cli", "train", "--config", str(self.plan.run / "config.yaml"))
             return self.children.start(name, command, self.commands.learner_env(), worker=worker)
         index = int(name.removeprefix("actor-"))
@@ -139,8 +139,8 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_hung_learner(self) -> None:
-        """A learner that gives no sign of life ends itself, unless it is stopped, waits in the
-        kernel, or was lost before it could watch itself."""
+        """Kill a learner without signs of life that cannot end itself, because it is stopped, waits
+        in the kernel, or hung before its watchdog started."""
         learner = self._learner()
         if learner.exit_code is None and self.last_sign.overdue():
             learner.show_stacks()
@@ -159,14 +159,14 @@ class Run:
         return next(child for child in self.children.members if child.name == "learner")
 
     def _break_silence(self) -> None:
-        """Say that nothing has come for long and what the learner, which knows whom it waits for,
-        said last; each time after twice as long."""
+        """After a long time without progress repeat the learner's last line, which says whom it
+        waits for; then after twice as long, and so on."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2
             learner = self._learner()
             said = "".join(learner.last_lines(1)) or "nothing"
-            self.say(f"no step for {silent:.0f} s; the learner said last: {said} ({learner.log})")
+            self.say(f"no step for {silent:.0f} s; the learner's last line: {said} ({learner.log})")
 
     def _show_progress(self) -> None:
         for line in self.progress.new():
@@ -175,7 +175,7 @@ class Run:
                 self.evaluations.append(line)
                 self.say(eval_line(line))
             elif line["kind"] == "again":
-                self.say(f"learner goes on from step {line['step']} (it had reached "
+                self.say(f"learner continues from step {line['step']} (it had reached "
                          f"{line['reached']})")  # fmt: skip
             else:
                 self.steps = line["step"]
@@ -196,5 +196,5 @@ class Run:
 
 
 def _ready(name: str) -> str:
-    """The line with which the process of that name says that it has begun its work."""
+    """The line that the process of that name prints when it is ready."""
     return f"r3l-{name.partition('-')[0]} ready"

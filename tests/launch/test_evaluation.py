@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from envs import registry
-from launch.evaluation import Result, Results, figures, play_all, report, table
+from launch.evaluation import Result, Results, metrics, play_all, report, table
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, UserError
 from tests.r3l.fakes import ScriptedPolicy
@@ -69,8 +69,8 @@ def test_failed_attempts_earn_nothing_and_are_played_again(tmp_path):
     results = Results(tmp_path, {})
     results.add(failed)
     results.close()
-    assert figures([failed], 1, [])["success"]["mean"] == 0.0
-    assert figures([failed], 1, [])["failed"] == {"environment_hang": 1}
+    assert metrics([failed], 1, [])["success"]["mean"] == 0.0
+    assert metrics([failed], 1, [])["failed"] == {"environment_hang": 1}
     assert Results(tmp_path, {}).done == {}
 
 
@@ -79,7 +79,7 @@ def test_faults_that_attempts_survived_are_kept_and_counted(tmp_path):
     results.add(Result("t", 0, faults=["scorer_ValueError"] * 2))
     results.close()
     (kept,) = Results(tmp_path, {}).done.values()
-    assert figures([kept], 1, [])["faults"] == {"scorer_ValueError": 2}
+    assert metrics([kept], 1, [])["faults"] == {"scorer_ValueError": 2}
 
 
 def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_path):
@@ -91,14 +91,16 @@ def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_pat
         Results(tmp_path, {"seed": 1, "split": "eval"})
     for damaged in (b"", b"[]", b"5", b"\xff"):
         (tmp_path / "settings.json").write_bytes(damaged)
-        with pytest.raises(UserError, match=r"is no JSON|holds an evaluation with seed None"):
+        with pytest.raises(
+            UserError, match=r"is not valid JSON|holds an evaluation with seed None"
+        ):
             Results(tmp_path, {"seed": 0, "split": "eval"})
 
 
 @pytest.mark.parametrize("line", [b"nope", b"[1]", b"{}", b"\xff"])
 def test_a_results_file_with_a_damaged_line_is_refused_by_name(tmp_path, line):
     (tmp_path / "results.jsonl").write_bytes(line + b"\n")
-    with pytest.raises(UserError, match=r"results\.jsonl holds a line that is no result"):
+    with pytest.raises(UserError, match=r"results\.jsonl has a line that is not a result"):
         Results(tmp_path, {})
 
 

@@ -13,11 +13,11 @@ from tests.launch.fakes import refused
 @pytest.mark.parametrize(
     ("text", "ranks", "why"),
     [
-        ("", 2, "names no machine"),
+        ("", 2, "no machines"),
         ("this-one slots=x", 2, "line 1"),
-        ("# c\n127.0.0.1 slots=1\n127.0.0.1 slots=1", 2, "line 3: 127.0.0.1 stands twice"),
+        ("# c\n127.0.0.1 slots=1\n127.0.0.1 slots=1", 2, "line 3: 127.0.0.1 appears twice"),
         ("127.0.0.1 slots=8", 2, "8 slots for 2 ranks"),
-        ("no-such-machine.invalid slots=2", 2, "no address"),
+        ("no-such-machine.invalid slots=2", 2, "cannot be resolved"),
         ("192.0.2.1 slots=2", 2, "start r3l-launch on the first machine"),
         ("127.0.0.1 slots=1\n192.0.2.1 slots=1", 2, "pdsh"),
     ],

@@ -175,7 +175,7 @@ def test_a_setting_that_some_process_would_refuse_is_refused_before_any_is_start
         ("def close(self): raise KeyError('shut')", "its close raised KeyError"),
         ("task_source = staticmethod(lambda: 1 / 0)", "its task_source raised ZeroDivisionError"),
         ("task_source = staticmethod(lambda: 5)", "its task source raised AttributeError"),
-        ("task_source = staticmethod(lambda: ListedTasks({'train': [1]}))", "no envs.Task"),
+        ("task_source = staticmethod(lambda: ListedTasks({'train': [1]}))", "not an envs.Task"),
         ("spec = 'x'", "its spec is a str, not an EnvSpec"),
     ],
 )

@@ -36,7 +36,7 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
     run = Run(plan, said.append, Played(plan))
 
     def until_both_live_again() -> None:
-        if sum("started again" in line for line in said) == 2:
+        if sum("restarted" in line for line in said) == 2:
             run.interrupted = "SIGINT"
 
     run._show_progress = until_both_live_again  # type: ignore[method-assign]
@@ -44,9 +44,9 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
         assert run.execute() == 130
     for name in ("buffer", "actor-0"):
         line = next(line for line in said if line.startswith(name))
-        assert "ended with exit code 9; started again (1 of 3 restarts within an hour" in line
+        assert "ended with exit code 9; restarted (1 of 3 restarts within an hour" in line
     assert [child.name for child in run.children.members] == ["buffer", "learner", "actor-0"]
-    assert said[-1] == f"SIGINT: stopping; resume with --resume --run {tmp_path}"
+    assert said[-1] == f"SIGINT: stopping; continue with r3l-launch --resume --run {tmp_path}"
 
 
 def test_a_run_without_progress_says_what_the_learner_waits_for(
@@ -71,7 +71,7 @@ def test_a_run_without_progress_says_what_the_learner_waits_for(
     with handlers_put_back():
         assert run.execute() == 130
     assert all(line.startswith("no step for ") for line in said[:-1])
-    assert "; the learner said last: learner waits for actors (" in said[-2]
+    assert "; the learner's last line: learner waits for actors (" in said[-2]
 
 
 HANGING = """
@@ -119,7 +119,7 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
         assert run.execute() == 130
     assert said[0].startswith("learner hung: no sign of life for 1 s (learner.hang_s) since it "
                               f"began step 7; ended by {ended_by}, stacks in ")  # fmt: skip
-    assert "started again from its last checkpoint (1 of 3 restarts within an hour" in said[1]
+    assert "restarted from its last checkpoint (1 of 3 restarts within an hour" in said[1]
     assert len(said) == 3 and count_hangs(tmp_path) == 1
     log = (tmp_path / "logs" / "learner.log").read_text()
     assert 'File "<string>", line 1' in log

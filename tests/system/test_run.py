@@ -212,7 +212,7 @@ def test_an_actor_and_the_buffer_that_are_killed_are_started_again_and_the_run_g
             )  # fmt: skip
             victim.kill()
     assert process.wait(timeout=60) == 0 and not victims, output
-    again = "ended with exit code -9; started again (1 of 3 restarts"
+    again = "ended with exit code -9; restarted (1 of 3 restarts"
     assert [line.split()[0] for line in output if again in line] == ["actor-0", "buffer"]
     with contextlib.closing(Store(run / "buffer", read_only=True)) as store:
         assert verify(store) == []
@@ -267,7 +267,7 @@ def test_two_learner_ranks_train_outlive_the_kill_of_one_and_stop_on_ctrl_c(
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "killed" not in output, output
-    assert sum("started again from its last checkpoint (1 of 3" in line for line in said) == 1
+    assert sum("restarted from its last checkpoint (1 of 3" in line for line in said) == 1
     assert processes_of(run) == []
     assert (run / "model" / "config.json").exists()
     assert list((run / "checkpoints").glob("step-*/rank-1.safetensors"))

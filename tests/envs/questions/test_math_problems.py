@@ -9,7 +9,7 @@ from tests.envs.shared_data import shared
 
 
 def test_a_data_set_without_training_problems_says_how_to_give_some():
-    with pytest.raises(UserError, match=r"aime24: has no train problems .*env\.options\.train="):
+    with pytest.raises(UserError, match=r"aime24: has no train problems; .*env\.options\.train="):
         registry.tasks("aime24", {}, "train", 1)
 
 
