@@ -1,4 +1,5 @@
-"""From options to a plan: every check a run needs passes here, before anything is started."""
+"""The plan of a run, made from its options; every check happens here, before anything is
+started."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ DEMO = Path(__file__).parent / "presets" / "demo.yaml"
 class Plan:
     """One run: its configuration, folder, processes and endpoints.
 
-    The endpoints are where the services listen; `keys` is the folder that holds their keys and
-    those of their clients, None for a run that nobody joins from elsewhere.
+    The endpoints are the addresses where the services listen; `keys` is the folder with their keys
+    and their clients', None for a run without keys.
     """
 
     config: RunConfig
@@ -63,7 +64,8 @@ def make_plan(
     hostfile: Path | None = None,
     keys: Path | None = None,
 ) -> Plan:
-    """Check everything that can be checked without starting. Raises UserError."""
+    """The checked plan. Raises UserError for everything that can be found without starting a
+    process."""
     ranks, device = parse_learner(learner, here=hostfile is None)
     hosts = read_hosts(hostfile, ranks) if hostfile is not None else None
     check_engine_arguments(config.actor)
@@ -76,7 +78,7 @@ def make_plan(
     config = config.model_copy(update={"model": str(folder)})
     if ranks > config.learner.groups_per_step:
         raise UserError(
-            f"--learner {learner}: {ranks} ranks for learner.groups_per_step "
+            f"--learner {learner}: {ranks} ranks, but learner.groups_per_step is "
             f"{config.learner.groups_per_step}; every rank needs a group: raise groups_per_step"
         )
     config = check_learner(config, device)
@@ -100,8 +102,8 @@ def make_plan(
 
 
 def check_keys(folder: Path | None, binds: dict[str, str]) -> Path | None:
-    """The folder of the run's keys, made sure to hold them. Raises UserError; also for an address
-    that others can reach where there are none. `binds`: addresses by their options."""
+    """The checked folder of the run's keys. Raises UserError for missing keys, and for an address
+    that others can reach if there are no keys. `binds`: addresses by their options."""
     if folder is not None:
         load(ServiceKeys, folder / "service.json")
         load(ClientKeys, folder / "client.json")
@@ -112,9 +114,10 @@ def check_keys(folder: Path | None, binds: dict[str, str]) -> Path | None:
 
 
 def check_learner(config: RunConfig, device: str) -> RunConfig:
-    """The configuration with the user's DeepSpeed file read into it, checked as a whole.
+    """The configuration with the user's DeepSpeed file merged in.
 
-    Raises UserError for a key that the learner sets itself, and for what `device` cannot do.
+    Raises UserError for a key that the learner sets itself, and for a setting that `device` does
+    not support.
     """
     if config.learner.pack == "flex" and device == "cpu":
         raise UserError(
@@ -122,7 +125,7 @@ def check_learner(config: RunConfig, device: str) -> RunConfig:
         )
     if config.learner.attention == "flash_attention_2" and device == "cpu":
         raise UserError(
-            "learner.attention=flash_attention_2: runs on a GPU only; set learner.attention=sdpa"
+            "learner.attention=flash_attention_2: needs a GPU; set learner.attention=sdpa"
         )
     deepspeed = user_config(config.learner.deepspeed)
     learner = config.learner.model_copy(update={"deepspeed": deepspeed})
@@ -131,7 +134,7 @@ def check_learner(config: RunConfig, device: str) -> RunConfig:
 
 
 def check_checkpoint(config: RunConfig, run: Path, ranks: int, device: str) -> None:
-    """Raise UserError where the run's newest checkpoint is not one that this run can go on from."""
+    """Raise UserError if this run cannot continue from its newest checkpoint."""
     import torch
 
     from learner import checkpoint
@@ -150,8 +153,8 @@ def _in_bfloat16(config: RunConfig, device: str) -> bool:
 
 
 def parse_learner(text: str, *, here: bool = True) -> tuple[int, str]:
-    """`8gpu` or `2cpu` as (ranks, device). Raises UserError for GPUs this machine lacks, where
-    all ranks run `here`."""
+    """`8gpu` or `2cpu` as (ranks, device). Raises UserError if all ranks run `here` and this
+    machine has too few GPUs."""
     match = re.fullmatch(r"([1-9]\d*)(cpu|gpu)", text)
     if match is None:
         raise UserError(f"--learner {text!r}: must be a count and a device, like 1cpu or 8gpu")
@@ -170,8 +173,8 @@ def count_gpus() -> int:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs of this machine as CUDA names them, those alone that CUDA_VISIBLE_DEVICES leaves:
-    on a machine that is shared, the others are somebody else's."""
+    """The GPUs of this machine as CUDA names them; only those listed in CUDA_VISIBLE_DEVICES, since
+    on a shared machine the others belong to other users."""
     here = [str(i) for i, _ in enumerate(GPUS.glob("*"))]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None or not here:
@@ -180,8 +183,8 @@ def visible_gpus() -> list[str]:
 
 
 def actor_gpu(index: int, gpus: Sequence[str], learner_gpus: int) -> str | None:
-    """The GPU of actor `index`: in turn those the learner leaves free, else in turn all of them;
-    None on a machine without GPUs."""
+    """The GPU of actor `index`: actors share the GPUs that the learner leaves free, or else all of
+    them, in turn; None on a machine without GPUs."""
     free = gpus[learner_gpus:] or gpus
     return free[index % len(free)] if free else None
 
@@ -189,8 +192,8 @@ def actor_gpu(index: int, gpus: Sequence[str], learner_gpus: int) -> str | None:
 def resolve_model(
     name: str, earlier_reasoning: EarlierReasoning = "refuse", *, weights: bool = True
 ) -> Path:
-    """The model folder behind a name. Raises UserError unless r3l can talk to it; `weights`: and
-    load it."""
+    """The model folder of a name. Raises UserError unless its chat template is usable and, with
+    `weights`, it can be loaded."""
     folder = model_path(name)
     check_model_folder(folder, f"--model {name}", weights=weights)
     tokenizer = read_tokenizer(folder, f"--model {name}")
@@ -199,19 +202,21 @@ def resolve_model(
 
 
 def check_run_folder(run: Path, resume: bool) -> None:
-    """Refuse to mix two runs in one folder."""
+    """Raise UserError rather than mix two runs in one folder."""
     config = run / "config.yaml"
     if config.exists() and not resume:
-        raise UserError(f"run {run}: exists; add --resume to go on with it, or choose another name")
+        raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")
     if resume and not config.exists():
-        raise UserError(f"run {run}: nothing to resume, it has no config.yaml")
+        raise UserError(
+            f"run {run}: has no config.yaml, so there is nothing to resume; check the name"
+        )
 
 
 def write_run_folder(plan: Plan) -> TextIO:
     """Make the folder and write the configuration that every process reads. Returns the folder's
-    lock: it is this process's until that file is closed.
+    lock, which this process holds until the file is closed.
 
-    Raises UserError where the folder cannot be written or is another launcher's.
+    Raises UserError if the folder cannot be written or another launcher holds it.
     """
     try:
         (plan.run / "logs").mkdir(parents=True, exist_ok=True)
@@ -221,7 +226,7 @@ def write_run_folder(plan: Plan) -> TextIO:
         except BlockingIOError:
             lock.close()
             raise UserError(
-                f"run {plan.run}: another r3l-launch is at work there; stop it first, or choose "
+                f"run {plan.run}: another r3l-launch is using it; stop that one, or choose "
                 "another name"
             ) from None
         (plan.run / "config.yaml").write_text(configuration.dump(plan.config), encoding="utf-8")
@@ -260,7 +265,9 @@ def _endpoints(binds: dict[str, str]) -> list[str]:
             raise UserError(f"{option} {bind!r}: must look like tcp://127.0.0.1:5555")
         host, port = match[1], int(match[2].replace("*", "0"))
         if port in ports:
-            raise UserError(f"{option} {bind}: is the port of {ports[port]} too; choose another")
+            raise UserError(
+                f"{option} {bind}: has the same port as {ports[port]}; choose another port"
+            )
         while not port or port in ports:
             port = free_port()
         _check_free(option, bind, host, port)
@@ -277,5 +284,5 @@ def _check_free(option: str, bind: str, host: str, port: int) -> None:
             probe.bind((host, port))
         except (OSError, OverflowError) as error:
             raise UserError(
-                f"{option} {bind}: cannot listen there ({error}); choose a free port"
+                f"{option} {bind}: cannot be used ({error}); choose a free port"
             ) from None

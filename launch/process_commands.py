@@ -1,4 +1,4 @@
-"""The commands and environments with which the processes of a plan are started."""
+"""The command lines and environment variables of a plan's processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ProcessCommands:
         self.plan = plan
 
     def buffer(self) -> list[str]:
-        """The buffer service of a self.plan."""
+        """The buffer service."""
         return [
             *_python("buffer.cli"), "serve", "--config", str(self.plan.run / "config.yaml"),
             "--store", str(self.plan.run / "buffer"), "--bind", self.plan.buffer_endpoint,
@@ -23,7 +23,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def learner(self) -> list[str]:
-        """All ranks of the learner, or DeepSpeed's launcher that starts them."""
+        """The learner: its only rank, or DeepSpeed's launcher that starts all ranks."""
         arguments = [
             "train", "--config", str(self.plan.run / "config.yaml"), "--run", str(self.plan.run),
             "--buffer", reached(self.plan.buffer_endpoint), "--weights", self.plan.weights_endpoint,
@@ -34,7 +34,7 @@ class ProcessCommands:
         where = ["--num_gpus", str(self.plan.learner_ranks)]
         gpus = visible_gpus()[: self.plan.learner_ranks]
         if self.plan.learner_device == "gpu" and gpus and all(gpu.isdecimal() for gpu in gpus):
-            # A count alone would be counted from 0, whatever CUDA_VISIBLE_DEVICES says.
+            # A count would start at GPU 0 and ignore CUDA_VISIBLE_DEVICES.
             where = ["--include", f"localhost:{','.join(gpus)}"]
         if self.plan.hosts is not None and len(self.plan.hosts.slots) > 1:
             where = [
@@ -71,7 +71,8 @@ class ProcessCommands:
 
 
 def _cpu_env(plan: Plan) -> dict[str, str]:
-    """Threads: the processes of a CPU run share the cores, and waiting threads must sleep."""
+    """Thread settings: the processes of a CPU run share the cores, and waiting threads must
+    sleep."""
     if plan.learner_device == "gpu":
         return {}
     processes = plan.actors + plan.learner_ranks
@@ -80,7 +81,7 @@ def _cpu_env(plan: Plan) -> dict[str, str]:
 
 
 def _keys(plan: Plan, file: str) -> list[str]:
-    """The option that names a file of the run's keys, or their folder; none without keys."""
+    """The option that names a file of the run's keys, or their folder; nothing without keys."""
     return [] if plan.keys is None else ["--keys", str(plan.keys / file)]
 
 

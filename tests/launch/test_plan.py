@@ -89,7 +89,7 @@ def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
     lock = (tmp_path / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     line = refused("--run", str(tmp_path), "--resume", "seed=8")
-    assert "another r3l-launch is at work there" in line
+    assert "another r3l-launch is using it" in line
     assert (tmp_path / "config.yaml").read_text() == "seed: 7"
     lock.close()
 
