@@ -85,19 +85,19 @@ def test_baseline_literal_numbers():
 
 
 @given(group, st.floats(0.1, 10))
-def test_amplified_is_the_corrected_rule(rewards, alpha):
+def test_amplified_advantages_follow_the_corrected_rule(rewards, alpha):
     want = equation_amplified(rewards, alpha)
     assert amplified(rewards, alpha) == pytest.approx(want, rel=1e-12, abs=1e-12)
 
 
 @given(group, st.floats(0.1, 10))
-def test_group_max_is_equation_eleven(rewards, alpha):
+def test_group_max_advantages_follow_equation_eleven(rewards, alpha):
     got = amplified(rewards, alpha, max_rule="group_max")
     assert got == pytest.approx(equation_eleven(rewards, alpha), rel=1e-12, abs=1e-12)
 
 
 @given(group, st.floats(1e-9, 1e-3))
-def test_normalized_is_the_standard_score(rewards, eps):
+def test_normalized_advantages_are_standard_scores(rewards, eps):
     s = equation_s(rewards)
     std = math.sqrt(sum(x * x for x in s) / len(s))
     want = [x / (std + eps) for x in s]
@@ -105,13 +105,13 @@ def test_normalized_is_the_standard_score(rewards, eps):
 
 
 @given(group)
-def test_centered_is_the_distance_from_the_mean(rewards):
+def test_centered_advantages_are_distances_from_the_mean(rewards):
     assert centered(rewards) == pytest.approx(equation_s(rewards), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("advantage", ALL)
 @given(data=st.data())
-def test_permuting_a_group_permutes_its_advantages(advantage, data):
+def test_a_permuted_group_has_permuted_advantages(advantage, data):
     rewards = data.draw(group)
     order = data.draw(st.permutations(range(len(rewards))))
     permuted = advantage([rewards[i] for i in order])
@@ -137,13 +137,13 @@ def test_a_group_without_contrast_gets_zero_unless_it_succeeds(value, size):
 
 
 @given(group)
-def test_amplification_never_turns_a_sign(rewards):
+def test_amplification_never_changes_a_sign(rewards):
     got, s = amplified(rewards), centered(rewards)
     below = (np.array(rewards) < 1) & (s < 0)
     assert (got[below] == s[below]).all() and (got[~below] >= 0).all()
 
 
-def test_the_rewards_given_are_left_as_they_are():
+def test_advantages_do_not_change_the_rewards_they_are_given():
     rewards = np.array([1.0, 0.5])
     for advantage in ALL:
         advantage(rewards)[:] = 7.0

@@ -30,7 +30,7 @@ def test_mask_literal_numbers():
 
 
 @given(steps=step_lengths, data=st.data())
-def test_mask_is_section_three(make_trajectory, steps, data):
+def test_the_pivot_mask_keeps_the_tokens_from_the_pivot_on(make_trajectory, steps, data):
     pivot = data.draw(st.integers(-1, len(steps) - 1))
     one = make_trajectory(steps)
     mask = pivot_mask(one.response_mask, one.step_spans, pivot)
@@ -64,7 +64,7 @@ def test_base_and_distilled_agree_on_the_shared_prefix(
     assert masks[id(other)].tolist() == other.response_mask.tolist()
 
 
-def test_retry_from_the_last_step_keeps_only_that_step(make_trajectory):
+def test_a_retry_from_the_last_step_keeps_only_that_step(make_trajectory):
     base = make_trajectory([2, 2, 3])
     child = make_trajectory([2, 2, 1, 4], role="distilled", parent=0, pivot=2)
     base_mask, child_mask = group_masks([base, child])
@@ -118,7 +118,7 @@ def test_bad_spans_are_named(spans, named):
         pivot_mask(np.ones(4, dtype=np.bool_), np.array(spans), 0)
 
 
-def test_a_mask_that_is_no_mask_is_named():
+def test_a_mask_of_another_type_or_shape_is_named():
     for mask in (np.ones((2, 2), dtype=np.bool_), np.array([0.5, 1.0])):
         with pytest.raises(ValueError, match="response_mask"):
             pivot_mask(mask, np.array([[0, 1]]), 0)

@@ -132,7 +132,7 @@ def batches(draw):
 @pytest.mark.parametrize("name", LOSSES)
 @settings(max_examples=40, deadline=None)
 @given(batch=batches())
-def test_every_loss_is_its_equation(name, normalize, batch):
+def test_every_loss_equals_its_equation(name, normalize, batch):
     loss, term = LOSSES[name]
     lists = {key: values.tolist() for key, values in batch.items()}
     if term is None:
@@ -146,7 +146,7 @@ def test_every_loss_is_its_equation(name, normalize, batch):
 @pytest.mark.parametrize("name", LOSSES)
 @settings(max_examples=25, deadline=None)
 @given(batch=batches(), data=st.data())
-def test_micro_batches_add_up_to_the_batch_and_weights_count_rows(name, batch, data):
+def test_micro_batches_add_up_to_the_batch_and_weights_multiply_rows(name, batch, data):
     loss, rows = LOSSES[name][0], len(batch["mask"])
     counts = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
     whole = value(loss, batch, weights_B=tensor(counts))
@@ -252,7 +252,7 @@ def test_clip_fraction_counts_tokens_the_clip_silences():
 @pytest.mark.parametrize("name", ["ppo_clip", "gspo"])
 @settings(max_examples=40, deadline=None)
 @given(batch=batches())
-def test_clipped_tokens_are_those_without_gradient(name, batch):
+def test_clipped_tokens_have_no_gradient(name, batch):
     lp = batch["lp"].clone().requires_grad_(True)
     b, loss = batch | {"lp": lp}, LOSSES[name][0]
     value(loss, b, "token").backward()
@@ -272,7 +272,7 @@ def test_a_policy_far_from_the_sampler_gives_finite_losses():
         assert torch.isfinite(lp.grad).all()
 
 
-def test_half_precision_is_lifted_before_it_is_summed():
+def test_half_precision_is_widened_before_it_is_summed():
     lp = torch.full((1, 4096), -1.0, dtype=torch.bfloat16)
     mask, weights = torch.ones(1, 4096, dtype=torch.bool), torch.tensor([1 / 4096])
     got = losses.sft(lp, mask, weights)
@@ -290,7 +290,7 @@ def test_a_batch_with_nothing_to_train_has_loss_zero(name):
     assert got.item() == 0.0 and (lp.grad == 0).all()
 
 
-def test_shapes_that_do_not_fit_and_a_missing_reference_are_named():
+def test_mismatched_shapes_and_a_missing_reference_are_named():
     b = batch_of_two()
     with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 2\)"):
         token_batch(b | {"mask": b["mask"][:, :2]})

@@ -116,7 +116,7 @@ def relative(a, b):
 PIVOTS = [1, 0, 1]  # of first, second, retry
 
 
-def test_the_gradient_is_the_papers(make_trajectory):
+def test_the_gradient_is_that_of_the_paper(make_trajectory):
     model, group = TinyModel(), a_group(make_trajectory)
     want = gradient(paper_loss(model, group, PIVOTS), model)
     assert want.norm() > 1e-3

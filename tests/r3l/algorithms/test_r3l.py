@@ -1,0 +1,42 @@
+"""R³L: its settings and what each ablation changes."""
+
+from r3l.algorithms.algorithm import Exploration
+from r3l.records import GroupPlan
+from tests.r3l.algorithms.fakes import advantages_of, get
+
+
+def test_r3l_explores_by_its_settings():
+    plain = get().exploration
+    assert plain == Exploration(4, 4, aux=True)
+    assert plain.retry and plain.trigger == "reflection" and not plain.from_start
+    assert get(from_start=True).exploration.from_start
+    assert get(guidance=False).exploration.guidance == "none"
+    assert not get(constrained_reflection=False).exploration.constrained
+    assert not get(verified_requires_success=False).exploration.verified_requires_success
+
+
+def test_without_reflection_there_are_only_base_attempts():
+    ablated = get(reflect=False)
+    assert ablated.plan() == GroupPlan(8)
+    assert not ablated.exploration.retry and ablated.sft_weight == 0.0
+    assert get(reflect=False, group_size=3).plan() == GroupPlan(3)
+
+
+def test_without_credit_only_the_masks_change(group):
+    trajectories = group()
+    full = [int(one.response_mask.sum()) for one in trajectories]
+    assert [int(m.sum()) for m in get(credit=False).masks(trajectories)] == full == [5] * 6
+    assert [int(m.sum()) for m in get().masks(trajectories)] == [3, 5, 3, 5, 3, 3]
+    with_credit, _ = advantages_of(get(), trajectories)
+    without, _ = advantages_of(get(credit=False), trajectories)
+    assert with_credit.tolist() == without.tolist()
+
+
+def test_amplification_follows_its_settings(group):
+    trajectories = group((1.0, 0.0), ((1, 0.5),))
+    assert advantages_of(get(amplify=False), trajectories)[0].tolist() == [0.5, -0.5, 0.0]
+    assert advantages_of(get(), trajectories)[0].tolist() == [3.0, -0.5, 0.0]
+    best = group((0.5, 0.0), ())
+    assert advantages_of(get(), best)[0].tolist() == [0.75, -0.25]
+    assert advantages_of(get(max_rule="group_max"), best)[0].tolist() == [3.0, -0.25]
+    assert advantages_of(get(alpha=2.0, max_advantage=1.0), trajectories)[0][0] == 1.0
