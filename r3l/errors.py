@@ -12,7 +12,7 @@
     ├── EngineDead           the inference engine is gone; its actor ends
     ├── BufferError_         a request the buffer refused or could not answer
     │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownVerb,
-    │       StoreError, Conflict
+    │       StoreError, Conflict, IllegalMove
     ├── WeightsError         weights that did not arrive whole
     │   └── PublisherUnavailable
     ├── RankLost             another rank of the learner is not heard of
@@ -115,6 +115,10 @@ class Conflict(BufferError_):
 
 class DrawExpired(Conflict):
     """A draw was taken from its silent consumer, and others have had its groups since."""
+
+
+class IllegalMove(BufferError_, RuntimeError):
+    """A change of a group's state that its rules forbid: a fault of the buffer, not of a client."""
 
 
 class UnknownVerb(BufferError_, ValueError):

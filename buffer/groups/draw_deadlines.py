@@ -1,9 +1,8 @@
-"""Who holds drawn groups, and for how long: no consumer that died keeps them for ever.
+"""Deadlines of draws: the groups of a consumer that died become drawable again.
 
-A draw is open until it is committed, discarded or given back. Its deadline is `draw_s` seconds
-after its consumer spoke last: asked for a draw, committed, discarded. Nothing about it is
-written: a service that starts waits the whole time for everyone who holds draws, since while it
-was away nobody could speak to it.
+A draw is open until it is committed, discarded or released. It expires `draw_s` seconds after the
+last request of its consumer to draw, commit or discard. Deadlines are not stored: a service that
+starts gives every consumer the whole time, since none could reach it while it was down.
 """
 
 from __future__ import annotations
@@ -11,50 +10,52 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec.structs import replace
 
+from buffer.groups.states import Operation
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.rows import DrawOutcome, DrawRow
+from buffer.storage.rows import DrawRow
 from r3l.records import GroupState
 
 log = logging.getLogger(__name__)
 
 
 def extend(work: UnitOfWork, consumer: str) -> None:
-    """Put off the deadline of everything a consumer drew."""
+    """Move the deadline of everything a consumer drew."""
     holders = {drawn.consumer for drawn in work.index.draws.values()}
     known = {name: at for name, at in work.index.last_seen.items() if name in holders}
     work.index.last_seen = known | {consumer: work.now}
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Give back, and count, the draws of consumers that have been silent for too long."""
+    """Expire, and count, the draws of consumers that have been silent for too long."""
     index, limit = work.index, work.config.draw_s
     for name in {drawn.consumer for drawn in index.draws.values()}:
         silent = work.now - index.last_seen.setdefault(name, work.now)
         if 0 < limit < silent:
-            count = return_draws(work, name, "expired")
+            count = return_draws(work, name, "clock")
             log.warning(
-                "%s drew %d groups and has been silent for %.0f s (draw-s %.0f): they can be "
-                "drawn again",
+                "%s drew %d groups and has been silent for %.0f s (buffer.draw_s %.0f): they can "
+                "be drawn again",
                 name, count, silent, limit,
             )  # fmt: skip
 
 
-def return_draws(work: UnitOfWork, consumer: str, outcome: DrawOutcome) -> int:
+def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "clock"]) -> int:
     """Make all that a consumer drew and did not commit drawable; returns how many groups."""
-    given = 0
+    returned = 0
     for drawn in [d for d in work.index.draws.values() if d.consumer == consumer]:
-        given += _return_groups(work, drawn)
-        work.save_draw(replace(drawn, outcome=outcome))
-        if outcome == "expired":
+        returned += _return_groups(work, drawn, by)
+        work.save_draw(replace(drawn, outcome="expired" if by == "clock" else "released"))
+        if by == "clock":
             work.count("draws_expired")
-    return given
+    return returned
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """A group of a draw that was given back has not been drawn by anyone or dropped since."""
+    """True if a group of an expired draw was neither drawn nor expired since."""
     row = work.find(group_id)
     if row is None:
         return False
@@ -72,22 +73,22 @@ def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
 
 def describe_holders(work: UnitOfWork) -> str:
     """Who holds drawn groups, for those who wait for them; "" if nobody does."""
-    heard, limit = work.index.last_seen, work.config.draw_s
-    after = f", given back after {limit:.0f} s" if limit else ""
+    seen, limit = work.index.last_seen, work.config.draw_s
+    after = f", expires after {limit:.0f} s" if limit else ""
     return ", ".join(
-        f"{name:.80} holds {count} drawn groups (last heard of "
-        f"{work.now - heard.get(name, work.now):.0f} s ago{after})"
+        f"{name:.80} holds {count} drawn groups (last seen "
+        f"{work.now - seen.get(name, work.now):.0f} s ago{after})"
         for name, count in sorted(held_by(work.index.draws).items())[:3]
     )
 
 
-def _return_groups(work: UnitOfWork, drawn: DrawRow) -> int:
-    """Make the groups of an open draw what they were before it; returns how many."""
+def _return_groups(work: UnitOfWork, drawn: DrawRow, by: Operation) -> int:
+    """Move the groups of an open draw back to their state before it; returns how many."""
     returned = 0
     for group_id in drawn.groups:
         row = work.row(group_id)
         if row.state == "drawn" and row.draw_id == drawn.draw_id:
             before: GroupState = "trained" if row.steps else "complete"
-            work.save(row.but(state=before, draw_id=0))
+            work.save(row.but(state=before, draw_id=0), by)
             returned += 1
     return returned

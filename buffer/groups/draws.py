@@ -39,7 +39,7 @@ def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
     draw_id = work.index.next_draw
     picked = sorted(picked, key=lambda pick: pick.row.group_id)
     for pick in picked:
-        work.move(pick.row, "drawn", draw_id=draw_id)
+        work.move(pick.row, "drawn", "draw", draw_id=draw_id)
     drawn = DrawRow(
         draw_id=draw_id,
         rid=rid,
@@ -88,7 +88,7 @@ def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
 
 def release_draws(work: UnitOfWork, args: messages.ReleaseDraws) -> Amount:
     """Make what a consumer drew and did not commit drawable again; returns how many groups."""
-    return Amount(draw_deadlines.return_draws(work, args.consumer, "released"))
+    return Amount(draw_deadlines.return_draws(work, args.consumer, "release_draws"))
 
 
 def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
@@ -116,7 +116,7 @@ def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
     for group_id in drawn.groups:
         row = work.row(group_id)
         steps = (*row.steps, args.step)
-        work.move(row, "trained", steps=steps, draw_id=drawn.draw_id)
+        work.move(row, "trained", "commit", steps=steps, draw_id=drawn.draw_id)
     work.save_draw(replace(drawn, outcome="trained", step=args.step))
     work.txn.put_ledger(LedgerRow(args.step, drawn.draw_id, args.version, drawn.groups, work.now))
     work.count("trained", len(drawn.groups))
@@ -144,7 +144,7 @@ def discard(work: UnitOfWork, args: messages.Discard) -> Amount:
     if drawn.outcome == "expired":
         groups = tuple(group_id for group_id in groups if draw_deadlines.is_free(work, group_id))
     for group_id in groups:
-        work.expire(work.row(group_id), args.cause)
+        work.expire(work.row(group_id), args.cause, "discard")
     work.save_draw(replace(drawn, outcome="discarded"))
     return Amount(len(groups))
 
@@ -194,7 +194,7 @@ def _drop_stale(work: UnitOfWork, version: int) -> None:
     """Nothing older than η is a candidate; what was never trained on is counted as lost."""
     oldest_useful = version - work.max_staleness
     for row in work.index.drawable_before(oldest_useful):
-        work.expire(row, "stale")
+        work.expire(row, "stale", "draw")
     for row in work.index.replayable():
         if row.oldest < oldest_useful:
             work.index.forget_replay(row)

@@ -48,7 +48,7 @@ def lease(work: UnitOfWork, args: messages.AskLease, rid: str) -> Lease | Wait:
     taken = taken.but(
         actor=args.actor, rid=rid, lease_expired=False, deadline=work.now + work.config.lease_s
     )
-    return _lease(work, work.save(taken))
+    return _lease(work, work.save(taken, "lease"))
 
 
 def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
@@ -60,7 +60,8 @@ def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
         if row is None or not row.unfinished or row.actor != args.actor:
             lost.append(group_id)
             continue
-        work.save(row.but(lease_expired=False, deadline=work.now + work.config.lease_s))
+        renewed = row.but(lease_expired=False, deadline=work.now + work.config.lease_s)
+        work.save(renewed, "renew")
     return Ids(tuple(lost))
 
 
@@ -70,7 +71,8 @@ def release(work: UnitOfWork, args: messages.Release) -> Ids:
     for group_id in dict.fromkeys(args.group_ids):
         row = work.index.live.get(group_id)
         if row is not None and row.unfinished and row.actor == args.actor:
-            work.save(row.but(actor="", rid="", deadline=work.now, lease_expired=False))
+            released = row.but(actor="", rid="", deadline=work.now, lease_expired=False)
+            work.save(released, "release")
             given.append(group_id)
     return Ids(tuple(given))
 
@@ -83,14 +85,14 @@ def expire_overdue(work: UnitOfWork) -> None:
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
         if row.deadline < now and row.held:
             work.count("leases_expired")
-            work.save(row.but(lease_expired=True))
+            work.save(row.but(lease_expired=True), "clock")
     for row in index.unfinished("train") if work.config.straggler_s else ():
         if quorum(work, row):
             give_up_stragglers(work, row)
     oldest_useful = index.progress.version - work.max_staleness
     for row in index.unheld("train"):
         if 0 <= row.oldest < oldest_useful:
-            work.expire(row, "stale")
+            work.expire(row, "stale", "clock")
 
 
 def check_name(name: str, what: str) -> None:

@@ -1,4 +1,4 @@
-"""How results fill a group, and how the last one, or its deadline, finishes it."""
+"""Results: they fill a group, and the last one or a deadline finishes it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from buffer.groups import incoming
 from buffer.groups.incoming import Outcome
+from buffer.groups.states import Operation
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import checksums
 from buffer.storage.rows import GroupRow
@@ -22,13 +23,51 @@ from r3l.records import STRAGGLER, Role, SlotResult, SlotStatus
 REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * messages.TASK_LIMIT  # bytes of all results of a group
-_ALWAYS = 256  # bytes of a result that is taken beyond the limit too: a failure always has room
+_SMALL = 256  # bytes of a result that is accepted beyond the limit too: room for failures
 Results = dict[tuple[Role, int], tuple[Outcome, Encoded]]  # by role and slot, and as encoded
+
+
+def put(
+    work: UnitOfWork, args: messages.Put, outcomes: Sequence[Outcome], data: Sequence[Encoded]
+) -> PutAck:
+    """Resolve slots with `data`, encoded slot results; the last one finishes the group.
+
+    All are accepted or none. Slots that are resolved already are left as they are; raises Conflict
+    for one that was resolved with another result.
+    """
+    row = work.find(args.group_id)
+    if row is None and work.txn.evicted(args.group_id):
+        raise LeaseLost(
+            f"group {args.group_id} was evicted; nothing more is taken for it",
+            group_id=args.group_id,
+            state="evicted",
+        )
+    row = row or work.row(args.group_id)
+    sent = {(o.role, o.slot): (o, encoded) for o, encoded in zip(outcomes, data, strict=True)}
+    if len(sent) < len(outcomes):
+        raise RecordError("a slot is resolved twice in one put", field="slot")
+    new = {slot: result for slot, result in sent.items() if slot not in row.resolved}
+    if new:
+        _check_put(work, row, args, new)
+    if len(new) < len(sent):
+        _check_resubmitted(row, sent)
+    if new:
+        row = _accept(work, row, new, args.fingerprint)
+        work.count("puts", len(new))
+    return PutAck(new=len(new), complete=row.whole)
+
+
+def resolve(work: UnitOfWork, args: messages.Resolve) -> PutAck:
+    """Resolve a slot without a trajectory: failed with a cause, or not triggered."""
+    status: SlotStatus = "failed" if args.cause else "not_triggered"
+    result = codec.encode(SlotResult(args.role, args.slot, status, cause=args.cause))
+    put_args = messages.Put(args.group_id, args.actor, None)
+    return put(work, put_args, (incoming.check(result),), (result,))
 
 
 def _check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results) -> None:
     """Raise unless this actor may resolve these slots of the group now."""
-    _check_outcomes(row, [told for told, _ in new.values()])
+    _check_outcomes(row, [outcome for outcome, _ in new.values()])
     if not row.unfinished or row.actor != args.actor:
         holder = row.actor if row.unfinished else f"nobody; the group is {row.state}"
         raise LeaseLost(
@@ -37,7 +76,7 @@ def _check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results
             state=row.state,
         )
     size = _size([encoded for _, encoded in new.values()])
-    if row.nbytes + size > _GROUP_LIMIT and size > _ALWAYS * len(new):
+    if row.nbytes + size > _GROUP_LIMIT and size > _SMALL * len(new):
         raise LimitExceeded(
             f"group {row.group_id}: {row.nbytes + size} bytes; limit {_GROUP_LIMIT}"
         )
@@ -45,13 +84,13 @@ def _check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results
         raise StoreError(f"the store is full: {work.full}; nothing was written", cause="full")
 
 
-def _check_resubmitted(row: GroupRow, told: Results) -> None:
-    """Raise Conflict if a slot that is resolved was put with another result than the first.
+def _check_resubmitted(row: GroupRow, sent: Results) -> None:
+    """Raise Conflict if a resolved slot is sent with another result than the first.
 
-    A straggler's late result is not a conflict.
+    The late result of a straggler is not a conflict.
     """
     for slot, kept in checksums.by_slot(row).items():
-        if slot in told and kept not in (told[slot][0].checksum, _straggler_checksum(*slot)):
+        if slot in sent and kept not in (sent[slot][0].checksum, _straggler_checksum(*slot)):
             raise Conflict(
                 f"{slot[0]} slot {slot[1]} of group {row.group_id} was resolved with another "
                 "result already; that one stays",
@@ -66,30 +105,27 @@ def check_cause(cause: str) -> None:
         raise LimitExceeded(f"cause {cause!r:.120}: at most {CAUSE_LIMIT} bytes, none of them NUL")
 
 
-def accept(
-    work: UnitOfWork, row: GroupRow, new: Results, stamp: tuple[int, str] | None
+def _accept(
+    work: UnitOfWork, row: GroupRow, new: Results, fingerprint: tuple[int, str] | None
 ) -> GroupRow:
-    """Take in results of unresolved slots; the group is finished if they were the last, or if
-    its deadline has passed and they make the quorum.
-
-    `stamp`: policy version and hash of the weights that sampled them.
-    """
+    """Take in results of open slots; the group is finished if they were the last, or if its
+    deadline has passed and they make the quorum."""
     data = {key: encoded for key, (_, encoded) in new.items()}
-    changes = _resolved(work, row, [told for told, _ in new.values()])
+    changes = _resolved(work, row, [outcome for outcome, _ in new.values()])
     changes |= {
         "nbytes": row.nbytes + _size(data.values()),
         "lease_expired": False,
         "deadline": work.now + work.config.lease_s,
-        "fingerprints": _with_stamp(work, row, stamp),
+        "fingerprints": _with_fingerprint(work, row, fingerprint),
     }
     if len(changes["resolved"]) == row.slots:
-        return _finish(work, row, changes, data)
+        return _finish(work, row, "put", changes, data)
     for (role, slot), encoded in data.items():
         work.txn.put_part(row.group_id, role, slot, encoded)
     if row.state == "filling":
-        row = work.save(row.but(**changes))
+        row = work.save(row.but(**changes), "put")
     else:
-        row = work.move(row, "filling", **changes)
+        row = work.move(row, "filling", "put", **changes)
     return give_up_stragglers(work, row) if quorum(work, row) else row
 
 
@@ -111,11 +147,11 @@ def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
     data: Parts = {(role, slot): _straggler(role, slot) for role, slot in missing}
     work.count("quorums")
     changes = _resolved(work, row, [incoming.check(result) for result in data.values()])
-    return _finish(work, row, changes, data)
+    return _finish(work, row, "clock", changes, data)
 
 
 def _straggler(role: Role, slot: int) -> bytes:
-    """What stands in for a straggler's result."""
+    """The result of a slot that its group did not wait for."""
     return codec.encode(SlotResult(role, slot, "failed", cause=STRAGGLER))
 
 
@@ -124,11 +160,13 @@ def _straggler_checksum(role: Role, slot: int) -> int:
     return checksums.checksum(_straggler(role, slot))
 
 
-def _with_stamp(work: UnitOfWork, row: GroupRow, stamp: tuple[int, str] | None) -> dict[int, str]:
-    """The hashes of the weights that sampled; engines that disagree leave evidence."""
-    if stamp is None:
+def _with_fingerprint(
+    work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
+) -> dict[int, str]:
+    """The hashes of the weights by policy version; two hashes of one version are both kept."""
+    if fingerprint is None:
         return row.fingerprints
-    version, digest = stamp
+    version, digest = fingerprint
     known = row.fingerprints.get(version, digest)
     if digest not in known.split("|"):
         work.count("fingerprint_conflicts")
@@ -156,7 +194,7 @@ def _check_outcomes(row: GroupRow, results: Sequence[Outcome]) -> None:
 
 
 def _resolved(work: UnitOfWork, row: GroupRow, results: Sequence[Outcome]) -> dict[str, Any]:
-    """What changes about a group when these slots are resolved; failures are counted."""
+    """The fields that change when these slots are resolved; failures are counted."""
     rewards, failures, done_base = list(row.rewards), list(row.failures), row.done_base
     oldest = [row.oldest] if row.oldest >= 0 else []
     for result in results:
@@ -178,49 +216,13 @@ def _resolved(work: UnitOfWork, row: GroupRow, results: Sequence[Outcome]) -> di
     }
 
 
-def _finish(work: UnitOfWork, row: GroupRow, changes: dict[str, Any], last: Parts) -> GroupRow:
-    """Every slot is resolved: make the group one record, or drop it if nothing came of it."""
+def _finish(
+    work: UnitOfWork, row: GroupRow, by: Operation, changes: dict[str, Any], last: Parts
+) -> GroupRow:
+    """Make a group whose slots are resolved one record; it expires without a trajectory."""
     if not changes["done"]:
-        return work.expire(row.but(**changes), "no_trajectories", last)
+        return work.expire(row.but(**changes), "no_trajectories", by, last)
     parted = row.state == "filling"
-    row = work.move(row, "complete", **changes)
+    row = work.move(row, "complete", by, **changes)
     work.txn.seal(row, last, parted=parted)
     return row
-
-
-def put(
-    work: UnitOfWork, args: messages.Put, outcomes: Sequence[Outcome], data: Sequence[Encoded]
-) -> PutAck:
-    """Resolve slots with `data`, encoded slot results; the last one finishes the group.
-
-    All are accepted or none. Slots that are resolved already are left as they are; raises Conflict
-    for one that was resolved with another result.
-    """
-    row = work.find(args.group_id)
-    if row is None and work.txn.evicted(args.group_id):
-        raise LeaseLost(
-            f"group {args.group_id} was evicted; nothing more is taken for it",
-            group_id=args.group_id,
-            state="evicted",
-        )
-    row = row or work.row(args.group_id)
-    told = {(o.role, o.slot): (o, encoded) for o, encoded in zip(outcomes, data, strict=True)}
-    if len(told) < len(outcomes):
-        raise RecordError("a slot is resolved twice in one put", field="slot")
-    new = {slot: result for slot, result in told.items() if slot not in row.resolved}
-    if new:
-        _check_put(work, row, args, new)
-    if len(new) < len(told):
-        _check_resubmitted(row, told)
-    if new:
-        row = accept(work, row, new, args.fingerprint)
-        work.count("puts", len(new))
-    return PutAck(new=len(new), complete=row.whole)
-
-
-def resolve(work: UnitOfWork, args: messages.Resolve) -> PutAck:
-    """Resolve a slot without a trajectory: failed with a cause, or not triggered."""
-    status: SlotStatus = "failed" if args.cause else "not_triggered"
-    result = codec.encode(SlotResult(args.role, args.slot, status, cause=args.cause))
-    put_args = messages.Put(args.group_id, args.actor, None)
-    return put(work, put_args, (incoming.check(result),), (result,))

@@ -7,11 +7,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from buffer.groups import states
 from buffer.groups.index import Index
+from buffer.groups.states import Operation
 from buffer.storage import counts
 from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow
 from buffer.storage.transaction import Parts, Txn, not_found
 from r3l.config import RunConfig
+from r3l.records import GroupState
 
 
 class UnitOfWork:
@@ -28,7 +31,7 @@ class UnitOfWork:
         self.config = config.buffer
         self.groups_per_step = config.learner.groups_per_step
         self.seed = config.seed
-        self._marked = False
+        self._progressed = False
         self._counted: set[str] = set()
         self._dropped: Counter[Drop] = Counter()
 
@@ -50,9 +53,10 @@ class UnitOfWork:
             raise not_found(self.txn, group_id)
         return found
 
-    def save(self, row: GroupRow) -> GroupRow:
-        """Write a group's new state."""
+    def save(self, row: GroupRow, by: Operation) -> GroupRow:
+        """Write a group's new row; raises IllegalMove if `by` may not make it of the one before."""
         before = self.find(row.group_id)
+        states.check_move(before, row, by)
         self.txn.put_row(row)
         if before is None or before.closed != row.closed:
             self.txn.set_live(row)
@@ -60,19 +64,22 @@ class UnitOfWork:
         self.index.put(row)
         return row
 
+    def move(self, row: GroupRow, state: GroupState, by: Operation, **changes: Any) -> GroupRow:
+        """Write that a group entered `state` now."""
+        times = row.times | {state: self.now}
+        return self.save(row.but(state=state, times=times, **changes), by)
+
     def evict(self, row: GroupRow) -> None:
         """Remove a closed group for good."""
+        states.check_evict(row)
         self.txn.evict(row)
         self.index.forget_replay(row)
         self._add(counts.evicted(row))
 
-    def move(self, row: GroupRow, state: Any, **changes: Any) -> GroupRow:
-        """Write that a group entered `state` now."""
-        times = row.times | {state: self.now}
-        return self.save(row.but(state=state, times=times, **changes))
-
-    def expire(self, row: GroupRow, cause: str, last: Parts | None = None) -> GroupRow:
-        """Drop a group and its attempts, counted under `cause`; what it holds stays readable.
+    def expire(
+        self, row: GroupRow, cause: str, by: Operation, last: Parts | None = None
+    ) -> GroupRow:
+        """Expire a group and its attempts, counted under `cause`; its results stay readable.
 
         `last`: results that were not written as parts.
         """
@@ -80,7 +87,7 @@ class UnitOfWork:
         self.drop(cause, "group", row.task_id)
         self.drop(cause, "base", row.task_id, row.done_base)
         self.drop(cause, "distilled", row.task_id, row.done - row.done_base)
-        row = self.move(row, "expired", cause=cause)
+        row = self.move(row, "expired", by, cause=cause)
         if not sealed:
             self.txn.seal(row, last)
         return row
@@ -93,10 +100,10 @@ class UnitOfWork:
     def update_progress(self, **changes: Any) -> None:
         """Change the progress; written once, when the batch ends."""
         self.index.progress = replace(self.index.progress, **changes)
-        self._marked = True
+        self._progressed = True
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Add to a figure; written once, when the batch ends."""
+        """Add to a count; written once, when the batch ends."""
         self.index.counts[name] += amount
         self._counted.add(name)
 
@@ -106,13 +113,13 @@ class UnitOfWork:
             self._dropped[cause, what, task_id] += amount
 
     def finish(self) -> None:
-        """Write figures and progress. Call last, inside the transaction."""
+        """Write counts and progress. Call last, inside the transaction."""
         for key, amount in self._dropped.items():
             self.index.drops[key] += amount
             self.txn.put_drops(key, self.index.drops[key])
         for name in self._counted:
             self.txn.put_count(name, self.index.counts[name])
-        if self._marked:
+        if self._progressed:
             self.txn.put_progress(self.index.progress)
 
     def _add(self, change: dict[str, int]) -> None:

@@ -31,7 +31,7 @@ from buffer.storage.rows import Status
 from buffer.storage.store import Store
 from buffer.wire.messages import BufferStats, DrawHead, Request
 from r3l.config import RunConfig
-from r3l.errors import BufferError_, R3LError, UserError
+from r3l.errors import BufferError_, IllegalMove, R3LError, UserError
 
 BATCH_JOBS = 256
 BATCH_BYTES = 16 << 20
@@ -160,6 +160,8 @@ class Writer:
         """What to answer now: one result or error, or nothing yet."""
         try:
             result = idempotency.once(work, job.request, lambda: self._verb(work, job))
+        except IllegalMove:  # half a change may be written: undo the transaction
+            raise
         except R3LError as error:
             return [error]
         return [] if result is None else [result]

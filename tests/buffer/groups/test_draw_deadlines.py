@@ -156,7 +156,7 @@ def test_who_holds_drawn_groups_is_said_to_those_who_wait(make):
     desk.now += 20
     wait = desk.lease()
     assert isinstance(wait, Wait)
-    held = "notebook holds 2 drawn groups (last heard of 20 s ago, given back after 60 s)"
+    held = "notebook holds 2 drawn groups (last seen 20 s ago, expires after 60 s)"
     assert held in wait.reason
 
 
@@ -186,7 +186,7 @@ def test_a_draw_that_finds_only_stale_resting_or_drawn_groups_says_so(short):
     short.draw(1, consumer="notebook")
     said = short.shortage(version=2)
     assert "; 2 rest between two draws (cooldown 3)" not in said  # too old to be drawn again
-    assert "notebook holds 1 drawn groups (last heard of 0 s ago, given back after 60 s)" in said
+    assert "notebook holds 1 drawn groups (last seen 0 s ago, expires after 60 s)" in said
     assert said.endswith("; 1 were dropped so far, more than 1 steps old at a draw")
 
 

@@ -39,7 +39,7 @@ def test_a_batch_whose_groups_are_gone_is_drawn_anew(desk, tasks):
     desk.release_draws()
     with desk.store.write() as txn:
         work = UnitOfWork(txn, desk.index, desk.config, desk.now)
-        work.expire(work.row(draw.groups[0]), "stale")
+        work.expire(work.row(draw.groups[0]), "stale", "draw")
         work.finish()
     assert set(desk.draw(2, version=0).groups) < set(groups) - {draw.groups[0]}
 

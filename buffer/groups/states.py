@@ -1,0 +1,149 @@
+"""The states of a group and of its slots, and who may move them where.
+
+    lease          put           put, clock         draw          commit
+    ─────► leased ─────► filling ──────────► complete ────► drawn ──────► trained
+                                                ▲ release_draws, │           │
+                                                │ clock          │           │
+                                                ├────────────────┘           │
+                                                └────────────────────────────┘ set_version
+
+    from      to        by
+    new       leased    lease
+    leased    leased    lease, renew, release, clock
+    leased    filling   put
+    leased    complete  put
+    leased    expired   put
+    filling   filling   lease, renew, release, clock, put
+    filling   complete  put, clock
+    filling   expired   put, clock
+    complete  drawn     draw
+    complete  trained   commit
+    complete  expired   draw, discard
+    complete  evicted   evict
+    drawn     drawn     set_version
+    drawn     complete  release_draws, clock
+    drawn     trained   release_draws, clock, commit
+    drawn     expired   discard
+    trained   trained   commit, set_version
+    trained   complete  set_version
+    trained   drawn     draw
+    trained   expired   discard
+    trained   evicted   evict
+    expired   expired   set_version
+    expired   evicted   evict
+
+`clock` stands for deadlines that pass: leases and draws expire, stragglers are given up, and
+unfinished groups become too old. A state that stays the same changes its holder, slots or steps.
+A group that is complete or trained skips `drawn` when its draw is committed or discarded after it
+expired. A finished evaluation ends in `complete`, and only such a complete group is evicted.
+
+A slot is open until it is resolved, and then never changes:
+
+    slot           by
+    done           put
+    failed         put, clock
+    not_triggered  put
+
+UnitOfWork checks every move before it writes the row. An illegal one is a fault of this program:
+IllegalMove aborts the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from buffer.storage.rows import GroupRow
+from r3l.errors import IllegalMove
+from r3l.records import GroupState, SlotStatus
+
+Operation = Literal[
+    "lease", "renew", "release", "put", "clock", "draw", "commit", "release_draws", "discard",
+    "set_version", "evict",
+]  # fmt: skip
+State = GroupState | Literal["new", "evicted"]
+
+MOVES: dict[tuple[State, State], tuple[Operation, ...]] = {
+    ("new", "leased"): ("lease",),
+    ("leased", "leased"): ("lease", "renew", "release", "clock"),
+    ("leased", "filling"): ("put",),
+    ("leased", "complete"): ("put",),
+    ("leased", "expired"): ("put",),
+    ("filling", "filling"): ("lease", "renew", "release", "clock", "put"),
+    ("filling", "complete"): ("put", "clock"),
+    ("filling", "expired"): ("put", "clock"),
+    ("complete", "drawn"): ("draw",),
+    ("complete", "trained"): ("commit",),
+    ("complete", "expired"): ("draw", "discard"),
+    ("complete", "evicted"): ("evict",),
+    ("drawn", "drawn"): ("set_version",),
+    ("drawn", "complete"): ("release_draws", "clock"),
+    ("drawn", "trained"): ("release_draws", "clock", "commit"),
+    ("drawn", "expired"): ("discard",),
+    ("trained", "trained"): ("commit", "set_version"),
+    ("trained", "complete"): ("set_version",),
+    ("trained", "drawn"): ("draw",),
+    ("trained", "expired"): ("discard",),
+    ("trained", "evicted"): ("evict",),
+    ("expired", "expired"): ("set_version",),
+    ("expired", "evicted"): ("evict",),
+}
+SLOT_MOVES: dict[SlotStatus, tuple[Operation, ...]] = {
+    "done": ("put",),
+    "failed": ("put", "clock"),
+    "not_triggered": ("put",),
+}
+RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
+    "leased": ("no slot is resolved", lambda row: not row.resolved),
+    "filling": ("some slots are resolved", lambda row: 0 < len(row.resolved) < row.slots),
+    "complete": ("all slots are resolved, without a step", lambda row: row.whole and not row.steps),
+    "drawn": ("it is a whole training group", lambda row: row.whole and row.purpose == "train"),
+    "trained": ("all slots are resolved, with a step", lambda row: row.whole and bool(row.steps)),
+    "expired": ("it has a cause", lambda row: bool(row.cause)),
+}
+
+
+def check_move(before: GroupRow | None, after: GroupRow, by: Operation) -> None:
+    """Raise IllegalMove unless `by` may make this row of the one before (None: a new group)."""
+    state: State = "new" if before is None else before.state
+    if by not in MOVES.get((state, after.state), ()):
+        raise _illegal(after, by, f"it may not move a group from {state} to {after.state}")
+    rule, holds = RULES[after.state]
+    if not holds(after):
+        raise _illegal(after, by, f"a group is {after.state} only if {rule}")
+    _check_slots(before, after, by)
+
+
+def check_evict(row: GroupRow) -> None:
+    """Raise IllegalMove unless nothing can happen to a group any more."""
+    if not row.closed:
+        raise _illegal(row, "evict", f"it may not remove a {row.purpose} group that is {row.state}")
+
+
+def _check_slots(before: GroupRow | None, after: GroupRow, by: Operation) -> None:
+    kept = () if before is None else before.resolved
+    if after.resolved == kept:
+        return
+    new = after.resolved[len(kept) :]
+    still_open = set(after.plan.slots()) - set(kept)
+    if after.resolved[: len(kept)] != kept or len(set(new) & still_open) < len(new):
+        raise _illegal(after, by, "it may resolve each slot of the plan once, and no other")
+    done, failed = after.done, len(after.failures)
+    if before is not None:
+        done, failed = done - before.done, failed - len(before.failures)
+    counts: dict[SlotStatus, int] = {
+        "done": done,
+        "failed": failed,
+        "not_triggered": len(new) - done - failed,
+    }
+    for status, count in counts.items():
+        if count < 0 or (count and by not in SLOT_MOVES[status]):
+            raise _illegal(after, by, f"it may not resolve {count} slots as {status}")
+
+
+def _illegal(row: GroupRow, by: Operation, why: str) -> IllegalMove:
+    return IllegalMove(
+        f"group {row.group_id}: {by}: {why} (buffer.groups.states); report this fault",
+        group_id=row.group_id,
+        state=row.state,
+    )
