@@ -1,7 +1,7 @@
 """The actor: leases tasks, explores groups on one engine, puts every result as it ends.
 
 lease ─► explore_group ─► put (durable when acknowledged)      as many as fill the engine
-heartbeat: renews all leases of this actor, carries its figures
+heartbeat: renews all leases of this actor, carries its metrics
 follow:    keeps the engine on the newest weights
 watch:     notices a dead engine, measures how busy a living one is
 """
@@ -13,13 +13,13 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import NoReturn
 
 from actors.engine import VLLMPolicy
 from actors.utilization import Idleness, Occupancy
 from actors.weights.subscriber import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease, Wait
+from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import (
     BufferUnavailable,
@@ -61,11 +61,12 @@ class Actor:
         subscriber: WeightSubscriber,
         make_env: Callable[[], Environment],
         config: RunConfig,
-        counts: Counter[str],
+        metrics: ActorMetrics,
     ) -> None:
         self.name, self.policy, self.client = name, policy, client
         self.subscriber, self.make_env, self.config = subscriber, make_env, config
-        self.counts = counts
+        # All three count in one record, which outlives the engine.
+        self.metrics = policy.metrics = subscriber.metrics = metrics
         self.plan: GroupPlan = config.algorithm.build().plan()
         self.stop = asyncio.Event()
         self.held: dict[str, asyncio.Task[None]] = {}
@@ -103,7 +104,7 @@ class Actor:
                 await asyncio.sleep(WATCH_S)
             lease = await self._lease()
             accepted = {(r.role, r.slot) for r in lease.accepted}
-            self.counts["taken_over"] += bool(accepted)
+            self.metrics.taken_over += bool(accepted)
             self.live[lease.group_id] = sum(
                 (lease.plan.last_role(slot), slot) not in accepted
                 for slot in range(lease.plan.base)
@@ -119,18 +120,25 @@ class Actor:
                 self._asking = asyncio.create_task(ask)
                 try:
                     answer = await asyncio.shield(self._asking)
-                except BufferUnavailable as error:
-                    self.counts["buffer_unavailable"] += 1
-                    log.warning("waiting for the buffer: %s", error)
-                    continue
-                except StoreError as error:
-                    self.counts["store_full"] += 1
-                    log.warning("waiting for room for a lease: %s", error)
-                    await asyncio.sleep(STORE_FULL_S)
+                except (BufferUnavailable, StoreError) as error:
+                    await self._wait_for_buffer(error, "a lease")
                     continue
                 if isinstance(answer, Lease):
                     return answer
                 await asyncio.sleep(answer.retry_s)
+
+    async def _wait_for_buffer(self, error: BufferUnavailable | StoreError, request: str) -> None:
+        """Before `request` is sent again; a service that does not reply has been waited for."""
+        self._count_refusal(error)
+        log.warning("waiting for the buffer with %s: %s", request, error)
+        if isinstance(error, StoreError):
+            await asyncio.sleep(STORE_FULL_S)
+
+    def _count_refusal(self, error: BufferUnavailable | StoreError) -> None:
+        if isinstance(error, StoreError):
+            self.metrics.store_full += 1
+        else:
+            self.metrics.buffer_unavailable += 1
 
     async def _explore(self, lease: Lease) -> None:
         async def put(result: SlotResult) -> SlotResult:
@@ -149,12 +157,15 @@ class Actor:
                 emit=put,
             )
         except (LeaseLost, Conflict) as lost:
-            self.counts["lease_lost" if isinstance(lost, LeaseLost) else "put_conflicts"] += 1
+            if isinstance(lost, LeaseLost):
+                self.metrics.lease_lost += 1
+            else:
+                self.metrics.put_conflicts += 1
             log.warning("%s: left to another actor (%s)", lease.group_id, lost)
         else:
-            self.counts["groups"] += 1
+            self.metrics.groups += 1
             for result in results:
-                self.counts[f"{result.role}_{result.status}"] += 1
+                self.metrics.results[f"{result.role}_{result.status}"] += 1
         # Cancelled, the group stays held: whoever cancels says what becomes of it.
         self._forget(lease.group_id)
 
@@ -185,17 +196,12 @@ class Actor:
                 if refused:
                     raise  # it is not the attempt that the buffer minds
                 refused, cause = True, _refusal(error)
-                self.counts[f"refused_{cause}"] += 1
+                self.metrics.refused[cause] += 1
                 log.error("%s: %s %d was refused: %s", group_id, result.role, result.slot, error)
                 result = SlotResult(result.role, result.slot, "failed", cause=cause)
-            except BufferUnavailable as error:
-                # Puts are idempotent, so trying again after a lost answer changes nothing.
-                self.counts["buffer_unavailable"] += 1
-                log.warning("waiting for the buffer to take %s: %s", group_id, error)
-            except StoreError as error:
-                self.counts["store_full"] += 1
-                log.warning("waiting for room for %s: %s", group_id, error)
-                await asyncio.sleep(STORE_FULL_S)
+            except (BufferUnavailable, StoreError) as error:
+                # Puts are idempotent, so trying again after a lost reply changes nothing.
+                await self._wait_for_buffer(error, f"a put of {group_id}")
 
     def _stamp(self, result: SlotResult) -> tuple[int, str] | None:
         """(version, hash of the weights) of the newest step of an attempt, where known."""
@@ -212,18 +218,23 @@ class Actor:
 
     async def _renew(self) -> None:
         try:
-            lost = await self.client.renew(list(self.held), self.name, self.figures())
+            lost = await self.client.renew(list(self.held), self.name, self._report())
         except (BufferUnavailable, StoreError) as error:
-            full = isinstance(error, StoreError)
-            self.counts["store_full" if full else "buffer_unavailable"] += 1
+            self._count_refusal(error)
             log.warning("no heartbeat: %s", error)
             return
         for group_id in lost:
             if task := self.held.get(group_id):
                 log.warning("%s: the lease ran out; left to another actor", group_id)
-                self.counts["lease_lost"] += 1
+                self.metrics.lease_lost += 1
                 self._forget(group_id)
                 task.cancel()
+
+    def _report(self) -> dict[str, float]:
+        """The metrics as of now; the idle share is since the report before."""
+        self.metrics.weight_version = self.policy.version
+        self.metrics.idle_share = self.idle.share()
+        return self.metrics.numbers()
 
     async def _watch(self) -> NoReturn:
         """Notice an engine that died while nobody asked it, and how much it has to do."""
@@ -231,7 +242,7 @@ class Actor:
             if self.policy.dead:
                 raise EngineDead("the engine process is gone")
             live = self.live.total()
-            self.occupancy.observe(self.policy.figures.running, live)
+            self.occupancy.observe(self.metrics.requests_running, live)
             self.idle.observe(self.occupancy.missing(live))
             await asyncio.sleep(WATCH_S)
 
@@ -250,22 +261,6 @@ class Actor:
                 await self.client.release(list(leases), self.name)
         except (BufferUnavailable, StoreError, TimeoutError) as error:
             log.warning("leases not released, they will run out: %s", error)
-
-    def figures(self) -> dict[str, float]:
-        """What TensorBoard shows of this actor; the idle share is since the previous call."""
-        engine, transfer = self.policy.figures, self.subscriber.figures
-        return {
-            "requests_running": float(engine.running),
-            "weight_version": float(self.policy.version),
-            "idle_share": self.idle.share(),
-            "prefix_hit": engine.cached_tokens / max(engine.prompt_tokens, 1),
-            **{name: float(value) for name, value in asdict(engine).items() if name != "running"},
-            **{name: float(count) for name, count in self.counts.items()},
-            "weights_fetch_s": transfer.fetch_s,
-            "weights_pause_s": transfer.pause_s,
-            "weights_received_bytes": float(transfer.full_bytes + transfer.patch_bytes),
-            **{f"weights_failed_{cause}": float(n) for cause, n in transfer.failures.items()},
-        }
 
 
 def _granted(asking: asyncio.Task[Lease | Wait] | None) -> list[str]:

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import click
 from actors.parent_death import end_with_starter, name_starter
 from envs.builtin.policy import model_path
 from r3l import config as configuration
+from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.model_folder import check_model_folder
@@ -39,7 +39,7 @@ end_with_starter()
 @click.option(
     "--name",
     default="",
-    help="name in logs and figures, to which every process adds an end of its own; "
+    help="name in logs and metrics, to which every process adds an end of its own; "
     "default actor-<host>-<pid>",
 )
 @click.option("--keys", type=Path, help="client.json of r3l-buffer keygen, for encrypted services")
@@ -63,7 +63,7 @@ def main(
 
 
 def own_name(name: str) -> str:
-    """The name under which this process leases groups and tells its figures: nobody else's, also
+    """The name under which this process leases groups and reports its metrics: nobody else's, also
     where another actor, or the life before of this one, was given the same `name`."""
     name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
     return f"{name}.{uuid.uuid4().hex[:8]}"
@@ -78,7 +78,7 @@ async def _run(
     EngineDead with the last engine's last lines.
     """
     from actors.actor import Actor
-    from actors.engine import EngineFigures, VLLMPolicy
+    from actors.engine import VLLMPolicy
     from actors.engine_arguments import check_engine_arguments
     from actors.engine_log import EngineLog
     from actors.weights.subscriber import WeightSubscriber
@@ -94,21 +94,20 @@ async def _run(
             environments(config.env) as make_env,
             AsyncBufferClient(buffer_endpoint, name=name, keys=keys) as client,
         ):
-            figures, counts, failures = EngineFigures(), Counter[str](), 0
+            metrics, failures = ActorMetrics(), 0
             while True:
                 engine_log, actor, policy = EngineLog(), None, None
                 try:
                     with engine_log.captured():
                         policy = VLLMPolicy.start(model, config.actor, seed=config.seed)
                     freeze_heap()
-                    policy.figures = figures
-                    actor = Actor(name, policy, client, subscriber, make_env, config, counts)
+                    actor = Actor(name, policy, client, subscriber, make_env, config, metrics)
                     click.echo(f"r3l-actor ready {name}")
                     with _stopped_by_signals(actor.stop):
                         return await actor.run()
                 except EngineDead as dead:
                     failures = 1 if actor is not None and actor.results else failures + 1
-                    counts["engine_failures"] += 1
+                    metrics.engine_failures += 1
                     log.error("engine failure %d in a row: %s", failures, dead)
                     if failures >= config.actor.engine_failures:
                         engine_log.join()

@@ -13,11 +13,11 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from actors.engine_arguments import engine_arguments
+from r3l.actor_metrics import ActorMetrics
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, UserError
 from r3l.model_folder import read_tokenizer
@@ -47,7 +47,8 @@ class VLLMPolicy:
     """A `r3l.rollout.interfaces.Policy` on one vLLM engine.
 
     `version` is the policy version the engine holds, `fingerprints` the hashes of the weights
-    of the newest versions. `timeout_s`: after that long without an answer the engine is dead.
+    of the newest versions; `metrics` counts the requests. `timeout_s`: after that long without a
+    reply the engine is dead.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class VLLMPolicy:
         self.timeout_s = timeout_s
         self.version = 0
         self.fingerprints: dict[int, str] = {}
-        self.figures = EngineFigures()
+        self.metrics = ActorMetrics()
         self._request_ids = itertools.count()
         self._loads = 0
 
@@ -112,27 +113,36 @@ class VLLMPolicy:
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), self.version, "overflow")
-        version, figures = self.version, self.figures
-        figures.running += 1
+        version = self.version
+        self.metrics.requests_running += 1
         try:
             async with self._answering(f"a request of {len(token_ids)} tokens"):
                 output = await self._generate(token_ids, params, min(params.max_tokens, room))
         finally:
-            figures.running -= 1
+            self.metrics.requests_running -= 1
         reply = output.outputs[0]
         tokens = tuple(reply.token_ids)
         logprobs = tuple(
             float(choices[token].logprob)
             for token, choices in zip(tokens, reply.logprobs, strict=True)
         )
-        seen, cached = params.seen, output.num_cached_tokens or 0
+        cached, seen = output.num_cached_tokens or 0, params.seen
         unchanged = seen is not None and seen.version == version == self.version
-        figures.finished(len(token_ids), len(tokens), cached, seen if unchanged else None)
+        self._count(len(token_ids), len(tokens), cached, seen if unchanged else None)
         if reply.finish_reason == "length":
             reason = "overflow" if room < params.max_tokens else "length"
         else:
             reason = "stop"
         return Sample(tokens, logprobs, version, reason)  # type: ignore[arg-type]
+
+    def _count(self, prompt: int, sampled: int, cached: int, seen: SeenPrefix | None) -> None:
+        """Count one finished request, in tokens."""
+        self.metrics.generated_tokens += sampled
+        self.metrics.prompt_tokens += prompt
+        self.metrics.cached_tokens += cached
+        if seen is not None:
+            self.metrics.retry_prefix_tokens += seen.tokens
+            self.metrics.retry_cached_tokens += min(cached, seen.tokens)
 
     async def _generate(self, token_ids: Sequence[int], params: SampleParams, budget: int) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -223,7 +233,7 @@ class VLLMPolicy:
         for old in sorted(self.fingerprints)[:-REMEMBERED]:
             del self.fingerprints[old]
         pause = time.monotonic() - began
-        self.figures.paused_s += pause
+        self.metrics.paused_s += pause
         return pause
 
     async def hash_first_weights(self) -> None:
@@ -247,29 +257,3 @@ class VLLMPolicy:
         if self.engine is not None:
             self.engine.shutdown()
         self.engine = None
-
-
-@dataclass
-class EngineFigures:
-    """Totals of an actor's engines, and the requests running now.
-
-    `cached_tokens` of all `prompt_tokens` were in the prefix cache, `retry_cached_tokens` of the
-    `retry_prefix_tokens` that the same weights had been given before; `paused_s` in seconds.
-    """
-
-    running: int = 0
-    generated_tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    retry_prefix_tokens: int = 0
-    retry_cached_tokens: int = 0
-    paused_s: float = 0.0
-
-    def finished(self, prompt: int, sampled: int, cached: int, seen: SeenPrefix | None) -> None:
-        """Count one finished request, in tokens."""
-        self.generated_tokens += sampled
-        self.prompt_tokens += prompt
-        self.cached_tokens += cached
-        if seen is not None:
-            self.retry_prefix_tokens += seen.tokens
-            self.retry_cached_tokens += min(cached, seen.tokens)

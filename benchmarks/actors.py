@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from envs.builtin.policy import builtin_policy
 from envs.registry import make, task_source
 from launch.plan import DEMO
 from r3l import config as configuration
+from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.process import freeze_heap
 from r3l.rollout.interfaces import Sample, SampleParams
@@ -55,12 +55,12 @@ async def through_the_loop(policy: Recorder, endpoint: str, config: RunConfig, s
     async with AsyncBufferClient(endpoint) as client:
         await client.add_tasks(task_source(config.env.name).tasks("train", 4096, seed=0))
         await client.set_version(0)
-        actor = Actor("bench", policy, client, subscriber, make_env, config, Counter())
+        actor = Actor("bench", policy, client, subscriber, make_env, config, ActorMetrics())
         running = asyncio.create_task(actor.run())
         await asyncio.sleep(seconds / 5)
-        policy.asked, tokens, began = [], policy.figures.generated_tokens, time.monotonic()
+        policy.asked, tokens, began = [], policy.metrics.generated_tokens, time.monotonic()
         await asyncio.sleep(seconds)
-        took, tokens = time.monotonic() - began, policy.figures.generated_tokens - tokens
+        took, tokens = time.monotonic() - began, policy.metrics.generated_tokens - tokens
         actor.stop.set()
         await running
     subscriber.close()
@@ -71,9 +71,9 @@ async def in_one_batch(policy: Recorder) -> tuple[int, float]:
     """(tokens sampled, seconds) for everything that was asked, all at once."""
     asked, policy.asked = policy.asked, []
     await policy.engine.reset_prefix_cache()
-    before, began = policy.figures.generated_tokens, time.monotonic()
+    before, began = policy.metrics.generated_tokens, time.monotonic()
     await asyncio.gather(*(VLLMPolicy.sample(policy, ids, params) for ids, params in asked))
-    return policy.figures.generated_tokens - before, time.monotonic() - began
+    return policy.metrics.generated_tokens - before, time.monotonic() - began
 
 
 async def measure(requests: int, seconds: float, repeat: int, endpoint: str) -> None:
@@ -94,11 +94,11 @@ async def measure(requests: int, seconds: float, repeat: int, endpoint: str) -> 
         ratios.append(rates[-1][0] / rates[-1][1])
         print(f"loop {rates[-1][0]:7.0f} tok/s, one batch {rates[-1][1]:7.0f} tok/s "
               f"({sampled} tokens), ratio {ratios[-1]:.2f}")  # fmt: skip
-    figures = policy.figures
+    metrics = policy.metrics
     print(
         f"median ratio {median(ratios):.2f} at {requests} requests; prefix cache hits "
-        f"{figures.cached_tokens / figures.prompt_tokens:.0%}, of retries' prefixes "
-        f"{figures.retry_cached_tokens / max(figures.retry_prefix_tokens, 1):.0%}"
+        f"{metrics.cached_tokens / metrics.prompt_tokens:.0%}, of retries' prefixes "
+        f"{metrics.retry_cached_tokens / max(metrics.retry_prefix_tokens, 1):.0%}"
     )
     policy.close()
 

@@ -172,7 +172,7 @@ async def raw_transfer(publisher: Publisher, size: int) -> float:
 async def update(publisher: Publisher, policy: Any, subscriber: Any, **order: Any) -> Figures:
     """Publish, fetch, load: figures of one update."""
     figures: Figures = await asyncio.to_thread(publisher.order, **order)
-    before = subscriber.figures.full_bytes + subscriber.figures.patch_bytes
+    before = subscriber.metrics.weights_full_bytes + subscriber.metrics.weights_patch_bytes
     manifest = await subscriber.latest()
     began = time.monotonic()
     staged = await subscriber.fetch(manifest)
@@ -180,7 +180,7 @@ async def update(publisher: Publisher, policy: Any, subscriber: Any, **order: An
     figures["load_s"] = await policy.load(staged.path, manifest)
     figures["loaded_at"] = time.monotonic()
     subscriber.loaded = (manifest.origin, manifest.version)
-    after = subscriber.figures.full_bytes + subscriber.figures.patch_bytes
+    after = subscriber.metrics.weights_full_bytes + subscriber.metrics.weights_patch_bytes
     figures["received"] = float(after - before)
     figures["total_s"] = figures["publish_s"] + figures["fetch_s"] + figures["load_s"]
     return figures
@@ -403,7 +403,7 @@ async def fetch_and_say(endpoint: str) -> None:
     manifest = await subscriber.latest()
     assert manifest is not None
     fetching = asyncio.create_task(subscriber.fetch(manifest))
-    while not subscriber.figures.full_bytes:
+    while not subscriber.metrics.weights_full_bytes:
         await asyncio.sleep(0.001)
     print("begun", flush=True)
     await fetching

@@ -11,7 +11,6 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ import zmq.asyncio
 
 from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire.curve_keys import ClientKeys, load, present
+from r3l.actor_metrics import ActorMetrics
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_endpoint
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
@@ -35,39 +35,17 @@ TAKERS = 2
 SUPERSEDED = "superseded"
 
 
-@dataclass
-class TransferFigures:
-    """What a subscriber has received so far, and how the newest update went, in seconds."""
-
-    full_bytes: int = 0
-    patch_bytes: int = 0
-    updates: int = 0
-    fetch_s: float = 0.0
-    pause_s: float = 0.0
-    failures: dict[str, int] = field(default_factory=dict)
-
-    def received(self, frames: Sequence[memoryview], *, whole: bool) -> None:
-        """Count a chunk's bytes, or its patches'."""
-        size = sum(len(frame) for frame in frames)
-        self.full_bytes += size if whole else 0
-        self.patch_bytes += 0 if whole else size
-
-    def count(self, cause: str) -> None:
-        """Count a failed update under its cause."""
-        self.failures[cause] = self.failures.get(cause, 0) + 1
-
-
 class WeightSubscriber:
     """Fetches weights from one publisher; each request has `timeout_s` to be answered.
 
-    `keys`: the client's key file, where the publisher asks for one. `loaded` is the (origin,
-    version) that the engine holds, None before the first load.
+    `keys`: the client's key file, if the publisher asks for one. `metrics` counts what it received.
+    `loaded` is the (origin, version) that the engine holds, None before the first load.
     """
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10.0, keys: Path | None = None) -> None:
         self.endpoint, self.timeout_s = check_endpoint(endpoint, "weights"), timeout_s
         warm_up()
-        self.figures = TransferFigures()
+        self.metrics = ActorMetrics()
         self.loaded: tuple[str, int] | None = None
         self.staged: StagedWeights | None = None
         self._keys = load(ClientKeys, keys) if keys else None
@@ -111,7 +89,7 @@ class WeightSubscriber:
                 header, payload = await self._receive()
                 index = asked.pop(header.get("rid", UNKNOWN), UNKNOWN)
                 self._check_chunk(header, manifest, index)
-                self.figures.received(payload, whole=bool(header.get("full")))
+                self._count(payload, whole=bool(header.get("full")))
                 if (following := next(wanted, None)) is not None:
                     await self._ask(staged, manifest, following, asked)
                 await _until_fewer(taking, TAKERS)
@@ -124,6 +102,14 @@ class WeightSubscriber:
         finally:  # threads go on whatever happens here
             await asyncio.gather(*taking, return_exceptions=True)
         return staged
+
+    def _count(self, frames: Sequence[memoryview], *, whole: bool) -> None:
+        """Count the bytes of a whole chunk, or of its patches."""
+        size = sum(len(frame) for frame in frames)
+        if whole:
+            self.metrics.weights_full_bytes += size
+        else:
+            self.metrics.weights_patch_bytes += size
 
     def disconnect(self) -> None:
         """Drop the connection; the next request opens a new one."""
@@ -243,21 +229,25 @@ async def follow(subscriber: WeightSubscriber, policy: Loads, *, every_s: float 
     Waits for the publisher; a failed fetch is counted and tried again, generation goes on.
     Versions that appear and vanish while one is loaded are skipped.
     """
-    figures = subscriber.figures
+    metrics = subscriber.metrics
     while True:
         try:
             manifest = await subscriber.latest()
             if manifest is not None:
                 began = time.monotonic()
                 staged = await subscriber.fetch(manifest)
-                figures.fetch_s = time.monotonic() - began
+                metrics.weights_fetch_s = time.monotonic() - began
                 subscriber.loaded = None
-                figures.pause_s = await policy.load(staged.path, manifest)
+                metrics.weights_pause_s = await policy.load(staged.path, manifest)
                 subscriber.loaded = (manifest.origin, manifest.version)
-                figures.updates += 1
-                log.info("weights %d: fetch %.3f s, pause %.3f s",
-                         manifest.version, figures.fetch_s, figures.pause_s)  # fmt: skip
+                metrics.weights_updates += 1
+                log.info(
+                    "weights %d: fetch %.3f s, pause %.3f s",
+                    manifest.version,
+                    metrics.weights_fetch_s,
+                    metrics.weights_pause_s,
+                )
         except WeightsError as error:
-            figures.count(error.cause)
+            metrics.weights_failed[error.cause] += 1
             log.log(logging.INFO if error.cause == SUPERSEDED else logging.WARNING, "%s", error)
         await asyncio.sleep(every_s)

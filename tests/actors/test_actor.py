@@ -1,7 +1,6 @@
 """The actor's loop around stand-ins for engine, buffer and publisher."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,9 +8,9 @@ from typing import Any
 import pytest
 
 from actors.actor import Actor
-from actors.engine import EngineFigures
 from actors.weights.subscriber import WeightSubscriber
 from buffer import Lease, Wait
+from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import (
     Conflict,
@@ -32,7 +31,7 @@ class Engine(ScriptedPolicy):
 
     def __init__(self) -> None:
         super().__init__(lambda prompt: "a")
-        self.figures, self.fingerprints, self.dead = EngineFigures(), {}, False
+        self.metrics, self.fingerprints, self.dead = ActorMetrics(), {}, False
         self.answers = asyncio.Semaphore(0)
 
     async def hash_first_weights(self) -> None:
@@ -40,12 +39,12 @@ class Engine(ScriptedPolicy):
         self.fingerprints[0] = "abc"
 
     async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
-        self.figures.running += 1
+        self.metrics.requests_running += 1
         try:
             await self.answers.acquire()
             return await super().sample(token_ids, params)
         finally:
-            self.figures.running -= 1
+            self.metrics.requests_running -= 1
 
 
 class Buffer:
@@ -75,7 +74,7 @@ class Buffer:
             raise self.refusal
         self.puts.append((group_id, result, stamp))
 
-    async def renew(self, groups: list[str], actor: str, figures: dict[str, float]) -> list[str]:
+    async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> list[str]:
         return []
 
     async def release(self, groups: list[str], actor: str) -> None:
@@ -89,7 +88,7 @@ async def acting(engine: Engine, buffer: Buffer, requests: int) -> AsyncIterator
     )
     subscriber = WeightSubscriber("tcp://127.0.0.1:9")
     try:
-        yield Actor("a", engine, buffer, subscriber, Corridor, config, Counter())  # type: ignore[arg-type]
+        yield Actor("a", engine, buffer, subscriber, Corridor, config, ActorMetrics())  # type: ignore[arg-type]
     finally:
         subscriber.close()
 
@@ -105,13 +104,13 @@ def test_groups_are_leased_until_the_engine_has_the_requests_it_is_to_have() -> 
         engine, buffer = Engine(), Buffer(groups=100)
         async with acting(engine, buffer, requests=6) as actor:
             running = asyncio.create_task(actor.run())
-            await eventually(lambda: engine.figures.running == 6)
+            await eventually(lambda: engine.metrics.requests_running == 6)
             await asyncio.sleep(0.3)
-            assert buffer.granted == 3 and engine.figures.running == 6
+            assert buffer.granted == 3 and engine.metrics.requests_running == 6
             buffer.slow.set()
             for _ in range(6 * 3):  # three doors in each attempt
                 engine.answers.release()
-            await eventually(lambda: buffer.granted == 6 and engine.figures.running == 6)
+            await eventually(lambda: buffer.granted == 6 and engine.metrics.requests_running == 6)
             actor.stop.set()
             await running
 
@@ -123,7 +122,7 @@ def test_who_is_asked_to_stop_puts_what_is_done_and_gives_back_the_rest() -> Non
         engine, buffer = Engine(), Buffer(groups=2)
         async with acting(engine, buffer, requests=64) as actor:
             running = asyncio.create_task(actor.run())
-            await eventually(lambda: engine.figures.running == 4)
+            await eventually(lambda: engine.metrics.requests_running == 4)
             for _ in range(3 * 3 + 2):  # attempts share the answers; at least one comes to its end
                 engine.answers.release()
             await eventually(lambda: actor._puts)
@@ -146,12 +145,12 @@ def test_groups_that_are_somebody_elses_by_now_are_left_and_counted() -> None:
         buffer.slow.set()
         async with acting(engine, buffer, requests=64) as actor:
             running = asyncio.create_task(actor.run())
-            await eventually(lambda: engine.figures.running == 6)
+            await eventually(lambda: engine.metrics.requests_running == 6)
             for _ in range(6 * 3):
                 engine.answers.release()
             await eventually(lambda: not actor.held)
-            assert actor.counts["lease_lost"] == actor.counts["put_conflicts"] == 1
-            assert actor.counts["groups"] == 1 and {group for group, *_ in buffer.puts} == {"g3"}
+            assert actor.metrics.lease_lost == actor.metrics.put_conflicts == 1
+            assert actor.metrics.groups == 1 and {group for group, *_ in buffer.puts} == {"g3"}
             actor.stop.set()
             await running
             assert not buffer.released
@@ -191,8 +190,8 @@ def test_an_actor_outlives_a_store_that_is_full_whatever_it_asks_for(
         engine, buffer = Engine(), FullBuffer(groups=1)
         async with acting(engine, buffer, requests=64) as actor:
             running = asyncio.create_task(actor.run())
-            await eventually(lambda: engine.figures.running == 2 and buffer.asked > 5)
-            assert actor.figures()["store_full"] == 4
+            await eventually(lambda: engine.metrics.requests_running == 2 and buffer.asked > 5)
+            assert actor.metrics.store_full == 4
             actor.stop.set()
             await running
 
@@ -205,7 +204,7 @@ def test_a_dead_engine_ends_the_loop_and_its_groups_are_given_back(busy: bool) -
         engine, buffer = Engine(), Buffer(groups=int(busy))
         async with acting(engine, buffer, requests=64) as actor:
             running = asyncio.create_task(actor.run())
-            await eventually(lambda: engine.figures.running == 2 * busy)
+            await eventually(lambda: engine.metrics.requests_running == 2 * busy)
             engine.dead = True
             async with asyncio.timeout(10):
                 with pytest.raises(EngineDead):
@@ -240,8 +239,8 @@ def test_an_attempt_that_the_buffer_refuses_fails_alone_and_is_counted(
             await running
         told = sorted((group, r.status, r.cause) for group, r, _ in buffer.puts)
         assert told == [("g1", "failed", cause)] * 2 + [("g2", "done", "")] * 2
-        assert actor.figures()[f"refused_{cause}"] == 2.0
-        assert actor.counts["base_failed"] == actor.counts["base_done"] == 2
+        assert actor.metrics.refused[cause] == 2.0
+        assert actor.metrics.results["base_failed"] == actor.metrics.results["base_done"] == 2
         assert not buffer.released
 
     asyncio.run(scenario())

@@ -48,7 +48,7 @@ def test_an_engine_argument_of_ours_a_long_name_and_bad_endpoints_are_named(tmp_
 
 
 class Reports:
-    """An actor that tells one figure, and leaves."""
+    """An actor that reports one metric, and leaves."""
 
     def __init__(self, name: str, policy: object, client: AsyncBufferClient, *_: object) -> None:
         self.name, self.client, self.stop = name, client, asyncio.Event()
@@ -80,4 +80,4 @@ def test_two_actors_that_were_given_one_name_are_two_to_the_buffer(
         gc.unfreeze()
         served.kill()
     assert len(told) == 2 and all(name.startswith("twin.") for name in told)
-    assert [figures["generated_tokens"] for figures in told.values()] == [5.0, 5.0]
+    assert [metrics["generated_tokens"] for metrics in told.values()] == [5.0, 5.0]

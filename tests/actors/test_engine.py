@@ -136,22 +136,22 @@ def test_after_whole_and_after_patched_updates_it_computes_what_a_fresh_engine_d
 ) -> None:
     fresh, fingerprint = served.logits(), served.fingerprint()
     other = [(name, torch.randn_like(tensor) * 0.1) for name, tensor in saved]
-    received = served.subscriber.figures
+    received = served.subscriber.metrics
 
     served.update(other)
-    assert received.patch_bytes == 0
+    assert received.weights_patch_bytes == 0
     assert served.logits() != fresh and served.fingerprint() != fingerprint
     served.update(saved)
-    assert received.patch_bytes == 0
+    assert received.weights_patch_bytes == 0
     assert served.logits() == fresh and served.fingerprint() == fingerprint
 
-    whole = received.full_bytes
+    whole = received.weights_full_bytes
     served.update(stepped(saved))
-    assert received.patch_bytes > 0
+    assert received.weights_patch_bytes > 0
     assert served.logits() != fresh and served.fingerprint() != fingerprint
     served.update(saved)
     assert served.logits() == fresh and served.fingerprint() == fingerprint
-    assert received.full_bytes == whole
+    assert received.weights_full_bytes == whole
     assert served.policy.fingerprints[served.version] == fingerprint
 
 
@@ -161,7 +161,7 @@ def test_a_damaged_patch_is_fetched_whole_while_generation_goes_on(
     served.update(saved)
     fingerprint = served.fingerprint()
     served.update(stepped(saved))
-    good, failures = Patch.to_wire, served.subscriber.figures.failures
+    good, failures = Patch.to_wire, served.subscriber.metrics.weights_failed
 
     def harmed(patch: Patch) -> bytes:
         frame = bytearray(good(patch))
@@ -210,7 +210,9 @@ def test_an_update_in_the_middle_of_an_attempt_loses_nothing_and_is_recorded(
             rollout.play(attempt, served.policy, env, lambda k: SampleParams(250, seed=k))
         )
         await env.first_door.wait()
-        while served.policy.figures.running != 1:  # the second response is not yet under way
+        while (
+            served.policy.metrics.requests_running != 1
+        ):  # the second response is not yet under way
             await asyncio.sleep(0.01)
         assert len(attempt.actions) == 1
         await served.take([(name, torch.randn_like(t) * 0.02) for name, t in saved])
@@ -265,7 +267,7 @@ def test_a_long_sample_outlives_damaged_patches_and_publishers_that_end_or_are_s
     subscriber, policy, endpoint = served.subscriber, served.policy, served.publisher.endpoint
     weights = [(name, torch.randn_like(tensor) * 0.02) for name, tensor in saved]
     served.update(weights)
-    began, failures = served.version, subscriber.figures.failures
+    began, failures = served.version, subscriber.metrics.weights_failed
     failures.clear()
     monkeypatch.setattr(subscriber, "timeout_s", 0.5)
 
@@ -277,12 +279,12 @@ def test_a_long_sample_outlives_damaged_patches_and_publishers_that_end_or_are_s
 
     async def damaged(harm: Callable[[bytes], bytes]) -> None:
         nonlocal weights
-        whole, good = subscriber.figures.full_bytes, Patch.to_wire
+        whole, good = subscriber.metrics.weights_full_bytes, Patch.to_wire
         with monkeypatch.context() as patched:
             patched.setattr(Patch, "to_wire", lambda patch: harm(good(patch)))
             weights = stepped(weights)
             await published(weights)
-        assert subscriber.figures.full_bytes > whole, "what was damaged came whole"
+        assert subscriber.metrics.weights_full_bytes > whole, "what was damaged came whole"
 
     async def silence() -> None:
         """Ends the publisher; somebody who never answers takes its place for a while."""
@@ -304,9 +306,9 @@ def test_a_long_sample_outlives_damaged_patches_and_publishers_that_end_or_are_s
             assert failures["patch_damaged"] == count
         await silence()
         await published(weights)  # by the new publisher: whole
-        weights, patches = stepped(weights), subscriber.figures.patch_bytes
+        weights, patches = stepped(weights), subscriber.metrics.weights_patch_bytes
         await published(weights)
-        assert subscriber.figures.patch_bytes > patches and failures["patch_damaged"] == 2
+        assert subscriber.metrics.weights_patch_bytes > patches and failures["patch_damaged"] == 2
         assert set(failures) == {"patch_damaged", "no_answer"}
         assert not sampling.done(), "it ended before the trouble did"
         sample = await sampling
@@ -331,7 +333,7 @@ def test_a_long_sample_outlives_damaged_patches_and_publishers_that_end_or_are_s
 def test_a_retry_finds_its_prefix_cached_unless_the_weights_changed(
     served: Served, saved: Tensors
 ) -> None:
-    figures = served.policy.figures
+    metrics = served.policy.metrics
     prefix = [*PROMPT, *PROMPT[::-1]]
     served.update(saved)
 
@@ -340,17 +342,17 @@ def test_a_retry_finds_its_prefix_cached_unless_the_weights_changed(
         await served.policy.sample(prompt, SampleParams(4, seen=seen))
 
     def hit() -> float:
-        tokens, cached = figures.retry_prefix_tokens, figures.retry_cached_tokens
+        tokens, cached = metrics.retry_prefix_tokens, metrics.retry_cached_tokens
         served.run(ask([*prefix, 300, 301, 302], served.version))
-        return (figures.retry_cached_tokens - cached) / (figures.retry_prefix_tokens - tokens)
+        return (metrics.retry_cached_tokens - cached) / (metrics.retry_prefix_tokens - tokens)
 
     assert hit() == 0.0
     assert hit() > 0.9
     served.update(stepped(saved))
     assert hit() == 0.0
-    counted = figures.retry_prefix_tokens
+    counted = metrics.retry_prefix_tokens
     served.run(ask(prefix, served.version - 1))
-    assert figures.retry_prefix_tokens == counted, "of other weights, so nothing could be cached"
+    assert metrics.retry_prefix_tokens == counted, "of other weights, so nothing could be cached"
 
 
 def test_a_full_context_ends_a_response_with_its_cause(served: Served) -> None:

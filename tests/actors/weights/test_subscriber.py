@@ -128,7 +128,7 @@ def test_a_small_update_travels_as_patches_and_gives_the_same_bytes(
         nonlocal weights
         publisher.publish(0, weights)
         await update(subscriber)
-        full = subscriber.figures.full_bytes
+        full = subscriber.metrics.weights_full_bytes
         for version in (1, 2, 3):
             weights = updated(weights)
             figures = publisher.publish(version, weights)
@@ -137,8 +137,8 @@ def test_a_small_update_travels_as_patches_and_gives_the_same_bytes(
                 assert held(subscriber.staged) == laid_out(weights)
         assert 0.01 < figures["patch_density"] < 0.03
         assert figures["patch_bytes"] < 0.03 * figures["full_bytes"]
-        assert subscriber.figures.full_bytes == full
-        assert subscriber.figures.patch_bytes < 0.1 * full
+        assert subscriber.metrics.weights_full_bytes == full
+        assert subscriber.metrics.weights_patch_bytes < 0.1 * full
 
     subscribed(publisher.endpoint, scenario)
 
@@ -153,9 +153,9 @@ def test_every_so_often_and_to_whoever_joins_all_of_it_is_sent(publisher: Weight
         for version in (1, 2, 3):
             weights = updated(weights)
             publisher.publish(version, weights)
-            before = subscriber.figures.full_bytes
+            before = subscriber.metrics.weights_full_bytes
             await update(subscriber)
-            received.append(subscriber.figures.full_bytes - before)
+            received.append(subscriber.metrics.weights_full_bytes - before)
             assert held(subscriber.staged) == laid_out(weights)
         assert received == [len(laid_out(weights)), len(laid_out(weights)), 0]
 
@@ -168,7 +168,7 @@ def test_a_large_update_is_sent_whole(publisher: WeightPublisher) -> None:
             publisher.publish(version, some_weights(version))
             await update(subscriber)
         assert held(subscriber.staged) == laid_out(some_weights(2))
-        assert subscriber.figures.patch_bytes == 0
+        assert subscriber.metrics.weights_patch_bytes == 0
 
     subscribed(publisher.endpoint, scenario)
 
@@ -213,7 +213,7 @@ def test_a_damaged_patch_is_found_and_the_whole_chunk_asked_for(
         following.cancel()
         assert engine.loaded == [(0, laid_out(weights)), (1, laid_out(newer))]
         cause = "wrong_base" if harm == "another base" else "patch_damaged"
-        assert subscriber.figures.failures == {cause: 1}
+        assert subscriber.metrics.weights_failed == {cause: 1}
 
     subscribed(publisher.endpoint, scenario)
 
@@ -256,8 +256,8 @@ def test_a_version_that_is_gone_half_way_costs_only_what_changed(
         assert gone.value.cause == "superseded"
         assert await update(subscriber) == 2
         assert held(subscriber.staged) == laid_out(newer)
-        assert subscriber.figures.full_bytes == len(laid_out(newer)) - 2 * CHUNK_BYTES
-        assert subscriber.figures.patch_bytes > 0
+        assert subscriber.metrics.weights_full_bytes == len(laid_out(newer)) - 2 * CHUNK_BYTES
+        assert subscriber.metrics.weights_patch_bytes > 0
 
     subscribed(publisher.endpoint, scenario)
 
@@ -350,7 +350,7 @@ def test_a_publisher_that_starts_anew_is_followed_even_to_an_older_version() -> 
         while len(engine.loaded) < 1:
             await asyncio.sleep(0.01)
         first.close()
-        while not subscriber.figures.failures:
+        while not subscriber.metrics.weights_failed:
             await asyncio.sleep(0.01)
         second = WeightPublisher(first.endpoint)
         second.publish(7, some_weights(7, 100))
@@ -359,7 +359,7 @@ def test_a_publisher_that_starts_anew_is_followed_even_to_an_older_version() -> 
         following.cancel()
         second.close()
         assert engine.loaded[-1] == (7, laid_out(some_weights(7, 100)))
-        assert set(subscriber.figures.failures) == {"no_answer"}
+        assert set(subscriber.metrics.weights_failed) == {"no_answer"}
 
     subscribed(first.endpoint, scenario, timeout_s=0.2)
 
@@ -371,10 +371,10 @@ def test_an_engine_that_started_anew_is_loaded_without_fetching_again(
 
     async def scenario(subscriber: WeightSubscriber) -> None:
         await update(subscriber)
-        received = subscriber.figures.full_bytes
+        received = subscriber.metrics.weights_full_bytes
         subscriber.loaded = None
         assert await update(subscriber) == 1
-        assert subscriber.figures.full_bytes == received > 0
+        assert subscriber.metrics.weights_full_bytes == received > 0
 
     subscribed(publisher.endpoint, scenario)
 

@@ -45,7 +45,7 @@ def test_two_workers_hold_each_its_share_of_every_update_and_end_with_their_engi
             served.update(weights)
             assert differences(served, weights) < 1e-3 < before
             prints.add(served.fingerprint())
-        assert served.subscriber.figures.patch_bytes > 0
+        assert served.subscriber.metrics.weights_patch_bytes > 0
         assert len(prints) == 3  # the saved weights came twice
         (engine,) = (p for p in workers if "EngineCore" in p.name())
         os.kill(engine.pid, signal.SIGKILL)

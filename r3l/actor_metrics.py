@@ -1,0 +1,144 @@
+"""What an actor reports of itself: one record from the engine to TensorBoard.
+
+    engine, subscriber, actor count in it ─► heartbeat ─► buffer (numbers by name) ─► learner
+
+A field says everything about its metric: the TensorBoard tag, the unit, the meaning, and how the
+learner combines it over actors. A new metric is a field here and the line that counts it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self
+
+Over = Literal["all", "present"]
+"""All actors that ever reported, or those of which a heartbeat came lately."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a field is shown: its tag, unit and meaning; a `sum` or a `mean` `over` actors.
+
+    A tag that ends in `<…>` belongs to a Counter: one tag for each of its keys.
+    """
+
+    tag: str
+    unit: str
+    meaning: str
+    combine: Literal["sum", "mean"]
+    over: Over
+
+
+def _summed(tag: str, unit: str, meaning: str) -> dict[str, Shown]:
+    """A count since the actor's process started; its sum over all actors never falls."""
+    return {"shown": Shown(tag, unit, meaning, "sum", "all")}
+
+
+def _total(tag: str, unit: str, meaning: str) -> Any:
+    return field(default=0, metadata=_summed(tag, unit, meaning))
+
+
+def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
+    """A value at the latest heartbeat, over the actors that are there."""
+    return field(default=0, metadata={"shown": Shown(tag, unit, meaning, combine, "present")})
+
+
+@dataclass
+class ActorMetrics:
+    """The metrics of one actor's process, over all the engines it started."""
+
+    requests_running: int = _gauge(
+        "actor/requests_running", "requests", "running in the engines", combine="sum"
+    )
+    weight_version: int = _gauge("actor/weight_version", "version", "weights in the engines")
+    idle_share: float = _gauge(
+        "actor/idle_share", "share", "of the engine without requests because no lease was granted"
+    )
+    generated_tokens: int = _total("actor/generated_tokens", "tokens", "sampled")
+    prompt_tokens: int = _total("actor/prompt_tokens", "tokens", "given as prompts")
+    cached_tokens: int = _total("actor/cached_tokens", "tokens", "of prompts in the prefix cache")
+    retry_prefix_tokens: int = _total(
+        "actor/retry_prefix_tokens", "tokens", "of retries' prompts that these weights saw before"
+    )
+    retry_cached_tokens: int = _total(
+        "actor/retry_cached_tokens", "tokens", "of those in the prefix cache"
+    )
+    paused_s: float = _total("actor/paused_s", "s", "engines paused to load weights")
+    groups: int = _total("actor/groups", "groups", "explored to the end")
+    results: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_summed("actor/results_<role>_<status>", "slots", "resolved"),
+    )
+    taken_over: int = _total("actor/taken_over", "groups", "begun by another actor")
+    lease_lost: int = _total("actor/lease_lost", "groups", "left because the lease had expired")
+    put_conflicts: int = _total(
+        "actor/put_conflicts", "groups", "left because a slot had another result"
+    )
+    refused: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_summed(
+            "actor/refused_<cause>", "results", "refused by the buffer, put as failed"
+        ),
+    )
+    buffer_unavailable: int = _total(
+        "actor/buffer_unavailable", "requests", "the buffer did not reply to in time"
+    )
+    store_full: int = _total("actor/store_full", "requests", "the buffer had no room for")
+    engine_failures: int = _total("actor/engine_failures", "engines", "died or did not start")
+    weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")
+    weights_patch_bytes: int = _total("weights/received_patch_bytes", "bytes", "of patches")
+    weights_updates: int = _total("weights/updates", "versions", "loaded by engines")
+    weights_fetch_s: float = _gauge("weights/fetch_s", "s", "fetch of the latest version")
+    weights_pause_s: float = _gauge("weights/pause_s", "s", "engine's pause for the latest version")
+    weights_failed: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_summed("weights/failed_<cause>", "updates", "failed"),
+    )
+
+    def numbers(self) -> dict[str, float]:
+        """The record as the buffer carries it; a Counter is a number for each key."""
+        numbers: dict[str, float] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, Counter):
+                numbers |= {f"{one.name}_{key}": float(n) for key, n in value.items()}
+            else:
+                numbers[one.name] = float(value)
+        return numbers
+
+    @classmethod
+    def read(cls, numbers: Mapping[str, float]) -> Self:
+        """The record that `numbers` carry; a name that belongs to no field is left out."""
+        record = cls()
+        for one in fields(cls):
+            if isinstance(counter := getattr(record, one.name), Counter):
+                start = f"{one.name}_"
+                found = {
+                    n.removeprefix(start): v for n, v in numbers.items() if n.startswith(start)
+                }
+                counter.update(found)
+            elif one.name in numbers:
+                setattr(record, one.name, numbers[one.name])
+        return record
+
+
+def shown_fields() -> list[tuple[str, Shown]]:
+    """(name, how it is shown) of every field."""
+    return [(one.name, one.metadata["shown"]) for one in fields(ActorMetrics)]
+
+
+def combined(everyone: Iterable[ActorMetrics], present: Iterable[ActorMetrics]) -> dict[str, float]:
+    """Values by tag over all actors that ever reported, and those that are `present`."""
+    actors = {"all": list(everyone), "present": list(present)}
+    metrics: dict[str, float] = {}
+    for name, shown in shown_fields():
+        values = [getattr(record, name) for record in actors[shown.over]]
+        if "<" in shown.tag:
+            start = shown.tag.partition("<")[0]
+            metrics |= {start + key: float(n) for key, n in sum(values, Counter()).items()}
+        elif values:
+            total = float(sum(values))
+            metrics[shown.tag] = total / len(values) if shown.combine == "mean" else total
+    return metrics
