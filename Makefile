@@ -38,6 +38,7 @@ format: $(VENV)/.installed
 # The pages that come from the code, then the site in build/site, without any network.
 docs: $(VENV)/.installed
 	$(BIN)/python -m launch.config_docs
+	$(BIN)/python -m learner.metrics.tags > docs/metrics.md
 	$(SITE)
 
 # Kills, power losses and hostile messages by the hundreds and thousands; ten minutes at most.

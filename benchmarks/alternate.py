@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from envs.registry import make, task_source
-from learner.metrics.group_metrics import group_figures
+from learner.metrics.group_metrics import group_metrics
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from learner.warmup.tiny_policy import LocalPolicy
@@ -55,8 +55,8 @@ async def alternate(config: RunConfig, tokens: int) -> dict[str, Any]:
         copy_weights(trainer, policy)
         attempts += sum(len(group.trajectories) for group in groups)
         spent += sum(group.generated_tokens for group in groups)
-        figures = group_figures(groups)
-        shares = {name: figures.get(f"group/{name}") for name in CURVES}
+        metrics = group_metrics(groups)
+        shares = {name: metrics.get(f"group/{name}") for name in CURVES}
         curve.append({"tokens": spent} | shares)
     seconds = time.monotonic() - began
     cost = {"steps": len(curve), "attempts": attempts, "tokens": spent, "seconds": round(seconds)}

@@ -25,7 +25,7 @@ from learner.rank0 import SKIPPED, Rank0
 from learner.ranks import Follower
 from learner.step.batch import check_tokens, rows_of
 from learner.step.out_of_memory import keep_budget
-from learner.step.trainer import Trainer
+from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import sign
 from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig
@@ -61,13 +61,13 @@ class Training:
             draw = self.rank.draw(version)
             if draw is None:
                 break
-            metrics, applied = self._train_on(draw)
-            if applied:
+            result = self._train_on(draw)
+            if result.applied:
                 version, skipped = version + 1, []
-                self.rank.finish_step(draw, version, metrics)
+                self.rank.finish_step(draw, version, result)
                 self._evaluate_and_save(version)
             else:
-                self.rank.skip_step(draw, version, metrics)
+                self.rank.skip_step(draw, version, result)
                 skipped.append(draw)
                 self._check_skipped(version, skipped)
         self._end(version)
@@ -81,22 +81,18 @@ class Training:
             self.saved = version
         self.rank.begin(self.state)
 
-    def _train_on(self, draw: Draw) -> tuple[dict[str, float], bool]:
-        """One optimizer step: (metrics, whether the weights changed)."""
+    def _train_on(self, draw: Draw) -> StepResult:
+        """One optimizer step."""
         sign(f"step {draw.version + 1}")
         check_tokens(draw.groups, self.trainer.vocabulary)
-        began, budget = time.monotonic(), self.trainer.budget
+        began = time.monotonic()
         rows = rows_of(draw.groups, self.algorithm, draw.weights)
         packed = time.monotonic() - began
-        figures = self.trainer.step(rows)
-        if self.trainer.budget != budget:
+        result = self.trainer.step(rows)
+        if result.out_of_memory:
             keep_budget(self.run, self.trainer.budget)
-        applied = bool(figures.pop("applied"))
-        tokens = figures.pop("sum_input_tokens")
-        metrics = {f"learner/{k}": v for k, v in figures.items() if not k.startswith("sum_")}
-        metrics["learner/pack_s"] = packed
-        metrics["learner/tokens_per_s"] = tokens / metrics["learner/step_s"]
-        return metrics, applied
+        result.metrics["learner/pack_s"] = packed
+        return result
 
     def _evaluate_and_save(self, version: int) -> None:
         """The evaluation and the checkpoint of a version that is due for them."""

@@ -1,6 +1,6 @@
 """What only rank 0 of the learner does: draws, commits, publishes, evaluates, reports.
 
-buffer ── draw ─► (train) ─► commit ─► publish weights ─► figures, safety meter, evaluations
+buffer ── draw ─► (train) ─► commit ─► publish weights ─► metrics, safety rules, evaluations
    ▲                └─ not finite ─► discard, skipped.jsonl
    └── its restart starts here: release what was drawn, take up open evaluations
 """
@@ -12,7 +12,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -21,19 +20,19 @@ from buffer import BufferClient, Draw
 from learner.best_model import keep_if_best, remove_candidates
 from learner.checkpoint import State
 from learner.evaluate import Evaluation, Evaluator, parts
+from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.drift import SafetyMeter
 from learner.metrics.group_metrics import (
-    buffer_figures,
-    group_figures,
+    group_metrics,
     histograms,
     mismatched_fingerprints,
-    staleness_figures,
+    staleness_metrics,
     unstamped,
 )
 from learner.metrics.reporter import Reporter
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
-from learner.step.trainer import Trainer
+from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import count_hangs, sign
 from r3l.config import RunConfig
 from r3l.errors import NotFound, TrainingStopped
@@ -46,7 +45,7 @@ SKIPPED = "skipped.jsonl"
 
 
 class Rank0:
-    """Consumes groups from the buffer, produces commits, weights, figures and evaluations.
+    """Consumes groups from the buffer, produces commits, weights, metrics and evaluations.
 
     The other ranks have learner.ranks.Follower instead, with the same methods. `stop` ends the
     run at the next draw; `stop_cause` is set if a safety rule did.
@@ -169,8 +168,8 @@ class Rank0:
                 log.warning("learner waits %.0f s for a batch: %s", now - began, *reason)
         return None
 
-    def finish_step(self, draw: Draw, version: int, metrics: dict[str, float]) -> None:
-        """Commit a trained batch, then tell everyone; `metrics` are the trainer's.
+    def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
+        """Commit a trained batch, publish the weights, report.
 
         Raises DrawExpired if the step took so long that the batch was drawn again by others:
         these weights are in no ledger then, and the learner has to start again from its
@@ -180,56 +179,75 @@ class Rank0:
         self.client.commit(draw.draw_id, version, version)
         groups = tuple(group.group_id for group in draw.groups)
         self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)
-        metrics = metrics | self._batch_metrics(draw, metrics["learner/step_s"])
-        if self.config.learner.publishes(version):
-            metrics |= {f"weights/{name}": n for name, n in self.publish(version).items()}
-        self._watch(metrics)
-        metrics |= buffer_figures(self.client.stats(), version)
-        metrics |= self._generation_rate(metrics.get("actor/generated_tokens", 0.0))
-        for alarm in mismatched_fingerprints(draw.groups, self.fingerprints):
-            log.error("engines disagree about the weights of %s", alarm)
-            metrics["weights/mismatch"] = metrics.get("weights/mismatch", 0.0) + 1
-        metrics["weights/unstamped"] = float(unstamped(draw.groups))
-        self.counts["out_of_memory"] += int(metrics.pop("learner/out_of_memory", 0.0))
-        metrics |= {f"learner/{name}": float(n) for name, n in self.counts.items()}
+        published = self.publish(version) if self.config.learner.publishes(version) else {}
+        self.counts["out_of_memory"] += result.out_of_memory
+        self._apply_safety_rules(result.metrics)
+        metrics = {
+            **result.metrics,
+            **self._wait_metrics(result.metrics["learner/step_s"]),
+            **self._batch_metrics(draw),
+            **published,
+            **self._service_metrics(version),
+            **{f"learner/{name}": float(n) for name, n in self.counts.items()},
+        }
         self.reporter.step(version, metrics, histograms(draw.groups, draw.version))
         self._report_evaluations(self.evaluator.collect())
 
-    def _batch_metrics(self, draw: Draw, step_s: float) -> dict[str, float]:
-        strict = self.config.algorithm.build().exploration.verified_requires_success
-        return {
-            **group_figures(draw.groups, requires_success=strict),
-            **staleness_figures(draw.groups, draw.version),
-            "learner/wait_s": self.waited_s,
-            "learner/idle_share": self.waited_s / (self.waited_s + step_s),
-        }
-
-    def skip_step(self, draw: Draw, version: int, metrics: dict[str, float]) -> None:
+    def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Give up a batch whose loss or gradient is not finite; its groups are not drawn again.
 
         They are listed in `skipped.jsonl` of the run.
         """
         self.counts["skipped_steps"] += 1
+        self.counts["out_of_memory"] += result.out_of_memory
         groups = [group.group_id for group in draw.groups]
         line = {
             "version": version,
             "time": time.time(),
             "draw": draw.draw_id,
-            "loss": repr(metrics["learner/loss"]),
-            "grad_norm": repr(metrics["learner/grad_norm"]),
+            "loss": repr(result.metrics["learner/loss"]),
+            "grad_norm": repr(result.metrics["learner/grad_norm"]),
             "groups": groups,
             "tasks": [group.task.task_id for group in draw.groups],
         }
         with (self.run / SKIPPED).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self.client.discard(draw.draw_id, "not_finite")
-        self.reporter.count("learner/skipped_steps", version, self.counts["skipped_steps"])
+        skipped = float(self.counts["skipped_steps"])
+        self.reporter.scalars(version, {"learner/skipped_steps": skipped})
         log.error("step skipped, loss %s: groups %s", line["loss"], " ".join(groups))
 
-    def _watch(self, metrics: dict[str, float]) -> None:
-        """Do what the safety rules say."""
-        measured = {k.removeprefix("learner/"): v for k, v in metrics.items()}
-        for alarm in self.meter.check(measured):
+    # ── metrics ─────────────────────────────────────────────────────────────────────────
+
+    def _wait_metrics(self, step_s: float) -> dict[str, float]:
+        return {
+            "learner/wait_s": self.waited_s,
+            "learner/idle_share": self.waited_s / (self.waited_s + step_s),
+        }
+
+    def _batch_metrics(self, draw: Draw) -> dict[str, float]:
+        strict = self.config.algorithm.build().exploration.verified_requires_success
+        metrics = group_metrics(draw.groups, requires_success=strict)
+        metrics |= staleness_metrics(draw.groups, draw.version)
+        metrics["weights/unstamped"] = float(unstamped(draw.groups))
+        alarms = mismatched_fingerprints(draw.groups, self.fingerprints)
+        for alarm in alarms:
+            log.error("engines disagree about the weights of %s", alarm)
+        return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})
+
+    def _service_metrics(self, version: int) -> dict[str, float]:
+        """What the buffer says of itself and of the actors."""
+        stats = self.client.stats()
+        actors = actor_metrics(stats.actors, version)
+        (then, before), now = self.generated, time.monotonic()
+        self.generated = now, actors.get("actor/generated_tokens", 0.0)
+        # The sum falls if the buffer was restarted and has not heard every actor again.
+        sampled = max(self.generated[1] - before, 0.0)
+        rate = {"actor/tokens_per_s": sampled / max(now - then, 1e-6)}
+        return buffer_metrics(stats) | actors | rate
+
+    def _apply_safety_rules(self, metrics: dict[str, float]) -> None:
+        for alarm in self.meter.check(metrics):
             self.counts["safety_alarms"] += 1
             action = alarm.rule.action
             log.warning("safety: %s (%s)", alarm.message, action)
@@ -243,21 +261,16 @@ class Rank0:
         """Below it groups would be stale before the weights they need are published."""
         return self.config.learner.sync_every - 1
 
-    def _generation_rate(self, total: float) -> dict[str, float]:
-        """Tokens per second of all actors since the step before."""
-        (then, before), now = self.generated, time.monotonic()
-        self.generated = (now, total)
-        # An actor that joined anew counts from zero again.
-        return {"actor/tokens_per_s": max(total - before, 0.0) / max(now - then, 1e-6)}
-
     def publish(self, version: int) -> dict[str, float]:
-        """Offer the trainer's weights to the actors, in the number format of their engines;
-        `publish_s` counts from the gathering of sharded weights on."""
+        """Offer the trainer's weights to the actors, in the number format of their engines.
+        Returns metrics."""
         name, began = self.config.actor.dtype, time.monotonic()
         dtype = None if name == "auto" else getattr(torch, name)
         with self.trainer.full_weights() as weights:
-            published = self.publisher.publish(version, weights, dtype)
-        return published | {"publish_s": time.monotonic() - began}
+            metrics = self.publisher.publish(version, weights, dtype)
+        metrics["publish_s"] = time.monotonic() - began
+        metrics["refused"] = float(self.publisher.sent["refused"])
+        return {f"weights/{name}": value for name, value in metrics.items()}
 
     # ── evaluations ─────────────────────────────────────────────────────────────────────
 
@@ -274,4 +287,4 @@ class Rank0:
         for evaluation in ended:
             # Reported last: a learner killed before that reads the evaluation again.
             keep_if_best(self.run, evaluation)
-            self.reporter.evaluation(evaluation.version, asdict(evaluation))
+            self.reporter.evaluation(evaluation)

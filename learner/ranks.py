@@ -19,7 +19,7 @@ from torch import Tensor
 
 from buffer import Draw
 from learner.checkpoint import State
-from learner.step.trainer import Trainer
+from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import sign
 from r3l.codec import decode
 from r3l.config import LearnerConfig
@@ -48,12 +48,12 @@ class Follower:
         """Wait for the batch that rank 0 drew; None when it was asked to stop."""
         return receive_draw(self.trainer)
 
-    def finish_step(self, draw: Draw, version: int, metrics: dict[str, float]) -> None:
+    def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Take part in publishing the weights of `version`."""
         if self.config.publishes(version):
             self._publish()
 
-    def skip_step(self, draw: Draw, version: int, metrics: dict[str, float]) -> None:
+    def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Rank 0 alone discards a batch."""
 
     def evaluate(self, version: int) -> None:

@@ -174,7 +174,7 @@ class BufferConfig(Section):
 class SafetyRule(Section):
     """One threshold of the safety meter, checked after every optimizer step."""
 
-    figure: Literal["behaviour_kl", "behaviour_ess", "entropy", "grad_clipped"] = Field(
+    metric: Literal["behaviour_kl", "behaviour_ess", "entropy", "grad_clipped"] = Field(
         description="KL (nats a token) and effective sample size (share of tokens) against the "
         "sampling policy, entropy (nats a token), share of the gradient that clipping took away"
     )
@@ -191,8 +191,8 @@ class SafetyRule(Section):
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
         if (self.above is None) == (self.below is None):
-            raise ValueError(f"safety rule on {self.figure}: give either above or below")
-        if self.figure == "grad_clipped" and self.role != "all":
+            raise ValueError(f"safety rule on {self.metric}: give either above or below")
+        if self.metric == "grad_clipped" and self.role != "all":
             raise ValueError("safety rule on grad_clipped: the gradient has no roles; use role all")
         return self
 
@@ -265,8 +265,8 @@ class LearnerConfig(Section):
     )
     safety: tuple[SafetyRule, ...] = Field(
         (
-            SafetyRule(figure="behaviour_ess", role="base", below=0.3, steps=3),
-            SafetyRule(figure="entropy", below=0.01, steps=3),
+            SafetyRule(metric="behaviour_ess", role="base", below=0.3, steps=3),
+            SafetyRule(metric="entropy", below=0.01, steps=3),
         ),
         description="what is done when learner and sampling policy drift apart",
     )

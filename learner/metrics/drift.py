@@ -1,14 +1,14 @@
 """The safety meter: how far the policy has moved from what sampled its data, and what to do then.
 
-    token sums of each micro-batch ─► figures of the step, per role ─► rules ─► warn, lower, stop
+    token sums of each micro-batch ─► metrics of the step, per role ─► rules ─► warn, lower, stop
 
-The R³L loss does not see this gap (it does not correct for it), so it is watched beside it.
-Log-probabilities and entropies are those of the loss's own forward pass.
+The R³L loss does not correct for this gap, so the gap is watched separately. Log-probabilities and
+entropies are those of the loss's own forward pass.
 
-Figures of `distilled` rows, and those of `all`, hold another gap besides: a retry was sampled with
-guidance that its row leaves out. One token that the guidance made unlikely and the policy alone
-does not is enough for a k3 of whole nats a token, and an effective sample of a few, in a step that
-is in order. How far the policy has moved is what `base` says; rules do well to look there.
+The metrics of `distilled` and `all` rows include a second gap: a retry was sampled with guidance
+that its row leaves out. One token that the guidance made unlikely and the policy alone does not is
+enough for a k3 of whole nats a token, and an effective sample of a few, in a healthy step. The role
+`base` measures only how far the policy has moved; most rules should watch that role.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ def drift_sums(
     return sums
 
 
-def drift_figures(sums: dict[str, float]) -> dict[str, float]:
+def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
     """KL(behaviour ‖ policy) by the k3 estimate and mean entropy, nats a token; effective sample
     size (Σw)² / Σw² as a share of the tokens. Role `all` has no suffix; a role without tokens is
     left out."""
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)
         if not tokens:
             continue
         end = "" if role == "all" else f"_{role}"
         weight, squares = sums[f"sum_ratio_{role}"], sums[f"sum_ratio_squared_{role}"]
-        figures[f"behaviour_kl{end}"] = sums[f"sum_k3_{role}"] / tokens
-        figures[f"behaviour_ess{end}"] = weight**2 / max(squares, 1e-12) / tokens
-        figures[f"entropy{end}"] = sums[f"sum_entropy_{role}"] / tokens
-    return figures
+        metrics[f"behaviour_kl{end}"] = sums[f"sum_k3_{role}"] / tokens
+        metrics[f"behaviour_ess{end}"] = weight**2 / max(squares, 1e-12) / tokens
+        metrics[f"entropy{end}"] = sums[f"sum_entropy_{role}"] / tokens
+    return metrics
 
 
 def clipped_share(norm: float, limit: float) -> float:
@@ -76,21 +76,22 @@ class Alarm:
 
 
 class SafetyMeter:
-    """Watches the figures of every step against the configured rules."""
+    """Checks the metrics of every step against the configured rules."""
 
     def __init__(self, rules: Sequence[SafetyRule]) -> None:
         self.rules = tuple(rules)
         self.beyond = [0] * len(self.rules)
 
-    def check(self, figures: dict[str, float]) -> list[Alarm]:
-        """The rules that fire at this step; each starts counting anew after it fired.
+    def check(self, metrics: dict[str, float]) -> list[Alarm]:
+        """The rules that fire at this step, given metrics by tag; a rule that fired counts its
+        steps from zero again.
 
-        A figure that was not measured (no token of that role) leaves its count as it is.
+        A metric that was not measured (no token of that role) leaves the count as it is.
         """
         alarms = []
         for number, rule in enumerate(self.rules):
-            name = rule.figure if rule.role == "all" else f"{rule.figure}_{rule.role}"
-            value = figures.get(name)
+            name = rule.metric if rule.role == "all" else f"{rule.metric}_{rule.role}"
+            value = metrics.get(f"learner/{name}")
             if value is None:
                 continue
             self.beyond[number] = self.beyond[number] + 1 if _beyond(rule, value) else 0

@@ -1,14 +1,18 @@
-"""Where the learner's figures go: TensorBoard, and one JSON line a step for the launcher."""
+"""The reporter: writes the learner's metrics to TensorBoard, and one JSON line a step for the
+launcher."""
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from learner.evaluate import Evaluation
+from learner.metrics.tags import check_tag
 from learner.run_files import PROGRESS
 
 
@@ -31,23 +35,26 @@ class Reporter:
         if reached > start:
             self._line("again", start, {"reached": reached})
 
-    def step(self, version: int, figures: dict[str, float], histograms: dict[str, Any]) -> None:
+    def step(self, version: int, metrics: dict[str, float], histograms: dict[str, Any]) -> None:
         """Record one optimizer step."""
-        for name, value in figures.items():
-            self.writer.add_scalar(name, value, version)
-        for name, values in histograms.items():
-            self.writer.add_histogram(name, values, version)
-        self._line("step", version, figures)
+        self.scalars(version, metrics)
+        for tag, values in histograms.items():
+            check_tag(tag)
+            self.writer.add_histogram(tag, values, version)
+        self._line("step", version, metrics)
 
-    def count(self, name: str, version: int, value: int) -> None:
-        """Record a counter that changed outside a finished step."""
-        self.writer.add_scalar(name, value, version)
-
-    def evaluation(self, version: int, result: dict[str, Any]) -> None:
+    def evaluation(self, evaluation: Evaluation) -> None:
         """Record one finished evaluation."""
-        for name, value in result.items():
-            self.writer.add_scalar(f"eval/{name}", value, version)
-        self._line("eval", version, result)
+        values = asdict(evaluation)
+        version = values.pop("version")
+        self.scalars(version, {f"eval/{name}": value for name, value in values.items()})
+        self._line("eval", version, values)
+
+    def scalars(self, version: int, metrics: dict[str, float]) -> None:
+        """Record metrics in TensorBoard alone; every tag must be in learner.metrics.tags."""
+        for tag, value in metrics.items():
+            check_tag(tag)
+            self.writer.add_scalar(tag, value, version)
 
     def close(self) -> None:
         """Flush everything."""

@@ -1,4 +1,4 @@
-"""The optimizer step on DeepSpeed: rows in, updated weights and figures out.
+"""The optimizer step on DeepSpeed: rows in, updated weights and metrics out.
 
 rows ─► micro-batches of this rank ─► forward ─► loss ─► backward … ─► step
                                                                   │
@@ -17,13 +17,14 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from learner.metrics.drift import clipped_share, drift_figures, drift_sums
+from learner.metrics.drift import clipped_share, drift_metrics, drift_sums
 from learner.step.attention import Pack
 from learner.step.batch import MicroBatch, Row, collate, micro_batches
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
@@ -37,6 +38,19 @@ from r3l.errors import RestartNeeded
 
 log = logging.getLogger(__name__)
 LATER_S = 60.0  # collectives give up after the watchdogs, which say where each rank is
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step over all rows of all ranks.
+
+    `applied` is False if loss or gradient was not finite: nothing has changed then. `metrics` by
+    tag; `out_of_memory`: how often the token budget was halved.
+    """
+
+    applied: bool
+    metrics: dict[str, float]
+    out_of_memory: int = 0
 
 
 class Trainer:
@@ -108,42 +122,47 @@ class Trainer:
         if self.world > 1:
             torch.distributed.barrier()
 
-    def step(self, rows: Sequence[Row]) -> dict[str, float]:
-        """One optimizer step over all rows of all ranks; returns figures of the whole step.
+    def step(self, rows: Sequence[Row]) -> StepResult:
+        """One optimizer step over all rows of all ranks.
 
         Losses are sums divided by the step's denominators, so they do not depend on the cut.
-        `applied` is 0 where loss or gradient was not finite: nothing has changed then.
-        Out of memory the budget is halved and the step done again. Raises TrainingStopped where
-        it cannot be halved, RestartNeeded where ZeRO 2 and 3 cannot go on in these processes.
+        Out of memory the budget is halved and the step done again. Raises TrainingStopped if it
+        cannot be halved, RestartNeeded if ZeRO 2 and 3 cannot go on in these processes.
         """
-        began = time.monotonic()
-        figures, retries = self._attempt(rows), 0
-        while figures.pop("out_of_memory"):
+        began, halvings = time.monotonic(), 0
+        sums = self._attempt(rows)
+        while sums.pop("out_of_memory"):
             self._discard()
             self.budget = smaller_budget(self.budget, _longest(rows))
             log.warning("out of memory: going on with %d tokens a micro-batch", self.budget)
-            figures, retries = self._attempt(rows), retries + 1
+            sums, halvings = self._attempt(rows), halvings + 1
         sign("the optimizer's update")
         applied, norm = self._apply()
-        figures |= drift_figures(figures) | _shares(figures)
-        figures["applied"] = float(applied)
-        figures["grad_norm"] = norm
-        figures["grad_clipped"] = clipped_share(norm, self.config.grad_clip)
-        figures["lr"] = float(self.optimizer.param_groups[0]["lr"])
-        figures["out_of_memory"] = float(retries)
-        figures["tokens_per_micro_batch"] = float(self.budget)
-        figures["step_s"] = time.monotonic() - began
-        return figures
+        seconds = time.monotonic() - began
+        metrics = {
+            **{name: value for name, value in sums.items() if not name.startswith("sum_")},
+            **drift_metrics(sums),
+            **_shares(sums),
+            "grad_norm": norm,
+            "grad_clipped": clipped_share(norm, self.config.grad_clip),
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
+            "tokens_per_micro_batch": float(self.budget),
+            "step_s": seconds,
+            "tokens_per_s": sums["sum_input_tokens"] / seconds,
+        }
+        tagged = {f"learner/{name}": value for name, value in metrics.items()}
+        return StepResult(applied, tagged, halvings)
 
     def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Gradients of all micro-batches, summed over ranks, and their figures.
+        """Gradients of all micro-batches, summed over ranks. Returns the sums of their losses and
+        token counts.
 
         A rank that runs out of memory goes through the rest with empty, poisoned micro-batches:
         the others meet it at every collective and discard the step together with it.
         """
         shared = self.module.pack != "rows"
         mine = micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
-        figures: dict[str, float] = {}
+        sums: dict[str, float] = {}
         lost = False
         for number, part in enumerate(mine):
             sign(f"micro-batch {number + 1} of {len(mine)}")
@@ -153,11 +172,11 @@ class Trainer:
                 lost = True
                 parts = self._micro_batch([], poisoned=True)
             for name, value in parts.items():
-                figures[name] = figures.get(name, 0.0) + value
-        return self._over_ranks(figures | {"out_of_memory": float(lost)})
+                sums[name] = sums.get(name, 0.0) + value
+        return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
-        """Figures of a micro-batch; None when there was not enough memory for it. `longest`:
+        """The sums of a micro-batch; None if there was not enough memory for it. `longest`:
         tokens of the step's longest row."""
         try:
             return self._micro_batch(rows)
@@ -248,13 +267,13 @@ class Trainer:
         grads = [p.grad for p in self.module.parameters() if p.grad is not None]
         return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
 
-    def _over_ranks(self, figures: dict[str, float]) -> dict[str, float]:
+    def _over_ranks(self, sums: dict[str, float]) -> dict[str, float]:
         if self.world == 1:
-            return figures
-        values = torch.tensor([figures[name] for name in sorted(figures)], dtype=torch.float64)
+            return sums
+        values = torch.tensor([sums[name] for name in sorted(sums)], dtype=torch.float64)
         values = values.to(self.device)
         torch.distributed.all_reduce(values)
-        return dict(zip(sorted(figures), values.tolist(), strict=True))
+        return dict(zip(sorted(sums), values.tolist(), strict=True))
 
     @contextmanager
     def full_weights(self) -> Iterator[list[tuple[str, Tensor]]]:

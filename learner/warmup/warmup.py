@@ -276,7 +276,7 @@ def fit(
     began, losses = time.monotonic(), []
     for step, batch in enumerate(itertools.islice(stream, steps), start=1):
         rows = rows_of_lessons(batch, others=0.3 if step <= reading * steps else 0.0)
-        losses.append(trainer.step(rows)["loss"])
+        losses.append(trainer.step(rows).metrics["learner/loss"])
         if step % 50 == 0 or step == steps:
             seconds = time.monotonic() - began
             click.echo(f"warmup step {step}/{steps} loss {losses[-1]:.3f} {seconds:.0f} s")

@@ -1,9 +1,10 @@
-"""Small models for the learner's tests."""
+"""Small models for the learner's tests, and what their steps measured."""
 
 from pathlib import Path
 
 import torch
 
+from learner.step.trainer import StepResult
 from learner.warmup import tiny_policy
 
 
@@ -14,3 +15,9 @@ def tiny_model(folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     torch.set_num_threads(1)
     return folder
+
+
+def measured(result: StepResult) -> dict[str, float]:
+    """A step as plain numbers, names without their prefix."""
+    metrics = {tag.removeprefix("learner/"): value for tag, value in result.metrics.items()}
+    return metrics | {"applied": result.applied, "out_of_memory": result.out_of_memory}

@@ -106,7 +106,7 @@ def test_every_setting_is_described_and_no_section_can_be_changed():
         ("learner.lr=.inf", "learner.lr: Input should be a finite number"),
         ("learner.grad_clip=.inf", "learner.grad_clip"),
         ("learner.betas=[0.9, 1.0]", "learner.betas.1: Input should be less than 1"),
-        ("learner.safety=[{figure: entropy, below: .nan}]", "learner.safety.0.below"),
+        ("learner.safety=[{metric: entropy, below: .nan}]", "learner.safety.0.below"),
         ("buffer.lease_s=1e300", "buffer.lease_s"),
         ("buffer.map_gib=1e9", "buffer.map_gib"),
         ("env.train_tasks=999999999999", "env.train_tasks"),

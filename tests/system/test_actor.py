@@ -140,7 +140,7 @@ def test_an_actor_outlives_its_engine_and_leaves_its_groups_to_others(job: Job) 
     assert job.client.stats().leases_expired == 0 and leases > 0
     died_with = job.puts()
     until(lambda: job.puts() > died_with + 10, 120, "a new engine goes on")
-    # The actor's figures travel with its heartbeat, which may come after its results.
+    # The actor's metrics travel with its heartbeat, which may come after its results.
     failed = {"engine_failures": 1.0, "weight_version": 3.0}
     until(lambda: failed.items() <= job.report("one").items(), 30, "the next heartbeat says so")
 

@@ -81,7 +81,7 @@ def test_actors_killed_again_and_again_lose_nothing_that_was_accepted(job: Job) 
         actor.kill()
         actor.wait()
     stats = job.client.stats()
-    taken_over = sum(figures.get("taken_over", 0) for figures in stats.actors.values())
+    taken_over = sum(metrics.get("taken_over", 0) for metrics in stats.actors.values())
     job.stop_buffer()
     store = Store(job.folder / "store", read_only=True)
     groups = [offline.group(store, row["group"]) for row in offline.rows(store)]

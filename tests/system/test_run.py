@@ -16,6 +16,7 @@ import pytest
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
+from learner.metrics.tags import check_tag
 from tests.system.generate import PROMPT
 
 pytestmark = pytest.mark.system
@@ -83,7 +84,7 @@ def test_a_run_ends_with_its_evaluation_line_and_leaves_no_process(
     assert processes_of(run) == []
 
 
-def test_a_run_folder_holds_config_logs_figures_checkpoint_and_a_model_that_loads(
+def test_a_run_folder_holds_config_logs_metrics_checkpoint_and_a_model_that_loads(
     finished_run: tuple[Path, str],
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -155,6 +156,8 @@ def test_tensorboard_has_what_people_watch(finished_run: tuple[Path, str]) -> No
         "eval/success",
     ):
         assert tag in tags, sorted(tags)
+    for tag in tags:
+        check_tag(tag)
     assert max(tags["staleness/max"]) <= 4
 
 

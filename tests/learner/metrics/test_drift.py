@@ -1,16 +1,16 @@
-"""The safety meter: figures against a slow transcription, and when its rules fire."""
+"""The safety meter: metrics against a slow transcription, and when its rules fire."""
 
 import math
 
 import pytest
 import torch
 
-from learner.metrics.drift import SafetyMeter, clipped_share, drift_figures, drift_sums
+from learner.metrics.drift import SafetyMeter, clipped_share, drift_metrics, drift_sums
 from r3l.config import SafetyRule, load
 from r3l.errors import UserError
 
 
-def test_figures_are_those_of_the_definitions_for_every_role() -> None:
+def test_metrics_are_those_of_the_definitions_for_every_role() -> None:
     generator = torch.Generator().manual_seed(0)
     new, old, entropy = (torch.rand(4, 6, generator=generator) - 1 for _ in range(3))
     mask = torch.rand(4, 6, generator=generator) < 0.6
@@ -20,7 +20,7 @@ def test_figures_are_those_of_the_definitions_for_every_role() -> None:
         drift_sums(new[half], old[half], entropy[half], {r: m[half] for r, m in roles.items()})
         for half in (slice(0, 2), slice(2, 4))
     ]
-    figures = drift_figures({k: halves[0][k] + halves[1][k] for k in halves[0]})
+    metrics = drift_metrics({k: halves[0][k] + halves[1][k] for k in halves[0]})
     for role, selected in roles.items():
         end = "" if role == "all" else f"_{role}"
         pairs = [
@@ -30,27 +30,30 @@ def test_figures_are_those_of_the_definitions_for_every_role() -> None:
         weights = [math.exp(a - b) for a, b, _ in pairs]
         kl = sum(w - 1 - (a - b) for w, (a, b, _) in zip(weights, pairs, strict=True))
         ess = sum(weights) ** 2 / sum(w * w for w in weights)
-        assert figures[f"behaviour_kl{end}"] == pytest.approx(kl / len(pairs), rel=1e-4)
-        assert figures[f"behaviour_ess{end}"] == pytest.approx(ess / len(pairs), rel=1e-4)
+        assert metrics[f"behaviour_kl{end}"] == pytest.approx(kl / len(pairs), rel=1e-4)
+        assert metrics[f"behaviour_ess{end}"] == pytest.approx(ess / len(pairs), rel=1e-4)
         mean = sum(e for *_, e in pairs) / len(pairs)
-        assert figures[f"entropy{end}"] == pytest.approx(mean, rel=1e-4)
+        assert metrics[f"entropy{end}"] == pytest.approx(mean, rel=1e-4)
 
 
-def test_a_role_without_tokens_has_no_figures_and_leaves_rules_as_they_were() -> None:
+def test_a_role_without_tokens_has_no_metrics_and_leaves_rules_as_they_were() -> None:
     empty = torch.zeros(1, 2, dtype=torch.bool)
     sums = drift_sums(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2), {"distilled": empty})
-    assert drift_figures(sums) == {}
-    rule = SafetyRule(figure="behaviour_kl", role="distilled", above=0.5, steps=2)
+    assert drift_metrics(sums) == {}
+    rule = SafetyRule(metric="behaviour_kl", role="distilled", above=0.5, steps=2)
     meter = SafetyMeter([rule])
-    assert meter.check({"behaviour_kl_distilled": 1.0}) == []
+    assert meter.check({"learner/behaviour_kl_distilled": 1.0}) == []
     assert meter.check({}) == []
-    [alarm] = meter.check({"behaviour_kl_distilled": 1.0})
+    [alarm] = meter.check({"learner/behaviour_kl_distilled": 1.0})
     assert alarm.rule is rule and "behaviour_kl_distilled 1 is above 0.5" in alarm.message
 
 
 def test_a_rule_fires_after_its_steps_in_a_row_and_then_counts_anew() -> None:
-    meter = SafetyMeter([SafetyRule(figure="entropy", below=0.1, steps=2, action="stop")])
-    fired = [bool(meter.check({"entropy": value})) for value in (0.0, 0.5, 0.0, 0.0, 0.0, math.nan)]
+    meter = SafetyMeter([SafetyRule(metric="entropy", below=0.1, steps=2, action="stop")])
+    fired = [
+        bool(meter.check({"learner/entropy": value}))
+        for value in (0.0, 0.5, 0.0, 0.0, 0.0, math.nan)
+    ]
     assert fired == [False, False, False, True, False, True]
 
 
@@ -62,10 +65,10 @@ def test_clipping_takes_away_the_share_beyond_the_limit() -> None:
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        ("{figure: entropy}", "either above or below"),
-        ("{figure: entropy, above: 1, below: 0}", "either above or below"),
-        ("{figure: grad_clipped, role: base, above: 0.5}", "no roles"),
-        ("{figure: entropy, below: 1, speed: 2}", "this section knows figure"),
+        ("{metric: entropy}", "either above or below"),
+        ("{metric: entropy, above: 1, below: 0}", "either above or below"),
+        ("{metric: grad_clipped, role: base, above: 0.5}", "no roles"),
+        ("{metric: entropy, below: 1, speed: 2}", "this section knows metric"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_in_one_line(rule: str, why: str) -> None:

@@ -20,7 +20,7 @@ LOOSE = ("buffer.max_staleness=3", "learner.sync_every=2", "learner.checkpoint_e
 
 def rule(action: str) -> str:
     """A rule that fires at every step: no policy has so much entropy."""
-    return f"learner.safety=[{{figure: entropy, below: 99, action: {action}}}]"
+    return f"learner.safety=[{{metric: entropy, below: 99, action: {action}}}]"
 
 
 def staleness_limit(endpoint: str, learner: int) -> int:

@@ -1,35 +1,33 @@
-"""Figures of a step, against groups whose figures can be told by looking."""
+"""Metrics of a step, against groups whose metrics can be told by looking."""
 
 import pytest
 from msgspec.structs import replace
 
-from buffer import BufferStats
 from learner.metrics.group_metrics import (
-    buffer_figures,
-    group_figures,
+    group_metrics,
     mismatched_fingerprints,
-    staleness_figures,
+    staleness_metrics,
     unstamped,
 )
 from r3l.records import ReflectionRecord
 from tests.learner.groups import explore_group
 
 
-def test_group_figures_count_what_reflections_led_to() -> None:
+def test_group_metrics_count_what_reflections_led_to() -> None:
     group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
     thoughts = {
         ("distilled", 0): ReflectionRecord("{}", outcome="failure", pivot=2, tokens=30),
         ("distilled", 1): ReflectionRecord("nonsense", cause="not_json", tokens=5),
     }
     results = tuple(replace(r, reflection=thoughts.get((r.role, r.slot))) for r in group.results)
-    figures = group_figures([replace(group, results=results)])
-    assert figures["group/success_base"] == 0.5 and figures["group/success_retry"] == 1.0
-    assert figures["group/trigger_rate"] == 0.5 and figures["group/improvement_rate"] == 1.0
-    assert figures["group/reflection_valid"] == 0.5
-    assert figures["group/reflection_not_json"] == 0.5
-    assert figures["group/pivot_mean"] == 2.0 and figures["group/no_contrast"] == 0.0
+    metrics = group_metrics([replace(group, results=results)])
+    assert metrics["group/success_base"] == 0.5 and metrics["group/success_retry"] == 1.0
+    assert metrics["group/trigger_rate"] == 0.5 and metrics["group/improvement_rate"] == 1.0
+    assert metrics["group/reflection_valid"] == 0.5
+    assert metrics["group/reflection_not_json"] == 0.5
+    assert metrics["group/pivot_mean"] == 2.0 and metrics["group/no_contrast"] == 0.0
     # Two attempts of 4 steps, a retry of 2, at 4 tokens a step, and two reflections.
-    assert figures["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
+    assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
 
 
 def test_a_retry_that_was_called_for_and_failed_counts_as_triggered() -> None:
@@ -38,30 +36,30 @@ def test_a_retry_that_was_called_for_and_failed_counts_as_triggered() -> None:
     kept = replace(kept, reflection=ReflectionRecord("{}", outcome="success"))
     thought = ReflectionRecord("{}", outcome="failure", pivot=1)
     lost = replace(lost, status="failed", cause="replay_diverged", reflection=thought)
-    figures = group_figures([replace(group, results=(*group.results[:2], kept, lost))])
-    assert figures["group/trigger_rate"] == 0.5 and figures["group/failed_replay_diverged"] == 1.0
+    metrics = group_metrics([replace(group, results=(*group.results[:2], kept, lost))])
+    assert metrics["group/trigger_rate"] == 0.5 and metrics["group/failed_replay_diverged"] == 1.0
 
 
 def test_a_correction_is_counted_as_verified_by_the_rule_of_the_run() -> None:
     groups = [explore_group((0.0,), (0.5,))]
-    assert group_figures(groups)["group/verified_rate"] == 0.0
-    assert group_figures(groups, requires_success=False)["group/verified_rate"] == 1.0
+    assert group_metrics(groups)["group/verified_rate"] == 0.0
+    assert group_metrics(groups, requires_success=False)["group/verified_rate"] == 1.0
 
 
 def test_a_group_with_equal_rewards_has_no_contrast() -> None:
-    figures = group_figures([explore_group((0.0, 0.0), (0.0, None))])
-    assert figures["group/no_contrast"] == 1.0 and figures["group/reward_std"] == 0.0
+    metrics = group_metrics([explore_group((0.0, 0.0), (0.0, None))])
+    assert metrics["group/no_contrast"] == 1.0 and metrics["group/reward_std"] == 0.0
 
 
 def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
     group = replace(explore_group((0.0,), (1.0,)), times={"complete": 10.0, "drawn": 12.5})
-    figures = staleness_figures([group], version=3)
-    assert figures["staleness/max"] == 3.0 and figures["staleness/queue_s"] == 2.5
+    metrics = staleness_metrics([group], version=3)
+    assert metrics["staleness/max"] == 3.0 and metrics["staleness/queue_s"] == 2.5
 
 
-def test_figures_without_data_are_left_out_rather_than_not_a_number() -> None:
-    figures = group_figures([explore_group((0.0,), ())])
-    assert "group/success_retry" not in figures and "group/pivot_mean" not in figures
+def test_metrics_without_data_are_left_out_rather_than_not_a_number() -> None:
+    metrics = group_metrics([explore_group((0.0,), ())])
+    assert "group/success_retry" not in metrics and "group/pivot_mean" not in metrics
 
 
 def test_two_engines_with_other_weights_of_one_version_raise_the_alarm() -> None:
@@ -84,8 +82,8 @@ def test_attempts_without_the_hash_of_their_newest_weights_are_counted() -> None
 def test_failed_slots_are_counted_by_cause(cause: str) -> None:
     group = explore_group((0.0,), ())
     failed = replace(group.results[0], slot=1, status="failed", cause=cause, trajectory=None)
-    figures = group_figures([replace(group, results=(*group.results, failed))])
-    assert figures[f"group/failed_{cause}"] == 1.0
+    metrics = group_metrics([replace(group, results=(*group.results, failed))])
+    assert metrics[f"group/failed_{cause}"] == 1.0
 
 
 def test_troubles_that_attempts_outlived_are_counted_by_name() -> None:
@@ -93,31 +91,5 @@ def test_troubles_that_attempts_outlived_are_counted_by_name() -> None:
     (result,) = group.results
     assert result.trajectory is not None
     troubled = replace(result.trajectory, faults=("scorer_ValueError",) * 2)
-    figures = group_figures([replace(group, results=(replace(result, trajectory=troubled),))])
-    assert figures["group/fault_scorer_ValueError"] == 2.0
-
-
-def test_losses_are_shown_by_cause_and_by_role_with_cause() -> None:
-    stats = BufferStats(
-        drops={"stale": 2}, slot_drops={"base/stale": 3, "distilled/engine": 1}, quorums=4
-    )
-    figures = buffer_figures(stats, version=0)
-    assert figures["buffer/drop_stale"] == 2 and figures["buffer/quorums"] == 4
-    assert figures["buffer/drop_base_stale"] == 3
-    assert figures["buffer/drop_distilled_engine"] == 1
-
-
-def test_totals_are_of_all_actors_that_ever_were_and_the_rest_of_those_that_are_there() -> None:
-    here = {"seen_s": 1.0, "requests_running": 5.0, "idle_share": 0.5, "weight_version": 7.0}
-    gone = {"seen_s": 99.0, "requests_running": 9.0, "idle_share": 0.1, "weight_version": 2.0}
-    stats = BufferStats(
-        actors={
-            "a.1": gone | {"generated_tokens": 100.0, "weights_failed_checksum": 1.0},
-            "a.2": here | {"generated_tokens": 10.0},
-            "a.3": here | {"generated_tokens": 1.0, "requests_running": 2.0},
-        }
-    )
-    figures = buffer_figures(stats, version=8)
-    assert figures["actor/generated_tokens"] == 111 and figures["weights/failed_checksum"] == 1
-    assert figures["actor/requests_running"] == 7 and figures["actor/idle_share"] == 0.5
-    assert figures["weights/version_lag"] == 1
+    metrics = group_metrics([replace(group, results=(replace(result, trajectory=troubled),))])
+    assert metrics["group/fault_scorer_ValueError"] == 2.0

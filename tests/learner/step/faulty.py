@@ -15,6 +15,7 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
 from tests.learner.groups import explore_group
+from tests.learner.model import measured
 from tests.learner.step.test_trainer import GROUPS
 
 SETTINGS = (
@@ -54,7 +55,7 @@ class Bench:
         if fault is not None and trainer.rank == trainer.world - 1:
             trainer._losses = lambda micro: fault(healthy, micro)
         try:
-            return [trainer.step(self.rows) for _ in range(count)]
+            return [measured(trainer.step(self.rows)) for _ in range(count)]
         finally:
             trainer._losses = healthy
 

@@ -11,6 +11,7 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
 from tests.learner.groups import explore_group
+from tests.learner.model import measured
 from tests.learner.step.faulty import Silent
 from tests.learner.step.test_trainer import GROUPS, tiny_folder
 
@@ -45,7 +46,7 @@ class Learner:
         self.trainer = Trainer(model, config.learner, algorithm)
 
     def steps(self, count: int) -> list[dict[str, float]]:
-        return [self.trainer.step(self.rows) for _ in range(count)]
+        return [measured(self.trainer.step(self.rows)) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")

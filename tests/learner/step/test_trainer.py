@@ -20,6 +20,7 @@ from learner.step.trainer import Trainer
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import load
 from tests.learner.groups import explore_group
+from tests.learner.model import measured
 
 ROOT = Path(__file__).parents[3]
 
@@ -118,19 +119,21 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
 from tests.learner.groups import explore_group
+from tests.learner.model import measured
 from tests.learner.step.test_trainer import GROUPS
 out, model, *variants = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]
 groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
-figures = {variant: [] for variant in variants}
+steps = {variant: [] for variant in variants}
 for variant in variants:
     for name in ("r3l", "gspo"):
         settings = [f"algorithm={name}", "algorithm.group_size=4", "learner.lr=1e-3"]
         config = load(None, [*settings, f"learner.{variant}"])
         algorithm = config.algorithm.build()
         trainer = Trainer(Path(model), config.learner, algorithm)
-        figures[variant] += [trainer.step(rows_of(groups, algorithm)) for _ in range(3)]
+        batch = rows_of(groups, algorithm)
+        steps[variant] += [measured(trainer.step(batch)) for _ in range(3)]
 if trainer.rank == 0:
-    Path(out).write_text(json.dumps(figures))
+    Path(out).write_text(json.dumps(steps))
 """
 
 
@@ -166,8 +169,8 @@ def test_losses_do_not_depend_on_packing_micro_batches_ranks_or_zero_stage(
     variants = run_steps(model_folder, tmp_path / "one", *one)
     variants |= run_steps(model_folder, tmp_path / "two", *two, ranks=2)
     whole = variants["pack=tree"]
-    for name, figures in variants.items():
-        for step, (ours, theirs) in enumerate(zip(figures, whole, strict=True)):
+    for name, steps in variants.items():
+        for step, (ours, theirs) in enumerate(zip(steps, whole, strict=True)):
             where = (name, step)
             for key in ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl"):
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-5, abs=1e-6), (*where, key)
@@ -197,7 +200,7 @@ def test_a_group_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all(
     assert set(counts) == {0, 1, 2}
     repeated = [row for row, count in zip(plain, counts, strict=True) for _ in range(count)]
     trainer = Trainer(model_folder, config.learner, algorithm)
-    got, want = trainer.step(weighted), trainer.step(repeated)
+    got, want = measured(trainer.step(weighted)), measured(trainer.step(repeated))
     assert got["loss_policy"] != 0.0 and got["loss_sft"] > 0.0
     for key in ("loss", "loss_policy", "loss_sft", "grad_norm"):
         assert got[key] == pytest.approx(want[key], rel=1e-5), key

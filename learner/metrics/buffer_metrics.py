@@ -1,0 +1,52 @@
+"""Metrics of the buffer service and of the actors, which report to it.
+
+Tags are those of learner.metrics.tags and r3l.actor_metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from buffer import BufferStats
+from learner.metrics.group_metrics import Metrics, finite
+from r3l.actor_metrics import ActorMetrics, combined
+
+GONE_S = 30.0  # without a heartbeat, which come every other second, until an actor counts as gone
+
+
+def buffer_metrics(stats: BufferStats) -> Metrics:
+    """`buffer/`: what the service counts."""
+    return {
+        **{f"buffer/{state}": float(count) for state, count in stats.train.items()},
+        **{f"buffer/expired_{cause}": float(count) for cause, count in stats.drops.items()},
+        **{
+            f"buffer/slots_{kind.replace('/', '_')}": float(count)
+            for kind, count in stats.slot_drops.items()
+        },
+        "buffer/bytes": float(stats.disk_bytes),
+        "buffer/puts": float(stats.puts),
+        "buffer/draws": float(stats.draws),
+        "buffer/leases_expired": float(stats.leases_expired),
+        "buffer/draws_expired": float(stats.draws_expired),
+        "buffer/quorums": float(stats.quorums),
+        "buffer/refused": float(sum(stats.refused.values())),
+    }
+
+
+def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
+    """`actor/`, and `weights/` as the actors see them, from BufferStats.actors at the learner's
+    `version`."""
+    everyone = [ActorMetrics.read(numbers) for numbers in actors.values()]
+    present = [
+        ActorMetrics.read(numbers)
+        for numbers in actors.values()
+        if numbers.get("seen_s", 0.0) < GONE_S
+    ]
+    metrics = combined(everyone, present)
+    if present:
+        metrics["weights/version_lag"] = version - min(actor.weight_version for actor in present)
+    if prompts := metrics.get("actor/prompt_tokens", 0.0):
+        metrics["actor/prefix_hit"] = metrics["actor/cached_tokens"] / prompts
+    if prefixes := metrics.get("actor/retry_prefix_tokens", 0.0):
+        metrics["actor/retry_prefix_hit"] = metrics["actor/retry_cached_tokens"] / prefixes
+    return finite(metrics)

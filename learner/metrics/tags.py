@@ -1,0 +1,183 @@
+"""Every TensorBoard tag, with its unit and meaning: `python -m learner.metrics.tags` prints them.
+
+A metric is computed in one place (group_metrics, buffer_metrics, drift, the trainer, the publisher,
+rank 0) and named here; what an actor reports is named in r3l.actor_metrics. A tag that ends in
+`<…>` stands for a family of tags, such as one for each cause of failure.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from functools import cache
+from typing import NamedTuple
+
+from r3l.actor_metrics import shown_fields
+from r3l.records import GROUP_STATES
+
+
+class Metric(NamedTuple):
+    """A tag, its unit and its meaning."""
+
+    tag: str
+    unit: str
+    meaning: str
+
+
+GROUP = (
+    ("reward_mean", "reward", "mean over base and distilled trajectories"),
+    ("reward_max", "reward", "best of a group, mean over groups"),
+    ("reward_std", "reward", "standard deviation within a group, mean over groups"),
+    ("success_base", "share", "base trajectories with full reward"),
+    ("success_retry", "share", "distilled trajectories with full reward"),
+    ("trigger_rate", "share", "reflections that called for a retry, also if the retry failed"),
+    ("reflection_valid", "share", "reflections that could be read"),
+    ("reflection_<cause>", "share", "reflections that could not, by cause"),
+    ("improvement_rate", "share", "retries with more reward than their base trajectory"),
+    ("verified_rate", "share", "retries that count as verified corrections"),
+    ("pivot_mean", "step", "where retries leave their base trajectory"),
+    ("pivot_relative", "share", "the same, of the trajectory's steps"),
+    ("pivot", "histogram", "where retries leave their base trajectory, in steps"),
+    ("no_contrast", "share", "groups whose rewards are all equal"),
+    ("steps_mean", "steps", "length of a base trajectory"),
+    ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
+    ("response_tokens", "tokens", "sampled in one step of a base trajectory"),
+    ("aux_samples", "samples", "auxiliary samples, trained on by supervised loss"),
+    ("failed_<cause>", "slots", "failed, by cause"),
+    ("fault_<name>", "faults", "troubles that trajectories outlived, by name"),
+)
+
+STALENESS = (
+    ("mean", "versions", "age of a group's oldest step, mean over groups"),
+    ("max", "versions", "the same, of the oldest group"),
+    ("base", "versions", "age of a base trajectory's oldest step"),
+    ("distilled", "versions", "age of a distilled trajectory's oldest step"),
+    ("steps", "histogram", "age of the groups, in versions"),
+    ("generation_s", "s", "to sample a base trajectory"),
+    ("reflection_s", "s", "to sample a reflection"),
+    ("retry_s", "s", "to sample a retry from its pivot on"),
+    ("queue_s", "s", "from a group's completion to its draw"),
+)
+
+BUFFER = (
+    *((state, "groups", f"now {state}") for state in GROUP_STATES),
+    ("expired_<cause>", "groups", "expired, by cause"),
+    ("slots_<role>_<cause>", "slots", "failed, or expired with their group, by role and cause"),
+    ("bytes", "bytes", "of the store's files now"),
+    ("puts", "results", "accepted"),
+    ("draws", "draws", "handed out"),
+    ("leases_expired", "leases", "not renewed in time"),
+    ("draws_expired", "draws", "not committed in time"),
+    ("quorums", "groups", "completed without their stragglers"),
+    ("refused", "requests", "replied to with an error, since the service started"),
+)
+
+ACTOR = (
+    ("tokens_per_s", "tokens/s", "sampled since the step before"),
+    ("prefix_hit", "share", "prompt tokens in the prefix cache"),
+    ("retry_prefix_hit", "share", "the same, of what retries repeat"),
+)
+
+LEARNER = (
+    ("loss", "loss", "the whole loss"),
+    ("loss_policy", "loss", "policy loss with the reference penalty"),
+    ("loss_sft", "loss", "supervised loss on auxiliary samples, before its coefficient"),
+    ("policy", "loss", "policy loss alone"),
+    ("kl_reference", "nats/token", "KL to the reference model, before its coefficient"),
+    ("clip_fraction", "share", "tokens whose ratio was clipped"),
+    ("behaviour_kl", "nats/token", "KL between sampling policy and policy (k3 estimate)"),
+    ("behaviour_ess", "share", "effective sample size of the importance ratios, of the tokens"),
+    ("entropy", "nats/token", "of the policy"),
+    ("behaviour_kl_<role>", "nats/token", "the same, on base or distilled trajectories alone"),
+    ("behaviour_ess_<role>", "share", "the same, on base or distilled trajectories alone"),
+    ("entropy_<role>", "nats/token", "the same, on base or distilled trajectories alone"),
+    ("grad_norm", "norm", "of the gradient before clipping"),
+    ("grad_clipped", "share", "of the gradient that clipping took away"),
+    ("lr", "1", "learning rate"),
+    ("tokens_per_micro_batch", "tokens", "budget of a micro-batch, halved when memory runs out"),
+    ("padding", "share", "computed positions that hold no token"),
+    ("shared_tokens", "share", "tokens computed once for several rows"),
+    ("tokens_per_s", "tokens/s", "trained, without padding, during the step"),
+    ("step_s", "s", "forward, backward and update"),
+    ("pack_s", "s", "rows made of groups"),
+    ("wait_s", "s", "waited for a batch"),
+    ("idle_share", "share", "of the time of wait and step that was waited"),
+    ("skipped_steps", "steps", "discarded because loss or gradient was not finite, so far"),
+    ("out_of_memory", "times", "the budget was halved, since the learner started"),
+    ("safety_alarms", "alarms", "safety rules fired, since the learner started"),
+    ("hangs", "times", "a learner of this run hung and was ended"),
+)
+
+WEIGHTS = (
+    ("full_bytes", "bytes", "one whole set"),
+    ("patch_bytes", "bytes", "the patches of the newest version"),
+    ("patch_density", "share", "elements the newest version changed"),
+    ("publish_s", "s", "gathering, comparing and compressing the newest version"),
+    ("refused", "requests", "refused by the publisher, since the learner started"),
+    ("version_lag", "versions", "of the actor furthest behind"),
+    ("mismatch", "times", "two engines held different weights of one version, in this step"),
+    ("unstamped", "trajectories", "without the hash of the weights that sampled them"),
+)
+
+EVAL = (
+    ("success", "share", "tasks with full reward"),
+    ("reward", "reward", "mean over tasks"),
+    ("steps", "steps", "mean length of an attempt"),
+    ("tasks", "tasks", "evaluated"),
+    ("failed", "tasks", "without a trajectory"),
+)
+
+SECTIONS = {
+    "group": ("The groups of a step: rewards, reflections, retries.", GROUP),
+    "staleness": ("Age of a step's groups at their draw, and where the seconds went.", STALENESS),
+    "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
+    "actor": ("All actors together; counts since their processes started.", ACTOR),
+    "learner": ("The optimizer step, and the learner's waits and failures.", LEARNER),
+    "weights": ("Weights on their way from the learner to the actors.", WEIGHTS),
+    "eval": ("Evaluations on held-out tasks, one attempt each, at the evaluated version.", EVAL),
+}
+
+METRICS = (
+    *(
+        Metric(f"{prefix}/{end}", unit, meaning)
+        for prefix, (_, rows) in SECTIONS.items()
+        for end, unit, meaning in rows
+    ),
+    *(Metric(shown.tag, shown.unit, shown.meaning) for _, shown in shown_fields()),
+)
+
+_KNOWN = re.compile("|".join(re.sub(r"<\w+>", ".+", re.escape(one.tag)) for one in METRICS))
+
+
+INTRODUCTION = """\
+`make docs` writes this page from `learner/metrics/tags.py` and `r3l/actor_metrics.py`. The unit and
+the meaning of a metric read as one phrase; a tag with `<…>` is a family of tags."""
+
+
+@cache
+def check_tag(tag: str) -> None:
+    """Warn, once, about a tag that is not in the table; the tests make it an error."""
+    if not _KNOWN.fullmatch(tag):
+        warnings.warn(f"unknown metric {tag}: add it to learner/metrics/tags.py", stacklevel=2)
+
+
+def markdown() -> str:
+    """The table as docs/metrics.md."""
+    parts = ["# Metrics", "", INTRODUCTION]
+    for prefix, (subject, _) in SECTIONS.items():
+        parts += [
+            "",
+            f"## `{prefix}/`",
+            "",
+            subject,
+            "",
+            "| tag | unit | meaning |",
+            "|---|---|---|",
+        ]
+        rows = [one for one in METRICS if one.tag.startswith(f"{prefix}/")]
+        parts += [f"| `{one.tag}` | {one.unit} | {one.meaning} |" for one in rows]
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
