@@ -60,7 +60,7 @@ class Index:
                 drawn = txn.draw(draw_id)
                 if drawn is not None:
                     index.put_draw(drawn)
-            for key, _ in txn.scan("task", values=False):
+            for key in txn.keys("task"):
                 purpose, tag = key.split(b"\0", 2)[:2]
                 index.tasks["eval" if purpose == b"eval" else "train", tag.decode()] += 1
             index.counts, index.progress = txn.counts(), txn.progress()
@@ -154,7 +154,7 @@ class Index:
     def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
         """Trained groups that may be drawn again: what the policy of version V − η or a newer
         one sampled was trained in a step that made a version after V − η."""
-        for step in txn.ledger_after(self.progress.version - max_staleness):
+        for step in txn.steps_after(self.progress.version - max_staleness):
             for group_id in step.groups:
                 row = txn.row(group_id)
                 if row is not None:

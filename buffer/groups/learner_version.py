@@ -29,12 +29,12 @@ def set_version(work: UnitOfWork, args: messages.SetVersion) -> Amount:
     if args.version < 0:
         raise RecordError(f"version {args.version} is negative", field="version")
     given = 0
-    for row in list(work.txn.ledger_after(args.version)):
+    for row in list(work.txn.steps_after(args.version)):
         drawn = work.txn.draw(row.draw_id)
         if drawn is not None:
             given += _untrain(work, drawn)
             work.save_draw(replace(drawn, outcome="rewound"))
-        work.txn.drop_ledger(row.step)
+        work.txn.delete_step(row.step)
     if given:
         work.count("rewound", given)
     work.update_progress(version=args.version)

@@ -22,7 +22,7 @@ def history(txn: Txn, args: messages.AskHistory) -> list[GroupRow]:
     _check_count(args.count)
     prefix = args.task_id.encode() + b"\0"
     found: list[GroupRow] = []
-    for key, _ in txn.scan("history", prefix, backwards=True, values=False):
+    for key in txn.keys("history", prefix, backwards=True):
         row = txn.row(key[len(prefix) :].decode())
         if row is not None and row.purpose == "train" and row.whole and row.done:
             found.append(row)
@@ -45,10 +45,10 @@ def query(txn: Txn, args: messages.AskQuery) -> list[GroupRow]:
 
 def ledger(txn: Txn, args: messages.AskLedger) -> Ids:
     """The groups a step was trained on."""
-    row = txn.ledger(args.step)
-    if row is None:
+    step = txn.step(args.step)
+    if step is None:
         raise NotFound(f"step {args.step} is not in the ledger")
-    return Ids(row.groups)
+    return Ids(step.groups)
 
 
 def would_evict(txn: Txn, args: messages.AskEvict) -> Evicted:
@@ -97,7 +97,7 @@ def _listed(txn: Txn, args: messages.AskQuery) -> Iterator[GroupRow]:
         return
     for purpose in ("eval", "train") if args.purpose is None else (args.purpose,):
         prefix = tag_prefix(purpose, args.tag)
-        for key, _ in txn.scan("tag", prefix, backwards=True, values=False):
+        for key in txn.keys("tag", prefix, backwards=True):
             yield from _rows(txn, [key[len(prefix) :].decode()])
 
 

@@ -222,7 +222,6 @@ def _finish(
     """Make a group whose slots are resolved one record; it expires without a trajectory."""
     if not changes["done"]:
         return work.expire(row.but(**changes), "no_trajectories", by, last)
-    parted = row.state == "filling"
     row = work.move(row, "complete", by, **changes)
-    work.txn.seal(row, last, parted=parted)
+    work.txn.seal(row, last)
     return row

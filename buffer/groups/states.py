@@ -108,10 +108,15 @@ def check_move(before: GroupRow | None, after: GroupRow, by: Operation) -> None:
     state: State = "new" if before is None else before.state
     if by not in MOVES.get((state, after.state), ()):
         raise _illegal(after, by, f"it may not move a group from {state} to {after.state}")
-    rule, holds = RULES[after.state]
-    if not holds(after):
-        raise _illegal(after, by, f"a group is {after.state} only if {rule}")
+    if rule := broken_rule(after):
+        raise _illegal(after, by, rule)
     _check_slots(before, after, by)
+
+
+def broken_rule(row: GroupRow) -> str:
+    """The rule of its state that a row breaks; "" for none."""
+    rule, holds = RULES[row.state]
+    return "" if holds(row) else f"a group is {row.state} only if {rule}"
 
 
 def check_evict(row: GroupRow) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.layout import task_key
+from buffer.storage.layout import task_id_key
 from buffer.storage.rows import GroupRow
 from buffer.wire import messages
 from buffer.wire.messages import Amount
@@ -22,9 +22,7 @@ def add_tasks(work: UnitOfWork, args: messages.AddTasks) -> Amount:
     if args.purpose == "train" and args.tag:
         raise RecordError(f"training tasks take no tag; got {args.tag!r:.80}", field="tag")
     for task in args.tasks:
-        task_key(args.purpose, args.tag, task.task_id.encode())
-        if "\0" in args.tag + task.task_id:
-            raise LimitExceeded(f"tag {args.tag!r:.80} or id {task.task_id!r:.80} holds a NUL")
+        task_id_key(args.purpose, args.tag, task.task_id)
         if (size := len(codec.encode(task))) > messages.TASK_LIMIT:
             raise LimitExceeded(
                 f"task {task.task_id!r:.80}: {size} bytes; limit {messages.TASK_LIMIT}"
@@ -80,5 +78,5 @@ def new_group(
         tag=tag,
         times={"leased": work.now},
     )
-    work.txn.add_group(row)
+    work.txn.add_tag(row)
     return row

@@ -91,7 +91,7 @@ class Store:
         """True if nothing was written yet; tables may have been made before a crash."""
         self._tables = {"sys": self._env.open_db(b"sys")}
         with self.read() as txn:
-            return txn.count("sys") == 0
+            return txn.size("sys") == 0
 
     def _refuse_other_schema(self) -> None:
         """Stores are read by the schema that wrote them, older and newer ones are refused."""

@@ -1,17 +1,16 @@
-"""A store as files anybody can read, and back.
+"""Export and import of a whole store, as files that any tool can read.
 
     FOLDER/
       manifest.json     format, schema, and of every file its rows and SHA-256
       tasks             TaskRow, in the order they were registered
-      groups            Group, as it is now
-      states            GroupRow of the same groups, in the same order
+      states, groups    GroupRow and Group of every group, as it is now
       draws, ledger     DrawRow, LedgerRow
       drops, counts     DropRow, CountRow
       tombs, progress   TombRow, Progress
 
 Each file is a table of one record class, as JSON lines (buffer.tools.jsonl) or Parquet
-(buffer.tools.parquet). Exporting what was imported gives the same bytes again. An export sees the
-store at one moment; beside a busy service, `r3l-buffer compact` a copy first and export that.
+(buffer.tools.parquet). Exporting an imported store gives the same bytes again. An export sees the
+store at one moment; of a busy service, export a copy that `r3l-buffer compact` made.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from buffer.storage import checksums
 from buffer.storage.layout import SCHEMA
@@ -34,7 +33,7 @@ from r3l.errors import R3LError, SchemaVersionError, StoreError, UserError
 from r3l.records import Group, Purpose, Record, Task
 
 FORMAT = "r3l-buffer-export"
-GROUPS_AT_ONCE = 64  # of one transaction, and of one Parquet row group
+AT_ONCE = 64  # rows of one transaction
 T = TypeVar("T")
 
 
@@ -48,7 +47,7 @@ class TaskRow(Record):
 
 
 class DropRow(Record):
-    """How often what was lost (UnitOfWork.drop)."""
+    """How often something will never be trained on (UnitOfWork.drop)."""
 
     cause: str
     what: Dropped
@@ -57,7 +56,7 @@ class DropRow(Record):
 
 
 class CountRow(Record):
-    """A figure the store keeps about itself (buffer.storage.counts)."""
+    """A count of the store (buffer.storage.counts)."""
 
     name: str
     number: int
@@ -67,19 +66,6 @@ class TombRow(Record):
     """A group that was evicted."""
 
     group_id: str
-
-
-TABLES: dict[str, type[Any]] = {
-    "tasks": TaskRow,
-    "groups": Group,
-    "states": GroupRow,
-    "draws": DrawRow,
-    "ledger": LedgerRow,
-    "drops": DropRow,
-    "counts": CountRow,
-    "tombs": TombRow,
-    "progress": Progress,
-}
 
 
 class Format(Protocol):
@@ -98,8 +84,7 @@ FORMATS: dict[str, Format] = {"jsonl": jsonl, "parquet": parquet}
 def export(store: Store, folder: Path, name: str) -> dict[str, int]:
     """Write a store into an empty folder in a format of FORMATS; returns rows by table.
 
-    All of it or nothing: raises StoreError for a disk that is full, RecordError for a group that
-    was damaged.
+    All of it or nothing: raises StoreError for a full disk, RecordError for a damaged group.
     """
     _make_empty(folder)
     try:
@@ -115,9 +100,9 @@ def export(store: Store, folder: Path, name: str) -> dict[str, int]:
 def _export(store: Store, folder: Path, name: str) -> dict[str, int]:
     files: dict[str, dict[str, Any]] = {}
     with store.read() as txn:
-        for table, kind in TABLES.items():
+        for table, (kind, read, _) in TABLES.items():
             path = folder / f"{table}.{name}"
-            rows = FORMATS[name].write(path, kind, _GET[table](txn))
+            rows = FORMATS[name].write(path, kind, read(txn))
             files[table] = {"file": path.name, "rows": rows, "sha256": _digest(path)}
     manifest = {"format": FORMAT, "schema": SCHEMA, "encoding": name, "tables": files}
     text = json.dumps(manifest, indent=2) + "\n"
@@ -129,19 +114,15 @@ def restore(folder: Path, target: Store) -> dict[str, int]:
     """Write an export into an empty store; returns rows by table."""
     manifest = check(folder)
     with target.read() as txn:
-        if txn.count("state") or txn.count("task"):
+        if txn.size("state") or txn.size("task"):
             raise UserError(f"store {target.folder}: is not empty; import into a new folder")
     form, files = FORMATS[manifest["encoding"]], manifest["tables"]
-    rows = {table: form.read(folder / files[table]["file"], TABLES[table]) for table in TABLES}
-    pairs = zip(rows.pop("states"), rows.pop("groups"), strict=True)
-    while some := list(islice(pairs, GROUPS_AT_ONCE)):
-        with target.write() as txn:
-            for row, group in some:
-                _put_group(txn, row, group)
-    with target.write() as txn:  # the last to be written: until then the store has no figures
-        for table, records in rows.items():
-            for record in records:
-                _PUT[table](txn, record)
+    for table, (kind, _, write) in TABLES.items():
+        records = form.read(folder / files[table]["file"], kind)
+        while some := list(islice(records, AT_ONCE)):
+            with target.write() as txn:
+                for record in some:
+                    write(txn, record)
     return {table: file["rows"] for table, file in files.items()}
 
 
@@ -156,41 +137,61 @@ def _tasks(txn: Txn) -> Iterator[TaskRow]:
         )
 
 
-_GET: dict[str, Callable[[Txn], Iterable[Any]]] = {
-    "tasks": _tasks,
-    "groups": lambda txn: (checksums.read(txn, row) for row in txn.rows()),
-    "states": lambda txn: txn.rows(),
-    "draws": lambda txn: (codec.decode(DrawRow, data) for _, data in txn.scan("draw")),
-    "ledger": lambda txn: (txn.read_ledger(data) for _, data in txn.scan("ledger")),
-    "drops": lambda txn: (DropRow(*drop, count) for drop, count in txn.drops()),
-    "counts": lambda txn: (CountRow(name, number) for name, number in txn.counts().items()),
-    "tombs": lambda txn: (TombRow(k.decode()) for k, _ in txn.scan("tomb", values=False)),
-    "progress": lambda txn: [txn.progress()],
-}
-_PUT: dict[str, Callable[[Txn, Any], object]] = {
-    "tasks": lambda txn, row: txn.add_task(row.purpose, row.tag, row.index, row.task),
-    "draws": lambda txn, draw: txn.put_draw(draw),
-    "ledger": lambda txn, line: txn.put_ledger(line),
-    "drops": lambda txn, row: txn.put_drops((row.cause, row.what, row.task_id), row.count),
-    "counts": lambda txn, row: txn.put_count(row.name, row.number),
-    "tombs": lambda txn, row: txn.put("tomb", row.group_id.encode(), b""),
-    "progress": lambda txn, progress: txn.put_progress(progress),
-}
-
-
-def _put_group(txn: Txn, row: GroupRow, group: Group) -> None:
-    if row.group_id != group.group_id:
-        raise UserError(f"states and groups differ: {row.group_id} beside {group.group_id}")
-    parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
-    row = row.but(checksums=tuple(checksums.checksum(parts[slot]) for slot in row.resolved))
+def _put_row(txn: Txn, row: GroupRow) -> None:
     txn.put_row(row)
-    txn.add_group(row)
+    txn.add_tag(row)
     txn.set_live(row)
+
+
+def _put_group(txn: Txn, group: Group) -> None:
+    row = txn.row(group.group_id)
+    if row is None or set(row.resolved) != {(r.role, r.slot) for r in group.results}:
+        raise UserError(f"import of group {group.group_id}: tables states and groups differ")
+    parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
+    sums = tuple(checksums.checksum(parts[slot]) for slot in row.resolved)
+    txn.put_row(row.but(checksums=sums))
     if row.unfinished:
         for (role, slot), data in parts.items():
             txn.put_part(row.group_id, role, slot, data)
     else:
         txn.put_record(row, codec.encode(group))
+
+
+class Table(NamedTuple):
+    """A table of an export, and how it is read from a store and written to one."""
+
+    kind: type[Any]
+    read: Callable[[Txn], Iterable[Any]]
+    write: Callable[[Txn, Any], object]
+
+
+TABLES: dict[str, Table] = {
+    "tasks": Table(
+        TaskRow, _tasks, lambda txn, row: txn.add_task(row.purpose, row.tag, row.index, row.task)
+    ),
+    "states": Table(GroupRow, Txn.rows, _put_row),
+    "groups": Table(
+        Group, lambda txn: (checksums.read(txn, row) for row in txn.rows()), _put_group
+    ),
+    "draws": Table(DrawRow, Txn.draws, Txn.put_draw),
+    "ledger": Table(LedgerRow, Txn.steps, Txn.put_step),
+    "drops": Table(
+        DropRow,
+        lambda txn: (DropRow(*drop, count) for drop, count in txn.drops()),
+        lambda txn, row: txn.put_drops((row.cause, row.what, row.task_id), row.count),
+    ),
+    "counts": Table(
+        CountRow,
+        lambda txn: (CountRow(name, number) for name, number in txn.counts().items()),
+        lambda txn, row: txn.put_count(row.name, row.number),
+    ),
+    "tombs": Table(
+        TombRow,
+        lambda txn: (TombRow(key.decode()) for key in txn.keys("tomb")),
+        lambda txn, row: txn.put("tomb", row.group_id.encode(), b""),
+    ),
+    "progress": Table(Progress, lambda txn: [txn.progress()], Txn.put_progress),
+}
 
 
 def _make_empty(folder: Path) -> None:
@@ -203,7 +204,7 @@ def _make_empty(folder: Path) -> None:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """The manifest of a whole, undamaged export."""
+    """The manifest of an export; raises UserError unless all files are as they were written."""
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text("utf-8"))
         if manifest["format"] != FORMAT or manifest["encoding"] not in FORMATS:
@@ -216,13 +217,13 @@ def check(folder: Path) -> dict[str, Any]:
         for table in TABLES:
             file = manifest["tables"][table]
             if _digest(folder / file["file"]) != file["sha256"]:
-                raise UserError(f"export {folder}: {file['file']} is not what the manifest says")
+                raise UserError(f"export {folder}: {file['file']} differs from the manifest")
     except OSError as error:
         raise UserError(f"export {folder}: {error.filename} ({error.strerror})") from None
     except R3LError:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"export {folder}: manifest.json is no manifest ({error})") from None
+        raise UserError(f"export {folder}: manifest.json is not valid ({error})") from None
     return manifest
 
 

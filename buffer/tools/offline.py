@@ -55,7 +55,7 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
     """The exact batch an optimizer step was trained on, in its order, and the ids of those of
     its groups that were evicted since. Raises RecordError if one is not what was put."""
     with store.read() as txn:
-        line = txn.ledger(step)
+        line = txn.step(step)
         if line is None:
             raise NotFound(f"step {step} is not in the ledger")
         gone = [group_id for group_id in line.groups if txn.evicted(group_id)]
@@ -65,7 +65,7 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
 def weights(store: Store, step: int) -> dict[str, float]:
     """The importance weight of each group of a trained step, as its draw gave it to the learner."""
     with store.read() as txn:
-        line = txn.ledger(step)
+        line = txn.step(step)
         drawn = None if line is None else txn.draw(line.draw_id)
     return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
 

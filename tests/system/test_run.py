@@ -293,7 +293,7 @@ def trained_once(run: Path) -> bool:
 
     store = Store(run / "buffer", map_gib=64, read_only=True)
     with store.read() as txn:
-        rows = [txn.read_ledger(data) for _, data in txn.scan("ledger")]
+        rows = list(txn.steps())
     groups = [group for row in rows for group in row.groups]
     steps = [row.step for row in rows]
     return steps == list(range(1, len(steps) + 1)) and len(groups) == len(set(groups))

@@ -205,5 +205,5 @@ def test_under_random_schedules_training_goes_on_and_no_batch_is_too_old(
     desk.add(tasks(7))
     Simulation(desk, done, chance, steps=8).run()
     with desk.store.read() as txn:
-        trained = [g for step in range(1, 9) for g in txn.ledger(step).groups]
+        trained = [g for step in range(1, 9) for g in txn.step(step).groups]
     assert len(trained) == len(set(trained)) == 8 * desk.config.learner.groups_per_step

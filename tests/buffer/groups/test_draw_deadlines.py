@@ -27,7 +27,7 @@ def make(make_desk, tasks):
 
 def _ledger(desk):
     with desk.store.read() as txn:
-        return {line.step: line.groups for line in txn.ledger_after(-1)}
+        return {line.step: line.groups for line in txn.steps_after(-1)}
 
 
 def test_two_consumers_never_share_a_group(make):

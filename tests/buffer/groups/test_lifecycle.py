@@ -28,7 +28,7 @@ def test_a_finished_group_is_one_record_and_its_parts_are_gone(desk, tasks, done
     desk.put(group, done("base", 0, reward=1.0), fingerprint=(0, "abc"))
     desk.put(group, SlotResult("base", 1, "failed", cause="engine"))
     with desk.store.read() as txn:
-        assert txn.count("part") == 0
+        assert txn.size("part") == 0
         record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
     assert record.state == "complete" and record.fingerprints == {0: "abc"}
     assert [r.status for r in record.results] == ["done", "failed"]
@@ -60,7 +60,7 @@ def test_several_results_are_put_together_or_not_at_all(desk, tasks, done):
     assert (ack.new, ack.complete) == (2, True)
     with desk.store.read() as txn:
         record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
-        assert txn.count("part") == 0
+        assert txn.size("part") == 0
     assert [(r.role, r.slot) for r in record.results] == [("base", slot) for slot in range(3)]
 
 
@@ -262,7 +262,7 @@ def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again
         assert draw.groups == batches[step - 1]
         desk.commit(draw.draw_id, step)
     with desk.store.read() as txn:
-        trained = [g for step in (1, 2, 3) for g in txn.ledger(step).groups]
+        trained = [g for step in (1, 2, 3) for g in txn.step(step).groups]
     assert sorted(trained) == sorted(set(trained)) and len(trained) == 6
 
 
@@ -432,7 +432,7 @@ def test_bad_requests_are_refused_and_leave_no_trace(desk, tasks, done):
         with pytest.raises(RecordError, match="1 to 200 letters"):
             desk.lease(actor=name)
     for task, rule in (
-        (Task("x" * 600, "workshop", 0), "more than 400 bytes together"),
+        (Task("x" * 600, "workshop", 0), "600 bytes together; limit 400"),
         (Task("x\0y", "workshop", 0), "NUL"),
         (Task("x", "workshop", 0, {"text": "y" * (1 << 20)}), "bytes; limit 1048576"),
     ):
@@ -444,7 +444,7 @@ def test_bad_requests_are_refused_and_leave_no_trace(desk, tasks, done):
         desk.set_version(-1)
     assert desk.row(group).resolved == () and desk.index.in_flight == 1
     with desk.store.read() as txn:
-        assert txn.count("task") == 2
+        assert txn.size("task") == 2
 
 
 def test_two_engines_that_disagree_about_a_version_leave_evidence(desk, tasks, done):

@@ -244,8 +244,8 @@ class Lives(RuleBasedStateMachine):
             if self.states[group] not in ("leased", "filling"):
                 assert self.records.setdefault(group, data) == data
         assert all(txn.evicted(group) for group in self.evicted)
-        assert {row.step: row.groups for row in txn.ledger_after(-1)} == self.steps
-        assert counts["draws"] == txn.count("draw") == len(self.outcomes)
+        assert {row.step: row.groups for row in txn.steps_after(-1)} == self.steps
+        assert counts["draws"] == txn.size("draw") == len(self.outcomes)
         assert {draw: txn.draw(draw).outcome for draw in self.outcomes} == self.outcomes
 
     def _copied(self):

@@ -118,7 +118,7 @@ def test_task_history_and_tags_forget_what_is_gone(roomy, tasks, done):
     with roomy.store.read() as txn:
         found = queries.history(txn, AskHistory(task, 9, True))
         assert [row.group_id for row in found] == [groups[-1]]
-        assert txn.count("history") == txn.count("tag") == txn.count("group") == 1
+        assert txn.size("history") == txn.size("tag") == txn.size("group") == 1
     assert roomy.index.eval_done == {"x": 1}
 
 

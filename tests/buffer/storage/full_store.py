@@ -88,7 +88,7 @@ def contents(store):
         return {
             "groups": [plain(checksums.read(txn, row)) for row in txn.rows()],
             "draws": [plain(draw) for draw in draws],
-            "ledger": [plain(txn.read_ledger(data)) for _, data in txn.scan("ledger")],
+            "ledger": [plain(step) for step in txn.steps()],
             "tombs": [key.decode() for key, _ in txn.scan("tomb")],
             "counts": dict(txn.counts()),
             "drops": sorted(["/".join(drop), number] for drop, number in txn.drops()),

@@ -129,7 +129,7 @@ def _lost(store, when, run):
                 if not found or len(found[0].trajectory.token_ids) != length:
                     yield f"{group_id}: slot {slot} is lost"
         for acked, step, groups in run.steps:
-            line = txn.ledger(step)
+            line = txn.step(step)
             if acked < when and (line is None or line.groups != groups):
                 yield f"step {step}: lost"
     index = Index.load(store)

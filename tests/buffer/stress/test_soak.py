@@ -107,12 +107,12 @@ def _acknowledged(people):
 def _missing(store, steps, puts):
     """Acknowledged steps and puts that the store does not have."""
     with store.read() as txn:
-        trained = [g for _, data in txn.scan("ledger") for g in txn.read_ledger(data).groups]
+        trained = [g for step in txn.steps() for g in step.groups]
         assert len(trained) == len(set(trained))
         lost = [
             step
             for step, groups in steps.items()
-            if (line := txn.ledger(step)) is None or list(line.groups) != groups
+            if (line := txn.step(step)) is None or list(line.groups) != groups
         ]
         for group_id, slot in puts:
             row = txn.row(group_id)

@@ -122,7 +122,7 @@ def test_a_damaged_or_foreign_export_is_refused_before_anything_is_made(filled, 
     with pytest.raises(SchemaVersionError, match="99"):
         archive.check(out)
     (out / "manifest.json").write_text("{}")
-    with pytest.raises(UserError, match="no manifest"):
+    with pytest.raises(UserError, match="manifest.json is not valid"):
         archive.check(out)
     (out / "manifest.json").write_text(manifest)
     with (out / "groups.jsonl").open("a") as file:
@@ -145,7 +145,9 @@ def test_what_cannot_be_written_out_or_in_to_its_end_leaves_nothing(filled, tmp_
     archive.export(filled.store, out, "jsonl")
     arguments = ["import", "--store", str(new), str(out)]
     with monkeypatch.context() as patch:
-        patch.setitem(archive._PUT, "drops", lambda txn, row: full(tmp_path / "x", None, None))
+        drops = archive.TABLES["drops"]
+        fails = drops._replace(write=lambda txn, row: full(tmp_path / "x", None, None))
+        patch.setitem(archive.TABLES, "drops", fails)
         assert isinstance(CliRunner().invoke(cli.commands, arguments).exception, OSError)
     assert {path.name for path in tmp_path.iterdir()} == {"store", "out", "x"}
     assert CliRunner().invoke(cli.commands, arguments).exit_code == 0

@@ -91,7 +91,7 @@ def test_a_sound_store_verifies_clean_and_a_tampered_one_does_not(filled):
         txn.delete("ledger", (1).to_bytes(8, "big"))
         txn.put("group", b"g0000000003", b"junk")
     problems = "\n".join(verify(filled.store))
-    assert "g0000000001: in -1 more ledger" in problems and "g0000000003" in problems
+    assert "g0000000001: in -1 more steps of the ledger" in problems and "g0000000003" in problems
 
 
 def test_every_row_has_the_names_filters_may_use(filled):

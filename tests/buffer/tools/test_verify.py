@@ -1,4 +1,4 @@
-"""What `verify` finds: every list and account that no longer follows from the groups."""
+"""What `verify` finds: every list and count that does not follow from the groups."""
 
 import pytest
 from msgspec.structs import replace
@@ -52,7 +52,7 @@ def test_an_open_draw_of_a_group_that_does_not_say_so_is_found(filled):
 @pytest.mark.parametrize("draw_id", [1, 2, 3])
 def test_a_draw_of_a_group_that_never_was_is_found(filled, draw_id):
     said = _problems(filled, _change_draw(draw_id, groups=("g0000000099",)))
-    assert f"draw {draw_id}: of group g0000000099, which never was" in said
+    assert f"draw {draw_id}: of group g0000000099, which was never made" in said
 
 
 @pytest.mark.parametrize("draw_id", [1, 2])
@@ -63,7 +63,7 @@ def test_a_missing_draw_is_found(filled, draw_id):
 
 def test_a_missing_last_draw_is_found(filled):
     said = _problems(filled, lambda txn: txn.delete("draw", u64(3)))
-    assert "count draws: 3 is written, there are 2" in said
+    assert "count draws: 3, but there are 2" in said
     assert "g0000000003: drawn by draw 3, which does not hold it" in said
 
 
@@ -73,7 +73,7 @@ def test_draws_and_steps_that_contradict_each_other_are_found(filled):
     assert "step 1: of draw 1, which does not say so" in said
 
 
-@pytest.mark.parametrize("table", ["history", "tag", "task_id"])
+@pytest.mark.parametrize("table", ["history", "tag", "live", "task_id"])
 def test_a_list_that_lost_a_line_or_all_or_has_one_too_many_is_found(filled, table):
     with filled.store.read() as txn:
         lines = list(txn.scan(table))
@@ -83,7 +83,7 @@ def test_a_list_that_lost_a_line_or_all_or_has_one_too_many_is_found(filled, tab
     assert f"table {table}: {len(lines)} missing" in said
     more = [*lines, (lines[0][0] + b"x", lines[0][1])]
     said = _problems(filled, lambda txn: [txn.put(table, *line) for line in more])
-    assert said == f"table {table}: 1 too much, the first {_first(table, more[-1])!r}"
+    assert said == f"table {table}: 1 too many, the first {_first(table, more[-1])!r}"
 
 
 def _first(table, line):
@@ -100,7 +100,7 @@ def test_an_id_that_leads_to_another_task_is_found(filled):
 def test_a_missing_task_is_found(filled, index):
     key = b"train\0\0" + u64(index)
     said = _problems(filled, lambda txn: txn.delete("task", key))
-    assert "task_id: 1 too much" in said
+    assert "task_id: 1 too many" in said
     if index == 0:
         assert "a task before it is missing" in said
 
@@ -122,7 +122,13 @@ def test_records_of_a_damaged_file_are_not_looked_at(filled, monkeypatch):
     monkeypatch.setattr("buffer.tools.verify.lmdb_verify.verify", lambda folder: ["page 7 is torn"])
     monkeypatch.setattr("buffer.tools.verify._group_problems", never)
     page, unread = verify(filled.store)
-    assert page == "page 7 is torn" and "not looked at" in unread
+    assert page == "page 7 is torn" and "not checked" in unread
+
+
+def test_a_row_that_breaks_the_rule_of_its_state_is_found(filled):
+    row = filled.row("g0000000001")
+    said = _problems(filled, lambda txn: txn.put_row(row.but(steps=())))
+    assert "g0000000001: a group is trained only if all slots are resolved, with a step" in said
 
 
 def test_a_state_changes_only_in_fields_that_it_has(filled):
