@@ -1,9 +1,9 @@
-"""Writes docs/configuration.md from the configuration model: `python -m launch.config_docs`."""
+"""The page docs/configuration.md, made from the configuration model and printed by
+`python -m launch.config_docs`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -13,16 +13,14 @@ from pydantic_core import PydanticUndefined
 from r3l.config import RunConfig
 from r3l.section import Section
 
-PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", dict: "mapping"}
 HEAD = """# Configuration
 
-<!-- Written by `python -m launch.config_docs`; a test compares it with the code. -->
-
-Every setting of a run. A value comes from the default below, from a YAML file (`--config`) or from
-a `KEY=VALUE` argument of a command; the last of these counts. An unknown key is refused, and the
-error lists the known ones. Each run keeps its configuration in `config.yaml`; `--config` reads it.
+Every setting of a run. `make docs` writes this page from `r3l/config.py`. A value comes from the
+default below, from a YAML file (`--config`) or from a `KEY=VALUE` argument of a command; the last of
+these counts. An unknown key is refused, and the error lists the known ones. Each run keeps its
+configuration in `config.yaml`; `--config` reads it.
 
     r3l-launch --config my.yaml algorithm=grpo learner.lr=1e-5
 """
@@ -112,10 +110,5 @@ def _summary(section: type[Section]) -> str:
     return " ".join((section.__doc__ or "").split("\n\n")[0].split())
 
 
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    print(page(), end="")

@@ -11,6 +11,7 @@ import pytest
 
 from actors.cli import main as actor
 from buffer.cli import commands as buffer
+from buffer.groups.states import MOVES
 from envs.testing import check_env
 from launch.cli import main as launch
 from launch.eval_cli import main as evaluate
@@ -46,6 +47,14 @@ def test_the_example_of_an_environment_keeps_the_promises_of_one(page, tmp_path)
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "door.py").write_text(example)
     check_env(f"{tmp_path}/door.py:Door")
+
+
+def test_the_life_of_a_group_has_the_moves_of_the_code():
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    _, table = page.split("| from | to | when |\n|---|---|---|\n")
+    rows = [row.split(" | ") for row in table.partition("\n\n")[0].splitlines()]
+    shown = {(start, end) for starts, end, _ in rows for start in starts[2:].split(", ")}
+    assert shown == {move for move in MOVES if len(set(move)) == 2}
 
 
 def code(page: Path) -> list[str]:
