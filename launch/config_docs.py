@@ -18,8 +18,8 @@ WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", di
 HEAD = """# Configuration
 
 Every setting of a run. `make docs` writes this page from `r3l/config.py`. A value comes from the
-default below, from a YAML file (`--config`) or from a `KEY=VALUE` argument of a command; the last of
-these counts. An unknown key is refused, and the error lists the known ones. Each run keeps its
+default below, from a YAML file (`--config`) or from a `KEY=VALUE` argument of a command; the last
+of these counts. An unknown key is refused, and the error lists the known ones. Each run keeps its
 configuration in `config.yaml`; `--config` reads it.
 
     r3l-launch --config my.yaml algorithm=grpo learner.lr=1e-5

@@ -122,7 +122,7 @@ def test_a_damaged_or_foreign_export_is_refused_before_anything_is_made(filled, 
     with pytest.raises(SchemaVersionError, match="99"):
         archive.check(out)
     (out / "manifest.json").write_text("{}")
-    with pytest.raises(UserError, match="manifest.json is not valid"):
+    with pytest.raises(UserError, match=r"manifest\.json is not valid"):
         archive.check(out)
     (out / "manifest.json").write_text(manifest)
     with (out / "groups.jsonl").open("a") as file:
