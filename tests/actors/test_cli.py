@@ -1,18 +1,24 @@
-"""`r3l-actor` refuses what it cannot do: one line, exit code 2, and no engine is started."""
+"""`r3l-actor`: refusals (one line, exit code 2, no engine started), names, and dead engines."""
 
 import asyncio
 import gc
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from actors.cli import main
+from actors.engine import VLLMPolicy
 from buffer import AsyncBufferClient, BufferClient
 from envs.builtin.policy import builtin_policy
+from launch.plan import DEMO
 from r3l.config import dump, load
+from r3l.errors import EngineDead
 from tests.buffer.conftest import Served
 
 
@@ -81,3 +87,40 @@ def test_two_actors_that_were_given_one_name_are_two_to_the_buffer(
         served.kill()
     assert len(told) == 2 and all(name.startswith("twin.") for name in told)
     assert [metrics["generated_tokens"] for metrics in told.values()] == [5.0, 5.0]
+
+
+SAY = [sys.executable, "-c", "print('out of memory on device 3', flush=True)"]
+
+
+def test_three_engines_that_die_in_a_row_end_the_actor_with_their_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    def no_engine(*arguments: Any, **more: Any) -> None:
+        starts.append(subprocess.run(SAY, check=True))
+        raise EngineDead("the engine did not start")
+
+    monkeypatch.setattr(VLLMPolicy, "start", no_engine)
+    config = tmp_path / "config.yaml"
+    config.write_text(dump(load(DEMO, [f"model={builtin_policy()}"])))
+    nobody = "tcp://127.0.0.1:9"
+    arguments = ["--config", str(config), "--buffer", nobody, "--weights", nobody]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1 and len(starts) == 3
+    assert "the engine failed 3 times in a row" in result.output
+    assert "out of memory on device 3" in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "address", "named"),
+    [
+        ("--buffer", "nonsense", "buffer 'nonsense'"),
+        ("--weights", "tcp://127.0.0.1", "weights 'tcp://127.0.0.1'"),
+    ],
+)
+def test_an_invalid_address_is_refused_before_an_engine_starts(
+    option: str, address: str, named: str, tmp_path: Path
+) -> None:
+    line = refused(tmp_path, arguments=(option, address))
+    assert line.startswith(f"r3l-actor: {named}: must look like tcp://HOST:PORT")

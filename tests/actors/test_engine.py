@@ -4,7 +4,6 @@ One engine serves all tests of this file, so their order matters to the last one
 """
 
 import asyncio
-import dataclasses
 import multiprocessing
 import os
 import shutil
@@ -21,7 +20,6 @@ import zmq
 from safetensors.torch import save_file
 
 from actors.engine import VLLMPolicy
-from actors.engine_arguments import known_arguments
 from actors.weights.subscriber import WeightSubscriber, follow
 from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
@@ -389,21 +387,10 @@ def test_a_response_ends_after_a_stop_text_which_stays_part_of_it(served: Served
     assert cut.token_ids == free.token_ids[:count]
 
 
-def test_settings_the_actor_owns_or_vllm_does_not_know_are_refused(tmp_path: Path) -> None:
-    for engine, message in (
-        ({"model": "x"}, r"actor\.engine\.model: set by the actor itself; set model instead"),
-        ({"weight_transfer_config": {}}, "leave it out"),
-        ({"no_such_argument": 1}, "no_such_argument"),
-        ({"gpu_memory_utilization": "much"}, "gpu_memory_utilization"),
-    ):
-        with pytest.raises(UserError, match=message):
-            VLLMPolicy.start(builtin_policy(), ActorConfig(engine=engine))
-
-
-def test_the_engine_arguments_that_are_known_without_vllm_are_all_of_vllms() -> None:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    assert known_arguments() == {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+def test_an_argument_that_vllm_refuses_is_named() -> None:
+    config = ActorConfig(engine={"gpu_memory_utilization": "much"})
+    with pytest.raises(UserError, match="gpu_memory_utilization"):
+        VLLMPolicy.start(builtin_policy(), config)
 
 
 def test_a_load_that_fails_means_the_engine_is_dead_for_its_weights_are_unknown(
