@@ -35,14 +35,18 @@ end_with_starter()
 @click.command()
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
 @click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
-@click.option("--weights", "weights_endpoint", required=True, help="publisher, tcp://host:port")
+@click.option(
+    "--weights", "weights_endpoint", required=True, help="weight publisher, tcp://host:port"
+)
 @click.option(
     "--name",
     default="",
-    help="name in logs and metrics, to which every process adds an end of its own; "
-    "default actor-<host>-<pid>",
+    help="name in logs and metrics; every process adds a suffix of its own; "
+    "default: actor-<host>-<pid>",
 )
-@click.option("--keys", type=Path, help="client.json of r3l-buffer keygen, for encrypted services")
+@click.option(
+    "--keys", type=Path, help="client.json that r3l-buffer keygen wrote; for encrypted services"
+)
 def main(
     config_path: Path, buffer_endpoint: str, weights_endpoint: str, name: str, keys: Path | None
 ) -> None:
@@ -51,7 +55,9 @@ def main(
     name_starter()
     try:
         if len(name) > LONGEST_NAME:
-            raise UserError(f"--name {name:.20}…: {len(name)} characters; at most {LONGEST_NAME}")
+            raise UserError(
+                f"--name {name:.20}…: {len(name)} characters; at most {LONGEST_NAME} are allowed"
+            )
         config = configuration.load(config_path)
         asyncio.run(_run(config, buffer_endpoint, weights_endpoint, own_name(name), keys))
     except UserError as error:

@@ -153,7 +153,7 @@ class VLLMPolicy:
                 final = output
         except (EngineDeadError, EngineGenerateError, ValueError) as error:
             if self.dead:
-                raise EngineDead(f"the engine process is gone: {error!r}") from error
+                raise EngineDead(f"the engine process has ended: {error!r}") from error
             raise EngineFailed(
                 f"the engine failed on a request of {len(token_ids)} tokens: {error!r}",
                 cause="engine_request",
@@ -175,8 +175,8 @@ class VLLMPolicy:
                 yield
         except TimeoutError:
             raise EngineDead(
-                f"the engine hangs: no answer to {what} for {self.timeout_s:g} s; is "
-                "actor.engine_timeout_s shorter than a response takes?"
+                f"the engine hangs: no reply to {what} for {self.timeout_s:g} s; "
+                "raise actor.engine_timeout_s if responses take longer"
             ) from None
 
     def _params(self, params: SampleParams, budget: int) -> Any:

@@ -30,7 +30,7 @@ OWNED_ARGUMENTS = {
 
 
 def check_engine_arguments(config: ActorConfig) -> None:
-    """Raise UserError for an engine argument that is ours, and for one that vLLM does not know."""
+    """Raise UserError for an engine argument that the actor sets, and for one unknown to vLLM."""
     for name in config.engine:
         if name in OWNED_ARGUMENTS:
             instead = OWNED_ARGUMENTS[name]
@@ -40,8 +40,7 @@ def check_engine_arguments(config: ActorConfig) -> None:
         if known and name not in known:
             near = get_close_matches(name.replace("-", "_").lower(), known, n=1)
             hint = f"did you mean {near[0]}?" if near else "see vLLM's engine arguments"
-            raise UserError(f"actor.engine.{name}: vLLM knows no engine argument of that name; "
-                            f"{hint}")  # fmt: skip
+            raise UserError(f"actor.engine.{name}: not an engine argument of vLLM; {hint}")
 
 
 @cache

@@ -42,7 +42,9 @@ class ServedPolicy:
         try:
             base = httpx.URL(url.rstrip("/").removesuffix("/v1"))
         except httpx.InvalidURL as error:
-            raise UserError(f"--engine {url}: no URL ({error}); write http://host:port") from None
+            raise UserError(
+                f"--engine {url}: not a valid URL ({error}); write http://host:port"
+            ) from None
         if base.scheme not in ("http", "https") or not (base.port or 80) < 1 << 16:
             raise UserError(f"--engine {url}: must look like http://host:port, port up to 65535")
         client = httpx.AsyncClient(
@@ -58,13 +60,15 @@ class ServedPolicy:
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             await client.aclose()
             raise UserError(
-                f"--engine {url}: no vLLM server answers there ({type(error).__name__}: {error}); "
+                f"--engine {url}: no vLLM server replies there ({type(error).__name__}: {error}); "
                 "start one with: vllm serve MODEL_FOLDER"
             ) from None
         root = str(served.get("root") or name)
         if Path(root).name != folder.name:
             await client.aclose()
-            raise UserError(f"--engine {url}: serves {root}, not --model {folder}; name the same")
+            raise UserError(
+                f"--engine {url}: serves {root}, not --model {folder}; give the same model"
+            )
         return cls(client, name, chat, length)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
@@ -78,7 +82,9 @@ class ServedPolicy:
                 "/v1/completions", json=self._body(token_ids, params, room)
             )
         except httpx.HTTPError as error:
-            raise EngineDead(f"the engine at {self.client.base_url} is gone: {error!r}") from error
+            raise EngineDead(
+                f"the engine at {self.client.base_url} does not reply: {error!r}"
+            ) from error
         if answer.status_code != 200:
             raise EngineFailed(
                 f"the engine refused {len(token_ids)} tokens: {answer.status_code} "
@@ -92,8 +98,8 @@ class ServedPolicy:
             cut = choice["finish_reason"] == "length"
         except (ValueError, LookupError, TypeError) as error:
             raise EngineFailed(
-                f"the engine's answer holds no tokens ({error!r}); is it a vLLM that knows "
-                "return_token_ids?",
+                f"the engine's reply has no token ids ({error!r}); use a vLLM that supports "
+                "return_token_ids",
                 cause="engine_answer",
             ) from error
         reason: FinishReason = "stop"

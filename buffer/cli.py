@@ -37,18 +37,18 @@ def commands() -> None:
 
 
 @commands.command()
-@click.option("--config", "config_path", type=PATH, help="The run's config.yaml; default settings.")
-@click.option("--store", "folder", type=PATH, required=True, help="Folder.")
-@click.option("--bind", required=True, help="tcp://127.0.0.1:PORT; port 0 takes any free one.")
-@click.option("--keys", type=PATH, help="service.json of keygen.")
+@click.option("--config", "config_path", type=PATH, help="a run's config.yaml")
+@click.option("--store", "folder", type=PATH, required=True, help="folder of the store")
+@click.option("--bind", required=True, help="tcp://127.0.0.1:PORT; port 0: any free one")
+@click.option("--keys", type=PATH, help="service.json that keygen wrote")
 @click.option(
     "--connections",
     type=click.IntRange(1, 1 << 20),
     default=1024,
     show_default=True,
-    help="Most clients at a time.",
+    help="clients at the same time",
 )
-@click.argument("overrides", nargs=-1)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def serve(
     config_path: Path | None,
     folder: Path,
@@ -59,7 +59,7 @@ def serve(
 ) -> None:
     """Serve the store in a folder until SIGTERM or SIGINT.
 
-    OVERRIDES change the configuration: buffer.lease_s=60 learner.groups_per_step=8.
+    KEY=VALUE arguments are settings, such as buffer.lease_s=60 or learner.groups_per_step=8.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s buffer %(levelname)s %(message)s")
     config = configuration.load(config_path, overrides)

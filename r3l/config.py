@@ -375,7 +375,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"config {path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise UserError(f"config {path}: not UTF-8 text; is it a YAML file?") from None
+        raise UserError(f"config {path}: not UTF-8 text; give a YAML file") from None
     tree = yaml_text.parse(text, f"config {path}") or {}
     if not isinstance(tree, dict):
         raise UserError(f"config {path}: must be a mapping of sections at the top")

@@ -17,7 +17,7 @@ def user_path(name: str) -> Path:
         path = Path(name).expanduser()
         path.exists()  # a name too long raises
     except (OSError, RuntimeError) as error:
-        raise UserError(f"path {name!r:.100}: cannot be one ({error!s:.60})") from None
+        raise UserError(f"path {name!r:.100}: not a valid path ({error!s:.60})") from None
     return path
 
 
@@ -30,7 +30,7 @@ def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> No
             "builtin for the shipped tiny policy"
         )
     if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
-        raise UserError(f"{called}: no tokenizer in {folder}; save one beside the model")
+        raise UserError(f"{called}: no tokenizer in {folder}; save one next to the model")
     if weights:
         _check_weights(folder, called)
 
@@ -38,7 +38,7 @@ def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> No
 def _check_weights(folder: Path, called: str) -> None:
     files = sorted(folder.glob("*.safetensors"))
     if not files and not any(folder.glob("*.bin")):
-        raise UserError(f"{called}: no weights (*.safetensors) in {folder}; was all of it copied?")
+        raise UserError(f"{called}: no weights (*.safetensors) in {folder}; copy the whole folder")
     for file in files:
         try:
             with safe_open(file, framework="np"):

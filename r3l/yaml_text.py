@@ -18,7 +18,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
-            raise yaml.MarkedYAMLError(f"{twice} stands twice in one section", node.start_mark)
+            raise yaml.MarkedYAMLError(f"{twice} appears twice in one section", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -39,7 +39,7 @@ def parse(text: str, what: str) -> Any:
         return value
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # no such date, or too deep
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{what}: not YAML ({reason})") from None
+        raise UserError(f"{what}: not valid YAML ({reason})") from None
 
 
 def write(value: Any) -> str:

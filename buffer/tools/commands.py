@@ -23,7 +23,7 @@ from r3l.records import Group, Trajectory
 
 IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(
-    "--store", "folder", type=click.Path(path_type=Path), required=True, help="Folder."
+    "--store", "folder", type=click.Path(path_type=Path), required=True, help="folder of the store"
 )
 
 
@@ -37,11 +37,16 @@ def _reading(folder: Path) -> Iterator[Store]:
 
 
 @click.command()
-@click.option("--endpoint", help="A running service, tcp://HOST:PORT.")
-@click.option("--store", "folder", type=click.Path(path_type=Path), help="A store, read-only.")
-@click.option("--keys", type=click.Path(path_type=Path), help="client.json of keygen.")
+@click.option("--endpoint", help="address of a running service, tcp://HOST:PORT")
+@click.option(
+    "--store",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="folder of a store, which is only read",
+)
+@click.option("--keys", type=click.Path(path_type=Path), help="client.json that keygen wrote")
 def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
-    """Figures of a running service, or groups and losses of a store, as JSON."""
+    """Counters of a running service, or groups and losses of a store, as JSON."""
     if endpoint is not None:
         with BufferClient(endpoint, name="r3l-buffer stats", keys=keys) as client:
             click.echo(json.dumps(asdict(client.stats()), indent=2))
@@ -54,7 +59,7 @@ def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
 
 @click.command()
 @_store
-@click.option("--limit", default=50, show_default=True, help="Newest groups shown.")
+@click.option("--limit", default=50, show_default=True, help="newest groups to show")
 def ls(folder: Path, limit: int) -> None:
     """One line per group, the newest last."""
     _list(folder, lambda row: True, limit)
@@ -63,7 +68,7 @@ def ls(folder: Path, limit: int) -> None:
 @click.command(epilog=f"Names a filter may use: {', '.join(sorted(offline.ROW_NAMES))}.")
 @_store
 @click.argument("text")
-@click.option("--limit", default=50, show_default=True, help="Newest groups shown.")
+@click.option("--limit", default=50, show_default=True, help="newest groups to show")
 def query(folder: Path, text: str, limit: int) -> None:
     """Groups a filter accepts, such as "reward > 0.5 and env == 'workshop'".
 
@@ -102,8 +107,8 @@ def replay(folder: Path, step: int) -> None:
 @click.command()
 @_store
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--jsonl", "form", flag_value="jsonl", default=True, help="JSON lines (default).")
-@click.option("--parquet", "form", flag_value="parquet", help="Parquet; needs pyarrow.")
+@click.option("--jsonl", "form", flag_value="jsonl", default=True, help="JSON lines, the default")
+@click.option("--parquet", "form", flag_value="parquet", help="Parquet; needs pyarrow")
 def export(folder: Path, target: Path, form: str) -> None:
     """Write the whole store into an empty folder, as tables any tool can read."""
     with _reading(folder) as store:
@@ -111,7 +116,9 @@ def export(folder: Path, target: Path, form: str) -> None:
 
 
 @click.command("import")
-@click.option("--store", "folder", type=click.Path(path_type=Path), required=True, help="New.")
+@click.option(
+    "--store", "folder", type=click.Path(path_type=Path), required=True, help="new folder"
+)
 @click.argument("source", type=click.Path(path_type=Path))
 def import_(folder: Path, source: Path) -> None:
     """Make a store from the folder that `export` wrote."""
@@ -147,7 +154,7 @@ def verify(folder: Path) -> None:
 @_store
 @click.argument("target", type=click.Path(path_type=Path))
 def compact(folder: Path, target: Path) -> None:
-    """Write a compacted copy into an empty folder; works beside the running service."""
+    """Write a compacted copy into an empty folder; works next to the running service."""
     with _reading(folder) as store:
         store.copy(target)
     click.echo(str(target))

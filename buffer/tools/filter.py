@@ -33,7 +33,7 @@ def parse(text: str, names: frozenset[str]) -> Filter:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else "it is too deep"
-        raise UserError(f"query {text!r:.80}: does not parse ({why}); {EXAMPLE}") from None
+        raise UserError(f"query {text!r:.80}: cannot be parsed ({why}); {EXAMPLE}") from None
     _check(tree, names, text)
 
     def accepts(row: Row) -> bool:
@@ -42,7 +42,7 @@ def parse(text: str, names: frozenset[str]) -> Filter:
         except TypeError as error:
             raise UserError(f"query {text!r:.80}: {error}") from None
         except RecursionError:
-            raise UserError(f"query {text!r:.80}: is nested too deeply") from None
+            raise UserError(f"query {text!r:.80}: is nested too deeply; shorten it") from None
 
     return accepts
 
@@ -53,11 +53,14 @@ def _check(node: ast.expr, names: frozenset[str], text: str) -> None:
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name) and inner.id not in names:
             raise UserError(
-                f"query {text!r:.80}: no {inner.id!r}; there are {', '.join(sorted(names))}"
+                f"query {text!r:.80}: unknown name {inner.id!r}; "
+                f"choose from {', '.join(sorted(names))}"
             )
         operators = (ast.boolop, ast.cmpop, ast.Not, ast.USub, ast.Load)
         if isinstance(inner, ast.Is | ast.IsNot) or not isinstance(inner, known + operators):
-            raise UserError(f"query {text!r:.80}: {type(inner).__name__} is not understood")
+            raise UserError(
+                f"query {text!r:.80}: {type(inner).__name__} is not supported; {EXAMPLE}"
+            )
 
 
 def _value(node: ast.expr, row: Row) -> Any:

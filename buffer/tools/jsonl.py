@@ -37,7 +37,7 @@ def read(path: Path, kind: type[T]) -> Iterator[T]:
             try:
                 yield record_of(kind, json.loads(line))
             except (ValueError, TypeError, OverflowError) as error:
-                raise UserError(f"{path}, line {number}: no {kind.__name__} ({error})") from None
+                raise UserError(f"{path}, line {number}: not a {kind.__name__} ({error})") from None
 
 
 def plain(record: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Reading a store without its service: a snapshot, or read-only beside the service that owns it."""
+"""Reading a store without its service: a copy, or read-only next to the service that owns it."""
 
 from __future__ import annotations
 

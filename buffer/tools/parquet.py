@@ -46,7 +46,7 @@ def read(path: Path, kind: type[T]) -> Iterator[T]:
             for row in batch.to_pylist():
                 yield jsonl.record_of(kind, _plain(kind, row))
     except (pa.ArrowException, R3LError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: no table of {kind.__name__} ({error})") from None
+        raise UserError(f"{path}: not a table of {kind.__name__} ({error})") from None
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -54,7 +54,7 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError("Parquet needs pyarrow: pip install r3l[parquet]") from None
+        raise UserError("Parquet needs the package pyarrow; pip install 'r3l[parquet]'") from None
     return pyarrow, pyarrow.parquet
 
 

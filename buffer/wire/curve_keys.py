@@ -57,7 +57,7 @@ def generate(folder: Path) -> tuple[Path, Path]:
             folder.mkdir(parents=True)
             (folder / ".gitignore").write_text("*\n", encoding="utf-8")  # secrets, in any checkout
     except OSError as error:
-        raise UserError(f"keys {folder}: cannot be made a folder ({error.strerror})") from None
+        raise UserError(f"keys {folder}: cannot be created ({error.strerror})") from None
     paths = folder / _FILES[ServiceKeys], folder / _FILES[ClientKeys]
     for path in paths:  # both or none: keys of two generations know nothing of each other
         if path.exists():
@@ -76,12 +76,12 @@ def load(kind: type[K], path: Path | str) -> K:
         raise UserError(f"keys {path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"keys {path}: no {kind.__name__} in it ({error}); r3l-buffer keygen writes them to "
+            f"keys {path}: not a {kind.__name__} file ({error}); r3l-buffer keygen writes it as "
             f"{_FILES[kind]}"
         ) from None
     others: list[Any] = [*getattr(keys, "allowed", ()), getattr(keys, "service", keys.public)]
     if not all(_is_key(key) for key in [keys.public, keys.secret, *others]):
-        raise UserError(f"keys {path}: a key must have {_KEY_LENGTH} characters, of Z85's")
+        raise UserError(f"keys {path}: a key must be {_KEY_LENGTH} characters of Z85")
     return keys
 
 

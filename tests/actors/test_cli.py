@@ -43,7 +43,7 @@ def test_a_model_that_another_machine_has_and_this_one_lacks_is_named(tmp_path: 
     model = tmp_path / "model"
     shutil.copytree(builtin_policy(), model)
     (model / "model.safetensors").unlink()
-    assert "was all of it copied?" in refused(tmp_path, f"model={model}")
+    assert "copy the whole folder" in refused(tmp_path, f"model={model}")
 
 
 def test_an_engine_argument_of_ours_a_long_name_and_bad_endpoints_are_named(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def test_what_is_not_there_or_cannot_be_is_refused_in_one_line(tmp_path, capsys)
         (["replay", *at, "9" * 23], "is not in the ledger"),
         (["compact", *at, "."], "by its name"),
         (["compact", *at, str(file)], "is not empty; choose a new folder"),
-        (["keygen", str(file)], "cannot be made a folder (File exists)"),
-        (["keygen", str(file / "keys")], "cannot be made a folder (Not a directory)"),
+        (["keygen", str(file)], "cannot be created (File exists)"),
+        (["keygen", str(file / "keys")], "cannot be created (Not a directory)"),
     ):
         _refused(arguments, rule, capsys)
     store = Store(folder, map_gib=0.1)

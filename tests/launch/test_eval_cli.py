@@ -75,4 +75,4 @@ def test_a_model_trained_without_earlier_reasoning_is_evaluated_as_it_was_traine
     refused = CliRunner().invoke(main, arguments)
     assert refused.exit_code == 2 and "actor.earlier_reasoning=keep" in refused.output
     kept = CliRunner().invoke(main, [*arguments, "actor.earlier_reasoning=keep"])
-    assert "no vLLM server answers there" in kept.output
+    assert "no vLLM server replies there" in kept.output

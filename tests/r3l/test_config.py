@@ -96,12 +96,12 @@ def test_every_setting_is_described_and_no_section_can_be_changed():
         ("=3", "section.key=value"),
         ("seed.value=3", "seed"),
         ("buffer.max_staleness=0", ""),
-        ("learner.safety=[{", "'learner.safety=[{': not YAML"),
-        ("seed=@x", "not YAML"),
-        ("seed=!!python/object:os.system {}", "not YAML"),
-        ("learner.lr=2024-99-99", "not YAML (month must be"),
-        ("seed=" + "1" * 5000, "not YAML"),
-        ("seed=" + "[" * 3000, "not YAML"),
+        ("learner.safety=[{", "'learner.safety=[{': not valid YAML"),
+        ("seed=@x", "not valid YAML"),
+        ("seed=!!python/object:os.system {}", "not valid YAML"),
+        ("learner.lr=2024-99-99", "not valid YAML (month must be"),
+        ("seed=" + "1" * 5000, "not valid YAML"),
+        ("seed=" + "[" * 3000, "not valid YAML"),
         ("seed=4294967296", "seed"),  # NumPy's generators, and so vLLM, take 32 bits
         ("learner.lr=.inf", "learner.lr: Input should be a finite number"),
         ("learner.grad_clip=.inf", "learner.grad_clip"),
@@ -148,7 +148,7 @@ def test_an_invalid_configuration_file_is_named_with_its_fault(tmp_path):
     path = tmp_path / "run.yaml"
     assert f"config {path}: cannot be read" in error_of(path=path)
     path.write_text("a: [1")
-    assert "not YAML" in error_of(path=path)
+    assert "not valid YAML" in error_of(path=path)
     path.write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in error_of(path=path)
     path.write_text("learner: {deepspeed: &a {x: *a}}")

@@ -15,7 +15,9 @@ def test_a_number_may_have_an_exponent_without_a_point_and_a_text_that_looks_so_
 
 
 def test_a_repeated_key_is_refused_by_name():
-    with pytest.raises(UserError, match=r"^config run.yaml: not YAML \(learner stands twice"):
+    with pytest.raises(
+        UserError, match=r"^config run.yaml: not valid YAML \(learner appears twice"
+    ):
         parse("learner:\n  lr: 1\nseed: 1\nlearner:\n  steps: 2\n", "config run.yaml")
     assert parse("a: {x: 1}\nb: {x: 2}", "config") == {"a": {"x": 1}, "b": {"x": 2}}
 
@@ -25,6 +27,6 @@ def test_a_repeated_key_is_refused_by_name():
     ["a: [1", "!!python/object:os.system {}", "2024-99-99", "1" * 5000, "[" * 3000, "&a {x: *a}"],
 )
 def test_text_that_is_not_plain_yaml_is_refused_in_one_line(text):
-    with pytest.raises(UserError, match=r"^config: not YAML ") as caught:
+    with pytest.raises(UserError, match=r"^config: not valid YAML ") as caught:
         parse(text, "config")
     assert "\n" not in str(caught.value)
