@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.processes import Child
-from learner.run_files import EXIT_CODES, LAST_SIGN
+from learner.run_files import EXIT_CODES, LAST_HEARTBEAT
 from r3l.errors import RestartNeeded, TrainingStopped, UserError
 
 WINDOW_S = 3600.0
@@ -48,8 +48,8 @@ GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselv
 
 
 @dataclass
-class LastSign:
-    """The file that a learner writes in the run folder `run` at each sign of life.
+class LastHeartbeat:
+    """The file that a learner writes in the run folder `run` at every heartbeat.
 
     Its age is measured by this process's clock, since the file system may be another machine's.
     """
@@ -64,9 +64,9 @@ class LastSign:
         self._seen = time.monotonic()
 
     def overdue(self) -> bool:
-        """Whether the last sign is so old that the learner should have ended itself."""
+        """Whether the last heartbeat is so old that the learner should have ended itself."""
         try:
-            stamp = (self.run / LAST_SIGN).stat().st_mtime_ns
+            stamp = (self.run / LAST_HEARTBEAT).stat().st_mtime_ns
         except FileNotFoundError:
             stamp = 0
         if stamp != self._stamp:
@@ -75,6 +75,6 @@ class LastSign:
 
     @property
     def doing(self) -> str:
-        """What the learner was doing at its last sign of life."""
-        path = self.run / LAST_SIGN
+        """What the learner was doing at its last heartbeat."""
+        path = self.run / LAST_HEARTBEAT
         return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -16,7 +16,7 @@ from launch.plan import Plan
 from launch.process_commands import ProcessCommands
 from launch.processes import Child, Children
 from launch.progress import ProgressReader, eval_line, step_line
-from launch.restarts import FINAL, LastSign, Restarts
+from launch.restarts import FINAL, LastHeartbeat, Restarts
 from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS
 from learner.watchdog import note_hang
 
@@ -42,7 +42,7 @@ class Run:
             {"buffer": config.buffer.restarts, "learner": config.learner.restarts}
             | dict.fromkeys(actors, config.actor.restarts)
         )
-        self.last_sign = LastSign(plan.run, config.learner.hang_s)
+        self.last_heartbeat = LastHeartbeat(plan.run, config.learner.hang_s)
         self.killed: Child | None = None  # a learner that hung and was killed here
         self.evaluations: list[dict[str, float]] = []
         self.steps = 0
@@ -110,7 +110,7 @@ class Run:
         if name == "buffer":
             return self.children.start(name, self.commands.buffer())
         if name == "learner":
-            self.last_sign.renew()
+            self.last_heartbeat.renew()
             command = self.commands.learner() + (["--resume"] if resume else [])
             # Launchers have these arguments too, but not in one sequence.
             worker = ("-m", "learner.cli", "train", "--config", str(self.plan.run / "config.yaml"))
@@ -139,19 +139,22 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_hung_learner(self) -> None:
-        """Kill a learner without signs of life that cannot end itself, because it is stopped, waits
+        """Kill a learner without heartbeats that cannot end itself, because it is stopped, waits
         in the kernel, or hung before its watchdog started."""
         learner = self._learner()
-        if learner.exit_code is None and self.last_sign.overdue():
+        if learner.exit_code is None and self.last_heartbeat.overdue():
             learner.show_stacks()
             learner.kill()
             self.killed = learner
 
     def _count_hang(self, learner: Child) -> None:
-        doing, ended_by = self.last_sign.doing, "launcher" if learner is self.killed else "itself"
+        doing, ended_by = (
+            self.last_heartbeat.doing,
+            "launcher" if learner is self.killed else "itself",
+        )
         note_hang(self.plan.run, doing, ended_by)
         self.say(
-            f"learner hung: no sign of life for {self.last_sign.limit_s:g} s (learner.hang_s) "
+            f"learner hung: no heartbeat for {self.last_heartbeat.limit_s:g} s (learner.hang_s) "
             f"since it began {doing}; ended by {ended_by}, stacks in {learner.log}"
         )
 

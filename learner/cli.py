@@ -15,7 +15,7 @@ import click
 
 from envs.builtin.policy import model_path
 from learner.run_files import DONE_LINE, EXIT_CODES, READY_LINE
-from learner.warmup.warmup import warmup_command
+from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
@@ -37,7 +37,7 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands)
 def main() -> None:
-    """Train a policy: `train` inside a running job, `warmup` from demonstrations."""
+    """Train a policy: `train` as part of a job, `warmup` from demonstrations."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
@@ -47,10 +47,12 @@ main.add_command(warmup_command)
 @main.command()
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
 @click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
-@click.option("--weights", "weights_bind", required=True, help="where to offer weights, tcp://…")
-@click.option("--run", type=Path, required=True, help="run folder for figures and checkpoints")
-@click.option("--resume", is_flag=True, help="go on from the newest checkpoint")
-@click.option("--keys", type=Path, help="folder of r3l-buffer keygen, for actors elsewhere")
+@click.option(
+    "--weights", "weights_bind", required=True, help="address to publish weights on, tcp://…"
+)
+@click.option("--run", type=Path, required=True, help="run folder for metrics and checkpoints")
+@click.option("--resume", is_flag=True, help="continue from the newest checkpoint")
+@click.option("--keys", type=Path, help="folder of r3l-buffer keygen, for actors on other hosts")
 def train(
     config_path: Path,
     buffer_endpoint: str,
@@ -75,7 +77,7 @@ def run_training(
     resume: bool,
     keys: Path | None = None,
 ) -> None:
-    """One rank's part of a run, from start to the final model."""
+    """One rank's part in a run, from its start to the final model."""
     from learner import checkpoint
     from learner.checkpoint import State
     from learner.loop import Training
@@ -88,7 +90,7 @@ def run_training(
     algorithm = config.algorithm.build()
     leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
-        # Before the model is loaded, so that an address that cannot be had is told at once.
+        # Bound before the model is loaded, so that a bad address is an error at once.
         publisher = _publisher(config, weights_bind, keys, closing) if leading else None
         trainer = Trainer(
             start or begins.model,
@@ -116,8 +118,8 @@ def run_training(
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a run begins with: the model folder it was given, that model's fingerprint (`origin`),
-    its tokenizer, the learner's settings and the checkpoint to go on from, if any."""
+    """What a run begins with: the model folder, its fingerprint (`origin`) and tokenizer, the
+    learner's settings, and the checkpoint to continue from, if any."""
 
     model: Path
     origin: str
@@ -127,7 +129,7 @@ class Beginning:
 
 
 def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
-    """Check all that a run needs before a model is loaded. Raises UserError."""
+    """Check what a run needs before a model is loaded. Raises UserError."""
     from learner import checkpoint
     from learner.step import out_of_memory
     from learner.step.model import resolve_dtype
@@ -192,7 +194,7 @@ def _rank0(
 def _follower(config: RunConfig, trainer: Any) -> Any:
     from learner.ranks import Follower
 
-    _on_stop_signals(signal.SIG_IGN)  # rank 0 says when to stop
+    _on_stop_signals(signal.SIG_IGN)  # rank 0 ends the run
     return Follower(trainer, config.learner)
 
 

@@ -1,8 +1,8 @@
 """Evaluation during a run: held-out tasks, played by the run's own actors.
 
 The learner adds the tasks to the buffer under a tag; actors whose weights are new enough lease
-them before any training task; the results are read back when all have ended. Generation for
-training goes on meanwhile.
+them before any training task; the learner reads the results when all have ended. Generation for
+training continues during that time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from r3l.records import Task
 
 log = logging.getLogger(__name__)
 
-PART_BYTES = RECORD_LIMIT // 2  # of tasks in one message, which may hold a record's bytes
+PART_BYTES = RECORD_LIMIT // 2  # a message holds at most RECORD_LIMIT bytes
 POLL_S = 0.2
 QUIET_S = 60.0
-"""Without progress for so long, a waiting learner says who it waits for."""
+"""A learner that waits logs how long there was no progress, every so often."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of one evaluation: shares of `tasks` attempts; one without a trajectory failed."""
+    """Result of one evaluation: means over `tasks` attempts; one without a trajectory `failed`."""
 
     version: int
     success: float
@@ -46,7 +46,7 @@ class Evaluator:
         self.pending: dict[str, int] = {}
 
     def start(self, version: int) -> None:
-        """Ask for an evaluation of policy `version` (or newer, where actors moved on)."""
+        """Request an evaluation of policy `version`, or of a newer one if actors have moved on."""
         if self.tasks:
             tag = f"eval@{version}"
             for part in parts(self.tasks):
@@ -54,13 +54,13 @@ class Evaluator:
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int) -> None:
-        """Wait again for evaluations of versions up to `version` that an earlier learner asked
-        for and did not report."""
+        """Wait again for evaluations of versions up to `version` that an earlier learner requested
+        and did not report."""
         for tag in self.client.stats().eval_progress if self.tasks else ():
-            name, _, asked = tag.partition("@")
-            unreported = name == "eval" and asked.isdigit() and int(asked) not in reported
-            if unreported and int(asked) <= version:
-                self.pending[tag] = int(asked)
+            name, _, number = tag.partition("@")
+            unreported = name == "eval" and number.isdigit() and int(number) not in reported
+            if unreported and int(number) <= version:
+                self.pending[tag] = int(number)
 
     def collect(self) -> list[Evaluation]:
         """Evaluations that ended since the last call."""
@@ -71,8 +71,8 @@ class Evaluator:
         return [self._read(tag, self.pending.pop(tag)) for tag in ended]
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
-        """Block until nothing is pending or `stopped()`. Waits for the actors to play the tasks;
-        calls `waiting` at every look, and says so when nothing moves for a minute."""
+        """Block until nothing is pending or `stopped()`. Waits for actors to play the tasks; calls
+        `waiting` at every poll, and logs if there was no progress for QUIET_S."""
         ended, moved, before = [], time.monotonic(), -1
         while self.pending and not stopped():
             ended += self.collect()
@@ -109,7 +109,7 @@ class Evaluator:
 
 
 def parts(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Tasks in as few messages as the service takes them in, of PART_BYTES or a single task."""
+    """The tasks in parts of at most PART_BYTES, each one message to the buffer."""
     part: list[Task] = []
     size = 0
     for task in tasks:

@@ -6,8 +6,8 @@
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
 `rank` draws, finishes, skips and evaluates. On rank 0 it is a learner.rank0.Rank0, which talks to
-the buffer, the actors and TensorBoard; on the others a learner.ranks.Follower, which receives the
-same batch and takes part in the collectives.
+the buffer, the actors and TensorBoard. On every other rank it is a learner.ranks.Follower, which
+receives the same batch and takes part in the collectives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from learner.ranks import Follower
 from learner.step.batch import check_tokens, rows_of
 from learner.step.out_of_memory import keep_budget
 from learner.step.trainer import StepResult, Trainer
-from learner.watchdog import sign
+from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig
 from r3l.errors import TrainingStopped
@@ -36,7 +36,7 @@ from r3l.errors import TrainingStopped
 class Training:
     """One rank's part in a run.
 
-    `state` is what the run starts from; `saved` the version of the newest checkpoint.
+    The run starts from `state`; `saved` is the version of the newest checkpoint.
     """
 
     trainer: Trainer
@@ -51,9 +51,9 @@ class Training:
     def execute(self) -> int:
         """Train to `config.learner.steps`; returns the version reached.
 
-        Waits in `draw` for actors to complete groups. Ends early when rank 0 was asked to stop; a
-        checkpoint and the model are written in any case. Raises TrainingStopped after too many
-        skipped steps in a row, or if a safety rule said so.
+        Waits in `draw` for actors to complete groups. Ends early if rank 0 is stopped; it writes a
+        checkpoint and the model in any case. Raises TrainingStopped after too many skipped steps
+        in a row, or if a safety rule stopped the run.
         """
         version, skipped = self.state.version, list[Draw]()
         self._begin(version)
@@ -74,7 +74,7 @@ class Training:
         return version
 
     def _begin(self, version: int) -> None:
-        sign("to begin")
+        heartbeat("to begin")
         if version == 0:
             self._keep_candidate(0)
         else:
@@ -83,7 +83,7 @@ class Training:
 
     def _train_on(self, draw: Draw) -> StepResult:
         """One optimizer step."""
-        sign(f"step {draw.version + 1}")
+        heartbeat(f"step {draw.version + 1}")
         check_tokens(draw.groups, self.trainer.vocabulary)
         began = time.monotonic()
         rows = rows_of(draw.groups, self.algorithm, draw.weights)
@@ -95,7 +95,7 @@ class Training:
         return result
 
     def _evaluate_and_save(self, version: int) -> None:
-        """The evaluation and the checkpoint of a version that is due for them."""
+        """Start an evaluation and save a checkpoint of this version, if they are due."""
         every, last = self.config.eval.every, self.config.learner.steps
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
@@ -105,18 +105,19 @@ class Training:
 
     def _check_skipped(self, version: int, skipped: list[Draw]) -> None:
         """End the run after too many skipped steps in a row, naming their groups."""
-        if len(skipped) < self.config.learner.bad_steps_in_a_row:
+        limit = self.config.learner.bad_steps_in_a_row
+        if len(skipped) < limit:
             return
         self._save(version)
         names = "; ".join(" ".join(group.group_id for group in draw.groups) for draw in skipped)
         raise TrainingStopped(
-            f"{len(skipped)} steps in a row had a loss or gradient that is not finite; the groups, "
-            f"step by step: {names} (see {SKIPPED})",
+            f"{limit} steps in a row (learner.bad_steps_in_a_row) had a loss or gradient that is "
+            f"not finite; inspect their groups, also listed in {SKIPPED}: {names}",
             cause="not_finite",
         )
 
     def _end(self, version: int) -> None:
-        """The last checkpoint and the final model, then its evaluation."""
+        """Save the last checkpoint and the final model, then evaluate it."""
         self._save(version)
         checkpoint.save_model(self.trainer, self.run / "model", self.tokenizer)
         if version == self.config.learner.steps:
@@ -124,14 +125,14 @@ class Training:
         self.rank.end(version)
 
     def _save(self, version: int) -> None:
-        """A checkpoint of `version`, unless it is there."""
+        """Save a checkpoint of `version`, unless there is one."""
         if version != self.saved:
             state, keep = self.rank.state(version), self.config.learner.keep_checkpoints
             checkpoint.save(self.trainer, self.run / "checkpoints", state, self.tokenizer, keep)
             self.saved = version
 
     def _keep_candidate(self, version: int) -> None:
-        """The weights of an evaluation, until it is known whether they are the best."""
+        """Save the weights of an evaluation, until it is known whether they are the best."""
         if self.config.learner.keep_best and self.config.eval.tasks:
             folder = candidate_folder(self.run, version)
             checkpoint.save_model(self.trainer, folder, self.tokenizer)

@@ -1,8 +1,8 @@
-"""What only rank 0 of the learner does: draws, commits, publishes, evaluates, reports.
+"""Rank 0 of the learner: draws, commits, publishes, evaluates, reports.
 
 buffer ── draw ─► (train) ─► commit ─► publish weights ─► metrics, safety rules, evaluations
    ▲                └─ not finite ─► discard, skipped.jsonl
-   └── its restart starts here: release what was drawn, take up open evaluations
+   └── start and restart: release open draws, resume open evaluations
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from learner.metrics.reporter import Reporter
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
-from learner.watchdog import count_hangs, sign
+from learner.watchdog import count_hangs, heartbeat
 from r3l.config import RunConfig
 from r3l.errors import NotFound, TrainingStopped
 from r3l.records import Task
@@ -47,8 +47,8 @@ SKIPPED = "skipped.jsonl"
 class Rank0:
     """Consumes groups from the buffer, produces commits, weights, metrics and evaluations.
 
-    The other ranks have learner.ranks.Follower instead, with the same methods. `stop` ends the
-    run at the next draw; `stop_cause` is set if a safety rule did.
+    The other ranks have a learner.ranks.Follower with the same methods. `stop_cause` is set if a
+    safety rule stopped the run.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Rank0:
     # ── start and end ───────────────────────────────────────────────────────────────────
 
     def begin(self, state: State) -> None:
-        """Bring the buffer to the learner's version and offer the first weights; at version 0,
-        evaluate before any training."""
+        """Set the buffer to the learner's version and publish the first weights; at version 0,
+        evaluate before any training. Waits for that evaluation."""
         version, self.drawn = state.version, state
         self._check_ledger(state)
         rewound = self.client.set_version(version)
         released = self.client.release_draws("learner")
         if rewound or released:
-            log.info("from version %d on: %d groups again", version, rewound + released)
+            log.info("at version %d: %d groups may be drawn again", version, rewound + released)
         if state.max_staleness >= 0:
             self.max_staleness = min(self.max_staleness, state.max_staleness)
         self.client.limit_staleness(self.max_staleness)
@@ -104,7 +104,7 @@ class Rank0:
         meet(self.trainer)
 
     def _check_ledger(self, state: State) -> None:
-        """Say so where the buffer is not the one the checkpoint was trained from."""
+        """Warn if the checkpoint was not trained from this buffer."""
         if not state.groups:
             return
         try:
@@ -113,7 +113,8 @@ class Rank0:
             trained = set()
         if trained != set(state.groups):
             log.warning(
-                "the buffer does not know step %d as the checkpoint does: another store?",
+                "step %d has other groups in the buffer's ledger than in the checkpoint; is this "
+                "the store of the run?",
                 state.version,
             )
 
@@ -131,7 +132,7 @@ class Rank0:
             raise TrainingStopped(f"safety: {self.stop_cause}", cause="safety")
 
     def state(self, version: int) -> State:
-        """What a checkpoint at `version` has to remember."""
+        """The state of the run for a checkpoint at `version`."""
         return State(
             version,
             self.drawn.draw_id,
@@ -143,11 +144,11 @@ class Rank0:
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def draw(self, version: int) -> Draw | None:
-        """Wait for a full batch of fresh groups and share it with the other ranks; None when
-        asked to stop.
+        """Wait for a full batch of fresh groups and share it with the other ranks; None if the
+        run is to stop.
 
-        Waits for actors to complete groups; tells the other ranks so every DRAW_WAIT_S, and
-        people every WARN_AFTER_S.
+        Waits for actors to complete groups; sends the other ranks a word every DRAW_WAIT_S, and
+        logs what is missing every WARN_AFTER_S.
         """
         began = time.monotonic()
         draw = self._wait_for_batch(version, began)
@@ -165,17 +166,16 @@ class Rank0:
             still_waiting(self.trainer)
             if (now := time.monotonic()) - warned > WARN_AFTER_S:
                 warned = now
-                log.warning("learner waits %.0f s for a batch: %s", now - began, *reason)
+                log.warning("learner has waited %.0f s for a batch: %s", now - began, *reason)
         return None
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Commit a trained batch, publish the weights, report.
 
-        Raises DrawExpired if the step took so long that the batch was drawn again by others:
-        these weights are in no ledger then, and the learner has to start again from its
-        checkpoint.
+        Raises DrawExpired if the draw expired during the step: the ledger does not have the step
+        then, and the learner has to restart from its checkpoint.
         """
-        sign(f"commit and broadcast of version {version}")
+        heartbeat(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version)
         groups = tuple(group.group_id for group in draw.groups)
         self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)
@@ -194,7 +194,7 @@ class Rank0:
         self._report_evaluations(self.evaluator.collect())
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Give up a batch whose loss or gradient is not finite; its groups are not drawn again.
+        """Discard a batch whose loss or gradient is not finite; its groups are not drawn again.
 
         They are listed in `skipped.jsonl` of the run.
         """
@@ -236,12 +236,12 @@ class Rank0:
         return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})
 
     def _service_metrics(self, version: int) -> dict[str, float]:
-        """What the buffer says of itself and of the actors."""
+        """Metrics that the buffer holds: its own and those the actors reported to it."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
         (then, before), now = self.generated, time.monotonic()
         self.generated = now, actors.get("actor/generated_tokens", 0.0)
-        # The sum falls if the buffer was restarted and has not heard every actor again.
+        # The sum is smaller after a restart of the buffer, until every actor has reported again.
         sampled = max(self.generated[1] - before, 0.0)
         rate = {"actor/tokens_per_s": sampled / max(now - then, 1e-6)}
         return buffer_metrics(stats) | actors | rate
@@ -258,12 +258,12 @@ class Rank0:
                 self.stopped, self.stop_cause = True, alarm.message
 
     def _least_staleness(self) -> int:
-        """Below it groups would be stale before the weights they need are published."""
+        """With a lower limit groups would expire before newer weights are published."""
         return self.config.learner.sync_every - 1
 
     def publish(self, version: int) -> dict[str, float]:
-        """Offer the trainer's weights to the actors, in the number format of their engines.
-        Returns metrics."""
+        """Publish the trainer's weights in the number format of the actors' engines; returns
+        metrics."""
         name, began = self.config.actor.dtype, time.monotonic()
         dtype = None if name == "auto" else getattr(torch, name)
         with self.trainer.full_weights() as weights:
@@ -275,7 +275,7 @@ class Rank0:
     # ── evaluations ─────────────────────────────────────────────────────────────────────
 
     def evaluate(self, version: int) -> None:
-        """Start an evaluation that has not been reported yet."""
+        """Start an evaluation, unless its result was reported already."""
         if version not in self.reporter.evaluated:
             self.evaluator.start(version)
 
@@ -285,6 +285,6 @@ class Rank0:
 
     def _report_evaluations(self, ended: Iterable[Evaluation]) -> None:
         for evaluation in ended:
-            # Reported last: a learner killed before that reads the evaluation again.
+            # Reported last: a learner that is killed earlier reads the evaluation again.
             keep_if_best(self.run, evaluation)
             self.reporter.evaluation(evaluation)

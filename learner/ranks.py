@@ -1,12 +1,12 @@
-"""Rank 0 shares what it drew with the other ranks: the records as they arrived, as byte tensors.
+"""Followers, and how rank 0 shares a draw with them: the buffer's records, as byte tensors.
 
     rank 0      draw … nothing ── draw … nothing ── draw … batch ─┬─► head, weights, records
                          │ WAIT            │ WAIT           GO_ON │
     followers   meet ────┴─────────────────┴──────────────────────┘
 
-However long rank 0 waits for actors, no rank waits for another longer than a moment: rank 0 says
-that it still waits. So each rank's watchdog notices that it, or one that it waits for, hangs.
-torch's own object broadcast pickles; this one does not.
+While rank 0 waits for actors it says so every few seconds, so no rank waits long for a word from
+another. Each rank's watchdog can then tell that this rank, or one that it waits for, hangs. torch's
+own broadcast of objects pickles them; this one does not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from buffer import Draw
 from learner.checkpoint import State
 from learner.step.trainer import StepResult, Trainer
-from learner.watchdog import sign
+from learner.watchdog import heartbeat
 from r3l.codec import decode
 from r3l.config import LearnerConfig
 from r3l.errors import RankLost
@@ -33,8 +33,8 @@ WARN_AFTER_S = 30.0
 
 
 class Follower:
-    """Every rank but 0: takes part in the collectives that rank 0 leads (learner.rank0.Rank0,
-    with the same methods)."""
+    """A rank other than 0: takes part in the collectives that rank 0 leads. It has the methods of
+    learner.rank0.Rank0."""
 
     def __init__(self, trainer: Trainer, config: LearnerConfig) -> None:
         self.trainer, self.config = trainer, config
@@ -74,17 +74,17 @@ class Follower:
 
 
 def still_waiting(trainer: Trainer) -> None:
-    """Rank 0 waits for somebody else: tell the ranks that are in `meet`. To be called every few
-    seconds; raises RankLost if one of them does not receive it in time."""
-    sign("waiting for actors")
+    """Rank 0 waits for actors: say so to the ranks that are in `meet`. Call it every few seconds.
+    Raises RankLost if a rank does not receive it in time."""
+    heartbeat("waiting for actors")
     if trainer.world > 1:
         _word(trainer, WAIT)
 
 
 def meet(trainer: Trainer) -> None:
-    """Every rank goes on together; until rank 0 comes the others hear `still_waiting`.
+    """Wait until every rank is here. Before rank 0 is, the others receive `still_waiting`.
 
-    Raises RankLost if a rank is silent for as long as torch's collectives wait.
+    Raises RankLost if a rank is silent until torch's collectives time out.
     """
     if trainer.world == 1:
         return
@@ -93,12 +93,12 @@ def meet(trainer: Trainer) -> None:
         return
     began, said = time.monotonic(), WARN_AFTER_S
     while _word(trainer, NOTHING) == WAIT:
-        sign("waiting for rank 0, which waits for actors")
+        heartbeat("waiting for rank 0, which waits for actors")
         waited = time.monotonic() - began
         if waited > said:
             said = 2 * waited
             log.info(
-                "rank %d waits %.0f s for rank 0, which waits for actors and says so",
+                "rank %d has waited %.0f s for rank 0, which is waiting for actors",
                 trainer.rank,
                 waited,
             )
@@ -134,8 +134,8 @@ def receive_draw(trainer: Trainer) -> Draw | None:
 
 
 def _word(trainer: Trainer, word: int) -> int:
-    """Rank 0's word on every rank: a sum to which the others add NOTHING. The sender of a
-    broadcast need not wait for those who receive it, and would not notice that one hangs."""
+    """Rank 0's word on every rank: a sum to which the others add NOTHING. (The sender of a
+    broadcast does not wait for its receivers, so it would not notice one that hangs.)"""
     words = torch.tensor([word], dtype=torch.int64, device=trainer.device)
     try:
         torch.distributed.all_reduce(words)

@@ -16,7 +16,7 @@
     ├── WeightsError         weights that did not arrive whole
     │   └── PublisherUnavailable
     ├── RankLost             another rank of the learner is not heard of
-    ├── LearnerHung          the learner gave no sign of life for too long, and ended itself
+    ├── LearnerHung          the learner sent no heartbeat for too long, and ended itself
     ├── TrainingStopped      the learner gave up, and would again: it is not restarted
     └── RestartNeeded        the learner can only go on in new processes
 

@@ -20,14 +20,13 @@ REMEMBERED = 1000
 
 
 def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> Metrics:
-    """`group/`: rewards, success by role, what reflections led to, pivots, contrast, tokens.
+    """`group/`: rewards, success by role, results of reflections, pivots, contrast, tokens.
 
-    `trigger_rate`: share of the reflections that called for a retry, also if it failed;
-    `requires_success`: what a correction is verified by (r3l.rollout.group.verified).
+    `requires_success`: how a correction is verified (r3l.rollout.group.verified).
     """
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
-    asked = [r for g in groups for r in g.results if r.reflection is not None]
+    reflected = [r for g in groups for r in g.results if r.reflection is not None]
     pairs = [pair for g in groups for pair in _corrections(g)]
     rewards = [g.rewards for g in groups]
     metrics = {
@@ -36,8 +35,8 @@ def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> 
         "group/reward_std": mean(r.std() for r in rewards),
         "group/success_base": mean(t.reward >= SUCCESS for t in bases),
         "group/success_retry": mean(t.reward >= SUCCESS for t in distilled),
-        "group/trigger_rate": mean(r.status != "not_triggered" for r in asked),
-        "group/reflection_valid": mean(not r.reflection.cause for r in asked if r.reflection),
+        "group/trigger_rate": mean(r.status != "not_triggered" for r in reflected),
+        "group/reflection_valid": mean(not r.reflection.cause for r in reflected if r.reflection),
         "group/improvement_rate": mean(b.reward < d.reward for b, d in pairs),
         "group/verified_rate": mean(
             verified(b, d, requires_success=requires_success) for b, d in pairs
@@ -48,21 +47,19 @@ def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> 
         "group/steps_mean": mean(t.num_steps for t in bases),
         "group/generated_tokens": float(sum(g.generated_tokens for g in groups)),
         "group/response_tokens": mean(t.generated_tokens / t.num_steps for t in bases),
-        "group/aux_samples": float(sum(len(r.aux) for r in asked)),
+        "group/aux_samples": float(sum(len(r.aux) for r in reflected)),
     }
-    causes = [r.reflection.cause for r in asked if r.reflection and r.reflection.cause]
-    for cause in set(causes):
-        metrics[f"group/reflection_{cause}"] = causes.count(cause) / len(asked)
-    failures = [r.cause for g in groups for r in g.results if r.status == "failed"]
-    for cause in set(failures):
-        metrics[f"group/failed_{cause}"] = float(failures.count(cause))
+    unread = Counter(r.reflection.cause for r in reflected if r.reflection and r.reflection.cause)
+    failures = Counter(r.cause for g in groups for r in g.results if r.status == "failed")
     faults = Counter(fault for t in bases + distilled for fault in t.faults)
-    metrics |= {f"group/fault_{name}": float(count) for name, count in faults.items()}
+    metrics |= {f"group/reflection_{cause}": n / len(reflected) for cause, n in unread.items()}
+    metrics |= {f"group/failed_{cause}": float(n) for cause, n in failures.items()}
+    metrics |= {f"group/fault_{name}": float(n) for name, n in faults.items()}
     return finite(metrics)
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
-    """`staleness/`: age in optimizer steps at the draw, and where the seconds went."""
+    """`staleness/`: age in versions at the draw at `version`, and seconds of each phase."""
     ages = [version - g.oldest_version for g in groups]
     trajectories = [t for g in groups for t in g.trajectories]
     retries = [t for t in trajectories if t.role == "distilled"]
@@ -96,8 +93,8 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Versions for which two actors held different weights; `seen` (version -> hash) is updated
-    and keeps the newest REMEMBERED versions."""
+    """A line for every group whose weights differ from another actor's of the same version. `seen`
+    (version -> hash) is updated and keeps the newest REMEMBERED versions."""
     alarms = []
     for group in groups:
         for version, fingerprint in group.fingerprints.items():
@@ -110,7 +107,7 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
 
 
 def unstamped(groups: Iterable[Group]) -> int:
-    """Attempts of which nobody said what weights sampled them, so that none can be compared."""
+    """Trajectories without the hash of the weights that sampled them; these cannot be compared."""
     return sum(
         int(attempt.step_versions.max()) not in group.fingerprints
         for group in groups

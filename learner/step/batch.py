@@ -43,10 +43,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The forest of a micro-batch (learner.step.prefix_forest) and where its rows run through it,
-    int64.
+    """The forest of a micro-batch (learner.step.prefix_forest) and the paths of its rows, int64.
 
-    `paths_BT[b, t]` is the node of token t of row b (0 where padded), `homes_N[n]` a place
+    `paths_BT[b, t]` is the node of token t of row b (0 in the padding), `homes_N[n]` one index
     b·T + t with `paths_BT[b, t] == n`.
     """
 
@@ -61,7 +60,7 @@ class Nodes:
 @dataclass(frozen=True)
 class MicroBatch:
     """Tensors of B rows padded on the right to T tokens, on one device; `old_logprobs_BT` is 0
-    where masked out. `input_tokens` counts the rows' tokens, without padding."""
+    at masked-out tokens. `input_tokens` counts the rows' tokens, without padding."""
 
     nodes: Nodes
     mask_BT: Tensor
@@ -155,10 +154,10 @@ def check_tokens(groups: Iterable[Group], vocabulary: int) -> None:
 def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
-    """Cut rows into micro-batches of at most `token_budget` computed tokens (a longer row stands
-    alone) and spread them over ranks: result[rank][i], the same number on every rank, largest
-    first. A rank may hold an empty micro-batch. With `shared` prefixes computed tokens are the
-    nodes of a forest, otherwise padded positions."""
+    """Cut rows into micro-batches of at most `token_budget` computed tokens (a longer row is one
+    by itself) and spread them over ranks: result[rank][i], the same number on every rank, largest
+    first. A rank may have an empty micro-batch. Computed tokens are the nodes of a forest if
+    prefixes are `shared`, padded positions otherwise."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)

@@ -1,8 +1,8 @@
-"""From the learner's settings to DeepSpeed's configuration and the learning rate of each step.
+"""DeepSpeed's configuration and the learning rate of each step, from the learner's settings.
 
-    ours (from r3l.config)  <-  the user's DeepSpeed configuration, where the two do not disagree
+    ours (from r3l.config)  <-  the user's DeepSpeed configuration, unless the two contradict
 
-Importing this module imports neither torch nor deepspeed, so that a launcher can check first.
+Importing this module imports neither torch nor deepspeed, so that a launcher can check settings.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ OWNED = {
     "elasticity": "--learner of r3l-launch",
     "autotuning": "--learner of r3l-launch",
 }
-"""DeepSpeed keys the learner sets itself, and by which settings."""
+"""DeepSpeed keys that the learner sets itself, and the settings they come from."""
 FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.params.eps"}
-"""Keys below owned ones that change no result of ours."""
+"""Keys below owned ones that the user may set: they change no result."""
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
     """The DeepSpeed configuration: ours, with the user's keys merged in.
 
-    Raises UserError that names every user key in conflict with the learner's settings.
+    Raises UserError, naming every user key that contradicts the learner's settings.
     """
     ours = _ours(config, bf16=bf16, gpu=gpu)
     theirs = _without_auto(user_config(config.deepspeed))
@@ -50,18 +50,19 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
     merged = _merge(ours, theirs)
     params = merged["optimizer"]["params"]
     if not params["torch_adam"]:
-        params.pop("fused", None)  # a word of PyTorch's AdamW that DeepSpeed's does not know
+        params.pop("fused", None)  # an argument of PyTorch's AdamW, unknown to DeepSpeed's
     return merged
 
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
-    """The ZeRO stage in use. DeepSpeed's bfloat16 optimizer of stage 0 does not learn as those of
-    the other stages do (its first step lowers the loss by a fifth less), so stage 1 stands in."""
+    """The ZeRO stage in use. DeepSpeed's bfloat16 optimizer of stage 0 learns differently from
+    those of the other stages (its first step lowers the loss by a fifth less), so stage 1 replaces
+    it."""
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
 
 
 def user_config(given: dict[str, Any] | str) -> dict[str, Any]:
-    """The user's DeepSpeed configuration, read from its JSON file where a path is given."""
+    """The user's DeepSpeed configuration, read from its JSON file if `given` is a path."""
     if not isinstance(given, str):
         return given
     path = Path(given).expanduser()
@@ -70,7 +71,7 @@ def user_config(given: dict[str, Any] | str) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"learner.deepspeed {path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UserError(f"learner.deepspeed {path}: not JSON ({error})") from None
+        raise UserError(f"learner.deepspeed {path}: not valid JSON ({error})") from None
     if not isinstance(tree, dict):
         raise UserError(f"learner.deepspeed {path}: must be a JSON object of DeepSpeed settings")
     return tree
@@ -113,7 +114,7 @@ def _ours(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
                 "betas": list(config.betas),
                 "weight_decay": config.weight_decay,
                 "torch_adam": True,
-                # One pass over memory: on a CPU a third of the time of the loop over tensors.
+                # One pass over memory: on a CPU it takes a third of the time.
                 "fused": True,
             },
         },
@@ -121,24 +122,26 @@ def _ours(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
         "zero_optimization": zero,
         "steps_per_print": 1 << 30,
     }
-    if bf16:  # many micro-batches are added up; in bfloat16 the last ones would be lost
+    if bf16:  # a bfloat16 sum of many micro-batches would lose the last ones
         ours["data_types"] = {"grad_accum_dtype": "fp32"}
     return ours
 
 
 def _without_auto(tree: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what the user left to the trainer ("auto", as in Hugging Face's files)."""
+    """The tree without values of "auto", which Hugging Face's files leave to the trainer."""
     kept = {k: v for k, v in tree.items() if v != "auto"}
     return {k: _without_auto(v) if isinstance(v, dict) else v for k, v in kept.items()}
 
 
 def _clashes(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    """What the user sets under owned keys to another value than ours."""
+    """The user's owned keys whose values differ from ours."""
     known, found = _leaves(ours), []
     for path, value in _leaves(theirs).items():
         owner = next((o for o in OWNED if path == o or path.startswith(f"{o}.")), None)
         off = value is False and path.endswith(".enabled") and not known.get(path)
-        adam = path == "optimizer.type" and value == "Adam"  # DeepSpeed's decays weights as AdamW
+        adam = (
+            path == "optimizer.type" and value == "Adam"
+        )  # DeepSpeed's Adam decays weights as AdamW does
         same = adam or (path in known and known[path] == value)
         if owner is not None and path not in FREE and not same and not off:
             found.append(f"{path}={json.dumps(value)} (use learner settings {OWNED[owner]})")

@@ -1,10 +1,10 @@
-"""The policy as the learner sees it: log-probabilities and entropies where they are asked for.
+"""The policy model of the learner: log-probabilities and entropies of selected tokens.
 
     tree:  nodes ─► layers, each node once ─► hidden ─┐        (attention: learner.step.attention)
     rows:  padded rows ─► layers ─► hidden of nodes ──┴─► selected nodes ─► head ─► rows
 
 The vocabulary projection, by far the widest layer, runs only at selected positions and in
-chunks, so its memory depends neither on sequence length times vocabulary nor on padding.
+chunks, so its memory does not grow with padding or with sequence length times vocabulary.
 
 Axes: B rows, T positions, N nodes, K selected nodes, V vocabulary.
 """
@@ -40,7 +40,7 @@ class PolicyModule(nn.Module):
         self.lm, self.pack = lm, pack
         attention.install(lm, pack)
         self.head = lm.get_output_embeddings()
-        # One call of the head per forward pass, whatever the number of chunks: ZeRO 3 gathers a
+        # The head is called once per forward pass, for any number of chunks: ZeRO 3 gathers a
         # module's weights when it is called, and all ranks must call the same modules.
         self.head.forward = partial(score, self.head)
 
@@ -48,11 +48,11 @@ class PolicyModule(nn.Module):
         """(logprobs_BT, entropy_BT) in nats, float32; 0 where `select_BT` is False.
 
         Position t holds log π(token t | tokens before t); position 0 is never selected.
-        Entropies carry no gradient. What several rows select in one node is computed once, and
-        its gradient is the sum of theirs.
+        Entropies carry no gradient. A node that several rows select is computed once, and its
+        gradient is the sum of theirs.
         """
         chosen_K, place = nodes.paths_BT[select_BT].unique(return_inverse=True)
-        # One position more than asked for, so that the head has work on every rank.
+        # One position more than selected, so that the head has work on every rank.
         chosen_K = nn.functional.pad(chosen_K, (1, 0))
         hidden_KD = self._hidden(nodes, nodes.parents_N[chosen_K])
         logprobs_K, entropy_K = self.head(hidden_KD, nodes.token_ids_N[chosen_K])
@@ -62,10 +62,10 @@ class PolicyModule(nn.Module):
         return logprobs_BT, entropy_BT
 
     def _hidden(self, nodes: Nodes, wanted_K: Tensor) -> Tensor:
-        """Hidden states [K, D] behind the last layer at the wanted nodes."""
+        """Hidden states [K, D] of the last layer at the wanted nodes."""
         decoder = self.lm.get_decoder()
         if self.pack == "rows":
-            # Right padding needs no mask: in a causal model nothing before it sees it.
+            # Right padding needs no mask: in a causal model no earlier position attends to it.
             ids_BT = nodes.token_ids_N[nodes.paths_BT]
             hidden_BTD = decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
             return hidden_BTD.flatten(0, 1)[nodes.homes_N[wanted_K]]
@@ -80,8 +80,8 @@ class PolicyModule(nn.Module):
 
 def score(head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
     """(log-probability of each target, entropy of each distribution), float32 [N], computed
-    CHUNK positions at a time. The backward pass computes each chunk's logits again, but for the
-    last one's, with which it begins: keeping them costs no more memory than that."""
+    CHUNK positions at a time. The backward pass recomputes the logits of every chunk but the last:
+    it begins with that one, so keeping its logits needs no more memory than recomputing them."""
     hidden, targets = hidden_ND.split(CHUNK), targets_N.split(CHUNK)
     parts = [
         checkpoint(_score_chunk, head.weight, head.bias, *chunk, use_reentrant=False)
@@ -110,8 +110,8 @@ def load_model(
 ) -> PolicyModule:
     """Load a causal language model folder for training; `pack` as in `learner.pack`.
 
-    `implementation`: of attention, as in `learner.step.attention`; only padded rows run on a chosen
-    one. `gradient_checkpointing`: keep only the inputs of each layer for the backward pass.
+    `implementation`: of attention, as in `learner.attention`; a chosen one runs on padded rows
+    only. `gradient_checkpointing`: keep only the inputs of each layer for the backward pass.
     Raises UserError.
     """
     from transformers import AutoModelForCausalLM
@@ -123,7 +123,7 @@ def load_model(
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"model {folder}: cannot be loaded as a language model ({reason})"
+            f"model {folder}: cannot be loaded as a causal language model ({reason})"
         ) from None
     # Dropout would make the learner's log-probabilities disagree with the engine's.
     for module in lm.modules():
@@ -133,7 +133,7 @@ def load_model(
             setattr(module, name, 0.0)
     if gradient_checkpointing:
         lm.gradient_checkpointing_enable({"use_reentrant": False})
-        lm.train()  # transformers checkpoints only what is in training mode
+        lm.train()  # transformers checkpoints only modules in training mode
     return PolicyModule(lm, attention.resolve(pack, lm))
 
 

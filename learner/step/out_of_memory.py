@@ -1,7 +1,7 @@
-"""Running out of memory: how it is recognised, and the smaller token budget that is kept.
+"""Out of memory: how it is recognised, and the smaller token budget that is kept.
 
-A learner that had to halve its token budget per micro-batch writes it into the run folder, so
-that the next start does not fail first to learn it again.
+A learner that had to halve its token budget per micro-batch writes the new one into the run
+folder, so that the next start begins with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "CUBL
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory, of a GPU or of the host, is used up."""
+    """Whether `error` means that memory, of a GPU or of the host, is used up."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in MESSAGES)
@@ -28,7 +28,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def smaller_budget(budget: int, longest: int) -> int:
     """Half the token budget, but room for the `longest` sequence (tokens) of the step.
 
-    Raises TrainingStopped where the budget cannot be cut any further.
+    Raises TrainingStopped if the budget cannot be cut any further.
     """
     if budget <= longest:
         raise TrainingStopped(
@@ -44,7 +44,7 @@ def smaller_budget(budget: int, longest: int) -> int:
 
 def kept_budget(run: Path, configured: int) -> int:
     """The token budget to start with: as configured, or as an earlier start had to lower it.
-    Raises UserError where that cannot be read."""
+    Raises UserError if the file cannot be read."""
     path = run / LIMITS
     if not path.is_file():
         return configured
@@ -52,15 +52,15 @@ def kept_budget(run: Path, configured: int) -> int:
         kept = int(json.loads(path.read_bytes())["tokens_per_micro_batch"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(
-            f"{path}: no token budget in it ({error!r:.80}); delete it to begin with the configured"
-            f" one, {configured}"
+            f"{path}: holds no token budget ({error!r:.80}); delete the file to begin with the "
+            f"configured {configured}"
         ) from None
     return min(configured, kept)
 
 
 def keep_budget(run: Path, budget: int) -> None:
-    """Remember a lowered budget, whichever ranks say so at the same time; delete the file to go
-    back to the configured one."""
+    """Record a lowered budget; several ranks may do so at the same time. Deleting the file brings
+    back the configured one."""
     building = run / f".{LIMITS}-{uuid.uuid4().hex}"
     building.write_text(json.dumps({"tokens_per_micro_batch": budget}) + "\n", encoding="utf-8")
     building.replace(run / LIMITS)

@@ -1,10 +1,10 @@
-"""Shared prefixes once: the rows of a micro-batch as one forest of tokens.
+"""The prefix forest of a micro-batch, in which rows share the nodes of their common prefixes.
 
     rows, sorted by their tokens ─► overlap of neighbours ─► cut within a budget ─► Forest
 
-Rows that begin alike share the nodes of what they share: a prompt, an attempt and its retry up
-to the pivot, any depth. Sorted rows are the forest in depth-first order, so a row adds only what
-lies behind its overlap with the row before it, and the overlaps are all there is to know.
+Rows share a prefix of any length: a prompt, or an attempt and its retry up to the pivot. Sorted
+rows are the forest in depth-first order, so a row adds only the nodes behind its overlap with the
+row before it, and the overlaps determine the forest.
 
 Axes: N nodes (distinct tokens in their context), B rows, L tokens of a row.
 """
@@ -40,7 +40,7 @@ class Forest:
 
 def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
     """(order, overlaps): the sequences sorted by their tokens, and how many leading tokens each
-    shares with the one before it, which is the most it shares with any before it."""
+    shares with the one before it. It shares no more with any earlier one."""
     # Big-endian bytes of non-negative numbers sort as the numbers do.
     keys = [np.asarray(ids).astype(">i4").tobytes() for ids in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)
@@ -49,8 +49,8 @@ def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
 
 
 def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[range]:
-    """Split sorted rows into runs of at most `budget` nodes (a longer row stands alone), with as
-    few nodes in all, then as few runs, as can be: between rows that share least."""
+    """Split sorted rows into runs of at most `budget` nodes (a longer row is a run by itself), with
+    the fewest nodes in all, then the fewest runs: between rows that share least."""
     nodes, runs, first = [0], [0], [0]
     for last in range(len(lengths)):
         best, tail = (0, 0, 0), 0

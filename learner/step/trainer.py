@@ -4,21 +4,18 @@ rows ─► micro-batches of this rank ─► forward ─► loss ─► backwar
                                                                   │
               not finite, or out of memory, on any rank ──────────┴─► all ranks discard the step
 
-What must not be applied is poisoned: its loss is multiplied by NaN, so that the global gradient
-norm is NaN on every rank and every rank discards the step, without asking each other first.
+A step that must not be applied is poisoned: its loss is multiplied by NaN. The global gradient norm
+is then NaN on every rank, and every rank discards the step without any further communication.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -30,14 +27,15 @@ from learner.step.batch import MicroBatch, Row, collate, micro_batches
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
 from learner.step.model import PolicyModule, load_model, resolve_dtype
 from learner.step.out_of_memory import is_out_of_memory, smaller_budget
-from learner.watchdog import sign
+from learner.step.process_group import join_process_group
+from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.losses import TokenBatch, sft
 from r3l.config import LearnerConfig
 from r3l.errors import RestartNeeded
 
 log = logging.getLogger(__name__)
-LATER_S = 60.0  # collectives give up after the watchdogs, which say where each rank is
+LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank was doing
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,9 @@ class StepResult:
 class Trainer:
     """A DeepSpeed engine on one model folder; one per rank.
 
-    `algorithm` None trains on supervised rows only (warm start). `reference` is the folder of
-    the reference model, loaded only for an algorithm that needs one; default `model`.
-    `budget`: padded tokens per micro-batch, lowered when memory runs out.
+    With `algorithm` None it trains on supervised rows only (warm start). `reference` is the folder
+    of the reference model, by default `model`; it is loaded only for an algorithm that needs one.
+    `budget`: tokens per micro-batch, lowered when memory runs out.
     """
 
     def __init__(
@@ -109,12 +107,12 @@ class Trainer:
 
     @property
     def module(self) -> PolicyModule:
-        """The wrapped model (its parameters are sharded under ZeRO 3)."""
+        """The wrapped model; under ZeRO 3 its parameters are sharded."""
         return self.engine.module  # type: ignore[no-any-return]
 
     @property
     def vocabulary(self) -> int:
-        """Token ids the model knows: 0 to this, exclusive."""
+        """The number of token ids that the model knows."""
         return int(self.module.lm.config.get_text_config().vocab_size)
 
     def barrier(self) -> None:
@@ -125,18 +123,18 @@ class Trainer:
     def step(self, rows: Sequence[Row]) -> StepResult:
         """One optimizer step over all rows of all ranks.
 
-        Losses are sums divided by the step's denominators, so they do not depend on the cut.
-        Out of memory the budget is halved and the step done again. Raises TrainingStopped if it
-        cannot be halved, RestartNeeded if ZeRO 2 and 3 cannot go on in these processes.
+        Its loss does not depend on how rows are cut into micro-batches. When memory runs out, the
+        budget is halved and the step repeated. Raises TrainingStopped if the budget cannot be
+        halved, RestartNeeded if ZeRO 2 or 3 cannot continue in these processes.
         """
         began, halvings = time.monotonic(), 0
         sums = self._attempt(rows)
         while sums.pop("out_of_memory"):
             self._discard()
             self.budget = smaller_budget(self.budget, _longest(rows))
-            log.warning("out of memory: going on with %d tokens a micro-batch", self.budget)
+            log.warning("out of memory: continuing with %d tokens a micro-batch", self.budget)
             sums, halvings = self._attempt(rows), halvings + 1
-        sign("the optimizer's update")
+        heartbeat("the optimizer's update")
         applied, norm = self._apply()
         seconds = time.monotonic() - began
         metrics = {
@@ -157,15 +155,15 @@ class Trainer:
         """Gradients of all micro-batches, summed over ranks. Returns the sums of their losses and
         token counts.
 
-        A rank that runs out of memory goes through the rest with empty, poisoned micro-batches:
-        the others meet it at every collective and discard the step together with it.
+        A rank that runs out of memory continues with empty, poisoned micro-batches, so that every
+        collective has all ranks and all ranks discard the step together.
         """
         shared = self.module.pack != "rows"
         mine = micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
         sums: dict[str, float] = {}
         lost = False
         for number, part in enumerate(mine):
-            sign(f"micro-batch {number + 1} of {len(mine)}")
+            heartbeat(f"micro-batch {number + 1} of {len(mine)}")
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
             parts = None if lost else self._try_micro_batch(part, _longest(rows))
             if parts is None:
@@ -187,11 +185,11 @@ class Trainer:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if self.stage >= 2:
-            # Backward was cut in the middle of its reductions: this engine is not to be trusted.
+            # Backward ended in the middle of its reductions: the engine's state is undefined.
             budget = smaller_budget(self.budget, longest)
             raise RestartNeeded(
                 f"out of memory with {self.budget} tokens a micro-batch under ZeRO {self.stage}; "
-                f"to be started again with {budget}",
+                f"the learner restarts with {budget}",
                 cause="out_of_memory",
                 tokens_per_micro_batch=budget,
             )
@@ -222,7 +220,7 @@ class Trainer:
         return self.engine.was_step_applied(), float(self.engine.get_global_grad_norm() or 0.0)
 
     def _discard(self) -> None:
-        """Give up gradients that some rank has poisoned."""
+        """Discard gradients that some rank has poisoned."""
         applied, _ = self._apply()
         if applied:
             raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
@@ -247,7 +245,7 @@ class Trainer:
             )
             loss = loss_policy + self.algorithm.sft_weight * loss_sft
             parts |= {"loss_policy": loss_policy.item(), **named}
-        # Nothing selected, nothing to differentiate: a poisoned loss must reach the weights anyway.
+        # Even if no token is selected, a poisoned loss must reach the weights.
         loss = loss + 0.0 * logprobs_BT.sum()
         parts["loss"] = loss.item()
         distilled_BT = policy_BT & micro.distilled_B[:, None]
@@ -263,7 +261,7 @@ class Trainer:
             return logprobs_BT
 
     def _plain_grad_norm(self) -> float:
-        """Global gradient norm where DeepSpeed keeps plain gradients and records none."""
+        """The global gradient norm at stage 0, for which DeepSpeed records none."""
         grads = [p.grad for p in self.module.parameters() if p.grad is not None]
         return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
 
@@ -277,9 +275,9 @@ class Trainer:
 
     @contextmanager
     def full_weights(self) -> Iterator[list[tuple[str, Tensor]]]:
-        """(checkpoint name, tensor) of every parameter, whole; a collective under ZeRO 3.
+        """(name, tensor) of every parameter, gathered; a collective under ZeRO 3.
 
-        Tied parameters appear once, under the name a model folder uses.
+        Tied parameters appear once. The names are those of a model folder.
         """
         import deepspeed
 
@@ -294,35 +292,6 @@ class Trainer:
             if self.rank == 0:
                 state = {name: tensor.to("cpu").contiguous() for name, tensor in weights}
                 self.module.lm.save_pretrained(folder, state_dict=state, safe_serialization=True)
-
-
-def join_process_group(timeout_s: float) -> None:
-    """Join the group the launcher describes in the environment; alone when there is none. Its
-    collectives fail after `timeout_s`. It is left when the interpreter ends: a group that is
-    still open then can abort the process."""
-    import deepspeed
-
-    if torch.distributed.is_initialized():
-        return
-    # Its CPU all-reduce is compiled at the first use under a lock file that outlives a killed
-    # build and is then waited for without end; gloo's does the same work.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    for name in ("RANK", "LOCAL_RANK"):
-        os.environ.setdefault(name, "0")
-    if os.environ.setdefault("WORLD_SIZE", "1") == "1":
-        # A single rank meets nobody, so it needs no port that another process might take.
-        store = torch.distributed.HashStore()
-        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
-    timeout = timedelta(seconds=timeout_s)
-    deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=timeout)
-    atexit.register(leave_process_group)
-
-
-def leave_process_group() -> None:
-    """Leave every process group, if this process is in one."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 def _longest(rows: Sequence[Row]) -> int:
@@ -341,7 +310,7 @@ def _shares(sums: dict[str, float]) -> dict[str, float]:
 
 
 def _counts(micro: MicroBatch, pack: Pack) -> dict[str, float]:
-    """Tokens of the rows, positions computed for them, and those of them that hold a token."""
+    """Tokens of the rows, positions computed for them, and how many of those hold a token."""
     if not micro.input_tokens:
         return dict.fromkeys(("sum_input_tokens", "sum_computed_tokens", "sum_held_tokens"), 0.0)
     nodes, padded = micro.nodes.token_ids_N.numel(), micro.mask_BT.numel()

@@ -4,8 +4,8 @@
     task ─► a worse demonstrator plays ─► teacher reflects ─► lesson "reflect"
                                              └► branch at the pivot, guided ─► lesson "retry"
 
-The demonstrator stands where the policy stands in a rollout (`r3l.rollout.attempt`), so a lesson is
-token for token what the policy will meet. It works for any environment that is
+The demonstrator takes the place of the policy in a rollout (`r3l.rollout.attempt`), so a lesson has
+the very tokens that the policy will see. It works for any environment that is
 `envs.base.Demonstrating` and any tokenizer with a chat template.
 """
 
@@ -33,7 +33,7 @@ from r3l.rollout.prompts import Prompts
 
 @dataclass(frozen=True)
 class Lesson:
-    """Learn the tokens under `response_mask` given those before them; both of length L."""
+    """Tokens, of which those under `response_mask` are learned given the ones before; length L."""
 
     kind: Literal["play", "reflect", "retry", "copy"]
     token_ids: Int32
@@ -42,7 +42,7 @@ class Lesson:
 
 @dataclass
 class Demonstrator:
-    """A policy (r3l.rollout.interfaces) that answers as the environment's demonstrator does."""
+    """A policy (r3l.rollout.interfaces) that replies as the environment's demonstrator does."""
 
     env: Demonstrating
     chat: ChatFormat
@@ -52,7 +52,7 @@ class Demonstrator:
     context_length: int = 1 << 20
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """The demonstrator's next action; the environment knows where it stands."""
+        """The demonstrator's next action, which depends on the environment's state alone."""
         ids = reply(self.chat, self.env.demonstrate(self.skill, self.rng, self.advice))
         return Sample(ids, (0.0,) * len(ids), 0, "stop")
 
@@ -60,8 +60,8 @@ class Demonstrator:
 class Teacher:
     """Makes the lessons of one environment.
 
-    `skill` says what the demonstrator knows; attempts to reflect on are played by one that also
-    errs at `blunders` per step in half of them, so that every rule is seen broken.
+    `skill`: what the demonstrator knows. In half of the attempts to reflect on it also makes
+    `blunders` mistakes a step, so that lessons show every rule being broken.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Teacher:
         self.prompts = Prompts(env.spec.prompts)
 
     def lessons(self, task: Task) -> list[Lesson]:
-        """A demonstration, a reflection and, where the attempt can be improved, a retry."""
+        """A demonstration, a reflection and, if the attempt can be improved, a retry."""
         return asyncio.run(self._lessons(task))
 
     async def _lessons(self, task: Task) -> list[Lesson]:
@@ -106,7 +106,7 @@ class Teacher:
         parsed: reflection.Reflection,
         rng: random.Random,
     ) -> Lesson:
-        # now and then from the start: advice there joins the system prompt
+        # Sometimes from the start: guidance is then part of the system prompt.
         pivot = 0 if rng.random() < 0.1 else parsed.retry_from_step or 0
         guidance = self.prompts.guidance(parsed)
         attempt = await branch(base, pivot, task, self.chat, self.env, guidance, snapshots)
@@ -125,9 +125,9 @@ class Teacher:
 
 
 def teachers(env: str, chat: ChatFormat, skill: Skill) -> list[Teacher]:
-    """One teacher for each variant a registered environment is practised in.
+    """One teacher for each variant in which a registered environment is practised.
 
-    Raises UserError if it demonstrates nothing.
+    Raises UserError if it offers no demonstrations.
     """
     variants = demonstrating(env).practice()
     return [Teacher(demonstrating(env, **options), chat, skill) for options in variants]
@@ -145,7 +145,7 @@ def demonstrating(name: str, **options: Any) -> Demonstrating:
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
-    """Everything a tokenizer for `env` should know by word."""
+    """Texts whose words a tokenizer for `env` should have as tokens."""
     prompts = Prompts(env.spec.prompts)
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from (*env.vocabulary(), *prompts.texts.values(), *Prompts().texts.values())
@@ -162,8 +162,8 @@ def texts(env: Demonstrating) -> Iterable[str]:
 
 
 def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
-    """Random token sequences said twice, the second time to be learned: copying is what the
-    worlds ask for first and what plain episodes teach slowest."""
+    """Random token sequences that occur twice, the second time to be learned: the worlds need
+    copying first, and plain episodes teach it slowest."""
     while True:
         once = rng.choices(words, k=rng.randint(6, 24))
         mask = [False] * len(once) + [True] * len(once)
@@ -171,7 +171,7 @@ def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
 
 
 def reply(chat: ChatFormat, text: str) -> tuple[int, ...]:
-    """A whole reply as the policy would sample it."""
+    """A complete reply, as the policy would sample it."""
     return (*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_id)
 
 

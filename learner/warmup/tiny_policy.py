@@ -1,9 +1,9 @@
 """The tiny policy: a Qwen2-architecture model of about a million parameters and its tokenizer.
 
-The tokenizer is Qwen2's with the 256 bytes for a vocabulary and one added token per word of the
-worlds it is made for (with and without the space before it), so that any text survives the round
-trip and a word is one token. Words are *added* tokens because transformers rebuilds the
-pre-tokenizer of every qwen2 model and would cut them otherwise.
+The tokenizer is Qwen2's with the 256 bytes as its vocabulary, and one added token for each word of
+its worlds (with and without a space before it). So it can encode any text, and a word is one token.
+Words are *added* tokens because transformers rebuilds the pre-tokenizer of every qwen2 model, which
+would split them otherwise.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-# What every conversation and reflection is made of, one token each. Reflections are JSON without
-# white space, which is what constrained decoding admits.
+# The pieces of every conversation and reflection, one token each. Reflections are JSON without
+# white space, because constrained decoding allows nothing else.
 SCAFFOLDING = (
     *("system\n", "user\n", "assistant\n"),
     *(f'{lead}"{field}":' for field in FIELDS for lead in ("{", '",', ",", "")),
@@ -61,7 +61,7 @@ def build_model(
 ) -> Qwen2ForCausalLM:
     """A randomly initialised model for `tokenizer`.
 
-    `head` is the head size: vLLM's attention takes 32 or 64, not sizes in between.
+    `head` is the head size: vLLM's attention supports 32 and 64, not sizes in between.
     """
     torch.manual_seed(seed)
     end, pad = (tokenizer.convert_tokens_to_ids(t) for t in (END, PAD))
@@ -74,7 +74,7 @@ def build_model(
         num_key_value_heads=hidden // head,
         max_position_embeddings=CONTEXT_LENGTH,
         tie_word_embeddings=True,
-        initializer_range=0.1,  # at 0.02 a model this narrow learns nothing for 200 steps
+        initializer_range=0.1,  # with 0.02 a model this narrow learns nothing for 200 steps
         eos_token_id=end,
         pad_token_id=pad,
         bos_token_id=None,
@@ -87,11 +87,11 @@ def build_model(
 
 
 class LocalPolicy:
-    """A policy (r3l.rollout.interfaces) that samples from a model in this process: for measuring
-    and tests.
+    """A policy (r3l.rollout.interfaces) that samples from a model in this process, for
+    measurements and tests.
 
-    Requests that wait at the same time are sampled as one left-padded batch. There is no engine:
-    prompts are read anew each time, which a model of this size can afford.
+    Requests made at the same time are sampled as one left-padded batch. There is no prefix cache:
+    a model of this size can afford to read every prompt again.
     """
 
     def __init__(self, model: Any, chat: ChatFormat, *, seed: int = 0) -> None:
@@ -110,7 +110,7 @@ class LocalPolicy:
         return await done
 
     async def _serve(self) -> None:
-        for _ in range(8):  # let whoever is about to ask join the batch
+        for _ in range(8):  # so that requests about to be made join the batch
             await asyncio.sleep(0)
         waiting, self.waiting = self.waiting, []
         waiting.sort(key=lambda request: len(request[0]))
@@ -160,7 +160,7 @@ class LocalPolicy:
     def _draw(
         self, logits_BV: torch.Tensor, temperature_B1: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A token per row and its log-probability under what it was sampled from."""
+        """A token for each row, and its log-probability under the distribution sampled from."""
         logprobs_BV = (logits_BV / temperature_B1.clamp(min=1e-3)).log_softmax(-1)
         noise_BV = torch.rand(logprobs_BV.shape, generator=self.generator).clamp(min=1e-20)
         drawn_B = (logprobs_BV - (-noise_BV.log()).log()).argmax(-1)

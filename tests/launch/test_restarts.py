@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from launch.processes import Children
-from launch.restarts import GRACE_S, LastSign, Restarts
-from learner.run_files import LAST_SIGN
+from launch.restarts import GRACE_S, LastHeartbeat, Restarts
+from learner.run_files import LAST_HEARTBEAT
 from tests.launch.fakes import until
 
 
@@ -57,20 +57,20 @@ def test_deaths_long_ago_do_not_count(tmp_path: Path) -> None:
     assert restarts.allow(child, "up", now=9000.0)
 
 
-def test_a_learner_is_overdue_if_its_last_sign_is_older_than_its_limit_and_the_grace(
+def test_a_learner_is_overdue_if_its_last_heartbeat_is_older_than_its_limit_and_the_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("launch.restarts.time.monotonic", lambda: now[0])
-    sign, file = LastSign(tmp_path, limit_s=10.0), tmp_path / LAST_SIGN
-    sign.renew()
-    assert sign.doing == "" and not sign.overdue()
+    heartbeat, file = LastHeartbeat(tmp_path, limit_s=10.0), tmp_path / LAST_HEARTBEAT
+    heartbeat.renew()
+    assert heartbeat.doing == "" and not heartbeat.overdue()
     now[0] += 10 + GRACE_S
     file.write_text("step 7")
-    assert not sign.overdue() and sign.doing == "step 7"
+    assert not heartbeat.overdue() and heartbeat.doing == "step 7"
     now[0] += 10 + GRACE_S
-    assert not sign.overdue()
+    assert not heartbeat.overdue()
     now[0] += 1
-    assert sign.overdue()
-    sign.renew()
-    assert not sign.overdue()
+    assert heartbeat.overdue()
+    heartbeat.renew()
+    assert not heartbeat.overdue()

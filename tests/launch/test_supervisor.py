@@ -77,12 +77,12 @@ def test_a_run_without_progress_says_what_the_learner_waits_for(
 HANGING = """
 import os, signal, sys, time
 from pathlib import Path
-from learner.watchdog import Watchdog, sign
+from learner.watchdog import Watchdog, heartbeat
 
 run, how = Path(sys.argv[5]).parent, sys.argv[6]
 with Watchdog(1.0, run):
     print("r3l-learner ready", flush=True)
-    sign("step 7")
+    heartbeat("step 7")
     time.sleep(0.5)
     if not (run / "learner-again").exists():
         (run / "learner-again").touch()
@@ -90,7 +90,7 @@ with Watchdog(1.0, run):
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(600)
     while True:
-        sign("step 8")
+        heartbeat("step 8")
         time.sleep(0.1)
 """
 
@@ -110,14 +110,14 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
     said: list[str] = []
 
     def until_it_lives_again() -> None:
-        if run.last_sign.doing == "step 8":
+        if run.last_heartbeat.doing == "step 8":
             run.interrupted = "SIGINT"
 
     run = Run(plan, said.append, Hanging(plan))
     run._show_progress = until_it_lives_again  # type: ignore[method-assign]
     with handlers_put_back():
         assert run.execute() == 130
-    assert said[0].startswith("learner hung: no sign of life for 1 s (learner.hang_s) since it "
+    assert said[0].startswith("learner hung: no heartbeat for 1 s (learner.hang_s) since it "
                               f"began step 7; ended by {ended_by}, stacks in ")  # fmt: skip
     assert "restarted from its last checkpoint (1 of 3 restarts within an hour" in said[1]
     assert len(said) == 3 and count_hangs(tmp_path) == 1

@@ -1,4 +1,4 @@
-"""`r3l-learner` whose last rank hangs in the second step, and misses the sign of life after 2 s."""
+"""`r3l-learner` whose last rank hangs in the second step, and misses the heartbeat after 2 s."""
 
 import time
 

@@ -60,7 +60,7 @@ def test_a_kept_token_budget_that_cannot_be_read_says_what_to_delete(
     run.mkdir()
     (run / "limits.json").write_text(kept)
     line = refused(run, model)
-    assert "limits.json: no token budget in it" in line and "delete it" in line
+    assert "limits.json: holds no token budget" in line and "delete the file" in line
 
 
 def test_a_run_that_is_no_folder_and_a_tokenizer_that_is_damaged_are_refused(

@@ -1,61 +1,167 @@
-"""What rank 0 says while it waits, and what it does when its batch was taken from it."""
+"""What rank 0 does around a step: waits for a batch, commits, publishes, reports."""
 
-from collections.abc import Callable
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from buffer import BufferStats, Draw
 from learner import rank0
-from learner.rank0 import Rank0
+from learner.metrics.reporter import Reporter
+from learner.rank0 import SKIPPED, Rank0
+from learner.step.trainer import StepResult
 from learner.watchdog import note_hang
+from r3l.actor_metrics import ActorMetrics
 from r3l.config import load
 from r3l.errors import DrawExpired
+from tests.learner.groups import explore_group
+
+GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")
+DRAW = Draw(6, [msgspec.structs.replace(GROUP, times={"complete": 1.0, "drawn": 3.0})], 0)
+METRICS = {"learner/loss": 0.5, "learner/grad_norm": 1.0, "learner/step_s": 2.0}
 
 
 class Service:
     """A buffer without groups, in which draw 7 has expired."""
 
-    def __init__(self, owner: Rank0) -> None:
-        self.owner = owner
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+        self.waited_for: Callable[[], None] = lambda: None
 
     def draw(
         self, count: int, version: int, *, wait_s: float, explain: Callable[[str], object]
     ) -> None:
         explain(f"0 of {count} groups are there; waits for actors to finish 3")
-        self.owner.stop()
+        self.waited_for()
 
     def commit(self, draw_id: int, step: int, version: int) -> None:
-        raise DrawExpired(f"draw {draw_id} expired", draw_id=draw_id)
+        if draw_id == 7:
+            raise DrawExpired(f"draw {draw_id} expired", draw_id=draw_id)
+        self.calls.append(f"commit {draw_id} as {step}")
+
+    def discard(self, draw_id: int, cause: str) -> None:
+        self.calls.append(f"discard {draw_id} {cause}")
+
+    def limit_staleness(self, limit: int) -> int:
+        self.calls.append(f"limit {limit}")
+        return limit
+
+    def stats(self) -> BufferStats:
+        actor = ActorMetrics(generated_tokens=10, weight_version=1).numbers() | {"seen_s": 1.0}
+        return BufferStats(train={"complete": 2}, drops={"stale": 1}, actors={"a.1": actor})
+
+
+class Trainer:
+    """The only rank; its weights are nowhere."""
+
+    world = 1
+
+    @contextmanager
+    def full_weights(self) -> Iterator[list[Any]]:
+        yield []
+
+
+class Publisher:
+    def __init__(self, calls: list[str]) -> None:
+        self.calls, self.sent = calls, {"refused": 0}
+
+    def publish(self, version: int, weights: Any, dtype: Any) -> dict[str, float]:
+        self.calls.append(f"publish {version}")
+        return {"full_bytes": 8.0, "patch_bytes": 4.0, "patch_density": 0.5}
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
-    waiting: Any = Rank0.__new__(Rank0)
-    waiting.client, waiting.stopped = Service(waiting), False
-    waiting.config = SimpleNamespace(learner=SimpleNamespace(groups_per_step=4))
-    waiting.trainer = SimpleNamespace(world=1)
-    return waiting
+def calls() -> list[str]:
+    """What was asked of the buffer and the publisher."""
+    return []
+
+
+@pytest.fixture
+def rank(calls: list[str], tmp_path: Path) -> Iterator[Rank0]:
+    trainer: Any = Trainer()
+    client: Any = Service(calls)
+    publisher: Any = Publisher(calls)
+    config = load(None, ["learner.groups_per_step=4", "buffer.max_staleness=2"])
+    reporter = Reporter(tmp_path)
+    rank = Rank0(trainer, client, publisher, reporter, config, ([], []), tmp_path)
+    client.waited_for = rank.stop
+    yield rank
+    reporter.close()
+
+
+def reported(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
 
 
 def test_a_learner_that_waits_says_what_is_missing_and_who_is_to_bring_it(
-    waiting: Any, caplog: pytest.LogCaptureFixture
+    rank: Rank0, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert waiting.draw(0) is None
+    monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
+    assert rank.draw(0) is None
     assert "for a batch: 0 of 4 groups are there; waits for actors to finish 3" in caplog.text
 
 
 def test_a_learner_counts_how_often_the_ones_before_it_hung(tmp_path: Path) -> None:
     note_hang(tmp_path, "micro-batch 1 of 2", "itself")
     anything: Any = SimpleNamespace()
-    counts = Rank0(*[anything] * 4, load(None), ([], []), tmp_path).counts
-    assert counts == {"hangs": 1}
+    assert Rank0(*[anything] * 4, load(None), ([], []), tmp_path).counts == {"hangs": 1}
 
 
-def test_a_step_whose_batch_others_had_meanwhile_is_not_published(waiting: Any) -> None:
-    draw = SimpleNamespace(draw_id=7, groups=())
-    waiting.publish = lambda *_: pytest.fail("weights of a step that is in no ledger")
+def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported(
+    rank: Rank0, calls: list[str], tmp_path: Path
+) -> None:
+    rank.waited_s = 2.0
+    rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS), out_of_memory=1))
+    assert calls == ["commit 6 as 1", "publish 1"]
+    assert rank.state(1).groups == ("g5",) and rank.state(1).draw_id == 6
+    [line] = reported(tmp_path)
+    assert (line["kind"], line["step"]) == ("step", 1)
+    expected = {
+        "learner/loss": 0.5,
+        "learner/idle_share": 0.5,
+        "learner/out_of_memory": 1.0,
+        "group/success_base": 0.5,
+        "staleness/queue_s": 2.0,
+        "weights/patch_density": 0.5,
+        "weights/unstamped": 3.0,
+        "weights/version_lag": 0.0,
+        "buffer/expired_stale": 1.0,
+        "actor/generated_tokens": 10.0,
+    }
+    assert {tag: line[tag] for tag in expected} == expected
+
+
+def test_a_step_whose_draw_has_expired_is_not_published(rank: Rank0, calls: list[str]) -> None:
     with pytest.raises(DrawExpired, match="draw 7 expired"):
-        waiting.finish_step(draw, 1, {})
+        rank.finish_step(dataclasses.replace(DRAW, draw_id=7), 1, StepResult(True, dict(METRICS)))
+    assert calls == []
+
+
+def test_a_skipped_batch_is_discarded_and_listed_with_its_groups(
+    rank: Rank0, calls: list[str], tmp_path: Path
+) -> None:
+    rank.skip_step(DRAW, 0, StepResult(False, METRICS | {"learner/loss": float("nan")}))
+    assert calls == ["discard 6 not_finite"]
+    line = json.loads((tmp_path / SKIPPED).read_text())
+    assert (line["draw"], line["loss"], line["groups"]) == (6, "nan", ["g5"])
+    assert reported(tmp_path) == [] and rank.state(0).groups == ()
+
+
+def test_a_safety_rule_is_applied_to_the_metrics_of_the_step(
+    calls: list[str], rank: Rank0, tmp_path: Path
+) -> None:
+    rules = "[{metric: entropy, below: 1, action: lower_staleness},"
+    rules += " {metric: entropy, below: 0.1, action: stop}]"
+    rank.meter.rules = load(None, [f"learner.safety={rules}"]).learner.safety
+    rank.meter.beyond = [0, 0]
+    rank.finish_step(DRAW, 1, StepResult(True, METRICS | {"learner/entropy": 0.5}))
+    assert calls[2:] == ["limit 1"] and not rank.stopped
+    rank.finish_step(DRAW, 2, StepResult(True, METRICS | {"learner/entropy": 0.0}))
+    assert rank.stop_cause == "entropy 0 is below 0.1" and rank.draw(2) is None
+    assert rank.state(2).max_staleness == rank.max_staleness < 2

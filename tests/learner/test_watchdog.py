@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.run_files import HANGS_LINE, LAST_SIGN, STACKS
+from learner.run_files import HANGS_LINE, LAST_HEARTBEAT, STACKS
 from learner.watchdog import count_hangs, note_hang
 from tests.learner.model import tiny_model
 from tests.learner.recorded import Recording
@@ -17,14 +17,14 @@ from tests.learner.test_resume import ROOT, Learning, buffer_options, prepare, s
 PROGRAM = """
 import sys, threading, time
 from pathlib import Path
-from learner.watchdog import Watchdog, sign
+from learner.watchdog import Watchdog, heartbeat
 
 def hung_helper():
     time.sleep(600)
 
 with Watchdog(2.0, Path(sys.argv[1])):
     for number in range(6):
-        sign(f"piece {number}")
+        heartbeat(f"piece {number}")
         time.sleep(0.5)
     print("worked for 3 s", flush=True)
     if sys.argv[2] == "hang":
@@ -51,10 +51,10 @@ def test_a_process_whose_work_does_not_come_back_ends_with_every_threads_stack(
     process = started(tmp_path, "hang")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "worked for 3 s" in output and "done" not in output
-    assert f"\n{HANGS_LINE}: rank 0 gave no sign of life for 2 s" in output
+    assert f"\n{HANGS_LINE}: rank 0 sent no heartbeat for 2 s" in output
     assert "since it began piece 5" in output
     assert "in hung_helper" in output and 'File "<string>", line 17 in <module>' in output
-    assert (tmp_path / LAST_SIGN).read_text() == "piece 5"
+    assert (tmp_path / LAST_HEARTBEAT).read_text() == "piece 5"
 
 
 def test_a_process_that_gives_signs_is_left_alone_and_shows_its_stacks_when_asked(
@@ -62,7 +62,7 @@ def test_a_process_that_gives_signs_is_left_alone_and_shows_its_stacks_when_aske
 ) -> None:
     process = started(tmp_path, "work")
     end = time.monotonic() + 30
-    while not (tmp_path / LAST_SIGN).exists():
+    while not (tmp_path / LAST_HEARTBEAT).exists():
         assert time.monotonic() < end
         time.sleep(0.01)
     os.kill(process.pid, STACKS)

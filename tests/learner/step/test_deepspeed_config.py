@@ -64,7 +64,7 @@ def test_a_file_is_read_and_a_bad_one_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"wall_clock_breakdown": True}))
     assert merged(str(path))["wall_clock_breakdown"] is True
     path.write_text("{nope")
-    for text, why in ((str(path), "not JSON"), (str(tmp_path / "none"), "cannot be read")):
+    for text, why in ((str(path), "not valid JSON"), (str(tmp_path / "none"), "cannot be read")):
         with pytest.raises(UserError, match=why):
             user_config(text)
     path.write_text("[1]")

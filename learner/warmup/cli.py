@@ -1,0 +1,100 @@
+"""`r3l-learner warmup`: the supervised warm start."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from learner.warmup.recipe import Recipe
+from r3l.errors import UserError
+from r3l.model_folder import user_path
+from r3l.rollout.chat import EarlierReasoning
+
+SMALL_BYTES = 64 << 20  # of weights
+
+
+@click.command("warmup")
+@click.option("--env", "envs", multiple=True, required=True, help="environment; may be repeated")
+@click.option(
+    "--model", type=Path, help="Hugging Face folder to continue from; unset: the tiny one"
+)
+@click.option("--out", type=Path, required=True, help="folder to write, must not exist")
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    default=Recipe.steps,
+    show_default=True,
+    help="optimizer steps",
+)
+@click.option(
+    "--tokens-per-batch",
+    type=click.IntRange(1),
+    default=Recipe.tokens_per_batch,
+    show_default=True,
+    help="padded tokens a step",
+)
+@click.option(
+    "--lr",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=Recipe.lr,
+    show_default=True,
+    help="highest learning rate",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 32) - 1),
+    default=Recipe.seed,
+    show_default=True,
+    help="seed of model, tasks and order",
+)
+@click.option(
+    "--withheld",
+    type=click.IntRange(0),
+    default=Recipe.withheld,
+    show_default=True,
+    help="rules left for reward to teach",
+)
+@click.option(
+    "--earlier-reasoning",
+    type=click.Choice(get_args(EarlierReasoning)),
+    default=Recipe.earlier_reasoning,
+    show_default=True,
+    help="how to treat chat templates that remove it",
+)
+@click.option(
+    "--measured",
+    type=click.IntRange(0),
+    default=Recipe.measured,
+    show_default=True,
+    help="held-out tasks played at the end",
+)
+def warmup_command(envs: tuple[str, ...], model: Path | None, out: Path, **settings: Any) -> None:
+    """Teach a policy, from demonstrations, to act, to reflect and to follow advice."""
+    if not settings["lr"] > 0:
+        raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
+    if user_path(str(out)).exists():
+        raise UserError(f"--out {out}: exists; warmup writes a new folder, name another")
+    import torch
+
+    from learner.warmup.warmup import warmup
+
+    weights = model.glob("*.safetensors") if model is not None else ()
+    if sum(path.stat().st_size for path in weights) < SMALL_BYTES:
+        torch.set_num_threads(1)  # more threads would only wait for each other
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
+    try:
+        found = warmup(Recipe(envs, model, **settings), out)
+    except BaseException:
+        with suppress(OSError):  # it is not empty
+            out.rmdir()
+        raise
+    for name, quality in found.items():
+        shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(quality).items() if k != "tasks")
+        click.echo(f"{name} ({quality.tasks} tasks): {shares}")

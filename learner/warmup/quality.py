@@ -1,0 +1,92 @@
+"""The quality of a warmed-up policy: how it plays held-out tasks, reflects and follows guidance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from envs import registry
+from learner.warmup import lessons
+from r3l.algorithms.grpo import GRPOConfig
+from r3l.algorithms.r3l import R3LConfig
+from r3l.config import ActorConfig, EnvConfig, RunConfig
+from r3l.records import SlotResult, Task, Trajectory
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Policy
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Results on held-out tasks, as shares of 1.
+
+    `success` of first attempts; `parsed` reflections; `pivots` equal to the teacher's; after
+    failed attempts, success of a `guided` retry from the pivot and of a plain `restart`.
+    """
+
+    tasks: int
+    success: float
+    parsed: float
+    pivots: float
+    guided: float
+    restart: float
+
+
+def measure(policy: Policy, env: str, count: int, *, seed: int = 0) -> Quality:
+    """Play `count` held-out tasks at temperature 1: attempt, reflect, retry; restart failures."""
+    tasks = registry.task_source(env).tasks("eval", count, seed)
+    groups = asyncio.run(_explore(policy, env, tasks, reflect=True))
+    firsts = [_slot(results, "base").trajectory for results in groups]
+    seconds = [_slot(results, "distilled") for results in groups]
+    failed = [i for i, first in enumerate(firsts) if first is None or first.reward < 1.0]
+    again = asyncio.run(_explore(policy, env, [tasks[i] for i in failed], reflect=False))
+    thoughts = [slot.reflection for slot in seconds]
+    right = [
+        first is not None and thought is not None and thought.pivot == _pivot(env, task, first)
+        for task, first, thought in zip(tasks, firsts, thoughts, strict=True)
+    ]
+    return Quality(
+        tasks=count,
+        success=1.0 - len(failed) / count,
+        parsed=_share([thought is not None and not thought.cause for thought in thoughts]),
+        pivots=_share(right),
+        guided=_share([_succeeded(seconds[i]) for i in failed if seconds[i].trajectory]),
+        restart=_share([_succeeded(_slot(results, "base")) for results in again]),
+    )
+
+
+async def _explore(
+    policy: Policy, env: str, tasks: Sequence[Task], *, reflect: bool
+) -> list[list[SlotResult]]:
+    config = RunConfig(
+        env=EnvConfig(name=env),
+        algorithm=R3LConfig(group_size=2) if reflect else GRPOConfig(group_size=1),
+        actor=ActorConfig(max_reflection_tokens=256),
+    )
+    make = partial(registry.make, env)
+    return list(
+        await asyncio.gather(*(explore_group(task, policy, make, config) for task in tasks))
+    )
+
+
+def _pivot(env: str, task: Task, attempt: Trajectory) -> int:
+    """The pivot that the teacher would choose for an attempt; -1 for none."""
+    teacher = lessons.demonstrating(env)
+    teacher.reset(seed=task.seed, options=task.options)
+    for action in attempt.actions:
+        teacher.step(action)
+    pivot = teacher.reflection()["retry_from_step"]
+    return -1 if pivot is None else int(pivot)
+
+
+def _slot(results: Sequence[SlotResult], role: str) -> SlotResult:
+    return next(result for result in results if result.role == role)
+
+
+def _succeeded(result: SlotResult) -> bool:
+    return result.trajectory is not None and result.trajectory.reward >= 1.0
+
+
+def _share(values: Sequence[bool]) -> float:
+    return sum(values) / len(values) if values else 0.0
