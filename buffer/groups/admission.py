@@ -40,7 +40,7 @@ def staleness_at_draw(learner: int, ahead: int, per_step: int, actor: int) -> in
 def ahead_of_takeover(in_flight: int, unheld: int) -> int:
     """I for a group that is already in flight but held by nobody.
 
-    Groups without a holder cannot be finished by anyone else first, so none of them is ahead:
-    were they counted, enough abandoned groups would refuse their own takeover for ever.
+    Groups without a holder cannot be finished before they are taken over, so none of them is ahead.
+    If they counted, enough of them would refuse their own takeover without end.
     """
     return in_flight - unheld

@@ -1,4 +1,4 @@
-"""What the learner does to the store: batches, the ledger, its version (DESIGN §3)."""
+"""Draws: a consumer is given a batch of complete groups, and commits, releases or discards it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordErr
 def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
     """Mark exactly `count` complete groups drawn, none older than η; None if too few are.
 
-    Groups that became too old are dropped here and counted as stale; those trained on before
-    and allowed to be again (samplers.Sampling) stand beside the new ones. What the consumer drew
-    at this version before and did not keep is drawn again, so that a learner that goes back to a
-    checkpoint learns the same steps again. Raises Conflict for a version more than a step beyond
-    the learner's: one wrong number would drop every group as stale.
+    Groups that became too old expire as stale. Groups that were trained on are candidates like new
+    ones until they were in `reuse` steps. A draw of this consumer at this version that was
+    returned is drawn again if it can be, so that a learner that goes back to a checkpoint learns
+    the same steps again. Raises Conflict for a version more than a step beyond the learner's: one
+    wrong number would expire every group.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
-    answered = work.index.draw_rids.get(rid)
-    if answered is not None:
-        return work.index.draws[answered]
+    drawn_before = work.index.draw_rids.get(rid)
+    if drawn_before is not None:
+        return work.index.draws[drawn_before]
     draw_deadlines.expire_overdue(work)
-    _drop_stale(work, args.version)
+    _expire_stale(work, args.version)
     candidates = _candidates(work)
     picked = _repeat(work, args, candidates) or _sample(work, args, candidates)
     if not picked:
@@ -58,7 +58,7 @@ def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
 
 
 def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
-    """Why a draw cannot be filled: what there is instead, and who is waited for."""
+    """Why a draw cannot be filled: what is there, and who is waited for."""
     index = work.index
     fresh, ready = len(index.drawable()), len(_candidates(work))
     resting = len(index.replayable()) - (ready - fresh)
@@ -72,7 +72,7 @@ def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
     else:
         parts.append("waits for actors: none holds a group")
     if unheld:
-        parts.append(f"{unheld} unfinished ones are abandoned")
+        parts.append(f"nobody holds {unheld} unfinished ones")
     if resting:
         cooldown = work.config.sampler.cooldown
         parts.append(f"{resting} rest between two draws (cooldown {cooldown})")
@@ -82,20 +82,20 @@ def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
         parts.append(held)
     if stale:
         limit = work.max_staleness
-        parts.append(f"{stale} were dropped so far, more than {limit} steps old at a draw")
+        parts.append(f"{stale} expired so far, more than {limit} steps old at a draw")
     return "; ".join(parts)
 
 
 def release_draws(work: UnitOfWork, args: messages.ReleaseDraws) -> Amount:
-    """Make what a consumer drew and did not commit drawable again; returns how many groups."""
+    """Make all that a consumer drew and did not commit drawable; returns how many groups."""
     return Amount(draw_deadlines.return_draws(work, args.consumer, "release_draws"))
 
 
 def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
     """Write that a batch was trained in a step, and the version the step made.
 
-    A draw that expired can still be committed while all of its groups are free; raises
-    DrawExpired where they are not.
+    An expired draw can still be committed if all of its groups are free; raises DrawExpired
+    otherwise.
     """
     drawn = work.txn.draw(args.draw_id)
     if drawn is None:
@@ -126,10 +126,8 @@ def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: messages.Discard) -> Amount:
-    """Drop the groups of an open draw, counted under `cause`; returns how many.
-
-    Of a draw that expired, those that are still free.
-    """
+    """Expire the groups of an open draw under `cause`, of an expired draw those that are free;
+    returns how many."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = work.txn.draw(args.draw_id)
@@ -165,7 +163,7 @@ def _check_draw(work: UnitOfWork, args: messages.AskDraw) -> None:
     if args.version > known + 1:
         raise Conflict(
             f"draw at version {args.version}: the learner is at version {known} and may draw for "
-            f"{known + 1} at most, since what is too old for a draw is dropped; commit the steps "
+            f"{known + 1} at most, since a draw expires what is too old for it; commit the steps "
             "between, or call set_version if the learner starts there"
         )
 
@@ -179,7 +177,7 @@ def _sample(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]
 
 
 def _repeat(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]) -> list[Pick]:
-    """The picks of a draw that is to be done again; none where one of its groups is gone."""
+    """The picks of a returned draw; none if one of its groups is no candidate any more."""
     before = work.index.returned.get((args.consumer, args.version))
     if before is None or len(before.groups) != args.count:
         return []
@@ -190,11 +188,12 @@ def _repeat(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]
     return [Pick(rows[group_id], chance, weight) for group_id, chance, weight in picks]
 
 
-def _drop_stale(work: UnitOfWork, version: int) -> None:
-    """Nothing older than η is a candidate; what was never trained on is counted as lost."""
+def _expire_stale(work: UnitOfWork, version: int) -> None:
+    """Expire what is older than η, so that it is no candidate; trained groups stay trained."""
     oldest_useful = version - work.max_staleness
-    for row in work.index.drawable_before(oldest_useful):
-        work.expire(row, "stale", "draw")
+    for row in work.index.drawable():
+        if row.oldest < oldest_useful:
+            work.expire(row, "stale", "draw")
     for row in work.index.replayable():
         if row.oldest < oldest_useful:
             work.index.forget_replay(row)
@@ -209,12 +208,13 @@ def _candidates(work: UnitOfWork) -> list[GroupRow]:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raise DrawExpired if others have had groups of an expired draw since."""
+    """Raise DrawExpired if others drew groups of an expired draw since, or they expired."""
     lost = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if lost:
         raise DrawExpired(
-            f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired: nothing was heard of it for "
-            f"{work.config.draw_s:.0f} s, and {len(lost)} of its {len(drawn.groups)} groups were "
-            f"drawn or dropped since ({lost[0]}); raise buffer.draw_s if steps take longer",
+            f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired after "
+            f"{work.config.draw_s:.0f} s without a request, and {len(lost)} of its "
+            f"{len(drawn.groups)} groups were drawn or expired since ({lost[0]}); raise "
+            "buffer.draw_s if steps take longer",
             draw_id=drawn.draw_id,
         )

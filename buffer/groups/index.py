@@ -1,12 +1,11 @@
-"""What the service keeps in memory: every group that can still change, and counts of the rest.
+"""The service's memory: groups that are not closed, open draws, counts and progress.
 
-Rebuilt from the store at start. Only the writer thread touches it, inside a transaction; a
-transaction that fails is followed by a rebuild, so memory never says more than the disk.
+Rebuilt from the store at start. Only the writer thread changes it, inside a transaction; after a
+transaction that failed it is rebuilt, so memory never says more than the disk.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
 
 from buffer.storage.counts import under
@@ -18,25 +17,19 @@ from r3l.records import Purpose
 
 
 class Index:
-    """Live groups, open draws, figures and progress.
+    """What operations read without a look into the store.
 
-    `live`: groups that are not closed, by id. `lease_rids`, `draw_rids`: requests answered with
-    a lease or an open draw. `counts`: figures by the names of buffer.storage.counts. `drops`: how
-    often what was lost. `reuse`: times a group may be trained on. `undone`: the last draw of a
-    consumer at a version, where it was given back or rewound since the service started. `heard`:
-    wall-clock second at which a consumer that holds draws spoke last
-    (buffer.groups.draw_deadlines).
+    `live`: groups that are not closed, by id. `lease_rids`, `draw_rids`: request ids that were
+    answered with a lease or an open draw. `draws`: open draws. `returned`: the last draw of a
+    consumer at a version that was released, expired or rewound since the service started.
+    `last_seen`: wall-clock second of the last request of a consumer that holds draws. `tasks`:
+    number of tasks by purpose and tag. `counts`, `drops`: as in buffer.storage.counts. `reuse`:
+    steps that a group may be trained in.
     """
 
     def __init__(self, reuse: int = 1) -> None:
         self.reuse = reuse
         self.live: dict[str, GroupRow] = {}
-        self._unfinished: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}
-        self._unheld: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}
-        self._complete: dict[str, GroupRow] = {}
-        self._complete_ids: list[str] = []  # in order
-        self._complete_since: dict[int, set[str]] = {}  # by the oldest policy version in them
-        self._replayable: dict[str, GroupRow] = {}
         self.lease_rids: dict[str, str] = {}
         self.draws: dict[int, DrawRow] = {}
         self.draw_rids: dict[str, int] = {}
@@ -48,6 +41,10 @@ class Index:
         self.progress = Progress()
         self.next_group = 1
         self.next_draw = 1
+        self._unfinished: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}
+        self._unheld: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}
+        self._complete: dict[str, GroupRow] = {}
+        self._replayable: dict[str, GroupRow] = {}
 
     @classmethod
     def load(cls, store: Store, config: BufferConfig) -> Index:
@@ -72,25 +69,25 @@ class Index:
         return index
 
     def put(self, row: GroupRow) -> None:
-        """Take in a group's new state."""
+        """Take in the new row of a group."""
         before = self.live.get(row.group_id)
         if before is not None:
             self.lease_rids.pop(before.rid, None)
+        if row.unfinished and row.rid:
+            self.lease_rids[row.rid] = row.group_id
+        complete = row.state == "complete" and row.purpose == "train"
+        replayable = row.state == "trained" and len(row.steps) < self.reuse
         _keep(self.live, row, not row.closed)
         _keep(self._unfinished[row.purpose], row, row.unfinished)
         _keep(self._unheld[row.purpose], row, row.unfinished and not row.held)
-        self._keep_complete(row, row.state == "complete" and row.purpose == "train")
-        again = row.state == "trained" and len(row.steps) < self.reuse
-        _keep(self._replayable, row, again)
-        if row.unfinished and row.rid:
-            self.lease_rids[row.rid] = row.group_id
+        _keep(self._complete, row, complete)
+        _keep(self._replayable, row, replayable)
         self.next_group = max(self.next_group, int(row.group_id[1:]) + 1)
 
     def put_draw(self, draw: DrawRow) -> None:
-        """Take in a draw's new outcome; open draws are kept, and those to be done again."""
-        again = draw.outcome in ("released", "expired", "rewound")
+        """Take in the new outcome of a draw."""
         at = draw.consumer, draw.version
-        if again:
+        if draw.outcome in ("released", "expired", "rewound"):
             self.returned[at] = draw
         else:
             self.returned.pop(at, None)
@@ -104,66 +101,47 @@ class Index:
 
     def drawable(self) -> list[GroupRow]:
         """Complete training groups, in the order they were leased."""
-        return [self._complete[group_id] for group_id in self._complete_ids]
-
-    def drawable_before(self, version: int) -> list[GroupRow]:
-        """Those of them that an older policy version than this had a part in."""
-        older = [ids for oldest, ids in self._complete_since.items() if oldest < version]
-        return [self._complete[group_id] for group_id in sorted(set().union(*older))]
+        return sorted(self._complete.values(), key=lambda row: row.group_id)
 
     def replayable(self) -> list[GroupRow]:
-        """Groups that were trained on, but not `reuse` times yet."""
+        """Groups that were trained in fewer than `reuse` steps."""
         return list(self._replayable.values())
 
     def forget_replay(self, row: GroupRow) -> None:
-        """A trained group became too old to be drawn again."""
+        """Remove a trained group from those that may be drawn again."""
         self._replayable.pop(row.group_id, None)
 
     def unfinished(self, purpose: Purpose) -> list[GroupRow]:
-        """Groups with unresolved slots, in the order they were leased."""
-        return list(self._unfinished[purpose].values())  # each came when it was made
+        """Groups with open slots, in the order they were leased."""
+        return list(self._unfinished[purpose].values())  # inserted when they were made
 
     def count_unfinished(self, purpose: Purpose) -> int:
-        """How many there are."""
+        """Number of groups with open slots."""
         return len(self._unfinished[purpose])
 
     def unheld(self, purpose: Purpose) -> list[GroupRow]:
-        """Those of them that no actor holds."""
-        return sorted(self._unheld[purpose].values(), key=lambda e: e.group_id)
+        """Groups with open slots that no actor holds, in the order they were leased."""
+        return sorted(self._unheld[purpose].values(), key=lambda row: row.group_id)
 
     @property
     def in_flight(self) -> int:
-        """Train groups leased, filling, complete or drawn and not committed."""
+        """Number of training groups that are leased, filling, complete or drawn."""
         states = ("leased", "filling", "complete", "drawn")
         return sum(self.counts[f"group/train/{state}"] for state in states)
-
-    def _keep_complete(self, row: GroupRow, belongs: bool) -> None:
-        group_id = row.group_id
-        if belongs != (group_id in self._complete):
-            ids, alike = self._complete_ids, self._complete_since.setdefault(row.oldest, set())
-            if belongs:
-                insort(ids, group_id)
-                alike.add(group_id)
-            else:
-                del ids[bisect_left(ids, group_id)]
-                alike.discard(group_id)
-            if not alike:
-                del self._complete_since[row.oldest]
-        _keep(self._complete, row, belongs)
-
-    def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
-        """Trained groups that may be drawn again: what the policy of version V − η or a newer
-        one sampled was trained in a step that made a version after V − η."""
-        for step in txn.steps_after(self.progress.version - max_staleness):
-            for group_id in step.groups:
-                row = txn.row(group_id)
-                if row is not None:
-                    self.put(row)
 
     @property
     def eval_done(self) -> Counter[str]:
         """Finished evaluation groups by tag."""
         return under(self.counts, "eval_done")
+
+    def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
+        """Load trained groups that may be drawn again. One that is fresh enough, with tokens of
+        version V − η or newer, was trained in a step that made a version after V − η."""
+        for step in txn.steps_after(self.progress.version - max_staleness):
+            for group_id in step.groups:
+                row = txn.row(group_id)
+                if row is not None:
+                    self.put(row)
 
 
 def _keep(groups: dict[str, GroupRow], row: GroupRow, belongs: bool) -> None:

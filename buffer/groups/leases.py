@@ -1,7 +1,7 @@
-"""What actors do to the store: tasks, leases, results (DESIGN §3).
+"""Leases: an actor is given a group to fill, renews its lease, or releases it.
 
-Every operation takes a unit of work and its arguments, checks everything, then changes the store.
-An error leaves no trace.
+Every operation takes a unit of work and its arguments, checks everything, then changes the store:
+a refused one leaves no trace.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ FULL_RETRY_S = 2.0
 
 
 def lease(work: UnitOfWork, args: messages.AskLease, rid: str) -> Lease | Wait:
-    """Give the actor a group, abandoned groups before new ones.
+    """Lease a group to the actor: one that nobody holds, or a new one; Wait says why not.
 
-    Evaluation and training take turns while both have work: as many groups of each are held, so
-    that an evaluation is soon done and generation for training goes on meanwhile.
+    While evaluation and training both have work, as many groups of each are held: an evaluation
+    ends soon, and generation for training goes on.
     """
     check_name(args.actor, "actor")
     _check_plan(args.plan)
-    answered = work.index.lease_rids.get(rid)
-    if answered is not None:
-        return _lease(work, work.index.live[answered])
+    leased = work.index.lease_rids.get(rid)
+    if leased is not None:
+        return _lease(work, work.index.live[leased])
     if work.full:
         return Wait(f"the store is full: {work.full}; actors wait for space", FULL_RETRY_S)
     expire_overdue(work)
-    if _held(work, "eval") <= _held(work, "train"):
-        taken = _evaluation(work, args) or _training(work, args)
+    if _count_held(work, "eval") <= _count_held(work, "train"):
+        row = _evaluation(work, args) or _training(work, args)
     else:
-        taken = _training(work, args)
-        if isinstance(taken, Wait):
-            taken = _evaluation(work, args) or taken
-    if isinstance(taken, Wait):
-        return taken
+        row = _training(work, args)
+        if isinstance(row, Wait):
+            row = _evaluation(work, args) or row
+    if isinstance(row, Wait):
+        return row
     work.count("leases")
-    taken = taken.but(
+    row = row.but(
         actor=args.actor, rid=rid, lease_expired=False, deadline=work.now + work.config.lease_s
     )
-    return _lease(work, work.save(taken, "lease"))
+    return _lease(work, work.save(row, "lease"))
 
 
 def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
-    """Extend leases; returns the groups that are no longer this actor's."""
+    """Extend leases; returns the groups that this actor no longer holds."""
     check_name(args.actor, "actor")
     lost = []
     for group_id in dict.fromkeys(args.group_ids):
@@ -66,20 +66,20 @@ def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
 
 
 def release(work: UnitOfWork, args: messages.Release) -> Ids:
-    """Give leases back at once, accepted results kept; returns the groups given back."""
-    given = []
+    """Release leases at once, keeping accepted results; returns the released groups."""
+    released = []
     for group_id in dict.fromkeys(args.group_ids):
         row = work.index.live.get(group_id)
         if row is not None and row.unfinished and row.actor == args.actor:
-            released = row.but(actor="", rid="", deadline=work.now, lease_expired=False)
-            work.save(released, "release")
-            given.append(group_id)
-    return Ids(tuple(given))
+            free = row.but(actor="", rid="", deadline=work.now, lease_expired=False)
+            work.save(free, "release")
+            released.append(group_id)
+    return Ids(tuple(released))
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Count leases and draws that ran out, complete groups that waited long enough for
-    stragglers, and drop abandoned groups that can never be drawn."""
+    """Apply every deadline that has passed: of draws, of leases and for stragglers. Unfinished
+    groups that nobody holds expire when they are too old to be drawn."""
     index, now = work.index, work.now
     draw_deadlines.expire_overdue(work)
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
@@ -99,9 +99,6 @@ def check_name(name: str, what: str) -> None:
     """Raise RecordError unless an actor or consumer has a usable name."""
     if not 0 < len(name) <= messages.NAME_LIMIT:
         raise RecordError(f"{what} name {name!r:.80} must have 1 to {messages.NAME_LIMIT} letters")
-
-
-# ── leases ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_plan(plan: GroupPlan) -> None:
@@ -126,13 +123,13 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
     )
 
 
-def _held(work: UnitOfWork, purpose: Purpose) -> int:
-    """Unfinished groups that an actor holds."""
+def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
+    """Number of unfinished groups that an actor holds."""
     return work.index.count_unfinished(purpose) - len(work.index.unheld(purpose))
 
 
 def _evaluation(work: UnitOfWork, args: messages.AskLease) -> GroupRow | None:
-    """An abandoned evaluation group, or the next task of the first list open to this actor."""
+    """An evaluation group that nobody holds, or a new one of the first list open to the actor."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
         if args.version >= progress.eval_min_version.get(row.tag, 0):
@@ -146,11 +143,11 @@ def _evaluation(work: UnitOfWork, args: messages.AskLease) -> GroupRow | None:
 
 
 def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
-    """An abandoned training group, or a new one if admission grants it."""
+    """A training group that nobody holds, or a new one, if admission grants it."""
     index = work.index
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
-        return Wait(_nothing_to_do(work, args), RETRY_S)
+        return Wait(_why_no_task(work, args), RETRY_S)
     ahead = index.in_flight
     if unheld:
         ahead = ahead_of_takeover(ahead, len(unheld))
@@ -162,11 +159,11 @@ def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
         actor=args.version,
     )
     if not granted:
-        return Wait(_staleness(work, args), RETRY_S)
+        return Wait(_why_not_admitted(work, args), RETRY_S)
     return unheld[0] if unheld else next_in_cycle(work, args.plan)
 
 
-def _staleness(work: UnitOfWork, args: messages.AskLease) -> str:
+def _why_not_admitted(work: UnitOfWork, args: messages.AskLease) -> str:
     learner, limit = work.index.progress.version, work.max_staleness
     if learner - args.version > limit:
         return (
@@ -181,7 +178,7 @@ def _staleness(work: UnitOfWork, args: messages.AskLease) -> str:
     )
 
 
-def _nothing_to_do(work: UnitOfWork, args: messages.AskLease) -> str:
+def _why_no_task(work: UnitOfWork, args: messages.AskLease) -> str:
     pending = pending_tags(work)
     if not pending:
         return "tasks: none is left to lease; the actor waits for tasks to be added"

@@ -1,4 +1,4 @@
-"""What anybody may ask without changing anything. Each answer is one consistent view."""
+"""Queries: they change nothing, and each reply is one consistent view of the store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from buffer.wire.frames import Encoded
 from buffer.wire.messages import Ids
 from r3l.errors import LimitExceeded, NotFound
 
-ANSWER_LIMIT = 512 << 20  # bytes of one answer
+REPLY_LIMIT = 512 << 20  # bytes of the records in one reply
 
 
 def history(txn: Txn, args: messages.AskHistory) -> list[GroupRow]:
-    """The last `count` groups of a training task that were completed with a trajectory."""
+    """The last `count` groups of a training task that were finished with a trajectory."""
     _check_count(args.count)
     prefix = args.task_id.encode() + b"\0"
     found: list[GroupRow] = []
@@ -44,7 +44,7 @@ def query(txn: Txn, args: messages.AskQuery) -> list[GroupRow]:
 
 
 def ledger(txn: Txn, args: messages.AskLedger) -> Ids:
-    """The groups a step was trained on."""
+    """The groups that a step was trained on."""
     step = txn.step(args.step)
     if step is None:
         raise NotFound(f"step {args.step} is not in the ledger")
@@ -52,7 +52,7 @@ def ledger(txn: Txn, args: messages.AskLedger) -> Ids:
 
 
 def would_evict(txn: Txn, args: messages.AskEvict) -> Evicted:
-    """What `evict` would remove, all of it."""
+    """Everything that `evict` would remove."""
     return summary(list(plan(txn, parse_limits(args.limits), time.time())))
 
 
@@ -63,12 +63,12 @@ def groups(txn: Txn, args: messages.AskGroups) -> list[GroupRow]:
 
 
 def drawn(txn: Txn, group_ids: Iterable[str]) -> list[Encoded]:
-    """The records of groups that are complete, as they were written."""
+    """The records of finished groups, as they were written."""
     return _limited(txn.sealed(group_id) for group_id in group_ids)
 
 
 def records(txn: Txn, rows: Iterable[GroupRow]) -> list[Encoded]:
-    """The record of each group, unfinished ones as far as they are."""
+    """The record of each group; of an unfinished one, with the results accepted so far."""
     return _limited(txn.group_bytes(row) for row in rows)
 
 
@@ -78,8 +78,8 @@ def _limited(found: Iterable[Encoded]) -> list[Encoded]:
     for data in found:
         records.append(data)
         size += len(data)
-        if size > ANSWER_LIMIT:
-            raise LimitExceeded(f"an answer of more than {ANSWER_LIMIT} bytes; ask for fewer")
+        if size > REPLY_LIMIT:
+            raise LimitExceeded(f"a reply of more than {REPLY_LIMIT} bytes; ask for fewer groups")
     return records
 
 
@@ -104,5 +104,5 @@ def _listed(txn: Txn, args: messages.AskQuery) -> Iterator[GroupRow]:
 def _check_count(count: int, least: int = 1) -> None:
     if not least <= count <= messages.GROUPS_LIMIT:
         raise LimitExceeded(
-            f"{count} groups asked for; an answer has {least} to {messages.GROUPS_LIMIT}"
+            f"{count} groups asked for; a reply has {least} to {messages.GROUPS_LIMIT}"
         )

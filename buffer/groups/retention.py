@@ -1,9 +1,9 @@
 """Retention: which groups leave the store so that it stays within its limits.
 
-Only closed groups can go: trained, expired, or a finished evaluation. What is leased, waits to
-be drawn or is drawn and not committed stays, whatever the limits say; so does, for `grace_s`
-seconds, what was closed just now, because a learner may still read an evaluation or go back to
-its last checkpoint. Of the rest the oldest go first, until none that is left breaks a limit.
+Only closed groups go: trained, expired, or finished evaluations. Whatever the limits say, groups
+that are leased, complete or drawn stay, and closed ones stay for `grace_s` seconds more, because a
+learner may still read an evaluation or go back to its last checkpoint. The oldest go first, until
+none that is left breaks a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 HOUR_S = 3600.0
-CHUNK = 64  # groups in one transaction: few enough that nobody waits for them
+CHUNK = 64  # groups of one transaction, so that other requests do not wait for long
 
 
 def parse_limits(values: Mapping[str, Any]) -> RetentionConfig:
@@ -34,7 +34,7 @@ def parse_limits(values: Mapping[str, Any]) -> RetentionConfig:
 def plan(
     txn: Txn, limits: RetentionConfig, now: float, live: Container[str] = ()
 ) -> Iterator[GroupRow]:
-    """The groups that have to go, oldest first. `live`: groups known not to be closed."""
+    """The groups that have to go, oldest first. `live`: groups that are known not to be closed."""
     if limits.unlimited:
         return
     figures = txn.counts()
@@ -58,7 +58,7 @@ def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> Evict
 
 
 def summary(rows: list[GroupRow], more: bool = False) -> Evicted:
-    """The groups in a few numbers."""
+    """Number, size and range of the groups."""
     if not rows:
         return Evicted()
     nbytes = sum(row.nbytes for row in rows)

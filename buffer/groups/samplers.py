@@ -1,7 +1,7 @@
-"""Samplers: which of the drawable groups make the next batch.
+"""Samplers: which candidates make the next batch.
 
-A sampler is given only groups that are complete, fresh enough, rested and not used up
-(buffer.groups.draws), in the order they were leased, and picks exactly `count` different ones. The
+A sampler is given the groups that may be drawn now (buffer.groups.draws), in the order they were
+leased, and picks exactly `count` different ones. The
 same seed, draw number and candidates give the same batch. To add one, write a class and put it
 into SAMPLERS; a new setting is a field of SamplerConfig (r3l.config).
 """
@@ -20,17 +20,17 @@ from r3l.config import SamplerConfig
 from r3l.errors import UserError
 
 FLOOR = 0.01  # priority of a group without contrast, so that each can be drawn before it is stale
-Chance = Callable[[], np.random.Generator]  # made for those who ask for it
+Chance = Callable[[], np.random.Generator]  # made only if a sampler needs it
 
 
 @dataclass(frozen=True)
 class Pick:
     """A group of a batch.
 
-    `probability` P: that the first group picked from these candidates is this one, 1 where
-    nothing is left to chance. `weight`: importance weight (n P)^-β over n candidates, which
-    makes an average over draws with replacement an average over the candidates when β = 1
-    (prioritised experience replay, arXiv 1511.05952, section 3.4).
+    `probability` P: that the first group picked from these candidates is this one; 1 for samplers
+    without randomness. `weight`: importance weight (n P)^-β over n candidates; with β = 1 it makes
+    an average over draws with replacement an average over the candidates (prioritised experience
+    replay, arXiv 1511.05952, section 3.4).
     """
 
     row: GroupRow
@@ -50,7 +50,7 @@ class Sampler(ABC):
 
 
 class Fifo(Sampler):
-    """The groups leased first. With η = 0 a batch does not depend on who finished first."""
+    """The groups leased first. With η = 0 a batch does not depend on which finished first."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
         return [Pick(row) for row in candidates[:count]]
@@ -80,10 +80,9 @@ class Uniform(Sampler):
 
 
 class Prioritised(Sampler):
-    """Groups whose rewards differ more are likelier: P ∝ (contrast · (1 − decay · u)⁺ + FLOOR)^α.
+    """P ∝ (contrast · (1 − decay · u)⁺ + FLOOR)^α, without replacement.
 
-    contrast: largest minus smallest reward; u: steps the group was trained in. Without
-    replacement: each further group is picked from those left, in proportion.
+    contrast: largest minus smallest reward; u: steps the group was trained in.
     """
 
     def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
@@ -113,7 +112,7 @@ def make(config: SamplerConfig) -> Sampler:
 
 
 def chance(seed: int, draw_id: int) -> Chance:
-    """The random numbers of one draw: a restart or a replay draws the same ones."""
+    """The random numbers of one draw; they are the same after a restart and in a replay."""
     return lambda: np.random.default_rng([seed, draw_id])
 
 
@@ -126,8 +125,8 @@ def _random(
 ) -> list[Pick]:
     """`count` picks one after the other, each in proportion to the weights of those left.
 
-    The smallest of independent exponential times with rates w_i is i's with probability
-    w_i / Σ w, and then the same holds for the rest (Efraimidis and Spirakis 2006).
+    Of independent exponential times with rates w_i, that of i is the smallest with probability
+    w_i / Σ w; the same holds for the rest (Efraimidis and Spirakis 2006).
     """
     arrival = chance().standard_exponential(len(candidates)) / weights
     picked = np.argsort(arrival, kind="stable")[:count]

@@ -1,4 +1,4 @@
-"""Tasks, and the order in which training leases them."""
+"""Tasks: their registration, and the order in which they are leased."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from r3l.records import GroupPlan, Purpose
 
 
 def add_tasks(work: UnitOfWork, args: messages.AddTasks) -> Amount:
-    """Register tasks; known ids change nothing. Returns how many were new."""
+    """Register tasks that are not known by their id; returns how many were new."""
     if args.purpose == "train" and args.tag:
         raise RecordError(f"training tasks take no tag; got {args.tag!r:.80}", field="tag")
     for task in args.tasks:
@@ -34,21 +34,22 @@ def add_tasks(work: UnitOfWork, args: messages.AddTasks) -> Amount:
     work.index.tasks[args.purpose, args.tag] = total
     progress = work.index.progress
     if args.purpose == "eval":
-        work.update_progress(
-            eval_min_version=progress.eval_min_version | {args.tag: args.min_version}
-        )
-    elif progress.position == 0:  # an epoch that has begun keeps its tasks; new ones join the next
+        min_version = progress.eval_min_version | {args.tag: args.min_version}
+        work.update_progress(eval_min_version=min_version)
+    elif progress.position == 0:  # an epoch in progress keeps its tasks; new ones join the next
         work.update_progress(size=total)
     return Amount(total - known)
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
+    """Evaluations with tasks that were not leased yet, those of older versions first."""
     progress, tasks = work.index.progress, work.index.tasks
     tags = [t for p, t in tasks if p == "eval" and progress.eval_next.get(t, 0) < tasks[p, t]]
     return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))
 
 
 def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
+    """A new group of the next training task; every epoch shuffles all of them."""
     progress = work.index.progress
     epoch, position, size = progress.epoch, progress.position, progress.size
     if position >= size:
@@ -67,6 +68,7 @@ def _order(seed: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
 def new_group(
     work: UnitOfWork, purpose: Purpose, tag: str, task_index: int, plan: GroupPlan
 ) -> GroupRow:
+    """A new group of a task, not saved yet."""
     task = work.txn.task(purpose, tag, task_index)
     row = GroupRow(
         group_id=f"g{work.index.next_group:010d}",

@@ -1,8 +1,8 @@
 """Checksums of stored results: a CRC-32 of every slot result, kept in its group's row.
 
-It is computed when a result is accepted, and compared when one is put into the same slot again, by
-`verify`, and by whoever reads a store without its service (replay, show, export). The service
-sends groups as they are: what it reads for a draw or a query is not compared.
+It is computed when a result is accepted. It is compared when a result is sent again, by `verify`,
+and by the tools that read a store without its service (replay, show, export). The service does not
+compare what it sends for a draw or a query.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from r3l.records import Group, Role, SlotResult
 
 
 def checksum(result: bytes | memoryview) -> int:
-    """CRC-32 of an encoded slot result as it will lie in its group's record."""
+    """CRC-32 of an encoded slot result, as the record of its group holds it."""
     return crc32(codec.body(SlotResult, result))
 
 
@@ -30,7 +30,7 @@ def by_slot(row: GroupRow) -> dict[tuple[Role, int], int]:
 
 
 def read(txn: Txn, row: GroupRow) -> Group:
-    """A group as it is now; raises RecordError, with the group and slot, if it was damaged."""
+    """A group as it is now; raises RecordError that names group and slot if it is damaged."""
     data = txn.group_bytes(row)
     try:
         group = read_group(data, row)
@@ -42,12 +42,12 @@ def read(txn: Txn, row: GroupRow) -> Group:
 
 
 def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
-    """What a group, decoded from `data`, has that was never put there."""
+    """How a group, decoded from `data`, differs from what was accepted."""
     if codec.encode(replace(group, results=())) != codec.encode(txn.head(row)):
-        yield "its record is not of the task, plan and actor that its state names"
+        yield "its record has another task, plan or actor than its row"
     if {(result.role, result.slot) for result in group.results} != set(row.resolved):
-        yield "its results are not those its state names"
+        yield "its record has other results than its row"
     sums = by_slot(row)
     for result, raw in zip(group.results, codec.group_bodies(data), strict=True):
         if sums.get((result.role, result.slot)) != crc32(raw):
-            yield f"{result.role} slot {result.slot} is not what was put (its checksum differs)"
+            yield f"{result.role} slot {result.slot} differs from what was put (checksum)"

@@ -1,4 +1,4 @@
-"""The figures a store keeps about itself: name -> number, written by whoever changes them.
+"""The counts of a store: name -> number.
 
     group/PURPOSE/STATE    groups in the store
     bytes                  bytes of their accepted results
@@ -6,48 +6,50 @@
     evicted/PURPOSE/STATE  groups that retention removed, by the state they were in
     evicted_bytes          bytes of their accepted results
     eval_done/TAG          finished evaluation groups, evicted ones too
-    puts, draws, leases …  what the verbs count
+    puts, draws, leases …  what the operations count
 
-They change in the transaction of what they count, so that `made` is always the sum of all
-group/… and all evicted/…, whatever was killed when.
+A count changes in the transaction of what it counts. So `made` is the sum of all group/… and all
+evicted/… after every crash.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import get_args
 
 from buffer.storage.rows import Drop, GroupRow
 from r3l.records import GROUP_STATES, Purpose
 
-PURPOSES: tuple[Purpose, ...] = ("train", "eval")
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+TASKS_SHOWN = 20
 
 
 def present(row: GroupRow) -> dict[str, int]:
-    """What a group adds while it is in the store."""
+    """The counts of a group while it is in the store."""
     return {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
 
 
 def lasting(row: GroupRow) -> dict[str, int]:
-    """What a group adds for as long as the store lives, evicted or not."""
+    """The counts of a group that stay when it is evicted."""
     return {f"eval_done/{row.tag}": 1} if row.purpose == "eval" and row.closed else {}
 
 
 def dropped(row: GroupRow) -> Counter[Drop]:
-    """What of a group will never be trained on: failed slots, and all of it if it expired."""
-    lost: Counter[Drop] = Counter()
+    """What of a group will never be trained on: failed slots, and everything if it expired."""
+    drops: Counter[Drop] = Counter()
     for failure in row.failures:
         role, cause = failure.split("/", 1)
-        lost[cause, "base" if role == "base" else "distilled", row.task_id] += 1
+        drops[cause, "base" if role == "base" else "distilled", row.task_id] += 1
     if row.state == "expired":
-        lost[row.cause, "group", row.task_id] += 1
-        lost[row.cause, "base", row.task_id] += row.done_base
-        lost[row.cause, "distilled", row.task_id] += row.done - row.done_base
-    return +lost
+        drops[row.cause, "group", row.task_id] += 1
+        drops[row.cause, "base", row.task_id] += row.done_base
+        drops[row.cause, "distilled", row.task_id] += row.done - row.done_base
+    return +drops
 
 
 def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
-    """By how much each figure changes when a group goes from one state to another."""
+    """The change of each count when a group goes from one row to another (None: a new group)."""
     change = present(after) | lasting(after)
     was = {"made": -1} if before is None else present(before) | lasting(before)
     for name, amount in was.items():
@@ -56,7 +58,7 @@ def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
 
 
 def evicted(row: GroupRow) -> dict[str, int]:
-    """By how much each figure changes when a group is evicted."""
+    """The change of each count when a group is evicted."""
     gone = {name: -amount for name, amount in present(row).items()}
     return gone | {f"evicted/{row.purpose}/{row.state}": 1, "evicted_bytes": row.nbytes}
 
@@ -67,16 +69,13 @@ def held(counts: Mapping[str, int]) -> int:
 
 
 def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
-    """The figures named KIND/…, by the rest of their name."""
+    """The counts named KIND/…, by the rest of their name."""
     prefix = kind + "/"
     return Counter({k.removeprefix(prefix): n for k, n in counts.items() if k.startswith(prefix)})
 
 
-TASKS_SHOWN = 20
-
-
 def group_drops(drops: Counter[Drop]) -> dict[str, int]:
-    """Dropped groups by cause."""
+    """Expired groups by cause."""
     counts: Counter[str] = Counter()
     for (cause, what, _), count in drops.items():
         counts[cause] += count * (what == "group")
@@ -84,7 +83,7 @@ def group_drops(drops: Counter[Drop]) -> dict[str, int]:
 
 
 def slot_drops(drops: Counter[Drop]) -> dict[str, int]:
-    """Failed slots and attempts lost with their group, by "role/cause"."""
+    """Failed slots, and attempts of expired groups, by "role/cause"."""
     counts: Counter[str] = Counter()
     for (cause, what, _), count in drops.items():
         counts[f"{what}/{cause}"] += count * (what != "group")
@@ -92,7 +91,7 @@ def slot_drops(drops: Counter[Drop]) -> dict[str, int]:
 
 
 def drops_by_task(drops: Counter[Drop]) -> dict[str, dict[str, int]]:
-    """`slot_drops` of the TASKS_SHOWN tasks that lost most, the worst first."""
+    """`slot_drops` of the TASKS_SHOWN tasks with the most, the worst first."""
     total: Counter[str] = Counter()
     for (_, what, task), count in drops.items():
         total[task] += count * (what != "group")

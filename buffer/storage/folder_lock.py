@@ -1,4 +1,4 @@
-"""One owner per store, on a local disk: LMDB is safe under no other terms."""
+"""Locks of folders and sockets: LMDB needs one owner and a local disk."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _REMOTE_PREFIX = "fuse."
 def own(folder: Path) -> int:
     """Become the only owner of the store in `folder`; returns the lock's file descriptor.
 
-    The lock belongs to the process and is gone with it, however it ends. Raises UserError,
-    one line, for a folder that cannot be used, a network file system or a second owner.
+    The lock ends with the process. Raises UserError for a folder that cannot be used, a network
+    file system or a second owner.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def own(folder: Path) -> int:
         owner = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise UserError(f"store {folder}: already served by process {owner}") from None
-    try:  # over what is there, for which a full disk has room
+    try:  # overwrite the last owner, since a full disk has no room for a new file
         os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))
     except OSError as error:
         os.close(lock)
@@ -44,8 +44,8 @@ def own(folder: Path) -> int:
 
 
 def own_socket(path: Path) -> int:
-    """Become the only process that binds the Unix socket at `path`: a second bind would take the
-    clients of the first away without a word. Returns the lock's file descriptor.
+    """Become the only process that binds the Unix socket at `path`; returns the lock's file
+    descriptor. Without it a second bind would silently take over the clients of the first.
     """
     if len(str(path).encode()) > SOCKET_PATH_LIMIT:
         raise UserError(f"bind ipc://{path}: longer than {SOCKET_PATH_LIMIT} bytes")
@@ -62,8 +62,8 @@ def own_socket(path: Path) -> int:
 
 
 def new_folder(folder: Path, what: str) -> Path:
-    """Where to make a folder that takes its name only when it is whole; what was interrupted there
-    before is removed. Raises UserError for a folder that is in use."""
+    """The path to write a folder at before it is renamed to its name; an interrupted earlier try
+    is removed. Raises UserError for a folder that is in use."""
     if not folder.name:
         raise UserError(f"{what} {folder}: give the folder by its name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -1,7 +1,6 @@
-"""What the store remembers about a group, a draw and itself, apart from the immutable records.
+"""Rows: the mutable state of groups, draws and the run, apart from the immutable records.
 
-These are small, rewritten as things happen, and enough to rebuild everything the service
-keeps in memory.
+Rows are small and rewritten at every change. The service's memory is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -13,22 +12,23 @@ import msgspec
 from r3l.records import GroupPlan, GroupState, Purpose, Record, Role
 
 Dropped = Literal["group", "base", "distilled"]
-Drop = tuple[str, Dropped, str]  # what is lost, for counting: cause, what, task id
+Drop = tuple[str, Dropped, str]  # what will never be trained on: cause, what, task id
 DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "discarded"]
 
 
 class GroupRow(Record):
-    """The mutable state of one group.
+    """The mutable state of one group; its states are those of buffer.groups.states.
 
-    `actor` holds the lease until another takes the group over; "" after it was given back.
-    `deadline`: wall-clock second at which another actor may take it over; `lease_expired` once that
-    was noticed and counted. `rid`: request that was answered with the lease, so that asking
-    again after a lost answer gives the same one. `done`: slots with a trajectory, `done_base`
-    of them base slots, `rewards` theirs as they came; `oldest`: oldest policy version among
-    them, -1 for none; `nbytes`: size of the accepted results; `checksums`: those of `resolved`, as
-    in buffer.storage.checksums. `failures`: "role/cause" of every failed slot. `task_index`: place
-    of the task in its list. `draw_id`: its latest draw, 0 once that was given back. `steps`:
-    optimizer steps it was trained in.
+    `task_index`: place of the task in its list. `actor`: holder of the lease, "" after a release.
+    `deadline`: wall-clock second after which another actor may take the group over;
+    `lease_expired`: that deadline passed and was counted. `rid`: id of the request that was
+    answered with the lease; a request that is sent again gets the same lease.
+    `resolved`: slots in the order of their results, `checksums` theirs (buffer.storage.checksums).
+    `done`: slots with a trajectory, `done_base` of them base slots, `rewards` in the order they
+    came; `failures`: "role/cause" of every failed slot. `oldest`: oldest policy version of all
+    trajectories, -1 without one. `nbytes`: size of the results. `fingerprints`: hashes of the
+    weights by policy version. `cause`: why the group expired. `times`: second at which each state
+    was entered. `draw_id`: latest draw, 0 after its return. `steps`: steps it was trained in.
     """
 
     group_id: str
@@ -57,27 +57,27 @@ class GroupRow(Record):
     steps: tuple[int, ...] = ()
 
     def but(self, **changes: Any) -> GroupRow:
-        """Itself with other values of these fields."""
+        """A copy with other values of these fields."""
         return msgspec.structs.replace(self, **changes)
 
     @property
     def unfinished(self) -> bool:
-        """Waiting for slots to be resolved."""
+        """True if slots are open."""
         return self.state in ("leased", "filling")
 
     @property
     def held(self) -> bool:
-        """An actor has the lease and may still deliver before another can take over."""
+        """True if an actor has the lease and its deadline has not passed."""
         return self.unfinished and bool(self.actor) and not self.lease_expired
 
     @property
     def slots(self) -> int:
-        """How many slots the plan has."""
+        """Number of slots of the plan."""
         return self.plan.base + self.plan.distilled
 
     @property
     def whole(self) -> bool:
-        """Every slot of the plan is resolved."""
+        """True if every slot is resolved."""
         return len(self.resolved) == self.slots
 
     @property
@@ -87,14 +87,14 @@ class GroupRow(Record):
 
     @property
     def closed(self) -> bool:
-        """Nothing can happen to it any more: trained, expired, or a finished evaluation."""
+        """True for a trained, expired or finished evaluation group; it may be evicted."""
         return self.state in ("trained", "expired") or (
             self.purpose == "eval" and self.state == "complete"
         )
 
 
 class Status(Record):
-    """What has changed about a group since its record was written."""
+    """The fields of a group that change after its record is written."""
 
     state: GroupState
     cause: str
@@ -102,7 +102,7 @@ class Status(Record):
 
 
 class DrawRow(Record):
-    """One batch handed to a learner and what became of it; never deleted.
+    """One drawn batch and its outcome; never deleted.
 
     `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick.
     """
@@ -121,7 +121,7 @@ class DrawRow(Record):
 
 
 class LedgerRow(Record):
-    """The groups an optimizer step was computed from."""
+    """The groups that an optimizer step was trained on."""
 
     step: int
     draw_id: int
@@ -131,11 +131,11 @@ class LedgerRow(Record):
 
 
 class Progress(Record):
-    """Where the service stands: learner's version, task cycle, evaluation lists.
+    """The learner's version, and the position in the task lists.
 
-    The cycle leases the `size` training tasks of `epoch` in a shuffled order and has leased
-    `position` of them. `eval_next`: tasks of each tag leased so far. `staleness_limit`: what the
-    learner lowered max_staleness to, -1 if it did not.
+    Training leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of
+    them. `eval_next`: tasks leased so far by evaluation tag; `eval_min_version`: the policy version
+    it needs. `staleness_limit`: what the learner lowered max_staleness to, -1 if it did not.
     """
 
     version: int = 0
@@ -148,9 +148,9 @@ class Progress(Record):
 
 
 class Evicted(Record):
-    """What went, or would go: so many groups, `nbytes` of results, the first and last of them.
+    """What was evicted, or would be: number of groups, bytes of their results, first and last id.
 
-    `more`: there is more to evict; ask again.
+    `more`: groups that still have to go; ask again.
     """
 
     groups: int = 0

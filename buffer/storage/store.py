@@ -1,8 +1,7 @@
-"""The store: one folder with one LMDB file, and its transactions (tables in
-buffer.storage.transaction).
+"""The store: a folder with one LMDB file, and its transactions (tables in buffer.storage.layout).
 
-Commits are synchronous, always: a transaction that returned survives power loss. One process
-opens a store for writing.
+Commits are synchronous: a committed transaction survives power loss. One process opens a store for
+writing.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from r3l.errors import SchemaVersionError, StoreError, UserError
 
 PAGE = 4096  # bytes of LMDB's pages
 GIB = 1 << 30
-OURS = {"owner.lock", "lock.mdb"}  # files of a store that has no data yet
+OURS = {"owner.lock", "lock.mdb"}  # files of a store without data
 _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
 
 
 class Store:
-    """An open store. `read_only` may be used beside the service that owns the folder.
+    """An open store. A `read_only` one may be opened while a service owns the folder.
 
-    `map_gib`: what its file may grow to; None: the most that it ever was.
+    `map_gib`: largest size of the file; None: the largest it ever had.
     """
 
     def __init__(
@@ -88,13 +87,13 @@ class Store:
             _sync(self.folder, self.folder.parent)
 
     def _is_new(self) -> bool:
-        """True if nothing was written yet; tables may have been made before a crash."""
+        """True if nothing was written yet; a crash may have left empty tables."""
         self._tables = {"sys": self._env.open_db(b"sys")}
         with self.read() as txn:
             return txn.size("sys") == 0
 
     def _refuse_other_schema(self) -> None:
-        """Stores are read by the schema that wrote them, older and newer ones are refused."""
+        """Raise SchemaVersionError for a store of an older or newer schema."""
         schema = 0
         with suppress(lmdb.NotFoundError):
             self._tables = {"sys": self._env.open_db(b"sys", create=False)}
@@ -107,16 +106,16 @@ class Store:
             )
 
     def _refuse_cut_off(self, size: int) -> None:
-        """Whoever reads a page beyond the end of the file is ended by the system, without a word.
+        """The system kills a process that reads a page beyond the end of the file.
 
         Only free pages may be missing there.
         """
-        with self._env.begin():  # the pages that are looked at stay what they are
+        with self._env.begin():  # keeps the pages that are checked from being reused
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
                 raise UserError(
                     f"store {self.folder}: data.mdb has {size} of its {whole} bytes; it was cut "
-                    "off. Copy it again, from a store that is served with r3l-buffer compact"
+                    "off: copy it again (r3l-buffer compact copies a store that is being served)"
                 )
 
     def _refuse_foreign(self) -> None:
@@ -132,7 +131,7 @@ class Store:
     def write(self) -> Iterator[Txn]:
         """One durable transaction: all of it is on disk when the block ends, or nothing is.
 
-        Raises StoreError when the disk or the map is full; the store is then as before.
+        Raises StoreError if the disk or the map is full; the store is then as before.
         """
         self._refuse_fork()
         try:
@@ -148,7 +147,7 @@ class Store:
     def read(self, *, in_place: bool = False) -> Iterator[Txn]:
         """One consistent view. Keep it short: an open view keeps old pages from being reused.
 
-        `in_place`: keys and values are not copied; they are memoryviews that end with the block.
+        `in_place`: keys and values are memoryviews, valid inside the block only.
         """
         self._refuse_fork()
         with self._env.begin(buffers=in_place) as raw:
@@ -156,7 +155,7 @@ class Store:
 
     @property
     def gone(self) -> bool:
-        """Whether its data file was moved or deleted: what is written now nobody would find."""
+        """True if the data file was moved or deleted: what is written now would be lost."""
         try:
             found = os.stat(self.folder / "data.mdb")
         except FileNotFoundError:
@@ -165,21 +164,21 @@ class Store:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes the data file takes on disk."""
+        """Size of the data file on disk."""
         return os.stat(self.folder / "data.mdb").st_blocks * 512
 
     @property
     def free_bytes(self) -> int:
-        """Bytes left on the disk the store is on."""
+        """Free bytes of the disk that holds the store."""
         disk = os.statvfs(self.folder)
         return disk.f_bavail * disk.f_frsize
 
     def clear_readers(self) -> int:
-        """Free the reader slots of processes that died; returns how many there were."""
+        """Free the reader slots of dead processes; returns how many."""
         return int(self._env.reader_check())
 
     def readers(self) -> list[tuple[int, int]]:
-        """(process, number of the transaction it sees) of every open view, whoever holds it."""
+        """(process, number of the transaction it sees) of every open view."""
         lines = [line.split() for line in str(self._env.readers()).splitlines()[1:]]
         return [(int(line[0]), int(line[2])) for line in lines if line[-1].isdigit()]
 
@@ -190,7 +189,7 @@ class Store:
 
     @property
     def map_used_up(self) -> str:
-        """What is to be said where no more results fit into the map."""
+        """Why no more results fit into the map, and what to do."""
         return (
             f"its map of {self.map_bytes / GIB:.3g} GiB is used up; evict groups "
             "(r3l-buffer evict) or serve it with a larger buffer.map_gib"
@@ -198,7 +197,7 @@ class Store:
 
     @property
     def map_free_bytes(self) -> int:
-        """Bytes by which the file may still grow; pages that became free are not among them."""
+        """Bytes by which the file may still grow, without pages that became free."""
         return self.map_bytes - self._used_bytes
 
     @property
@@ -206,10 +205,10 @@ class Store:
         return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
-        """Write a compacted, consistent copy into `folder`, while serving.
+        """Write a compacted, consistent copy into `folder`, also while serving.
 
-        The folder has the copy when all of it is on disk, or nothing. Raises UserError for a
-        folder that is in use, StoreError for a disk that is full.
+        The folder has the whole copy or does not exist. Raises UserError for a folder that is in
+        use, StoreError for a full disk.
         """
         partial = folder_lock.new_folder(folder, "copy to")
         try:
@@ -238,16 +237,16 @@ class Store:
 
 
 def _refuse_other_files(folder: Path) -> None:
-    """A store is made in a folder of its own."""
+    """Raise UserError for a folder that holds other files instead of a store."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if "data.mdb" not in names and names - OURS:
         raise UserError(
-            f"store {folder}: no store, but {min(names - OURS)!r} is there; choose an empty folder"
+            f"store {folder}: holds {min(names - OURS)!r} and no store; choose an empty folder"
         )
 
 
 def _sync(*places: Path) -> None:
-    """Make files, and names in folders, survive power loss."""
+    """Flush files, and the names in folders, to disk."""
     for place in places:
         handle = os.open(place, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""The commands that look into a store, copy it, and write it out and in."""
+"""The commands that read, check, copy, export and import a store."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _reading(folder: Path) -> Iterator[Store]:
 )
 @click.option("--keys", type=click.Path(path_type=Path), help="client.json that keygen wrote")
 def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
-    """Counters of a running service, or groups and losses of a store, as JSON."""
+    """Print the metrics of a running service, or the groups and drops of a store, as JSON."""
     if endpoint is not None:
         with BufferClient(endpoint, name="r3l-buffer stats", keys=keys) as client:
             click.echo(json.dumps(asdict(client.stats()), indent=2))
     elif folder is not None:
         with _reading(folder) as store:
-            click.echo(json.dumps(offline.figures(store), indent=2))
+            click.echo(json.dumps(offline.summary(store), indent=2))
     else:
         raise click.UsageError("give --endpoint or --store")
 
@@ -61,7 +61,7 @@ def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
 @_store
 @click.option("--limit", default=50, show_default=True, help="newest groups to show")
 def ls(folder: Path, limit: int) -> None:
-    """One line per group, the newest last."""
+    """List groups, one a line, the newest last."""
     _list(folder, lambda row: True, limit)
 
 
@@ -70,7 +70,7 @@ def ls(folder: Path, limit: int) -> None:
 @click.argument("text")
 @click.option("--limit", default=50, show_default=True, help="newest groups to show")
 def query(folder: Path, text: str, limit: int) -> None:
-    """Groups a filter accepts, such as "reward > 0.5 and env == 'workshop'".
+    """List the groups that pass a filter, such as "reward > 0.5 and env == 'workshop'".
 
     Comparisons, `in` with a list, and, or, not. `reward` is the best of a group's attempts.
     """
@@ -81,7 +81,7 @@ def query(folder: Path, text: str, limit: int) -> None:
 @_store
 @click.argument("group_id")
 def show(folder: Path, group_id: str) -> None:
-    """Every attempt of a group, as a conversation."""
+    """Print every attempt of a group as a conversation."""
     with _reading(folder) as store:
         _show(offline.group(store, group_id))
 
@@ -90,9 +90,9 @@ def show(folder: Path, group_id: str) -> None:
 @_store
 @click.argument("step", type=int)
 def replay(folder: Path, step: int) -> None:
-    """The exact batch of a trained step, one JSON line per group.
+    """Print the exact batch of a trained step, one JSON line per group.
 
-    `weight`: importance weight that the sampler gave it; 1 without a prioritised one.
+    `weight`: importance weight that the sampler gave the group; 1 unless it was prioritised.
     """
     with _reading(folder) as store:
         groups, gone = offline.replay(store, step)
@@ -110,7 +110,7 @@ def replay(folder: Path, step: int) -> None:
 @click.option("--jsonl", "form", flag_value="jsonl", default=True, help="JSON lines, the default")
 @click.option("--parquet", "form", flag_value="parquet", help="Parquet; needs pyarrow")
 def export(folder: Path, target: Path, form: str) -> None:
-    """Write the whole store into an empty folder, as tables any tool can read."""
+    """Write the whole store into an empty folder, as tables that any tool can read."""
     with _reading(folder) as store:
         click.echo(json.dumps(archive.export(store, target, form)))
 
@@ -140,7 +140,7 @@ def import_(folder: Path, source: Path) -> None:
 @click.command()
 @_store
 def verify(folder: Path) -> None:
-    """Check file, records and ledger; exit code 1 and a line for everything that is wrong."""
+    """Check file, records, ledger and counts; exit code 1 and a line for every problem."""
     with _reading(folder) as store:
         problems = verification.verify(store)
     for problem in problems:
@@ -154,7 +154,7 @@ def verify(folder: Path) -> None:
 @_store
 @click.argument("target", type=click.Path(path_type=Path))
 def compact(folder: Path, target: Path) -> None:
-    """Write a compacted copy into an empty folder; works next to the running service."""
+    """Write a compacted copy into an empty folder, also while the store is being served."""
     with _reading(folder) as store:
         store.copy(target)
     click.echo(str(target))

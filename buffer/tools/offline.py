@@ -1,4 +1,4 @@
-"""Reading a store without its service: a copy, or read-only next to the service that owns it."""
+"""Reads of a store without its service: of a copy, or read-only while a service owns it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ROW_NAMES = frozenset(
 
 
 def rows(store: Store) -> Iterator[dict[str, Any]]:
-    """One row of plain values per group, in the order they were made; names are ROW_NAMES."""
+    """Plain values of every group by ROW_NAMES, in the order the groups were made."""
     with store.read() as txn:
         for row in txn.rows():
             yield _row(txn, row)
 
 
-def figures(store: Store) -> dict[str, Any]:
-    """Groups by purpose and state, and what was lost, as in BufferStats."""
+def summary(store: Store) -> dict[str, Any]:
+    """Groups by purpose and state, and drops as in BufferStats."""
     groups = Counter(f"{row['purpose']}/{row['state']}" for row in rows(store))
     with store.read() as txn:
         drops = Counter(dict(txn.drops()))
@@ -40,9 +40,9 @@ def figures(store: Store) -> dict[str, Any]:
 
 
 def group(store: Store, group_id: str) -> Group:
-    """A group as it is now, with what was accepted so far if it is unfinished.
+    """A group as it is now; an unfinished one with the results accepted so far.
 
-    Raises RecordError if it is not what was put.
+    Raises RecordError if it is damaged.
     """
     with store.read() as txn:
         row = txn.row(group_id)
@@ -52,21 +52,21 @@ def group(store: Store, group_id: str) -> Group:
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
-    """The exact batch an optimizer step was trained on, in its order, and the ids of those of
-    its groups that were evicted since. Raises RecordError if one is not what was put."""
+    """The exact batch that an optimizer step was trained on, and the ids of its groups that were
+    evicted since. Raises RecordError if a group is damaged."""
     with store.read() as txn:
-        line = txn.step(step)
-        if line is None:
+        trained = txn.step(step)
+        if trained is None:
             raise NotFound(f"step {step} is not in the ledger")
-        gone = [group_id for group_id in line.groups if txn.evicted(group_id)]
-    return [group(store, group_id) for group_id in line.groups if group_id not in gone], gone
+        gone = [group_id for group_id in trained.groups if txn.evicted(group_id)]
+    return [group(store, group_id) for group_id in trained.groups if group_id not in gone], gone
 
 
 def weights(store: Store, step: int) -> dict[str, float]:
-    """The importance weight of each group of a trained step, as its draw gave it to the learner."""
+    """The importance weight of each group of a trained step, as its draw gave it."""
     with store.read() as txn:
-        line = txn.step(step)
-        drawn = None if line is None else txn.draw(line.draw_id)
+        trained = txn.step(step)
+        drawn = None if trained is None else txn.draw(trained.draw_id)
     return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
 
 

@@ -175,7 +175,7 @@ def test_a_draw_that_waits_for_actors_says_how_many_groups_they_hold(short):
     short.lease("a")
     short.lease("b")
     short.release(["g0000000003"], "b")
-    said = "1 of 2 groups are there; waits for actors to finish 1; 1 unfinished ones are abandoned"
+    said = "1 of 2 groups are there; waits for actors to finish 1; nobody holds 1 unfinished ones"
     assert short.shortage() == said
 
 
@@ -187,7 +187,7 @@ def test_a_draw_that_finds_only_stale_resting_or_drawn_groups_says_so(short):
     said = short.shortage(version=2)
     assert "; 2 rest between two draws (cooldown 3)" not in said  # too old to be drawn again
     assert "notebook holds 1 drawn groups (last seen 0 s ago, expires after 60 s)" in said
-    assert said.endswith("; 1 were dropped so far, more than 1 steps old at a draw")
+    assert said.endswith("; 1 expired so far, more than 1 steps old at a draw")
 
 
 def test_a_draw_that_finds_only_resting_groups_says_so(short):
@@ -243,7 +243,7 @@ def test_a_late_commit_of_groups_that_are_gone_says_so(make):
     desk.commit(ours.draw_id, 1)
     assert desk.evict(RetentionConfig(groups=0, grace_s=0.0)).groups == 2
     for late in (lambda: desk.commit(theirs.draw_id, 2), lambda: desk.commit(theirs.draw_id, 2)):
-        with pytest.raises(DrawExpired, match="2 of its 2 groups were drawn or dropped since"):
+        with pytest.raises(DrawExpired, match="2 of its 2 groups were drawn or expired since"):
             late()
     assert desk.discard(theirs.draw_id, "not_finite") == 0
     assert verify(desk.store) == []

@@ -69,9 +69,9 @@ def test_more_than_an_answer_can_hold_is_refused_with_the_limit(filled, monkeypa
     with filled.store.read() as txn:
         rows = queries.query(txn, AskQuery("train", None, "trained", 2))
         size = sum(map(len, queries.records(txn, rows)))
-        monkeypatch.setattr(queries, "ANSWER_LIMIT", size)
+        monkeypatch.setattr(queries, "REPLY_LIMIT", size)
         assert len(queries.records(txn, rows)) == 2
-        monkeypatch.setattr(queries, "ANSWER_LIMIT", size - 1)
+        monkeypatch.setattr(queries, "REPLY_LIMIT", size - 1)
         with pytest.raises(LimitExceeded, match=f"more than {size - 1} bytes; ask for fewer"):
             queries.records(txn, rows)
 

@@ -156,7 +156,7 @@ def test_a_folder_or_a_database_of_somebody_else_is_refused_and_left_alone(tmp_p
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "diary.txt").write_text("dear diary")
-    with pytest.raises(UserError, match=r"'diary\.txt' is there"):
+    with pytest.raises(UserError, match=r"holds 'diary\.txt'"):
         Store(notes)
     assert [path.name for path in notes.iterdir()] == ["diary.txt"]
 
