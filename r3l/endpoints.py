@@ -1,4 +1,4 @@
-"""Addresses at which services listen and clients find them."""
+"""Addresses: where a service listens (bind) and where its clients connect (endpoint)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 from r3l.errors import UserError
 
-SOCKET_PATH_LIMIT = 107  # bytes; what the kernel takes
+SOCKET_PATH_LIMIT = 107  # bytes; the kernel's limit
 PORTS = range(1, 1 << 16)
-_BOUND = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[\w.-]+|\*):(\d{1,5}|\*)", re.I | re.A)
+_BIND = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[\w.-]+|\*):(\d{1,5}|\*)", re.I | re.A)
 _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1,5})", re.I | re.A)
 
 
 def check_endpoint(endpoint: str, what: str) -> str:
-    """`endpoint`, if it has the form of one; raises UserError, one line, otherwise.
+    """`endpoint`, if it is well-formed; raises UserError for an invalid one.
 
-    Who is `what` there is not asked: a service may be started after its clients.
+    Nothing connects to it here: a service may be started after its clients.
     """
     path = endpoint.removeprefix("ipc://")
     if path != endpoint and 0 < len(path.encode()) <= SOCKET_PATH_LIMIT:
@@ -30,10 +30,12 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """`bind`, if a service may listen there: without keys only this machine may connect, since
-    nobody else is to write training data or read weights. Raises UserError, one line.
+    """`bind`, if a service may listen there; raises UserError otherwise.
+
+    Without keys only this machine may connect, so that nobody else writes training data or reads
+    weights.
     """
-    tcp = _BOUND.fullmatch(bind)
+    tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
     if not bind.startswith("ipc://") and not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
         raise UserError(
@@ -49,5 +51,5 @@ def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
 
 
 def is_local(bind: str) -> bool:
-    """Whether only this machine reaches what listens at `bind` (tcp:// or ipc://)."""
+    """Whether only this machine can connect to `bind` (tcp:// or ipc://)."""
     return bind.startswith(("tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"))

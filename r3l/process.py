@@ -1,13 +1,12 @@
-"""Memory that is given back when it is freed, and collections that stop nobody.
+"""Process memory settings: return freed memory to the OS, keep garbage collections short.
 
-glibc gives a freed block back to the system at once only if it was larger than a threshold,
-which it raises up to 32 MiB as large blocks are freed. Tensors of ever other sizes then leave
-holes in the heap, and a process grows for as long as it runs. A threshold that is set stays. Each
-large block is then made of fresh pages, which costs more than filling it; with huge ones, where
-the system has them for the asking, far less.
+glibc returns a freed block at once only if it is larger than a threshold, which it raises up to
+32 MiB as large blocks are freed. Tensors of changing sizes then leave holes in the heap, and the
+process grows as long as it runs. A threshold that is set does not change. Each large block is then
+made of fresh pages, which costs more than filling it; huge pages make that cheap.
 
-A full garbage collection looks at every object of the process. With torch and vLLM imported that
-takes a quarter of a second, in which an actor sends no request and a learner makes no step.
+A full garbage collection visits every object of the process. With torch and vLLM imported it takes
+a quarter of a second, during which an actor sends no request and a learner makes no step.
 """
 
 import gc
@@ -16,12 +15,13 @@ STEADY_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
-"""Environment of a process that makes and frees tensors without end; read when it starts."""
+"""Environment for a process that allocates and frees tensors all the time; glibc reads it at the
+start of the process."""
 
 
 def freeze_heap() -> None:
-    """Leave out of garbage collections what is alive now: for a process that has started, before
-    its work begins. What was left out before and is garbage now is collected first."""
+    """Exclude all objects that are alive now from garbage collection; to be called once a process
+    has started up. Collects the garbage first, also that of earlier calls."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

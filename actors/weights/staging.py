@@ -1,7 +1,7 @@
-"""The staged weight set: one copy in shared memory, brought up to date chunk by chunk.
+"""The staged weight set: one copy in shared memory, updated chunk by chunk.
 
-The file has no name (memfd), so it is gone with the last process that uses it, however that ends.
-Engine workers of this host map it by `path` while the actor keeps it open.
+It is an anonymous file (memfd), which vanishes with the last process that uses it. The engine's
+workers on this host map it by `path` while the actor keeps it open.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from r3l.errors import WeightsError
-from r3l.weights import patch as delta
 from r3l.weights.chunks import check
 from r3l.weights.manifest import Layout, Manifest
-from r3l.weights.patch import Patch
+from r3l.weights.patch import Patch, apply
 
 UNKNOWN = -1
 
 
 class StagedWeights:
-    """The bytes of one layout; `versions[i]` is the version that chunk i holds, or UNKNOWN.
-
-    `origin` is the publisher whose versions these are.
-    """
+    """The bytes of one layout. `versions[i]`: the version of chunk i, or UNKNOWN; `origin`: the
+    publisher whose versions these are."""
 
     def __init__(self, layout: Layout, origin: str) -> None:
         self.layout, self.origin = layout, origin
@@ -37,15 +34,15 @@ class StagedWeights:
 
     @property
     def path(self) -> str:
-        """Where processes of this host open the set while this one lives."""
+        """The file that processes on this host open while this one runs."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def missing(self, manifest: Manifest) -> list[int]:
-        """Chunks that are not yet those of the manifest."""
+        """Chunks that differ from the manifest's."""
         return [i for i, version in enumerate(self.versions) if version != manifest.version]
 
     def replace(self, index: int, manifest: Manifest, data: memoryview) -> None:
-        """Take a whole chunk. Raises WeightsError when it is damaged."""
+        """Store a whole chunk. Raises WeightsError if it is damaged."""
         chunk = np.frombuffer(data, dtype=np.uint8)
         span = self.layout.span(index)
         if len(chunk) != span.stop - span.start:
@@ -59,21 +56,21 @@ class StagedWeights:
         self.versions[index] = manifest.version
 
     def patch(self, index: int, manifest: Manifest, frames: Sequence[memoryview]) -> None:
-        """Bring a chunk up to date. Raises WeightsError when a patch is damaged or belongs to
-        another version; the chunk is then unknown, and asked for as a whole the next time."""
+        """Update a chunk. Raises WeightsError if a patch is damaged or belongs to another version;
+        the chunk is then UNKNOWN and fetched whole the next time."""
         held, version = self._bytes[self.layout.span(index)], self.versions[index]
         self.versions[index] = UNKNOWN
         for frame in frames:
             patch = Patch.from_wire(frame)
-            delta.apply(patch, held, version=version)
+            apply(patch, held, version=version)
             version = patch.version
         if version != manifest.version or not frames or patch.checksum != manifest.checksums[index]:
             raise WeightsError(
-                f"weights {manifest.version}: the patches of chunk {index} lead elsewhere",
+                f"weights {manifest.version}: the patches of chunk {index} do not lead to it",
                 cause="patch_damaged",
             )
         self.versions[index] = manifest.version
 
     def close(self) -> None:
-        """Let go of the memory; it is freed when nobody maps it any more."""
+        """Close the file; the memory is freed when no process maps it."""
         os.close(self._file)

@@ -1,6 +1,6 @@
-"""The weight subscriber: watches for newer weights and fetches them while generation goes on.
+"""The weight subscriber: polls for newer weights and fetches them while generation goes on.
 
-poll `latest` ─► newer? ─► ask for the chunks that differ (a few under way at a time)
+poll `latest` ─► newer? ─► request the chunks that differ (a few under way at a time)
                                └─► whole or patches, each checked ─► staged set ─► engine.load
 """
 
@@ -24,27 +24,25 @@ from r3l.codec import pack, unpack
 from r3l.endpoints import check_endpoint
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
 from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
-from r3l.weights.patch import warm_up
 
 log = logging.getLogger(__name__)
 
 CREDIT = 4
-"""Chunks asked for and not yet received."""
-TAKERS = 2
+"""Chunks requested and not yet received."""
+STAGING = 2
 """Chunks checked and staged at the same time."""
 SUPERSEDED = "superseded"
 
 
 class WeightSubscriber:
-    """Fetches weights from one publisher; each request has `timeout_s` to be answered.
+    """Fetches weights from one publisher; each request fails after `timeout_s` without a reply.
 
-    `keys`: the client's key file, if the publisher asks for one. `metrics` counts what it received.
+    `keys`: the client's key file, if the publisher requires one. `metrics`: what it received.
     `loaded` is the (origin, version) that the engine holds, None before the first load.
     """
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10.0, keys: Path | None = None) -> None:
         self.endpoint, self.timeout_s = check_endpoint(endpoint, "weights"), timeout_s
-        warm_up()
         self.metrics = ActorMetrics()
         self.loaded: tuple[str, int] | None = None
         self.staged: StagedWeights | None = None
@@ -54,7 +52,7 @@ class WeightSubscriber:
         self._socket: zmq.asyncio.Socket | None = None
 
     async def latest(self) -> Manifest | None:
-        """The newest set's manifest, when the engine does not hold that set.
+        """The newest set's manifest, or None if the engine holds that set.
 
         Raises PublisherUnavailable, WeightsError.
         """
@@ -63,9 +61,9 @@ class WeightSubscriber:
             rid = await self._send({"op": "latest", "origin": origin, "have": have})
             header, payload = await self._receive()
             if header.get("rid") != rid:
-                raise WeightsError("weights: an answer to another request", cause="out_of_step")
+                raise WeightsError("weights: a reply to another request", cause="out_of_step")
         except BaseException:
-            self.disconnect()  # the answer must not meet the next request
+            self.disconnect()  # a late reply must not reach the next request
             raise
         try:
             return Manifest.from_wire(unpack(payload[0], MANIFEST_LIMIT)) if payload else None
@@ -73,34 +71,34 @@ class WeightSubscriber:
             raise WeightsError(f"weights: {error}", cause="malformed") from error
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
-        """Stage the manifest's set; what is staged already stays.
+        """Stage the manifest's set; chunks that are staged already are not requested.
 
-        Raises WeightsError when something arrives damaged or is no longer offered (what did
-        arrive is kept for the next attempt), PublisherUnavailable when nobody answers.
+        Raises WeightsError for a chunk that is damaged or no longer served (chunks that arrived
+        are kept for the next attempt), PublisherUnavailable if no reply comes.
         """
         staged = self._stage(manifest)
         wanted = iter(staged.missing(manifest))
-        asked: dict[int, int] = {}
-        taking: set[asyncio.Task[None]] = set()
+        requested: dict[int, int] = {}
+        staging: set[asyncio.Task[None]] = set()
         try:
             for index in itertools.islice(wanted, CREDIT):
-                await self._ask(staged, manifest, index, asked)
-            while asked:
+                await self._request(staged, manifest, index, requested)
+            while requested:
                 header, payload = await self._receive()
-                index = asked.pop(header.get("rid", UNKNOWN), UNKNOWN)
+                index = requested.pop(header.get("rid", UNKNOWN), UNKNOWN)
                 self._check_chunk(header, manifest, index)
                 self._count(payload, whole=bool(header.get("full")))
                 if (following := next(wanted, None)) is not None:
-                    await self._ask(staged, manifest, following, asked)
-                await _until_fewer(taking, TAKERS)
-                take = asyncio.to_thread(self._take, staged, manifest, index, header, payload)
-                taking.add(asyncio.create_task(take))
-            await _until_fewer(taking, 1)
+                    await self._request(staged, manifest, following, requested)
+                await _until_fewer(staging, STAGING)
+                store = asyncio.to_thread(self._store, staged, manifest, index, header, payload)
+                staging.add(asyncio.create_task(store))
+            await _until_fewer(staging, 1)
         except BaseException:
-            self.disconnect()  # whatever is still under way must not answer the next request
+            self.disconnect()  # replies under way must not reach the next request
             raise
-        finally:  # threads go on whatever happens here
-            await asyncio.gather(*taking, return_exceptions=True)
+        finally:  # threads cannot be cancelled
+            await asyncio.gather(*staging, return_exceptions=True)
         return staged
 
     def _count(self, frames: Sequence[memoryview], *, whole: bool) -> None:
@@ -112,13 +110,13 @@ class WeightSubscriber:
             self.metrics.weights_patch_bytes += size
 
     def disconnect(self) -> None:
-        """Drop the connection; the next request opens a new one."""
+        """Close the connection; the next request opens a new one."""
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
 
     def close(self) -> None:
-        """Drop the connection and the staged set."""
+        """Close the connection and free the staged set."""
         self.disconnect()
         self._context.destroy(linger=0)
         if self.staged is not None:
@@ -126,7 +124,7 @@ class WeightSubscriber:
             self.staged = None
 
     def _stage(self, manifest: Manifest) -> StagedWeights:
-        """The staged set, emptied when it is another publisher's."""
+        """The staged set for this manifest, empty if the old one is another publisher's."""
         old = self.staged
         if old is None or old.layout != manifest.layout:
             if old is not None:
@@ -137,7 +135,7 @@ class WeightSubscriber:
             old.origin, old.versions = manifest.origin, [UNKNOWN] * manifest.layout.num_chunks
         return old
 
-    def _take(
+    def _store(
         self,
         staged: StagedWeights,
         manifest: Manifest,
@@ -154,13 +152,13 @@ class WeightSubscriber:
 
     def _check_chunk(self, header: dict[str, Any], manifest: Manifest, index: int) -> None:
         if header.get("gone"):
-            raise WeightsError(f"weights {manifest.version}: no longer offered", cause=SUPERSEDED)
-        answer = (header.get("version"), header.get("index"))
-        if index == UNKNOWN or answer != (manifest.version, index):
-            raise WeightsError("weights: an answer to another request", cause="out_of_step")
+            raise WeightsError(f"weights {manifest.version}: no longer served", cause=SUPERSEDED)
+        got = (header.get("version"), header.get("index"))
+        if index == UNKNOWN or got != (manifest.version, index):
+            raise WeightsError("weights: a reply to another request", cause="out_of_step")
 
-    async def _ask(
-        self, staged: StagedWeights, manifest: Manifest, index: int, asked: dict[int, int]
+    async def _request(
+        self, staged: StagedWeights, manifest: Manifest, index: int, requested: dict[int, int]
     ) -> None:
         request = {
             "op": "chunk",
@@ -169,7 +167,7 @@ class WeightSubscriber:
             "index": index,
             "have": staged.versions[index],
         }
-        asked[await self._send(request)] = index
+        requested[await self._send(request)] = index
 
     async def _send(self, request: dict[str, Any]) -> int:
         if self._socket is None:
@@ -196,7 +194,7 @@ class WeightSubscriber:
         except TimeoutError:
             self.disconnect()
             raise PublisherUnavailable(
-                f"weights {self.endpoint}: no answer for {self.timeout_s:g} s", cause="no_answer"
+                f"weights {self.endpoint}: no reply for {self.timeout_s:g} s", cause="no_reply"
             ) from None
         try:
             header = unpack(bytes(frames[0].buffer))
@@ -208,7 +206,7 @@ class WeightSubscriber:
 
 
 async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
-    """Wait until fewer than `limit` of the tasks are left; raises what one of them raised."""
+    """Wait until fewer than `limit` tasks run; raises the first task's error."""
     while len(tasks) >= limit:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         tasks -= done
@@ -217,17 +215,17 @@ async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
 
 
 class Loads(Protocol):
-    """An engine that takes a staged set."""
+    """An engine that loads a staged set."""
 
     async def load(self, path: str, manifest: Manifest) -> float:
-        """Load it while running requests wait; returns the pause in seconds."""
+        """Load the set while running requests wait; returns the pause in seconds."""
 
 
 async def follow(subscriber: WeightSubscriber, policy: Loads, *, every_s: float = 0.1) -> None:
-    """Keep the engine on the newest weights, for ever.
+    """Keep the engine on the newest weights until cancelled.
 
-    Waits for the publisher; a failed fetch is counted and tried again, generation goes on.
-    Versions that appear and vanish while one is loaded are skipped.
+    A failed fetch is counted and tried again while generation goes on. Versions that are replaced
+    while another one is loaded are skipped.
     """
     metrics = subscriber.metrics
     while True:

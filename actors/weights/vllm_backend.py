@@ -1,11 +1,11 @@
 """The vLLM weight-transfer engine `zmq`: loads a staged weight set into a running engine.
 
 The actor process fetches a set over ZeroMQ while generation goes on (actors/weights/subscriber.py)
-and stages it in shared memory (actors/weights/staging.py); every engine worker of this host then
-maps it. So the engine stands still only for the load itself, and a slow or dead publisher never
-stops it.
+and stages it in shared memory (actors/weights/staging.py); every engine worker on this host then
+maps it. Generation therefore pauses only for the load, and a slow or dead publisher never stops
+it.
 
-vLLM finds `register` through the entry point group `vllm.general_plugins`, in each process.
+vLLM calls `register` in each of its processes (entry point group `vllm.general_plugins`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DIGEST_WORDS = 1 << 20  # 64-bit words summed at a time
 
 @dataclass
 class StagedInit(WeightTransferInitInfo):
-    """Nothing to agree on: each update names its own file."""
+    """Empty: each update names its own file."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
     update_info_cls = StagedUpdate
 
     def init_transfer_engine(self, init_info: StagedInit) -> None:
-        """No connection is held by the worker."""
+        """Do nothing: the worker holds no connection."""
 
     def start_weight_update(self) -> None:
         """Give every layer its checkpoint-format parameters back."""
@@ -76,8 +76,11 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         self._repack_tied_heads()
 
     def _repack_tied_heads(self) -> None:
-        """A head tied to the embedding is no checkpoint tensor, so the reload passes it by;
-        on CPU it computes from a packed copy, which would keep the old weights."""
+        """Pack heads that are tied to the embedding again, on CPU.
+
+        Such a head is not a checkpoint tensor, so the reload skips it, and on CPU it computes from
+        a packed copy, which would keep the old weights.
+        """
         if not current_platform.is_cpu():
             return
         for module in self.model.modules():
@@ -85,7 +88,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
                 module.quant_method.process_weights_after_loading(module)
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the worker holds no resources."""
 
 
 def staged_tensors(path: str, manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
@@ -98,9 +101,9 @@ def staged_tensors(path: str, manifest: Manifest) -> Iterator[tuple[str, torch.T
 
 
 class WeightDigest:
-    """Mixed into vLLM's worker, which then answers what weights it holds.
+    """Mixed into vLLM's worker: a hash of the weights that it holds.
 
-    vLLM's own checksums copy every tensor to the host, seconds in which no token is sampled.
+    vLLM's own checksums copy every tensor to the host, which pauses generation for seconds.
     """
 
     model_runner: Any
@@ -111,26 +114,22 @@ class WeightDigest:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """Hash of a model's parameters, reduced where they are: each block of 64-bit words becomes
-    one sum, weighted with fixed odd numbers (so that every changed word changes it), mod 2^64."""
+    """Hash of a model's parameters, reduced on their device.
+
+    Each block of 64-bit words becomes one sum mod 2^64, each word times its own odd factor, so
+    that every changed word changes the sum.
+    """
     whole = hashlib.blake2b(digest_size=16)
     for name, parameter in model.named_parameters():
         data = parameter.detach().contiguous().view(-1).view(torch.uint8)
         split = len(data) // 8 * 8
         odd = _odd_numbers(DIGEST_WORDS, data.device)
         blocks = data[:split].view(torch.int64).split(DIGEST_WORDS)
-        sums = [_weighted(block, odd[: len(block)]) for block in blocks]
+        sums = [(block * odd[: len(block)]).sum() for block in blocks]
         whole.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
         whole.update(torch.stack(sums).cpu().numpy().tobytes() if split else b"")
         whole.update(data[split:].cpu().numpy().tobytes())
     return whole.hexdigest()
-
-
-def _weighted(words: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """The sum of words, each times its factor, mod 2^64."""
-    if words.device.type == "cpu":  # a GPU has no such product of integers
-        return torch.dot(words, factors)
-    return (words * factors).sum()
 
 
 @functools.cache

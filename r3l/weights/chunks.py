@@ -1,7 +1,7 @@
 """The chunks of a weight set (r3l.weights.manifest) as their publisher keeps them.
 
-A chunk is sent whole or as patches: it remembers how it came about from the versions before, so
-whoever holds one of these needs only the patches since (r3l.weights.patch).
+A chunk is sent whole or as patches: it keeps the patches that led to it, so a subscriber that
+holds one of the earlier versions needs only the patches since (r3l.weights.patch).
 """
 
 from __future__ import annotations
@@ -9,92 +9,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from r3l.errors import WeightsError
-from r3l.weights import patch as delta
-from r3l.weights.checksum import Bytes, checksum
-from r3l.weights.manifest import Manifest
-from r3l.weights.patch import Patch, Piece
+from r3l.weights.manifest import Bytes, Manifest, Piece
+from r3l.weights.patch import Patch, checksum, encode
 
 HISTORY = 0.5  # bytes of all patches kept of a chunk, as a share of the chunk
 
 
 @dataclass(frozen=True)
-class Link:
-    """What suits the way to the subscribers.
-
-    `worth`: share of changed elements from which a chunk is sent whole; `level`: how hard zstd
-    tries to make patches smaller; `send_buffer`: bytes under way to one subscriber, -1: the
-    system chooses.
-    """
-
-    worth: float
-    level: int
-    send_buffer: int
-
-
-NETWORK = Link(worth=0.5, level=1, send_buffer=-1)
-"""Bytes are dear. Higher levels would gain under 2 % and take several times longer."""
-LOOPBACK = Link(worth=0.05, level=-100, send_buffer=512 << 10)
-"""Bytes are cheap: beyond that share a patch takes longer to make than its chunk to send, and most
-of that time would be zstd's. What is under way to many subscribers is still in the processor's
-cache when it is received."""
-
-
-@dataclass(frozen=True)
 class Chunk:
-    """One chunk of the set that is offered: its bytes at `version`, and the patches that lead
-    there, each from the version before, the last one's result being these bytes."""
+    """One chunk of the published set: its bytes at `version`, and the patches that lead there,
+    each from the version before, the last one's result being these bytes."""
 
     version: int
     data: Bytes
     checksum: int
     patches: tuple[Patch, ...] = ()
 
+    @classmethod
+    def whole(cls, data: Bytes, version: int) -> Chunk:
+        """A chunk without patches, which every subscriber fetches whole."""
+        return cls(version, data, checksum(data))
+
     def since(self, version: int) -> tuple[Patch, ...] | None:
-        """The patches for whoever holds `version` of this chunk; None: send all of it."""
+        """The patches for a subscriber that holds `version` of this chunk; None: send all of it."""
         if version == self.version:
             return ()
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
-    def renewed(
-        self, pieces: Sequence[Piece], version: int, width: int, link: Link | None
-    ) -> Chunk:
-        """The next version of this chunk, made of `pieces` in the same memory: nobody may be
-        reading this one any more.
+    def updated(self, data: Bytes, version: int, width: int) -> Chunk:
+        """The next version of this chunk, with the patch to it if there is a smaller one.
 
-        Without a patch, so that everyone fetches it whole, where no `link` is given or it is not
-        worth one. Patches that together would outweigh what they save are forgotten, oldest
-        first.
+        The oldest patches are dropped when all together would outweigh what they save.
         """
-        patch = None
-        if link is not None:
-            patch = delta.encode(
-                self.data,
-                pieces,
-                base=self.version,
-                version=version,
-                width=width,
-                worth=link.worth,
-                level=link.level,
-            )
+        patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:
-            return whole(self.data, pieces, version)
+            return Chunk.whole(data, version)
         kept = [*self.patches, patch]
-        while len(kept) > 1 and sum(len(p.body) for p in kept) > HISTORY * len(self.data):
+        while len(kept) > 1 and sum(len(p.body) for p in kept) > HISTORY * len(data):
             kept.pop(0)
-        return Chunk(version, self.data, patch.checksum, tuple(kept))
+        return Chunk(version, data, patch.checksum, tuple(kept))
 
 
-def whole(data: Bytes, pieces: Sequence[Piece], version: int) -> Chunk:
-    """A chunk without a history: `data` filled with `pieces`, and zeros between them."""
-    end = 0
+def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
+    """A chunk's `size` bytes: its pieces, and zeros between them."""
+    data = np.zeros(size, np.uint8)
     for at, piece in pieces:
-        data[end:at] = 0
-        end = at + len(piece)
-        data[at:end] = piece
-    data[end:] = 0
-    return Chunk(version, data, checksum(data))
+        data[at : at + len(piece)] = piece
+    return data
 
 
 def check(data: Bytes, manifest: Manifest, index: int) -> None:

@@ -1,27 +1,28 @@
-"""What a set of weights is made of: its tensors as bytes, cut into chunks, and a manifest.
+"""The layout of a weight set: tensors as bytes, cut into chunks, and the manifest of checksums.
 
-A set is every tensor of a model in checkpoint names and order, laid end to end, each aligned
-to 64 bytes, and cut into chunks. The manifest has a checksum of every chunk: whatever way a set
-arrived, nothing is loaded that is not exactly the set. Tensors appear here as raw bytes; torch
-stays outside.
+A set is every tensor of a model under its checkpoint name, laid end to end, each aligned to
+64 bytes, and cut into chunks. The manifest has a checksum of every chunk, so that an engine loads
+exactly the published set, whichever way it arrived. Tensors are raw bytes here, without torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from r3l.errors import WeightsError
-
-if TYPE_CHECKING:  # an engine's worker reads manifests and compiles nothing
-    from r3l.weights.checksum import Bytes
-    from r3l.weights.patch import Piece
 
 ALIGNMENT = 64
 CHUNK_BYTES = 8 << 20
 MANIFEST_LIMIT = 16 << 20  # bytes of a manifest on the wire
 DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
+Bytes = npt.NDArray[np.uint8]
+Piece = tuple[int, Bytes]
+"""Where in a chunk, in bytes, and the bytes themselves (uint8 [n])."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every tensor of a set lies, and the set's size in bytes."""
+    """Position of every tensor in a set, and the set's size in bytes."""
 
     tensors: tuple[TensorEntry, ...]
     total_bytes: int
@@ -69,12 +70,13 @@ class Layout:
         return min((DTYPES[t.dtype] for t in self.tensors), default=2)
 
     def span(self, index: int) -> slice:
-        """Where chunk `index` lies in the set."""
+        """The bytes of the set that chunk `index` covers."""
         return slice(index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, self.total_bytes))
 
     def cut(self, data: Iterable[Bytes]) -> Iterator[list[Piece]]:
-        """What each chunk is made of, in a set whose tensors' bytes (uint8 arrays, in order) are
-        `data`: the pieces of tensors and where in the chunk they lie. Takes one tensor at a time.
+        """The pieces of tensors in each chunk, and their positions in it.
+
+        `data`: the tensors' bytes (uint8 arrays), in the layout's order; read one at a time.
         """
         pieces: list[Piece] = []
         index = 0
@@ -95,10 +97,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a publisher offers: its name, the policy version, the layout, each chunk's checksum.
+    """A published set: its publisher, the policy version, the layout, each chunk's checksum.
 
-    `origin` is another for every publisher that was ever started: a version number means
-    something only together with it.
+    `origin` is unique to one start of a publisher: two sets of the same version from different
+    origins may differ.
     """
 
     origin: str

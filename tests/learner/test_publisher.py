@@ -9,7 +9,6 @@ import zmq
 from learner import publisher
 from learner.publisher import WeightPublisher
 from r3l.errors import UserError, WeightsError
-from r3l.weights.chunks import LOOPBACK, NETWORK, Link
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -32,17 +31,3 @@ def test_keys_that_cannot_be_read_open_no_socket(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(publisher.zmq, "Context", lambda: pytest.fail("a context was made"))
     with pytest.raises(UserError, match="cannot be read"):
         WeightPublisher("tcp://127.0.0.1:0", keys=Path("/no/such/service.json"))
-
-
-def test_patches_are_smaller_where_bytes_are_dear_than_on_loopback() -> None:
-    generator = torch.Generator().manual_seed(0)
-    old = torch.randn(100_000, generator=generator).bfloat16()
-    new = torch.where(torch.rand(len(old), generator=generator) < 0.03, old * 1.01, old)
-    sizes: dict[Link, float] = {}
-    for given in (None, NETWORK):
-        serving = WeightPublisher("tcp://127.0.0.1:0", link=given)
-        serving.publish(1, [("w", old)])
-        sizes[serving.link] = serving.publish(2, [("w", new)])["patch_bytes"]
-        assert serving._socket.getsockopt(zmq.SNDBUF) == serving.link.send_buffer
-        serving.close()
-    assert 1.2 * sizes[NETWORK] < sizes[LOOPBACK] < 0.1 * 2 * len(old)

@@ -1,4 +1,4 @@
-"""Freed memory goes back to the system, and collections leave out what lives long."""
+"""Freed memory goes back to the system, and garbage collections skip long-lived objects."""
 
 import os
 import subprocess

@@ -1,0 +1,1 @@
+"""Cost of a weight update: `python -m benchmarks.weights`."""
