@@ -25,10 +25,10 @@ from r3l.model_folder import check_model_folder
 from r3l.process import freeze_heap
 
 log = logging.getLogger(__name__)
-LONGEST_NAME = 190  # characters; with its end it is what the buffer takes
+LONGEST_NAME = 190  # characters; the buffer allows this and the suffix
 
-# The engine's process imports the program it was started from before anything else: an actor that
-# is killed while its engine starts is followed at once, not when the engine misses it.
+# The engine's process imports the program it was started from before anything else. So it ends at
+# once if its actor is killed during the start, not only when it misses the actor.
 end_with_starter()
 
 
@@ -69,8 +69,8 @@ def main(
 
 
 def own_name(name: str) -> str:
-    """The name under which this process leases groups and reports its metrics: nobody else's, also
-    where another actor, or the life before of this one, was given the same `name`."""
+    """The name under which this process leases groups and reports metrics. It is unique, even if
+    another actor, or an earlier process of this one, was given the same `name`."""
     name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
     return f"{name}.{uuid.uuid4().hex[:8]}"
 
@@ -78,9 +78,10 @@ def own_name(name: str) -> str:
 async def _run(
     config: RunConfig, buffer_endpoint: str, weights_endpoint: str, name: str, keys: Path | None
 ) -> None:
-    """Serve on one engine after the other, until asked to stop or too many died in a row.
+    """Run an actor on one engine after the other, until it is stopped or too many engines failed in
+    a row.
 
-    Between two engines no lease is held. Raises UserError before anything is started, and
+    No lease is held between two engines. Raises UserError before anything is started, and
     EngineDead with the last engine's last lines.
     """
     from actors.actor import Actor
@@ -127,7 +128,7 @@ async def _run(
 
 @contextmanager
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set `stop`; outside, while an engine starts, they end the process."""
+    """Within it SIGTERM and SIGINT set `stop`; while an engine starts they end the process."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
     for signum in signals:

@@ -27,9 +27,9 @@ from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
 from r3l.weights.manifest import Manifest
 
 CPU_ENVIRONMENT = {
-    # Engines share the cores: binding them or letting OpenMP threads spin makes all of them slow.
+    # Engines share the cores: binding them, or OpenMP threads that spin, make all of them slow.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # The worker inside the engine process: as a process of its own it waits for work by spinning.
+    # Run the worker in the engine's process: in one of its own it spins while it waits for work.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -40,7 +40,7 @@ CPU_ENVIRONMENT = {
 }
 
 
-REMEMBERED = 16  # versions whose fingerprints are kept, for attempts that outlived them
+REMEMBERED = 16  # versions whose fingerprints are kept for attempts sampled by them
 
 
 class VLLMPolicy:
@@ -91,15 +91,15 @@ class VLLMPolicy:
             raise UserError(f"actor.engine: {' '.join(reason[:3])}; see vLLM's engine arguments"
                             ) from None  # fmt: skip
         try:
-            # No variable holds it: vLLM keeps this frame, and an engine's finaliser does not
-            # survive the interpreter's own end.
+            # Not in a variable: vLLM keeps this frame alive, and the engine's finaliser fails when
+            # it runs at the interpreter's end.
             return cls(
                 AsyncLLM.from_vllm_config(engine_config, disable_log_stats=args.disable_log_stats),
                 chat,
                 context_length,
                 timeout_s=config.engine_timeout_s,
             )
-        except Exception as error:  # whatever keeps an engine from starting: it is not there
+        except Exception as error:  # any error of vLLM: there is no engine
             raise EngineDead(f"the engine did not start: {error!r:.500}") from error
 
     @property
@@ -108,15 +108,15 @@ class VLLMPolicy:
         return self.engine is None or bool(self.engine.errored)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Sample one response. Raises EngineFailed when the engine cannot finish it, EngineDead
-        when there is no engine any more or none that answers."""
+        """Sample one response. Raises EngineFailed if the engine cannot finish it, EngineDead if
+        the engine has ended or hangs."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), self.version, "overflow")
         version = self.version
         self.metrics.requests_running += 1
         try:
-            async with self._answering(f"a request of {len(token_ids)} tokens"):
+            async with self._deadline(f"a request of {len(token_ids)} tokens"):
                 output = await self._generate(token_ids, params, min(params.max_tokens, room))
         finally:
             self.metrics.requests_running -= 1
@@ -161,15 +161,15 @@ class VLLMPolicy:
         return final
 
     def prompt(self, token_ids: Sequence[int]) -> Any:
-        """Tokens as the engine takes them. Their prefix is found in the cache only by prompts
-        of the same salt, made while the engine holds the same weights."""
+        """Tokens as a prompt of the engine. Its salt lets prompts share cached prefixes only while
+        the engine holds the same weights."""
         from vllm.inputs.engine import tokens_input
 
         return tokens_input(list(token_ids), cache_salt=f"weights-{self._loads}")
 
     @asynccontextmanager
-    async def _answering(self, what: str) -> AsyncIterator[None]:
-        """A deadline for the engine: one that hangs is as good as dead."""
+    async def _deadline(self, what: str) -> AsyncIterator[None]:
+        """The engine's deadline for a reply: one that hangs counts as dead."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 yield
@@ -199,26 +199,26 @@ class VLLMPolicy:
         )
 
     async def load(self, path: str, manifest: Manifest) -> float:
-        """Load a staged weight set; running requests wait meanwhile. Returns the pause, s.
+        """Load a staged weight set while running requests wait. Returns the pause in seconds.
 
-        Running requests keep their keys and values, and go on from them with the new weights
-        (in-flight updates, PipelineRL, arXiv:2509.19128): computing these again would stop
-        all of them for as long as all their prefills. This is sound because what such a request
-        samples from is what it records: each token's log-probability is the one it was
-        drawn with, and the response's version is the oldest of its weights. Requests that start
-        once the engine is paused run on the new weights alone; their salt keeps them from
-        whatever older weights left in the prefix cache, which is evicted as it is needed.
+        Running requests keep their keys and values and continue with the new weights (in-flight
+        updates, PipelineRL, arXiv:2509.19128); recomputing them would pause all requests for as
+        long as all their prefills take. This is sound because a request records what it sampled
+        from: every token has the log-probability it was drawn with, and the response has the
+        oldest version of its weights. Requests that start after the pause use the new weights
+        alone: their salt excludes cache entries computed with older weights, which are evicted
+        when their room is needed.
 
-        Raises EngineDead when it fails: what the engine then holds is unknown.
+        Raises EngineDead if it fails, because the engine's weights are then unknown.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         info = {"path": path, "manifest": manifest.to_wire()}
         began = time.monotonic()
-        async with self._answering(f"the load of weights {manifest.version}"):
+        async with self._deadline(f"the load of weights {manifest.version}"):
             try:
                 await self.engine.pause_generation(mode="keep", clear_cache=False)
-                # Not earlier: what still ran then would be cached as the new weights' work.
+                # Not earlier: requests that still run would be cached under the new salt.
                 self.version, self._loads = manifest.version, self._loads + 1
                 await self.engine.start_weight_update()
                 await self.engine.update_weights(WeightTransferUpdateRequest(update_info=info))
@@ -237,23 +237,23 @@ class VLLMPolicy:
         return pause
 
     async def hash_first_weights(self) -> None:
-        """Know the hash of the weights the engine started with. Raises EngineDead."""
-        async with self._answering("a question for the hash of its weights"):
+        """Hash the weights the engine started with. Raises EngineDead."""
+        async with self._deadline("a request for the hash of its weights"):
             try:
                 fingerprint = await self.hash_weights()
             except Exception as error:  # a worker may raise anything
                 raise EngineDead(f"the engine failed to hash its weights: {error!r:.500}"
                                  ) from error  # fmt: skip
-        if not self._loads:  # otherwise it may be the hash of what was loaded meanwhile
+        if not self._loads:  # otherwise it may be the hash of weights loaded during the request
             self.fingerprints[self.version] = fingerprint
 
     async def hash_weights(self) -> str:
-        """Hash of what every worker of the engine holds, in the engine's own layout."""
+        """Hash of the weights in all workers, in the engine's own layout."""
         workers = await self.engine.collective_rpc("r3l_weight_digest")
         return hashlib.blake2b("\n".join(workers).encode(), digest_size=16).hexdigest()
 
     def close(self) -> None:
-        """End the engine process; unfinished requests are lost."""
+        """End the engine process and its unfinished requests."""
         if self.engine is not None:
             self.engine.shutdown()
         self.engine = None

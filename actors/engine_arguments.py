@@ -1,8 +1,8 @@
-"""vLLM's engine arguments: ours, the user's, and which there are at all.
+"""vLLM's engine arguments: ours, the user's, and the names that vLLM knows.
 
-    ours (from r3l.config)  <-  actor.engine, where it names none of ours
+    ours (from r3l.config)  <-  actor.engine, which may not set any of ours
 
-Checking what the user asks for does not import vllm, so that a launcher can.
+Checking the user's arguments does not import vllm, so that a launcher can do it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWNED_ARGUMENTS = {
     "worker_extension_cls": None,
     "enable_prefix_caching": None,
 }
-"""Engine arguments the actor sets itself, and where the user sets them instead."""
+"""Engine arguments that the actor sets itself, and the setting for each, if there is one."""
 
 
 def check_engine_arguments(config: ActorConfig) -> None:
@@ -45,9 +45,9 @@ def check_engine_arguments(config: ActorConfig) -> None:
 
 @cache
 def known_arguments() -> frozenset[str]:
-    """The fields of vLLM's AsyncEngineArgs, read from its source: importing it takes ten seconds
-    and half a GiB, which a launcher would keep for the whole run. Empty where there is no source:
-    the actor then says what is missing."""
+    """The fields of vLLM's AsyncEngineArgs, read from its source: importing vLLM takes ten seconds
+    and half a GiB of memory, which a launcher would keep for the whole run. Empty if the source is
+    missing; the actor reports that."""
     vllm = find_spec("vllm")
     source = Path(vllm.origin).parent / "engine" / "arg_utils.py" if vllm and vllm.origin else None
     if source is None or not source.is_file():
@@ -64,7 +64,7 @@ def known_arguments() -> frozenset[str]:
 def engine_arguments(
     model: Path, config: ActorConfig, context_length: int, seed: int
 ) -> dict[str, Any]:
-    """vLLM's engine arguments: ours, then the user's. Raises UserError for one that is ours."""
+    """vLLM's engine arguments: ours, then the user's. Raises UserError if the user sets ours."""
     import torch
     from vllm.config import StructuredOutputsConfig, WeightTransferConfig
 
@@ -80,7 +80,7 @@ def engine_arguments(
         "enable_prefix_caching": True,
         "generation_config": "vllm",
         "seed": seed,
-        # Weak models fill their budget with the white space a grammar leaves open.
+        # Weak models would fill their budget with white space, if the grammar allowed it.
         "structured_outputs_config": StructuredOutputsConfig(
             backend="xgrammar", disable_any_whitespace=True
         ),
@@ -92,9 +92,9 @@ def engine_arguments(
 
 
 def _cpu_arguments(context_length: int) -> dict[str, Any]:
-    """No prefill cut in two: vLLM 0.32 rewinds the random stream of a seeded request whose
-    prefill is cut, which CPU generators cannot do. Small cache blocks, so that short prompts
-    share their prefix too. A cache of a GiB: vLLM would take half the machine's memory."""
+    """Prefills are not split: vLLM 0.32 rewinds the random stream of a seeded request whose prefill
+    is split, which CPU generators cannot do. Cache blocks are small, so that short prompts share
+    prefixes too. The cache is one GiB; vLLM would take half of the machine's memory."""
     return {
         "enforce_eager": True,
         "distributed_executor_backend": "uni",

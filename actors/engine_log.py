@@ -1,4 +1,4 @@
-"""What an engine writes, passed on and remembered: its last words explain its death."""
+"""The log of an engine: passed on, and its last lines kept to explain its death."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class EngineLog:
 
     @contextmanager
     def captured(self) -> Iterator[None]:
-        """Output of this process, and for ever of processes started meanwhile, is remembered."""
+        """Capture the output of this process within it, and of processes that start within it
+        until they end."""
         reading, writing = os.pipe()
         own = [(fd, os.dup(fd)) for fd in (1, 2)]
         self._reader = threading.Thread(
@@ -44,7 +45,7 @@ class EngineLog:
         return list(self._lines)
 
     def join(self) -> None:
-        """Wait for the end of everything that was started within `captured`."""
+        """Wait until all processes started within `captured` have ended."""
         if self._reader is not None:
             self._reader.join(timeout=WAIT_S)
 

@@ -1,7 +1,7 @@
-"""The policy behind a running `vllm serve`: the same tokens in and out, over HTTP.
+"""The policy on a running `vllm serve`: token ids in and out, over HTTP.
 
-Its /v1/completions takes and returns token ids, so nothing is tokenised again; the tokenizer, for
-the chat format, is read from the model's folder. The weights do not change: version 0.
+The server's /v1/completions takes and returns token ids, so nothing is tokenised again; the
+tokenizer is read from the model's folder for the chat format. The weights stay at version 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from r3l.rollout.chat import ChatFormat, EarlierReasoning
 from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 
 CONNECT_S = 10.0
-ANSWER_S = 1800.0
+REPLY_S = 1800.0
 """One response of a busy server may take long; a dead one refuses the connection."""
 
 
 class ServedPolicy:
-    """A `r3l.rollout.interfaces.Policy` on the model that a server serves."""
+    """A `r3l.rollout.interfaces.Policy` on the model of a server."""
 
     def __init__(
         self, client: httpx.AsyncClient, model: str, chat: ChatFormat, context_length: int
@@ -35,8 +35,8 @@ class ServedPolicy:
     async def connect(
         cls, url: str, folder: Path, earlier_reasoning: EarlierReasoning = "refuse"
     ) -> ServedPolicy:
-        """Ask a server what it serves. Raises UserError where there is none at `url`, or where
-        its model is not called as `folder` is."""
+        """Connect to a server. Raises UserError if there is none at `url`, or if the name of its
+        model is not that of `folder`."""
         tokenizer = read_tokenizer(folder, f"--model {folder}")
         chat = ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
         try:
@@ -49,13 +49,13 @@ class ServedPolicy:
             raise UserError(f"--engine {url}: must look like http://host:port, port up to 65535")
         client = httpx.AsyncClient(
             base_url=base,
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            timeout=httpx.Timeout(REPLY_S, connect=CONNECT_S),
             limits=httpx.Limits(max_connections=None),
         )
         try:
-            answer = await client.get("/v1/models", timeout=CONNECT_S)
-            answer.raise_for_status()
-            served = answer.json()["data"][0]
+            reply = await client.get("/v1/models", timeout=CONNECT_S)
+            reply.raise_for_status()
+            served = reply.json()["data"][0]
             name, length = str(served["id"]), int(served["max_model_len"])
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             await client.aclose()
@@ -72,27 +72,27 @@ class ServedPolicy:
         return cls(client, name, chat, length)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Sample one response. Raises EngineFailed when the server refuses the request, EngineDead
-        when it is gone."""
+        """Sample one response. Raises EngineFailed if the server refuses the request, EngineDead if
+        it does not reply."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), 0, "overflow")
         try:
-            answer = await self.client.post(
+            reply = await self.client.post(
                 "/v1/completions", json=self._body(token_ids, params, room)
             )
         except httpx.HTTPError as error:
             raise EngineDead(
                 f"the engine at {self.client.base_url} does not reply: {error!r}"
             ) from error
-        if answer.status_code != 200:
+        if reply.status_code != 200:
             raise EngineFailed(
-                f"the engine refused {len(token_ids)} tokens: {answer.status_code} "
-                f"{answer.text[:300]}",
+                f"the engine refused {len(token_ids)} tokens: {reply.status_code} "
+                f"{reply.text[:300]}",
                 cause="engine_request",
             )
         try:
-            choice = answer.json()["choices"][0]
+            choice = reply.json()["choices"][0]
             tokens = tuple(int(token) for token in choice["token_ids"])
             logprobs = tuple(float(value) for value in choice["logprobs"]["token_logprobs"])
             cut = choice["finish_reason"] == "length"
@@ -100,7 +100,7 @@ class ServedPolicy:
             raise EngineFailed(
                 f"the engine's reply has no token ids ({error!r}); use a vLLM that supports "
                 "return_token_ids",
-                cause="engine_answer",
+                cause="engine_reply",
             ) from error
         reason: FinishReason = "stop"
         if cut:
@@ -108,7 +108,7 @@ class ServedPolicy:
         return Sample(tokens, logprobs, 0, reason)
 
     def _body(self, token_ids: Sequence[int], params: SampleParams, room: int) -> dict[str, Any]:
-        """A request that names every sampling parameter: a server's defaults may be others."""
+        """A request that sets every sampling parameter, because a server's defaults may differ."""
         body = {
             "model": self.model,
             "prompt": list(token_ids),
@@ -131,5 +131,5 @@ class ServedPolicy:
         return body
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self.client.aclose()

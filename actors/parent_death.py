@@ -1,4 +1,4 @@
-"""An engine does not outlive its actor, however that ends (Linux)."""
+"""The death signal: an engine's process is killed when its actor ends, for any reason (Linux)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ STARTER = "R3L_STARTER_PID"  # environment variable: the process that starts thi
 
 
 def name_starter() -> None:
-    """Let the processes that this one starts know whose they are."""
+    """Give this process's id to the processes that it starts."""
     os.environ[STARTER] = str(os.getpid())
 
 
 def end_with_starter() -> None:
-    """Have this process killed when the one that started it ends, and so free the GPU; nothing
-    happens in a process that multiprocessing did not start. May be called more than once.
-
-    Soonest while multiprocessing imports the program again, before it knows its parent.
+    """Have the kernel kill this process, which frees the GPU, when the process that started it
+    ends. It does nothing in a process that multiprocessing did not start, and may be called twice:
+    first while multiprocessing imports the program again, before it knows its parent.
     """
     if (parent := multiprocessing.parent_process()) is not None:
         pid: int | None = parent.pid
@@ -29,6 +28,6 @@ def end_with_starter() -> None:
     else:
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != pid:  # it ended before this could be asked for
+    if os.getppid() != pid:  # it had ended already
         os.kill(os.getpid(), signal.SIGKILL)
     name_starter()

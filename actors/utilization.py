@@ -1,7 +1,7 @@
-"""How many attempts to keep going so that the engine has enough requests.
+"""The utilization of the engine: how many attempts it needs, and how long it lacked them.
 
-An attempt is a request in the engine only part of the time; the rest its environment takes. The
-slower the environment, the more attempts it takes to keep the engine busy.
+An attempt is a request in the engine only part of the time; the environment takes the rest. The
+slower the environment, the more attempts keep the engine busy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 SMOOTHING = 0.1  # weight of one observation; observed every 0.1 s: a memory of a second
-LEAST_SHARE = 0.125  # however slow the environment, at most 8 attempts for each request wanted
+LEAST_SHARE = 0.125  # at most 8 attempts for each request wanted, for any environment
 
 
 class Occupancy:
@@ -19,25 +19,24 @@ class Occupancy:
         self.target, self.share = target, 1.0
 
     def observe(self, running: int, live: int) -> None:
-        """Take in that `running` of `live` attempts have a request in the engine just now."""
+        """Record that `running` of `live` attempts have a request in the engine now."""
         if live:
             seen = min(max(running / live, LEAST_SHARE), 1.0)
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Whether `more` attempts beside `live` ones stay within the target (one always may)."""
+        """Whether `live` and `more` attempts stay within the target; the first ones always do."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:
-        """Share of the wanted requests that the live attempts do not provide, 0 to 1."""
+        """The share of the target that the live attempts do not fill, 0 to 1."""
         return max(0.0, 1.0 - live * self.share / self.target)
 
 
 class Idleness:
-    """Time in which the engine lacked requests because no lease was granted.
+    """The time in which the engine lacked requests because no lease was granted.
 
-    Entered while a lease is waited for; `observe` says what share of the wanted requests is
-    missing from now on.
+    Enter it while waiting for a lease; `observe` sets the share of requests that is missing.
     """
 
     def __init__(self) -> None:
@@ -54,12 +53,12 @@ class Idleness:
         self._waiting = False
 
     def observe(self, missing: float) -> None:
-        """Take in the share of the wanted requests that is missing, 0 to 1."""
+        """Set the share of the wanted requests that is missing, 0 to 1, from now on."""
         self._advance()
         self._missing = missing
 
     def share(self) -> float:
-        """Idle share of the time since the previous call."""
+        """The idle share of the time since the last call."""
         self._advance()
         idle_s, then = self._reported
         self._reported = (self._idle_s, self._since)

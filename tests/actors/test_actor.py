@@ -125,7 +125,7 @@ def test_who_is_asked_to_stop_puts_what_is_done_and_gives_back_the_rest() -> Non
             await eventually(lambda: engine.metrics.requests_running == 4)
             for _ in range(3 * 3 + 2):  # attempts share the answers; at least one comes to its end
                 engine.answers.release()
-            await eventually(lambda: actor._puts)
+            await eventually(lambda: actor.requests._puts)
             actor.stop.set()
             await asyncio.sleep(0.05)
             assert not running.done(), "a put under way is waited for"
@@ -183,7 +183,7 @@ class FullBuffer(Buffer):
 def test_an_actor_outlives_a_store_that_is_full_whatever_it_asks_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("actors.actor.STORE_FULL_S", 0.1)
+    monkeypatch.setattr("actors.buffer_requests.STORE_FULL_S", 0.1)
     monkeypatch.setattr("actors.actor.HEARTBEAT_S", 0.1)
 
     async def scenario() -> None:

@@ -15,7 +15,7 @@ from r3l.errors import UserError
         ("model", r"^actor\.engine\.model: set by the actor itself; set model instead$"),
         ("max_model_len", "set actor.max_model_len instead"),
         ("weight_transfer_config", "leave it out"),
-        ("max-num-seq", "vLLM knows no engine argument .* did you mean max_num_seqs"),
+        ("max-num-seq", "not an engine argument of vLLM; did you mean max_num_seqs"),
         ("qwertz", "see vLLM's engine arguments"),
     ],
 )

@@ -1,0 +1,128 @@
+"""The requests of one actor to the buffer, each repeated until the buffer can serve it.
+
+lease     until granted
+put       until on disk, even if the group is cancelled; a refused result becomes a failed slot
+renew     once a heartbeat; a failed one is made up for by the next
+leave     finishes the puts under way and releases the leases
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from buffer import AsyncBufferClient, Lease, Wait
+from r3l.actor_metrics import ActorMetrics
+from r3l.errors import BufferUnavailable, LimitExceeded, RecordError, StoreError
+from r3l.records import GroupPlan, SlotResult
+
+log = logging.getLogger(__name__)
+
+STORE_FULL_S = 2.0  # until a request that found the store full is sent again
+LEAVE_S = 5.0  # for the puts under way, and for the release, when the actor leaves
+
+
+class BufferRequests:
+    """The requests of the actor called `name`; `metrics` counts those that failed."""
+
+    def __init__(self, name: str, client: AsyncBufferClient, metrics: ActorMetrics) -> None:
+        self.name, self.client, self.metrics = name, client, metrics
+        self._puts: set[asyncio.Task[SlotResult]] = set()
+        self._leasing: asyncio.Task[Lease | Wait] | None = None
+
+    async def lease(self, version: Callable[[], int], plan: GroupPlan) -> Lease:
+        """Wait for a lease; `version` gives the engine's version at each request."""
+        while True:
+            self._leasing = asyncio.create_task(self.client.lease(self.name, version(), plan))
+            try:
+                reply = await asyncio.shield(self._leasing)
+            except (BufferUnavailable, StoreError) as error:
+                await self._wait(error, "a lease")
+                continue
+            if isinstance(reply, Lease):
+                return reply
+            await asyncio.sleep(reply.retry_s)
+
+    async def put(
+        self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
+    ) -> SlotResult:
+        """Put a result; returns it as the buffer holds it, failed if the buffer refused it.
+
+        The put goes on if the caller is cancelled. Raises LeaseLost and Conflict.
+        """
+        putting = asyncio.create_task(self._put(group_id, result, fingerprint))
+        self._puts.add(putting)
+        putting.add_done_callback(self._puts.discard)
+        return await asyncio.shield(putting)
+
+    async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
+        """Renew leases and report the metrics; returns the groups that were lost."""
+        try:
+            return await self.client.renew(group_ids, self.name, self.metrics.numbers())
+        except (BufferUnavailable, StoreError) as error:
+            self._count(error)
+            log.warning("no heartbeat: %s", error)
+            return ()
+
+    async def leave(self, group_ids: Iterable[str]) -> None:
+        """Finish the puts under way, then release these leases and one that was just granted."""
+        under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
+        if under_way:
+            _, late = await asyncio.wait(under_way, timeout=LEAVE_S)
+            for request in late:
+                request.cancel()
+        leases = {*group_ids, *self._granted()}
+        if not leases:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self.client.release(list(leases), self.name)
+        except (BufferUnavailable, StoreError, TimeoutError) as error:
+            log.warning("leases not released, they will expire: %s", error)
+
+    async def _put(
+        self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
+    ) -> SlotResult:
+        refused = False
+        while True:
+            try:
+                await self.client.put(group_id, self.name, result, fingerprint)
+                return result
+            except (LimitExceeded, RecordError) as error:
+                if refused:
+                    raise  # the result is not the reason
+                refused, cause = True, _cause(error)
+                self.metrics.refused[cause] += 1
+                log.error("%s: %s %d was refused: %s", group_id, result.role, result.slot, error)
+                result = SlotResult(result.role, result.slot, "failed", cause=cause)
+            except (BufferUnavailable, StoreError) as error:
+                # Puts are idempotent, so repeating one after a lost reply changes nothing.
+                await self._wait(error, f"a put of {group_id}")
+
+    def _granted(self) -> list[str]:
+        """The group of a lease that was granted and not begun."""
+        leasing = self._leasing
+        if leasing is None or not leasing.done() or leasing.cancelled() or leasing.exception():
+            return []
+        reply = leasing.result()
+        return [reply.group_id] if isinstance(reply, Lease) else []
+
+    async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
+        """Wait before `request` is repeated; the client has waited already for a lost service."""
+        self._count(error)
+        log.warning("waiting for the buffer with %s: %s", request, error)
+        if isinstance(error, StoreError):
+            await asyncio.sleep(STORE_FULL_S)
+
+    def _count(self, error: BufferUnavailable | StoreError) -> None:
+        if isinstance(error, StoreError):
+            self.metrics.store_full += 1
+        else:
+            self.metrics.buffer_unavailable += 1
+
+
+def _cause(error: LimitExceeded | RecordError) -> str:
+    """The cause under which a refused result is counted."""
+    large = isinstance(error, LimitExceeded) or error.cause == "too_large"
+    return "too_large" if large else "bad_record"

@@ -1,0 +1,135 @@
+"""An actor's requests to the buffer, repeated until it can serve them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors.buffer_requests import BufferRequests
+from buffer import Lease, Wait
+from r3l.actor_metrics import ActorMetrics
+from r3l.errors import BufferUnavailable, LeaseLost, LimitExceeded, StoreError
+from r3l.records import GroupPlan, SlotResult, Task
+
+PLAN = GroupPlan(1)
+LEASE = Lease("g1", Task("t", "corridor", 0), "train", "", PLAN, (), 60.0)
+FAILED = SlotResult("base", 0, "failed", cause="engine_request")
+UNAVAILABLE = BufferUnavailable("no answer", endpoint="tcp://x", waited_s=1.0)
+FULL = StoreError("the disk is full", cause="disk")
+
+
+class Client:
+    """Replies to each request with the next of `replies`: raised if it is an error."""
+
+    def __init__(self, *replies: Any) -> None:
+        self.replies, self.sent = list(replies), list[tuple[Any, ...]]()
+        self.slow = asyncio.Event()
+        self.slow.set()
+
+    async def _reply(self, *request: Any) -> Any:
+        self.sent.append(request)
+        await self.slow.wait()
+        reply = self.replies.pop(0) if self.replies else None
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def lease(self, actor: str, version: int, plan: GroupPlan) -> Any:
+        return await self._reply("lease", version)
+
+    async def put(self, group_id: str, actor: str, result: SlotResult, stamp: Any) -> Any:
+        return await self._reply("put", result.status, result.cause)
+
+    async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> Any:
+        return await self._reply("renew", metrics["buffer_unavailable"])
+
+    async def release(self, groups: list[str], actor: str) -> Any:
+        return await self._reply("release", *sorted(groups))
+
+
+def requests(client: Client) -> BufferRequests:
+    owner: Any = client
+    return BufferRequests("a.1", owner, ActorMetrics())
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.buffer_requests.STORE_FULL_S", 0.01)
+    monkeypatch.setattr("actors.buffer_requests.LEAVE_S", 0.1)
+
+
+def test_a_lease_is_requested_again_with_the_version_of_then_until_it_is_granted() -> None:
+    async def scenario() -> None:
+        client, versions = Client(UNAVAILABLE, FULL, Wait("later", 0.01), LEASE), iter(range(9))
+        asking = requests(client)
+        assert await asking.lease(lambda: next(versions), PLAN) is LEASE
+        assert client.sent == [("lease", version) for version in range(4)]
+        assert asking.metrics.buffer_unavailable == asking.metrics.store_full == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_put_is_repeated_while_the_buffer_is_gone_or_full_and_a_refused_result_once() -> None:
+    async def scenario() -> None:
+        client = Client(UNAVAILABLE, LimitExceeded("20 bytes; limit 10"), FULL, None)
+        asking = requests(client)
+        kept = await asking.put("g1", SlotResult("base", 0, "not_triggered"), None)
+        assert (kept.status, kept.cause) == ("failed", "too_large")
+        assert [status for _, status, _ in client.sent] == ["not_triggered"] * 2 + ["failed"] * 2
+        assert asking.metrics.refused == {"too_large": 1}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("replies", [(LeaseLost("another's"),), (LimitExceeded("g1: 9"),) * 2])
+def test_a_lost_lease_and_a_second_refusal_are_the_callers(replies: tuple[Exception, ...]) -> None:
+    async def scenario() -> None:
+        with pytest.raises(type(replies[-1])):
+            await requests(Client(*replies)).put("g1", FAILED, None)
+
+    asyncio.run(scenario())
+
+
+def test_a_put_whose_group_is_cancelled_ends_before_the_actor_leaves() -> None:
+    async def scenario() -> None:
+        client = Client()
+        client.slow.clear()
+        asking = requests(client)
+        putting = asyncio.create_task(asking.put("g1", FAILED, None))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        putting.cancel()
+        leaving = asyncio.create_task(asking.leave(["g1"]))
+        await asyncio.sleep(0.01)
+        assert [name for name, *_ in client.sent] == ["put"]
+        client.slow.set()
+        await leaving
+        assert client.sent[1:] == [("release", "g1")]
+
+    asyncio.run(scenario())
+
+
+def test_a_lease_granted_to_an_actor_that_leaves_is_released() -> None:
+    async def scenario() -> None:
+        client = Client(LEASE)
+        client.slow.clear()
+        asking = requests(client)
+        leasing = asyncio.create_task(asking.lease(lambda: 0, PLAN))
+        await asyncio.sleep(0.01)
+        leasing.cancel()
+        client.slow.set()
+        await asking.leave([])
+        assert client.sent[1:] == [("release", "g1")]
+
+    asyncio.run(scenario())
+
+
+def test_a_heartbeat_that_fails_loses_no_group_and_is_counted_in_the_next() -> None:
+    async def scenario() -> None:
+        client = Client(UNAVAILABLE, ("g2",))
+        asking = requests(client)
+        assert await asking.renew(["g1", "g2"]) == ()
+        assert await asking.renew(["g1", "g2"]) == ("g2",)
+        assert client.sent == [("renew", 0.0), ("renew", 1.0)]
+
+    asyncio.run(scenario())
