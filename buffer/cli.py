@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import resource
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -25,8 +23,6 @@ from r3l.endpoints import check_bind
 from r3l.errors import NotFound, R3LError, SchemaVersionError, UserError
 
 PATH = click.Path(path_type=Path)
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-KEPT_BYTES = 32 << 20
 SPARE_FILES = 1000  # open files beside connections, and room for those being turned away
 SILENT_FILES = 20_000  # for connections that have yet to say who they are, where the system allows
 
@@ -67,7 +63,6 @@ def serve(
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)
     _allow_files(connections)
-    _keep_freed_memory()
     if bind.startswith("ipc://"):
         folder_lock.own_socket(Path(bind.removeprefix("ipc://")))  # until the process ends
     store = Store(folder, map_gib=config.buffer.map_gib)
@@ -106,17 +101,6 @@ def _allow_files(connections: int) -> None:
     wanted = max(now, needed + SILENT_FILES)
     allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc keep what large messages took, up to 32 MiB, for the next ones.
-
-    Given back to the kernel it is faulted in again page by page, which costs more than copying.
-    """
-    with suppress(OSError, AttributeError):  # another C library has its own ways
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def main() -> None:

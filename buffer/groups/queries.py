@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from buffer.groups.retention import parse_limits, plan, summary
+from buffer.groups import retention
 from buffer.storage.layout import tag_prefix
 from buffer.storage.rows import Evicted, GroupRow
 from buffer.storage.transaction import Txn, not_found
@@ -53,7 +53,7 @@ def ledger(txn: Txn, args: messages.AskLedger) -> Ids:
 
 def would_evict(txn: Txn, args: messages.AskEvict) -> Evicted:
     """Everything that `evict` would remove."""
-    return summary(list(plan(txn, parse_limits(args.limits), time.time())))
+    return retention.would_evict(txn, retention.parse_limits(args.limits), time.time())
 
 
 def groups(txn: Txn, args: messages.AskGroups) -> list[GroupRow]:

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import held
 from buffer.storage.rows import Evicted, GroupRow
+from buffer.storage.transaction import Txn
 from r3l import config
 from r3l.config import RetentionConfig
-
-if TYPE_CHECKING:
-    from buffer.groups.unit_of_work import UnitOfWork
-    from buffer.storage.transaction import Txn
 
 GIB = 1 << 30
 HOUR_S = 3600.0
@@ -31,60 +29,53 @@ def parse_limits(values: Mapping[str, Any]) -> RetentionConfig:
     return config.parse(RetentionConfig, values)
 
 
-def plan(
-    txn: Txn, limits: RetentionConfig, now: float, live: Container[str] = ()
-) -> Iterator[GroupRow]:
-    """The groups that have to go, oldest first. `live`: groups that are known not to be closed."""
-    if limits.unlimited:
-        return
-    figures = txn.counts()
-    yield from _walk(
-        txn, limits, now, held(figures), figures["bytes"], txn.progress().version, live
-    )
-
-
 def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> Evicted:
     """Remove up to `most` of the groups that have to go."""
-    if limits.unlimited:
-        return Evicted()
-    figures, version = work.index.counts, work.index.progress.version
-    walk = _walk(
-        work.txn, limits, work.now, held(figures), figures["bytes"], version, work.index.live
+    index = work.index
+    due = _due(
+        work.txn, limits, work.now, index.counts, index.progress.version, not_closed=index.live
     )
-    gone = list(islice(walk, most + 1))
-    for row in gone[:most]:
+    rows = list(islice(due, most + 1))
+    for row in rows[:most]:
         work.evict(row)
-    return summary(gone[:most], more=len(gone) > most)
+    return _summary(rows[:most], more=len(rows) > most)
 
 
-def summary(rows: list[GroupRow], more: bool = False) -> Evicted:
+def would_evict(txn: Txn, limits: RetentionConfig, now: float) -> Evicted:
+    """Everything that `evict` would remove."""
+    return _summary(list(_due(txn, limits, now, txn.counts(), txn.progress().version)))
+
+
+def _due(
+    txn: Txn,
+    limits: RetentionConfig,
+    now: float,
+    counts: Mapping[str, int],
+    version: int,
+    not_closed: Container[str] = (),
+) -> Iterator[GroupRow]:
+    """The groups that have to go, oldest first. `not_closed`: ids that need no look."""
+    if limits.unlimited:
+        return
+    groups, nbytes = held(counts), counts["bytes"]
+    for row in txn.rows(skip=not_closed):
+        if not row.closed or now - row.times[row.state] < limits.grace_s:
+            continue
+        measured = (
+            (groups, limits.groups),
+            (nbytes / GIB, limits.gib),
+            ((now - row.times["leased"]) / HOUR_S, limits.hours),
+            (version - row.oldest if row.oldest >= 0 else float("inf"), limits.versions),
+        )
+        if not any(limit is not None and value > limit for value, limit in measured):
+            return
+        groups, nbytes = groups - 1, nbytes - row.nbytes
+        yield row
+
+
+def _summary(rows: list[GroupRow], more: bool = False) -> Evicted:
     """Number, size and range of the groups."""
     if not rows:
         return Evicted()
     nbytes = sum(row.nbytes for row in rows)
     return Evicted(len(rows), nbytes, rows[0].group_id, rows[-1].group_id, more)
-
-
-def _walk(
-    txn: Txn,
-    limits: RetentionConfig,
-    now: float,
-    groups: int,
-    nbytes: int,
-    version: int,
-    live: Container[str],
-) -> Iterator[GroupRow]:
-    for row in txn.rows(skip=live):
-        if not row.closed or now - row.times.get(row.state, 0.0) < limits.grace_s:
-            continue
-        age_s = now - row.times.get("leased", 0.0)
-        behind = version - row.oldest if row.oldest >= 0 else float("inf")
-        if not (
-            (limits.groups is not None and groups > limits.groups)
-            or (limits.gib is not None and nbytes > limits.gib * GIB)
-            or (limits.hours is not None and age_s > limits.hours * HOUR_S)
-            or (limits.versions is not None and behind > limits.versions)
-        ):
-            return
-        groups, nbytes = groups - 1, nbytes - row.nbytes
-        yield row

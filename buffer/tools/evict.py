@@ -65,7 +65,7 @@ def _would_evict(folder: Path, limits: RetentionConfig) -> Evicted:
     store = Store(folder, read_only=True)
     try:
         with store.read() as txn:
-            return retention.summary(list(retention.plan(txn, limits, time.time())))
+            return retention.would_evict(txn, limits, time.time())
     finally:
         store.close()
 

@@ -98,7 +98,6 @@ def test_file_and_overrides_reach_the_service(tmp_path, monkeypatch):
         raise UserError("enough")
 
     monkeypatch.setattr(cli, "Service", service)
-    monkeypatch.setattr(cli, "_keep_freed_memory", lambda: None)
     keys, _ = generate(tmp_path / "keys")
     config = tmp_path / "config.yaml"
     config.write_text("buffer: {map_gib: 0.25, lease_s: 1.5}")

@@ -167,7 +167,7 @@ def test_a_dry_run_says_what_the_real_run_does(roomy, done):
         RetentionConfig(groups=0, grace_s=0.0),
     ):
         with roomy.store.read() as txn:
-            said = retention.summary(list(retention.plan(txn, limits, roomy.now)))
+            said = retention.would_evict(txn, limits, roomy.now)
         did = rows.Evicted(more=True)
         while did.more:
             did += roomy.do(lambda work, these=limits: retention.evict(work, these, most=5))
