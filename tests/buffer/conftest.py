@@ -59,7 +59,7 @@ def tasks() -> Callable[..., list[Task]]:
 
 
 class Desk:
-    """The verbs of the service without its sockets; `now` is its clock."""
+    """The operations of the service without its sockets; `now` is its clock."""
 
     def __init__(self, folder, **settings):
         self.folder, self.now, self.rids = folder, 1000.0, 0
@@ -82,10 +82,10 @@ class Desk:
         self.store.close()
         self.open()
 
-    def do(self, verb, *arguments, **more):
+    def do(self, operation, *arguments, **more):
         with self.store.write() as txn:
             work = UnitOfWork(txn, self.index, self.config, self.now, more.pop("full", ""))
-            result = verb(work, *arguments)
+            result = operation(work, *arguments)
             work.finish()
         return result
 

@@ -1,4 +1,4 @@
-"""Admission: the bound holds under every schedule, and nobody waits for ever."""
+"""Admission: the bound holds under every schedule, and every actor is granted in the end."""
 
 import random
 
@@ -38,7 +38,7 @@ def test_without_staleness_only_one_batch_is_in_flight_and_only_at_the_learners_
     assert not admits(learner=7, ahead=0, per_step=4, max_staleness=0, actor=6)
 
 
-def test_abandoned_groups_never_stand_in_the_way_of_their_own_takeover():
+def test_groups_that_nobody_holds_never_prevent_their_own_takeover():
     ahead = ahead_of_takeover(in_flight=40, unheld=38)
     assert admits(learner=3, ahead=ahead, per_step=4, max_staleness=0, actor=3)
 
@@ -129,7 +129,7 @@ def test_thousands_of_random_schedules_keep_the_bound_and_none_gets_stuck(soak):
 
 
 class Simulation:
-    """Actors and a learner on the real verbs, acting in a random order with random accidents."""
+    """Actors and a learner on the real operations, in random order with random accidents."""
 
     def __init__(self, desk, done, chance, steps):
         self.desk, self.done, self.chance, self.steps = desk, done, chance, steps

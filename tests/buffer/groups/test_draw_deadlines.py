@@ -1,4 +1,4 @@
-"""Several consumers of one store: they never share a group, and a dead one keeps none for ever."""
+"""Several consumers of one store never share a group, and a dead one keeps none."""
 
 import time
 
@@ -75,7 +75,7 @@ def test_a_consumer_that_speaks_keeps_all_it_drew(make, speak):
     assert desk.row(kept.groups[0]).state == "drawn"
 
 
-def test_without_a_deadline_draws_are_kept_for_ever(make):
+def test_without_a_deadline_draws_never_expire(make):
     desk = make(draw_s=0.0)
     drawn = desk.draw(2)
     desk.do(leases.expire_overdue)
@@ -230,8 +230,8 @@ def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done
         with pytest.raises(DrawExpired):
             learner.commit(theirs.draw_id, 1, 1)
         learner.commit(ours.draw_id, 1, 1)
-        figures = learner.stats()
-        assert figures.draws_expired == 1 and figures.drawn_by == {}
+        stats = learner.stats()
+        assert stats.draws_expired == 1 and stats.drawn_by == {}
 
 
 def test_a_late_commit_of_groups_that_are_gone_says_so(make):

@@ -32,7 +32,7 @@ def test_a_learner_that_goes_back_is_given_the_same_batches_again(make_desk, tas
     assert again == [first[1], first[2], open_draw.groups]
 
 
-def test_a_batch_whose_groups_are_gone_is_drawn_anew(desk, tasks):
+def test_a_batch_with_an_expired_group_is_replaced_by_another(desk, tasks):
     desk.add(tasks(8))
     groups = [desk.complete() for _ in range(4)]
     draw = desk.draw(2, version=0)

@@ -1,4 +1,4 @@
-"""What is asked for is what is given: lists of groups, and the figures that are kept short."""
+"""Queries return exactly what they ask for, and lists in `stats` have a limit."""
 
 from collections import Counter
 
@@ -29,9 +29,9 @@ def filled(make_desk, tasks, done):
     return desk
 
 
-def _numbers(desk, verb, *asked):
+def _numbers(desk, query, *asked):
     with desk.store.read() as txn:
-        return [int(row.group_id[1:]) for row in verb(txn, *asked)]
+        return [int(row.group_id[1:]) for row in query(txn, *asked)]
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_more_than_an_answer_can_hold_is_refused_with_the_limit(filled, monkeypa
 def test_losses_by_task_name_the_tasks_that_lost_most():
     drops = Counter({("env", "base", f"t{n}"): n for n in range(1, 100)})
     drops["stale", "group", "t1"] = 1000  # its attempts are counted by themselves
-    told = counts.drops_by_task(drops)
-    assert list(told) == [f"t{n}" for n in range(99, 99 - counts.TASKS_SHOWN, -1)]
-    assert told["t99"] == {"base/env": 99}
+    shown = counts.drops_by_task(drops)
+    assert list(shown) == [f"t{n}" for n in range(99, 99 - counts.TASKS_SHOWN, -1)]
+    assert shown["t99"] == {"base/env": 99}
 
 
 def test_figures_of_actors_are_kept_for_so_many_of_each_and_the_longest_unheard_go_first():

@@ -27,7 +27,7 @@ def test_after_its_deadline_a_group_with_a_quorum_is_completed_and_says_without_
     desk.now += 59
     assert desk.draw(1) is None
     desk.now += 2
-    desk.lease("b")  # any verb that looks after leases
+    desk.lease("b")  # any operation that applies deadlines
     record = _record(desk, group)
     assert record.state == "complete" and record.unresolved == []
     assert record.stragglers == [("base", 1), ("distilled", 0)]

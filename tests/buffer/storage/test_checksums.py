@@ -119,14 +119,14 @@ def test_another_result_for_a_resolved_slot_is_refused_with_all_that_came_along(
 @pytest.mark.parametrize("name", ["the holder", "somebody else"])
 def test_of_two_clients_that_race_for_a_slot_exactly_one_wins(serve, tasks, done, name):
     served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=50")
-    told = {}
+    replies = {}
 
     def put(client, group, actor, result, start):
         start.wait()
         try:
-            told[group, result.trajectory.reward] = client.put(group, actor, result).new
+            replies[group, result.trajectory.reward] = client.put(group, actor, result).new
         except (Conflict, LeaseLost) as refused:
-            told[group, result.trajectory.reward] = refused
+            replies[group, result.trajectory.reward] = refused
 
     with BufferClient(served.endpoint) as first, BufferClient(served.endpoint) as second:
         first.add_tasks(tasks(9))
@@ -142,8 +142,8 @@ def test_of_two_clients_that_race_for_a_slot_exactly_one_wins(serve, tasks, done
                 thread.join()
         for held in first.get(groups):
             (won,) = held.rewards
-            assert told[held.group_id, won] == 1
-            assert isinstance(told[held.group_id, 1.0 - won], Conflict | LeaseLost)
+            assert replies[held.group_id, won] == 1
+            assert isinstance(replies[held.group_id, 1.0 - won], Conflict | LeaseLost)
     assert served.stop() == 0
     store = Store(served.folder, read_only=True)
     assert verify(store) == []

@@ -1,4 +1,4 @@
-"""Many at once: what a crowd of actors was told is kept, and takes no more memory than allowed."""
+"""Many actors at once: every acknowledged put is kept, in bounded memory."""
 
 import asyncio
 import random
@@ -86,7 +86,7 @@ def test_what_is_acknowledged_in_large_batches_survives_kills(serve, tasks, done
     store.close()
 
 
-def test_200_actors_and_a_learner_that_stands_still_fit_into_memory(serve, tasks, done):
+def test_200_actors_and_a_stuck_learner_fit_into_memory(serve, tasks, done):
     served = serve("tcp://127.0.0.1:0", *ROOMY)
     process, most, over = psutil.Process(served.process.pid), [0], threading.Event()
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from buffer import BufferClient
-from buffer.client import calls as verbs
+from buffer.client import calls
 from buffer.storage.layout import TABLES
 from buffer.storage.store import Store
 from buffer.wire import messages as protocol
@@ -101,28 +101,28 @@ def _is_held(frames):
 
 def _requests():
     group, result = "g0000000003", _done()
-    calls = [
-        verbs.put(group, "thief", result),
-        verbs.put("g0000000001", "thief", [result, _done("base", 1)], (0, "hash")),
-        verbs.resolve(group, "thief", "base", 1, cause="env"),
-        verbs.resolve("", "thief", "base", 0, cause="env"),
-        verbs.get([""]),
-        verbs.history("", 3),
-        verbs.get(["g" * 600]),
-        verbs.lease("thief", 0, GroupPlan(2), {"x": 1.0}),
-        verbs.renew([group], "thief", {"x": 1.0}),
-        verbs.release([group], "thief"),
-        verbs.draw(2, 900, consumer="thief"),
-        verbs.release_draws("thief"),
-        verbs.commit(77, 9, 9),
-        verbs.history("t1", 3),
-        verbs.query("train", "", "trained", 3),
-        verbs.ledger(1),
-        verbs.get([group]),
-        verbs.evict(RetentionConfig(groups=1), dry_run=True),
-        verbs.stats(),
+    built = [
+        calls.put(group, "thief", result),
+        calls.put("g0000000001", "thief", [result, _done("base", 1)], (0, "hash")),
+        calls.resolve(group, "thief", "base", 1, cause="env"),
+        calls.resolve("", "thief", "base", 0, cause="env"),
+        calls.get([""]),
+        calls.history("", 3),
+        calls.get(["g" * 600]),
+        calls.lease("thief", 0, GroupPlan(2), {"x": 1.0}),
+        calls.renew([group], "thief", {"x": 1.0}),
+        calls.release([group], "thief"),
+        calls.draw(2, 900, consumer="thief"),
+        calls.release_draws("thief"),
+        calls.commit(77, 9, 9),
+        calls.history("t1", 3),
+        calls.query("train", "", "trained", 3),
+        calls.ledger(1),
+        calls.get([group]),
+        calls.evict(RetentionConfig(groups=1), dry_run=True),
+        calls.stats(),
     ]
-    return [call.frames("r" * 8, 0.0) for call in calls]
+    return [call.frames("r" * 8, 0.0) for call in built]
 
 
 def _value(chance, depth=0):
@@ -185,7 +185,7 @@ def test_every_hostile_message_is_answered_and_neither_service_nor_store_changes
     )
 
 
-names = st.sampled_from([*protocol.ARGUMENTS, "", "no such verb"])
+names = st.sampled_from([*protocol.ARGUMENTS, "", "no such operation"])
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),

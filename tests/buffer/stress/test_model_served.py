@@ -24,7 +24,7 @@ LIFE_S = 0.2  # at most, of a service: some requests are answered, and the next 
 
 
 class Window:
-    """A Desk whose verbs go to a process of its own; its store is read beside it."""
+    """A Desk whose operations go to a real service; its store is read next to it."""
 
     def __init__(self, folder, sampler):
         self.folder, self.options = folder, (*OPTIONS, f"buffer.sampler={sampler}")
@@ -35,8 +35,8 @@ class Window:
         self.killer = threading.Thread(target=self._kill_it_again_and_again, daemon=True)
         self.killer.start()
 
-    def __getattr__(self, verb):
-        return getattr(self.client, verb)
+    def __getattr__(self, operation):
+        return getattr(self.client, operation)
 
     def add(self, tasks):
         return self.client.add_tasks(tasks)

@@ -33,7 +33,7 @@ MUTANTS = {
 
 
 class Recorded:
-    """Two actors and a learner at work with a recorded service, and what they were told when."""
+    """Two actors and a learner at work with a recorded service, and when it acknowledged what."""
 
     def __init__(self, endpoint, done, chance):
         self.endpoint, self.done, self.chance = endpoint, done, chance

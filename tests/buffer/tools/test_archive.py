@@ -175,13 +175,13 @@ def test_numbers_that_json_does_not_have_come_back_bit_by_bit(tmp_path):
     bits = np.array([0x7FC01234, 0xFF800000, 0x80000000, 1, 0x3F800000], np.uint32)
     written = replace(_done(length=5).trajectory, logprobs=bits.view(np.float32))
     jsonl.write(tmp_path / "x.jsonl", Trajectory, [written])
-    told = json.loads((tmp_path / "x.jsonl").read_text(), parse_constant=pytest.fail)
-    assert told["logprobs"][:2] == ["0x7fc01234", "0xff800000"] and told["logprobs"][4] == 1.0
+    line = json.loads((tmp_path / "x.jsonl").read_text(), parse_constant=pytest.fail)
+    assert line["logprobs"][:2] == ["0x7fc01234", "0xff800000"] and line["logprobs"][4] == 1.0
     (read,) = jsonl.read(tmp_path / "x.jsonl", Trajectory)
     assert read.logprobs.tobytes() == bits.tobytes()
     for text in ("0x1000000000", "nan", "-0x1"):
-        told["logprobs"][0] = text
-        (tmp_path / "x.jsonl").write_text(json.dumps(told))
+        line["logprobs"][0] = text
+        (tmp_path / "x.jsonl").write_text(json.dumps(line))
         with pytest.raises(UserError, match="line 1"):
             list(jsonl.read(tmp_path / "x.jsonl", Trajectory))
 

@@ -154,12 +154,12 @@ def test_a_snapshot_gives_the_batches_that_the_store_would_have(make_desk, tasks
         desk.put(lease.group_id, [_done("base", 0), _done("base", 1, reward=float(reward))])
     desk.commit(desk.draw(4).draw_id, 1)
     desk.store.copy(tmp_path / "snapshot")
-    beside = Desk(tmp_path / "snapshot", **desk.settings)
-    beside.rids = desk.rids
+    copied = Desk(tmp_path / "snapshot", **desk.settings)
+    copied.rids = desk.rids
     for step in (2, 3, 4):
-        ours, theirs = desk.draw(4, 1), beside.draw(4, 1)
+        ours, theirs = desk.draw(4, 1), copied.draw(4, 1)
         assert ours == theirs and len(ours.groups) == 4
         desk.commit(ours.draw_id, step, 1)
-        beside.commit(theirs.draw_id, step, 1)
-    assert verify(beside.store) == []
-    beside.store.close()
+        copied.commit(theirs.draw_id, step, 1)
+    assert verify(copied.store) == []
+    copied.store.close()
