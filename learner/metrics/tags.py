@@ -129,7 +129,7 @@ EVAL = (
 
 SECTIONS = {
     "group": ("The groups of a step: rewards, reflections, retries.", GROUP),
-    "staleness": ("Age of a step's groups at their draw, and where the seconds went.", STALENESS),
+    "staleness": ("Age of a step's groups at their draw, and seconds of each phase.", STALENESS),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),
     "learner": ("The optimizer step, and the learner's waits and failures.", LEARNER),

@@ -104,7 +104,7 @@ def buffer_options() -> list[str]:
 
 
 def killed_and_whole(serve, tmp_path: Path, model: Path, ranks: int, *more: str):
-    """The figures by step of a run killed at a random step, and of the unbroken one."""
+    """The metrics by step of a run killed at a random step, and of the unbroken one."""
     runs = {}
     for name in ("whole", "killed"):
         run = tmp_path / name
