@@ -135,7 +135,7 @@ class Algorithm:
         The loss on auxiliary samples is r3l.algorithms.losses.sft times `sft_weight`, added by the
         caller. Raises ValueError if a reference is needed and missing.
         """
-        batch = batch.masked()
+        batch = batch.masked().unguided()
         terms_BT, measured = self.token_loss(batch)
         total = batch.total(terms_BT)
         parts = {"policy": float(total.detach())}

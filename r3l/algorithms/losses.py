@@ -60,6 +60,17 @@ class TokenBatch:
             ref_logprobs_BT=None if reference_BT is None else _masked(reference_BT, self.mask_BT),
         )
 
+    def unguided(self) -> TokenBatch:
+        """This batch with π_old = π for distilled rows.
+
+        A retry was sampled under guidance that its row leaves out, so the log-probabilities
+        stored with it are those of another context. The learner's own policy takes their place:
+        the ratio of a distilled row is 1, and its gradient is that of the policy gradient.
+        """
+        own_BT = self.logprobs_BT.detach()
+        old_BT = own_BT.where(self.distilled_B[:, None], self.old_logprobs_BT)
+        return replace(self, old_logprobs_BT=old_BT)
+
     @property
     def advantages_B1(self) -> Tensor:
         """Â as a column."""

@@ -1,10 +1,13 @@
-"""Reflect-GRPO, a baseline of the R³L paper: GRPO on attempts and their retries from step 0."""
+"""Reflect-GRPO, a baseline of the R³L paper: GRPO on N attempts and up to N/2 retries from step 0.
+
+The retries are judged without their guidance: r3l.algorithms.losses.TokenBatch.unguided.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from r3l.algorithms import advantages
 from r3l.algorithms.algorithm import Algorithm, Exploration
@@ -23,21 +26,13 @@ class ReflectGRPOConfig(RatioConfig):
         "trajectory", description="mean over trajectories of token means, or over all tokens"
     )
 
-    @model_validator(mode="after")
-    def _group_splits(self) -> Self:
-        if self.group_size % 2:
-            raise ValueError(
-                f"group_size {self.group_size}: reflect_grpo splits a group into as many base "
-                "attempts as retries; set an even number"
-            )
-        return self
-
     def build(self) -> Algorithm:
-        """N/2 base attempts; those that failed reflect and are done again from step 0."""
+        """N base attempts; of the first N/2 (rounded down) those that failed reflect and are done
+        again from step 0."""
         return Algorithm(
             name=self.name,
             exploration=Exploration(
-                base_slots=self.group_size // 2,
+                base_slots=self.group_size,
                 distilled_slots=self.group_size // 2,
                 trigger="failure",
                 from_start=True,

@@ -18,7 +18,6 @@ from r3l.records import AuxSample, Trajectory
 
 Float64 = npt.NDArray[np.float64]
 LogProbs = Callable[[Any], Float64]
-RATIO = ("grpo", "dapo", "gspo", "reflect_grpo", "critique_grpo")
 CLIP = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
 KL = {"grpo": 0.01, "gspo": 0.01, "reflect_grpo": 0.01}
 
@@ -110,6 +109,8 @@ def term(
     if name == "critique_grpo" and one.role == "distilled":
         p = math.exp(logprob)
         return -advantage * p / (p + 0.1), -advantage * p * 0.1 / (p + 0.1) ** 2
+    if one.role == "distilled":  # judged without its guidance, by the learner itself
+        return -advantage, -advantage
     low, high = CLIP.get(name, (0.2, 0.2))
     ratio = math.exp(logprob - old)
     plain, clipped = ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage

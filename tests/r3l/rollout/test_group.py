@@ -79,6 +79,18 @@ def test_each_ablation_of_the_rollout_is_one_setting() -> None:
     assert not any("say b" in p for p in silent.prompts if "You review" not in p)
 
 
+def test_reflect_grpo_does_the_failures_of_the_first_half_again_from_the_start() -> None:
+    slots = by_slot(explore(learner_of_advice(), "algorithm=reflect_grpo"))
+    assert sorted(slots) == [("base", 0), ("base", 1), ("distilled", 0)]
+    retry = slots["distilled", 0].trajectory
+    assert retry is not None and (retry.pivot, retry.reward) == (0, 1.0)
+    policy = learner_of_advice()
+    policy.reply = lambda prompt: "abc"[int(prompt.rpartition("door ")[2].split()[0])]
+    slots = by_slot(explore(policy, "algorithm=reflect_grpo"))
+    assert slots["distilled", 0].status == "not_triggered"
+    assert slots["distilled", 0].reflection is None  # a success is not reflected on
+
+
 @pytest.mark.parametrize(("shift", "pivot"), [(-5, 0), (-1, 0), (0, 1), (1, 2), (5, 2)])
 def test_a_shifted_pivot_stays_within_the_attempt(shift: int, pivot: int) -> None:
     slots = by_slot(explore(learner_of_advice(), f"algorithm.pivot_shift={shift}"))
