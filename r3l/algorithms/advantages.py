@@ -17,6 +17,7 @@ from r3l.records import LARGEST_REWARD
 
 Float64 = npt.NDArray[np.float64]
 MaxRule = Literal["success", "group_max"]
+Std = Literal["population", "sample", "none"]
 
 SUCCESS = 1.0
 """R(τ) from which an attempt is a full success (ALGORITHM §1)."""
@@ -78,18 +79,20 @@ def centered(rewards: npt.ArrayLike) -> Float64:
     return values - math.fsum(values) / values.size
 
 
-def normalized(rewards: npt.ArrayLike, eps: float = 1e-6) -> Float64:
-    """(R − mean)/(std + eps), float64 [G] (GRPO, ALGORITHM §7).
+def normalized(rewards: npt.ArrayLike, eps: float = 1e-6, *, std: Std = "population") -> Float64:
+    """(R − mean)/(std + eps), float64 [G] (GRPO).
 
-    std is that of the group as a whole population, √(Σ(R − mean)²/G), so that G = 1 is defined.
+    std² is Σ(R − mean)² divided by G ("population") or by G − 1 ("sample", as torch.std does);
+    "none" is R − mean alone.
     """
     if not (math.isfinite(eps) and eps >= 0):
         raise ValueError(f"eps is {eps}; it must be finite and not negative")
     s = centered(rewards)
-    if not s.any():
+    if std == "none" or not s.any():
         return s
-    std = math.sqrt(math.fsum(s * s) / s.size)
-    return s / (std + eps) if std + eps > 0 else np.zeros_like(s)
+    count = s.size if std == "population" else s.size - 1  # a group with contrast has G >= 2
+    scale = math.sqrt(math.fsum(s * s) / count) + eps
+    return s / scale if scale > 0 else np.zeros_like(s)
 
 
 def successes(rewards: npt.ArrayLike) -> Float64:

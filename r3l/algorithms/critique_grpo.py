@@ -40,7 +40,7 @@ class CritiqueGRPOConfig(RatioConfig):
                 from_start=True,
                 constrained=False,
             ),
-            estimator=advantages.normalized,
+            estimator=self.standardised(),
             selection=one_refinement,
             token_loss=partial(losses.refined, attempts=self.clipped(), gamma=0.1),
             normalize=self.normalize,

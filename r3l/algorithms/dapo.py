@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms import advantages
 from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
 from r3l.algorithms.grpo import RatioConfig
 from r3l.records import Bool, Trajectory
@@ -29,7 +28,7 @@ class DAPOConfig(RatioConfig):
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),
-            estimator=advantages.normalized,
+            estimator=self.standardised(),
             selection=with_contrast,
             token_loss=self.clipped(),
             normalize="token",

@@ -8,9 +8,11 @@ from typing import Literal
 from pydantic import Field
 
 from r3l.algorithms import advantages, losses
+from r3l.algorithms.advantages import Std
 from r3l.algorithms.algorithm import (
     Algorithm,
     AlgorithmConfig,
+    Estimator,
     Exploration,
 )
 from r3l.algorithms.credit import Normalize
@@ -20,11 +22,20 @@ from r3l.algorithms.losses import TokenLoss
 class RatioConfig(AlgorithmConfig):
     """Settings of GRPO and its relatives: a clipped ratio, and a KL to the reference model."""
 
+    std: Std = Field(
+        "population",
+        description="what R − mean is divided by: the group's standard deviation as a population "
+        "or as a sample, or none",
+    )
     clip_low: float = Field(0.2, ge=0, lt=1, description="how far a ratio counts below 1")
     clip_high: float = Field(0.2, ge=0, description="how far a ratio counts above 1")
     kl_coef: float = Field(
         0.01, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )
+
+    def standardised(self) -> Estimator:
+        """(R − mean)/(std + 1e-6)."""
+        return partial(advantages.normalized, std=self.std)
 
     def clipped(self) -> TokenLoss:
         """PPO's clipped ratio of each token."""
@@ -44,7 +55,7 @@ class GRPOConfig(RatioConfig):
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),
-            estimator=advantages.normalized,
+            estimator=self.standardised(),
             token_loss=self.clipped(),
             normalize=self.normalize,
             kl_coef=self.kl_coef,

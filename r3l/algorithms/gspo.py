@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages, losses
+from r3l.algorithms import losses
 from r3l.algorithms.algorithm import Algorithm, Exploration
 from r3l.algorithms.grpo import RatioConfig
 
@@ -25,7 +25,7 @@ class GSPOConfig(RatioConfig):
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),
-            estimator=advantages.normalized,
+            estimator=self.standardised(),
             token_loss=loss,
             kl_coef=self.kl_coef,
         )

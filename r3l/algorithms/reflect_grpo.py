@@ -9,7 +9,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages
 from r3l.algorithms.algorithm import Algorithm, Exploration
 from r3l.algorithms.credit import Normalize
 from r3l.algorithms.grpo import RatioConfig
@@ -38,7 +37,7 @@ class ReflectGRPOConfig(RatioConfig):
                 from_start=True,
                 constrained=self.constrained_reflection,
             ),
-            estimator=advantages.normalized,
+            estimator=self.standardised(),
             token_loss=self.clipped(),
             normalize=self.normalize,
             kl_coef=self.kl_coef,

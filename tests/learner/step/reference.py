@@ -75,8 +75,11 @@ def advantages(name: str, rewards: list[float], settings: dict[str, Any]) -> lis
     if min(rewards) == max(rewards):
         return [0.0] * len(rewards)
     centered = [reward - sum(rewards) / len(rewards) for reward in rewards]
-    std = math.sqrt(sum(s * s for s in centered) / len(centered))
-    return centered if name == "opmd" else [s / (std + 1e-6) for s in centered]
+    ways = {"population": len(centered), "sample": len(centered) - 1}
+    if name == "opmd" or settings.get("std") == "none":
+        return centered
+    std = math.sqrt(sum(s * s for s in centered) / ways[settings.get("std", "population")])
+    return [s / (std + 1e-6) for s in centered]
 
 
 def kept(name: str, group: list[Trajectory]) -> list[Trajectory]:

@@ -32,6 +32,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"name": "r3l", "reflect": False},
     *({"name": name} for name in sorted(registry.REGISTRY) if name != "r3l"),
     {"name": "critique_grpo", "normalize": "token"},
+    {"name": "grpo", "std": "sample"},
+    {"name": "reflect_grpo", "std": "none"},
 ]
 
 

@@ -1,6 +1,7 @@
 """Advantages against the paper's equations written out slowly, and against literal numbers."""
 
 import math
+import statistics
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,8 @@ ALL = [
     lambda r: amplified(r, max_rule="group_max"),
     lambda r: amplified(r, 5.0, max_advantage=1.0),
     normalized,
+    lambda r: normalized(r, std="sample"),
+    lambda r: normalized(r, std="none"),
     centered,
     successes,
 ]
@@ -82,6 +85,9 @@ def test_baseline_literal_numbers():
     assert normalized([1.0, 0.0, 0.0, 0.0], eps=0.0) == pytest.approx(
         [math.sqrt(3), *[-1 / math.sqrt(3)] * 3]
     )
+    assert normalized([1.0, 0.0, 0.0, 0.0], 0.0, std="sample") == pytest.approx([1.5, *[-0.5] * 3])
+    assert normalized([1.0, 0.0], 1e-6, std="none").tolist() == [0.5, -0.5]
+    assert normalized([0.7], std="sample").tolist() == [0.0]
 
 
 @given(group, st.floats(0.1, 10))
@@ -102,6 +108,13 @@ def test_normalized_advantages_are_standard_scores(rewards, eps):
     std = math.sqrt(sum(x * x for x in s) / len(s))
     want = [x / (std + eps) for x in s]
     assert normalized(rewards, eps) == pytest.approx(want, rel=1e-9, abs=1e-6)
+
+
+@given(st.lists(reward, min_size=2, max_size=10))
+def test_the_sample_deviation_is_that_of_the_statistics_module(rewards):
+    s, std = equation_s(rewards), statistics.stdev(rewards)
+    want = [x / (std + 1e-6) for x in s]
+    assert normalized(rewards, std="sample") == pytest.approx(want, rel=1e-6, abs=1e-6)
 
 
 @given(group)
