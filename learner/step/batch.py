@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from learner.step import prefix_forest
+from r3l.algorithms import credit
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.credit import Normalize, token_weights
+from r3l.algorithms.credit import Normalize
 from r3l.errors import UserError
 from r3l.records import AuxSample, Bool, Float32, Group, Int32
 
@@ -39,6 +40,9 @@ class Row:
     distilled: bool = False
     aux: bool = False
     weight: float = 1.0
+
+
+_Counted = tuple[Row, int]  # a row that still has its group's weight, and its length |τ|
 
 
 @dataclass(frozen=True)
@@ -84,44 +88,45 @@ def rows_of(
 
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
-    with c_j = 1 / (auxiliary tokens of the step). c leaves out the importance weights: with
-    w_g = (n P_g)^-1 the expectation over draws is then the mean over all n candidates.
+    c_j is 1 / (auxiliary tokens of the step); with `sft_pool` shared i and j are in one mean. c
+    leaves out the importance weights: with w_g = (n P_g)^-1 the expectation over draws is then the
+    mean over all n candidates.
     """
-    policy: list[Row] = []
-    aux: list[Row] = []
+    policy: list[_Counted] = []
+    aux: list[_Counted] = []
     for group, weight in zip(groups, weights or [1.0] * len(groups), strict=True):
         policy += _policy_rows(group, algorithm, weight)
         if algorithm.sft_weight:
             aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
-    rows = [*_weighed(policy, algorithm.normalize), *_weighed(aux, "token")]
+    if algorithm.sft_pool == "shared":
+        rows = _weighed([*policy, *aux], algorithm.normalize)
+    else:
+        rows = [*_weighed(policy, algorithm.normalize), *_weighed(aux, "token")]
     idle = not algorithm.needs_reference
     return [row for row in rows if len(row.mask) and (row.aux or row.advantage or not idle)]
 
 
-def _policy_rows(group: Group, algorithm: Algorithm, weight: float) -> list[Row]:
+def _policy_rows(group: Group, algorithm: Algorithm, weight: float) -> list[_Counted]:
     """The kept trajectories of a group."""
     trajectories = group.trajectories
     if not trajectories:
         return []
     advantages, keep = algorithm.advantages(group.rewards, trajectories)
     masks = algorithm.masks(trajectories)
-    return [
-        _row(
-            one.token_ids,
-            mask,
-            one.logprobs,
-            advantage=float(advantage),
-            distilled=one.role == "distilled",
-            weight=weight,
-        )
-        for one, advantage, kept, mask in zip(trajectories, advantages, keep, masks, strict=True)
-        if kept
-    ]
+    lengths = credit.lengths(algorithm.normalize, trajectories, masks)
+    counted = []
+    for i in np.flatnonzero(keep):
+        one = trajectories[i]
+        more = {"advantage": float(advantages[i]), "distilled": one.role == "distilled"}
+        row = _row(one.token_ids, masks[i], one.logprobs, weight=weight, **more)
+        counted.append((row, lengths[i]))
+    return counted
 
 
-def _aux_row(sample: AuxSample, weight: float) -> Row:
+def _aux_row(sample: AuxSample, weight: float) -> _Counted:
     zeros = np.zeros(len(sample.token_ids), dtype=np.float32)
-    return _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
+    row = _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
+    return row, int(row.mask.sum())
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
@@ -130,12 +135,11 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
     return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
 
 
-def _weighed(rows: Sequence[Row], normalize: Normalize) -> list[Row]:
+def _weighed(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
     """Rows of one mean: their importance weights become weights of each token."""
-    shares = token_weights(normalize, [int(row.mask.sum()) for row in rows])
-    return [
-        replace(row, weight=row.weight * share) for row, share in zip(rows, shares, strict=True)
-    ]
+    shares = credit.token_weights(normalize, [length for _, length in counted])
+    pairs = zip(counted, shares, strict=True)
+    return [replace(row, weight=row.weight * share) for (row, _), share in pairs]
 
 
 def check_tokens(groups: Iterable[Group], vocabulary: int) -> None:

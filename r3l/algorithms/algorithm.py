@@ -29,6 +29,7 @@ from r3l.section import Section
 if TYPE_CHECKING:
     from torch import Tensor
 
+SftPool = Literal["separate", "shared"]
 Float64 = npt.NDArray[np.float64]
 
 
@@ -82,7 +83,8 @@ class Algorithm:
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
 
     `kl_coef`: weight of the k3 KL to the reference model, 0 for none.
-    `sft_weight`: λ, weight of the loss on auxiliary samples, 0 where there are none.
+    `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
+    `sft_pool`: they have a mean over tokens of their own, or are rows of the policy's mean.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Algorithm:
     credit: bool = False
     kl_coef: float = 0.0
     sft_weight: float = 0.0
+    sft_pool: SftPool = "separate"
 
     @property
     def needs_reference(self) -> bool:

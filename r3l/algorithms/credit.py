@@ -13,7 +13,12 @@ import numpy.typing as npt
 
 from r3l.records import Bool, Trajectory
 
-Normalize = Literal["trajectory", "token"]
+Normalize = Literal["trajectory", "attempt", "token", "sum"]
+NORMALIZE = (
+    "mean over trajectories of the mean over their trained tokens (trajectory), of the sum over "
+    "these divided by all response tokens (attempt) or by nothing (sum); or mean over all trained "
+    "tokens (token)"
+)
 
 
 def pivot_mask(response_mask: npt.ArrayLike, step_spans: npt.ArrayLike, pivot: int) -> Bool:
@@ -57,15 +62,27 @@ def group_masks(trajectories: Sequence[Trajectory], credit: bool = True) -> list
     return masks
 
 
+def lengths(
+    normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
+) -> list[int]:
+    """|τ_i| of each trajectory: its trained tokens; for "attempt" all its response tokens."""
+    if normalize == "attempt":
+        masks = [one.response_mask for one in trajectories]
+    return [int(mask.sum()) for mask in masks]
+
+
 def token_weights(normalize: Normalize, lengths: Sequence[int]) -> list[float]:
-    """Weight of each trained token of every kept trajectory of a batch, R of them; trajectory i
-    has |τ_i| = `lengths[i]` trained tokens.
+    """Weight of each trained token of every kept trajectory of a batch, R of them, with
+    `lengths[i]` = |τ_i|.
 
-        trajectory    1 / (R · |τ_i|)     the mean over trajectories of the mean over tokens
-        token         1 / Σ_j |τ_j|       the mean over all trained tokens
+        trajectory, attempt    1 / (R · |τ_i|)    the mean over trajectories of 1/|τ_i| Σ_t
+        token                  1 / Σ_j |τ_j|      the mean over all trained tokens
+        sum                    1 / R              the mean over trajectories of Σ_t
 
-    A trajectory without a trained token has weight 0 and counts in R.
+    A trajectory of length 0 has weight 0 and counts in R.
     """
     if normalize == "token":
         return [1.0 / max(sum(lengths), 1)] * len(lengths)
+    if normalize == "sum":
+        return [1.0 / max(len(lengths), 1)] * len(lengths)
     return [1.0 / (len(lengths) * length) if length else 0.0 for length in lengths]

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
-from r3l.algorithms.credit import Normalize
+from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.grpo import RatioConfig
 from r3l.records import Bool, Trajectory
 
@@ -24,9 +24,7 @@ class CritiqueGRPOConfig(RatioConfig):
     kl_coef: float = Field(
         0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )
-    normalize: Normalize = Field(
-        "trajectory", description="mean over trajectories of token means, or over all tokens"
-    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """N base attempts; failures get a critique and are refined from step 0."""

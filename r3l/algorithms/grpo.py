@@ -15,7 +15,7 @@ from r3l.algorithms.algorithm import (
     Estimator,
     Exploration,
 )
-from r3l.algorithms.credit import Normalize
+from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
 
 
@@ -46,9 +46,7 @@ class GRPOConfig(RatioConfig):
     """Settings of GRPO: standardised rewards, clip 0.2 on token ratios, KL 0.01."""
 
     name: Literal["grpo"] = Field("grpo", description="algorithm")
-    normalize: Normalize = Field(
-        "trajectory", description="mean over trajectories of token means, or over all tokens"
-    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """N base attempts under the clipped ratio."""

@@ -14,7 +14,7 @@ from r3l.algorithms.algorithm import (
     AlgorithmConfig,
     Exploration,
 )
-from r3l.algorithms.credit import Normalize
+from r3l.algorithms.credit import NORMALIZE, Normalize
 
 
 class OPMDConfig(AlgorithmConfig):
@@ -22,9 +22,7 @@ class OPMDConfig(AlgorithmConfig):
 
     name: Literal["opmd"] = Field("opmd", description="algorithm")
     tau: float = Field(1.0, ge=0, description="τ; the gradient is divided by 1 + τ")
-    normalize: Normalize = Field(
-        "trajectory", description="mean over trajectories of token means, or over all tokens"
-    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """N base attempts; −(R − mean) · log π / (1 + τ)."""

@@ -13,8 +13,9 @@ from r3l.algorithms.algorithm import (
     Algorithm,
     AlgorithmConfig,
     Exploration,
+    SftPool,
 )
-from r3l.algorithms.credit import Normalize
+from r3l.algorithms.credit import NORMALIZE, Normalize
 
 
 class R3LConfig(AlgorithmConfig):
@@ -47,10 +48,13 @@ class R3LConfig(AlgorithmConfig):
     constrained_reflection: bool = Field(
         True, description="decode reflections under their JSON schema"
     )
-    normalize: Normalize = Field(
-        "trajectory", description="mean over trajectories of token means, or over all tokens"
-    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
     sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
+    sft_pool: SftPool = Field(
+        "separate",
+        description="auxiliary samples: a token mean of their own, or rows of advantage λ in the "
+        "mean of the policy (released code, with normalize: token)",
+    )
 
     @model_validator(mode="after")
     def _group_splits(self) -> Self:
@@ -77,6 +81,7 @@ class R3LConfig(AlgorithmConfig):
             normalize=self.normalize,
             credit=self.credit,
             sft_weight=self.sft_weight if self.reflect else 0.0,
+            sft_pool=self.sft_pool,
         )
 
     def _exploration(self) -> Exploration:

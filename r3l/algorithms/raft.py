@@ -14,7 +14,7 @@ from r3l.algorithms.algorithm import (
     Exploration,
     Float64,
 )
-from r3l.algorithms.credit import Normalize
+from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.records import Bool, Trajectory
 
 
@@ -22,9 +22,7 @@ class RAFTConfig(AlgorithmConfig):
     """Settings of RAFT."""
 
     name: Literal["raft"] = Field("raft", description="algorithm")
-    normalize: Normalize = Field(
-        "trajectory", description="mean over trajectories of token means, or over all tokens"
-    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """N base attempts, of which the full successes are imitated."""

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from r3l.algorithms.algorithm import Algorithm, Exploration
-from r3l.algorithms.credit import Normalize
+from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.grpo import RatioConfig
 
 
@@ -21,9 +21,7 @@ class ReflectGRPOConfig(RatioConfig):
     constrained_reflection: bool = Field(
         True, description="decode reflections under their JSON schema"
     )
-    normalize: Normalize = Field(
-        "trajectory", description="mean over trajectories of token means, or over all tokens"
-    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """N base attempts; of the first N/2 (rounded down) those that failed reflect and are done

@@ -132,12 +132,19 @@ def whole(
         masked = name == "r3l" and settings.get("credit", True)
         for one, value in zip(members, values, strict=True):
             rows.append((one, value, credit(one, group.attempts, masked), group.weight))
-    by_token = name == "dapo" or settings.get("normalize") == "token"
-    count = sum(len(places) for _, _, places, _ in rows) if by_token else len(rows)
+    means = settings.get("normalize", "token" if name == "dapo" else "trajectory")
+    samples = [(sample, group.weight) for group in groups for sample in group.samples]
+    samples = samples if name == "r3l" and settings.get("reflect", True) else []
+    shared = samples if settings.get("sft_pool") == "shared" else []
+    count = len(rows) + len(shared)
+    if means == "token":
+        count = sum(len(places) for _, _, places, _ in rows)
+        count += sum(int(sample.response_mask.sum()) for sample, _ in shared)
     result = Result()
     for one, advantage, places, weight in rows:
         logprobs, derivative = policy(one.token_ids), np.zeros(len(one.token_ids))
-        share = weight / count / (1 if by_token or not places else len(places))
+        length = {"trajectory": len(places), "attempt": int(one.response_mask.sum())}.get(means, 1)
+        share = weight / count / max(length, 1)
         old = one.logprobs.astype(np.float64)
         if name == "gspo" and places:
             sequence = float(np.mean([logprobs[t] - old[t] for t in places]))
@@ -155,16 +162,12 @@ def whole(
                 result.loss += share * KL[name] * (math.exp(apart[t]) - apart[t] - 1)
                 derivative[t] += share * KL[name] * (1 - math.exp(apart[t]))
         result.derivatives.append((one.token_ids, derivative))
-    if name == "r3l" and settings.get("reflect", True):
-        _imitate(groups, settings.get("sft_weight", 1.0), policy, result)
-    return result
-
-
-def _imitate(groups: list[Drawn], scale: float, policy: LogProbs, result: Result) -> None:
-    """λ times the mean token negative log-likelihood of the auxiliary samples."""
-    samples = [(sample, group.weight) for group in groups for sample in group.samples]
-    tokens = sum(int(sample.response_mask.sum()) for sample, _ in samples)
+    pool = sum(int(sample.response_mask.sum()) for sample, _ in samples)
     for sample, weight in samples:
-        share = scale * weight / max(tokens, 1)
+        share = settings.get("sft_weight", 1.0) * weight / max(pool, 1)
+        if shared:
+            own = 1 if means in ("token", "sum") else int(sample.response_mask.sum())
+            share = settings.get("sft_weight", 1.0) * weight / count / max(own, 1)
         result.loss -= share * float(policy(sample.token_ids)[sample.response_mask].sum())
         result.derivatives.append((sample.token_ids, -share * sample.response_mask))
+    return result

@@ -1,5 +1,7 @@
 """Rows and micro-batches: what is trained, and that the cut does not matter."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -81,6 +83,23 @@ def test_rows_of_a_group_carry_pivot_masks_and_amplified_advantages() -> None:
     assert [r.weight * r.mask.sum() for r in policy] == pytest.approx([1 / 3] * 3)
     aux = [r for r in rows if r.aux]
     assert len(aux) == 2 and sum(r.weight * r.mask.sum() for r in aux) == pytest.approx(1)
+
+
+def test_the_weight_of_a_token_follows_normalize_and_the_pool_of_auxiliary_samples() -> None:
+    """Two attempts of 4 steps of 4 tokens; a retry of the last 2 steps, verified: 2 samples."""
+    group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
+
+    def shares(**settings: Any) -> list[float]:
+        rows = rows_of([group], R3LConfig(group_size=4, **settings).build())
+        return [row.weight for row in rows]
+
+    assert shares() == pytest.approx([1 / 24, 1 / 48, 1 / 24, 1 / 32, 1 / 32])
+    assert shares(normalize="attempt") == pytest.approx([1 / 48] * 3 + [1 / 32] * 2)
+    assert shares(normalize="token") == pytest.approx([1 / 32] * 5)
+    assert shares(normalize="sum") == pytest.approx([1 / 3] * 3 + [1 / 32] * 2)
+    shared = {"sft_pool": "shared"}
+    assert shares(**shared) == pytest.approx([1 / 40, 1 / 80, 1 / 40, 1 / 80, 1 / 80])
+    assert shares(**shared, normalize="token") == pytest.approx([1 / 64] * 5)
 
 
 def test_a_group_without_contrast_costs_no_forward_pass_but_counts_in_the_mean() -> None:

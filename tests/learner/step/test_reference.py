@@ -7,7 +7,7 @@ attempts, equal rewards, pivots at the first and the last step, empty responses,
 import copy
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from learner.step.batch import collate, micro_batches, rows_of
 from learner.step.model import PolicyModule
 from learner.step.trainer import Trainer
 from r3l.algorithms import registry
+from r3l.algorithms.credit import Normalize
 from r3l.records import AuxSample, Group, GroupPlan, SlotResult, Task, Trajectory
 from tests.learner.step import reference
 
@@ -33,6 +34,9 @@ SETTINGS: list[dict[str, Any]] = [
     *({"name": name} for name in sorted(registry.REGISTRY) if name != "r3l"),
     {"name": "critique_grpo", "normalize": "token"},
     {"name": "grpo", "std": "sample"},
+    {"name": "r3l", "normalize": "attempt"},
+    {"name": "grpo", "normalize": "sum", "std": "none"},
+    *({"name": "r3l", "sft_pool": "shared", "normalize": n} for n in get_args(Normalize)),
     {"name": "reflect_grpo", "std": "none"},
 ]
 

@@ -1,11 +1,13 @@
 """Pivot masks against ALGORITHM §3 written out token by token."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3l.algorithms.credit import group_masks, pivot_mask, token_weights
+from r3l.algorithms.credit import Normalize, group_masks, lengths, pivot_mask, token_weights
 
 step_lengths = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
@@ -127,5 +129,14 @@ def test_a_mask_of_another_type_or_shape_is_named():
 def test_token_weights_literal_numbers():
     assert token_weights("trajectory", [4, 0, 2]) == [1 / 12, 0.0, 1 / 6]
     assert token_weights("token", [4, 0, 2]) == [1 / 6] * 3
-    assert token_weights("trajectory", []) == token_weights("token", []) == []
+    assert token_weights("attempt", [4, 0, 2]) == [1 / 12, 0.0, 1 / 6]
+    assert token_weights("sum", [4, 0, 2]) == [1 / 3] * 3
+    assert all(token_weights(normalize, []) == [] for normalize in get_args(Normalize))
     assert token_weights("token", [0]) == [1.0]
+
+
+def test_the_length_of_an_attempt_counts_what_the_pivot_masks(make_trajectory):
+    retry = make_trajectory([2, 2, 1], role="distilled", parent=0, pivot=2)
+    masks = group_masks([retry])
+    counted = {name: lengths(name, [retry], masks) for name in get_args(Normalize)}
+    assert counted == {"trajectory": [1], "attempt": [5], "token": [1], "sum": [1]}
