@@ -82,7 +82,7 @@ class Algorithm:
 
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
 
-    `kl_coef`: weight of the k3 KL to the reference model, 0 for none.
+    `kl_coef`: weight of the KL to the reference model, 0 for none; `kl`: its estimate.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
     `sft_pool`: they have a mean over tokens of their own, or are rows of the policy's mean.
     """
@@ -95,6 +95,7 @@ class Algorithm:
     selection: Selection = everyone
     credit: bool = False
     kl_coef: float = 0.0
+    kl: Callable[[TokenBatch], Tensor] = losses.k3_kl
     sft_weight: float = 0.0
     sft_pool: SftPool = "separate"
 
@@ -144,7 +145,7 @@ class Algorithm:
         parts = {"policy": float(total.detach())}
         parts |= {name: float(batch.total(values.detach())) for name, values in measured.items()}
         if self.needs_reference:
-            kl = batch.total(losses.k3_kl(batch))
+            kl = batch.total(self.kl(batch))
             total = total + self.kl_coef * kl
             parts["kl_reference"] = float(kl.detach())
         return total, parts

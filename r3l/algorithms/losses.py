@@ -124,6 +124,11 @@ def refined(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
     return shaped_BT.where(distilled_B1, terms_BT), measured
 
 
+def k2_kl(batch: TokenBatch) -> Tensor:
+    """term = ½ (log π − log π_ref)² ≥ 0, the k2 estimate of KL(π ‖ π_ref) in nats."""
+    return 0.5 * _reference_ratio(batch).square()
+
+
 def k3_kl(batch: TokenBatch) -> Tensor:
     """term = π_ref/π − log(π_ref/π) − 1 ≥ 0, the k3 estimate of KL(π ‖ π_ref) in nats."""
     log_ratio_BT = _reference_ratio(batch)

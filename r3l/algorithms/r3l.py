@@ -16,6 +16,7 @@ from r3l.algorithms.algorithm import (
     SftPool,
 )
 from r3l.algorithms.credit import NORMALIZE, Normalize
+from r3l.algorithms.losses import TokenLoss
 
 
 class R3LConfig(AlgorithmConfig):
@@ -49,6 +50,19 @@ class R3LConfig(AlgorithmConfig):
         True, description="decode reflections under their JSON schema"
     )
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
+    clipped: bool = Field(
+        False,
+        description="PPO's clipped ratio to the sampling policy instead of log π; the ratio of "
+        "distilled attempts is 1",
+    )
+    clip_low: float = Field(0.2, ge=0, lt=1, description="how far a ratio counts below 1")
+    clip_high: float = Field(0.2, ge=0, description="how far a ratio counts above 1")
+    kl_coef: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the k2 KL to the reference model (released code: 0.001); 0: no "
+        "reference model",
+    )
     sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
     sft_pool: SftPool = Field(
         "separate",
@@ -77,12 +91,19 @@ class R3LConfig(AlgorithmConfig):
             name=self.name,
             exploration=self._exploration(),
             estimator=amplified if self.amplify else advantages.centered,
-            token_loss=losses.policy_gradient,
+            token_loss=self._token_loss(),
             normalize=self.normalize,
             credit=self.credit,
+            kl_coef=self.kl_coef,
+            kl=losses.k2_kl,
             sft_weight=self.sft_weight if self.reflect else 0.0,
             sft_pool=self.sft_pool,
         )
+
+    def _token_loss(self) -> TokenLoss:
+        if not self.clipped:
+            return losses.policy_gradient
+        return partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
 
     def _exploration(self) -> Exploration:
         if not self.reflect:

@@ -102,11 +102,19 @@ def kept(name: str, group: list[Trajectory]) -> list[Trajectory]:
     return list(bases.values())
 
 
+def divergence(name: str, apart: float) -> tuple[float, float]:
+    """(the KL estimate of a token, its derivative), `apart` = log π_ref − log π."""
+    if name == "r3l":
+        return apart * apart / 2, -apart
+    return math.exp(apart) - apart - 1, 1 - math.exp(apart)
+
+
 def term(
-    name: str, one: Trajectory, advantage: float, logprob: float, old: float
+    settings: dict[str, Any], one: Trajectory, advantage: float, logprob: float, old: float
 ) -> tuple[float, float]:
     """(what a token adds to the sum, its derivative by the token's log-probability)."""
-    if name in ("r3l", "raft", "opmd"):
+    name = settings["name"]
+    if name in ("r3l", "raft", "opmd") and not settings.get("clipped"):
         share = advantage / 2 if name == "opmd" else advantage
         return -share * logprob, -share
     if name == "critique_grpo" and one.role == "distilled":
@@ -148,19 +156,20 @@ def whole(
         old = one.logprobs.astype(np.float64)
         if name == "gspo" and places:
             sequence = float(np.mean([logprobs[t] - old[t] for t in places]))
-            value, slope = term(name, one, advantage, sequence, 0.0)
+            value, slope = term(settings, one, advantage, sequence, 0.0)
             result.loss += share * len(places) * value
             derivative[places] += share * slope
         elif name != "gspo":
             for t in places:
-                value, slope = term(name, one, advantage, logprobs[t], old[t])
+                value, slope = term(settings, one, advantage, logprobs[t], old[t])
                 result.loss += share * value
                 derivative[t] += share * slope
-        if name in KL:
+        if kl := settings.get("kl_coef", KL.get(name, 0.0)):
             apart = reference(one.token_ids) - logprobs
             for t in places:
-                result.loss += share * KL[name] * (math.exp(apart[t]) - apart[t] - 1)
-                derivative[t] += share * KL[name] * (1 - math.exp(apart[t]))
+                value, slope = divergence(name, float(apart[t]))
+                result.loss += share * kl * value
+                derivative[t] += share * kl * slope
         result.derivatives.append((one.token_ids, derivative))
     pool = sum(int(sample.response_mask.sum()) for sample, _ in samples)
     for sample, weight in samples:

@@ -43,6 +43,10 @@ def term_sft(row, t, adv, lp, old, ref):
     return -lp[row][t]
 
 
+def term_k2(row, t, adv, lp, old, ref):
+    return (lp[row][t] - ref[row][t]) ** 2 / 2
+
+
 def term_k3(row, t, adv, lp, old, ref):
     return math.exp(ref[row][t] - lp[row][t]) - (ref[row][t] - lp[row][t]) - 1
 
@@ -80,6 +84,7 @@ LOSSES = {
         term_refined,
     ),
     "sft": (lambda batch: (-batch.logprobs_BT, {}), term_sft),
+    "k2_kl": (lambda batch: (losses.k2_kl(batch), {}), term_k2),
     "k3_kl": (lambda batch: (losses.k3_kl(batch), {}), term_k3),
 }
 
@@ -225,10 +230,11 @@ def test_refined_literal_numbers():
     assert lp.grad.tolist() == [pytest.approx([-0.1 * 0.1 / 0.2**2, -0.9 * 0.1 / 1.0**2])]
 
 
-def test_k3_literal_numbers():
+def test_kl_literal_numbers():
     b = {"lp": tensor([[-1.0, -1.0]]), "ref": tensor([[-1.0, -1.0 + math.log(2)]])}
     b |= {"mask": torch.ones(1, 2, dtype=torch.bool), "adv": tensor([1.0])}
     assert value(LOSSES["k3_kl"][0], b).item() == pytest.approx((1 - math.log(2)) / 2)
+    assert value(LOSSES["k2_kl"][0], b).item() == pytest.approx(math.log(2) ** 2 / 4)
 
 
 def clip_fraction(loss, b, normalize="trajectory"):
@@ -262,7 +268,7 @@ def test_clipped_tokens_have_no_gradient(name, batch):
 
 
 def test_a_policy_far_from_the_sampler_gives_finite_losses():
-    for name in ("ppo_clip", "gspo", "k3_kl", "refined"):
+    for name in ("ppo_clip", "gspo", "k2_kl", "k3_kl", "refined"):
         lp = torch.zeros(2, 1).requires_grad_(True)
         far = torch.full((2, 1), -1e4)
         b = {"lp": lp, "old": far, "ref": far, "mask": torch.ones(2, 1, dtype=torch.bool)}
