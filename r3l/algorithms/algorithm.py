@@ -29,6 +29,7 @@ from r3l.section import Section
 if TYPE_CHECKING:
     from torch import Tensor
 
+ReflectOn = Literal["all", "failures"]
 SftPool = Literal["separate", "shared"]
 Float64 = npt.NDArray[np.float64]
 
@@ -38,8 +39,9 @@ class Exploration:
     """How one explore group is made.
 
     `base_slots` attempts without help, then `distilled_slots` retries; retry i belongs to base i.
-    `trigger`: which base attempts are retried: "reflection", those whose reflection asks for it
-    (ALGORITHM §2.3), or "failure", every one with R < 1.
+    `reflect_on`: which base attempts get a reflection: "all", or the "failures", R < 1.
+    `trigger`: which of these are retried: those whose "reflection" asks for it
+    (r3l.rollout.reflection.Reflection.triggers_retry), or "always" if the reflection is usable.
     `guidance`: what the retry is told: "reflection" (made from the structured reflection),
     "critique" (the policy's free-text critique) or "none".
     `from_start`: retry from step 0 whatever the reflection says; `pivot_shift`: so many steps
@@ -50,7 +52,8 @@ class Exploration:
 
     base_slots: int
     distilled_slots: int = 0
-    trigger: Literal["reflection", "failure"] = "reflection"
+    reflect_on: ReflectOn = "all"
+    trigger: Literal["reflection", "always"] = "reflection"
     guidance: Literal["reflection", "critique", "none"] = "reflection"
     from_start: bool = False
     pivot_shift: int = 0

@@ -33,7 +33,8 @@ class CritiqueGRPOConfig(RatioConfig):
             exploration=Exploration(
                 base_slots=self.group_size,
                 distilled_slots=self.group_size,
-                trigger="failure",
+                reflect_on="failures",
+                trigger="always",
                 guidance="critique",
                 from_start=True,
                 constrained=False,

@@ -13,6 +13,7 @@ from r3l.algorithms.algorithm import (
     Algorithm,
     AlgorithmConfig,
     Exploration,
+    ReflectOn,
     SftPool,
 )
 from r3l.algorithms.credit import NORMALIZE, Normalize
@@ -38,6 +39,9 @@ class R3LConfig(AlgorithmConfig):
     credit: bool = Field(True, description="mask tokens before the pivot; off = 'w/o credit'")
     amplify: bool = Field(True, description="α > 1; off = 'w/o amplification' (α = 1, plain s)")
     reflect: bool = Field(True, description="reflect and retry; off = N base attempts")
+    reflect_on: ReflectOn = Field(
+        "all", description="base attempts that are reflected on: all, or failures (R < 1)"
+    )
     from_start: bool = Field(False, description="retry from step 0 whatever the reflection says")
     pivot_shift: int = Field(
         0, description="steps added to the pivot a reflection names, within the attempt"
@@ -111,6 +115,7 @@ class R3LConfig(AlgorithmConfig):
         return Exploration(
             base_slots=self.group_size // 2,
             distilled_slots=self.group_size // 2,
+            reflect_on=self.reflect_on,
             guidance="reflection" if self.guidance else "none",
             from_start=self.from_start,
             pivot_shift=self.pivot_shift,

@@ -31,7 +31,8 @@ class ReflectGRPOConfig(RatioConfig):
             exploration=Exploration(
                 base_slots=self.group_size,
                 distilled_slots=self.group_size // 2,
-                trigger="failure",
+                reflect_on="failures",
+                trigger="always",
                 from_start=True,
                 constrained=self.constrained_reflection,
             ),

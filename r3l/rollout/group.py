@@ -131,7 +131,7 @@ class _Explorer:
         if base.trajectory is None:
             return SlotResult("distilled", slot, "failed", cause="no_base")
         attempt, exploration = base.trajectory, self.exploration
-        if exploration.trigger == "failure" and attempt.reward >= SUCCESS:
+        if exploration.reflect_on == "failures" and attempt.reward >= SUCCESS:
             return SlotResult("distilled", slot, "not_triggered")
         thought: ReflectionRecord | None = None
         try:
@@ -159,7 +159,7 @@ class _Explorer:
             return Diagnosis(replace(thought, cause=error.cause), asked)
         named = -1 if parsed.retry_from_step is None else parsed.retry_from_step
         thought = replace(thought, outcome=parsed.trajectory_outcome, pivot=named)
-        triggered = exploration.trigger == "failure" or parsed.triggers_retry(base.num_steps)
+        triggered = exploration.trigger == "always" or parsed.triggers_retry(base.num_steps)
         pivot = self._pivot(named, base.num_steps) if triggered else -1
         guidance = "" if exploration.guidance == "none" else prompts.guidance(parsed)
         return Diagnosis(thought, asked, pivot, guidance)

@@ -37,6 +37,11 @@ def learner_of_advice(thought: str = reflection()) -> ScriptedPolicy:
     return ScriptedPolicy(reply)
 
 
+def always_right(prompt: str) -> str:
+    """Answers every door as the corridor wants it."""
+    return "abc"[int(prompt.rpartition("door ")[2].split()[0])]
+
+
 def explore(policy: ScriptedPolicy, *overrides: str, **more: Any) -> list[SlotResult]:
     config = load(None, ["algorithm.group_size=2", *overrides])
     make = more.pop("make_env", Corridor)

@@ -7,7 +7,7 @@ import pytest
 
 from r3l.records import SlotResult
 from tests.r3l.fakes import Corridor
-from tests.r3l.rollout.fakes import Faulty, by_slot, explore, learner_of_advice, reflection
+from tests.r3l.rollout.fakes import Faulty, always_right, by_slot, explore, learner_of_advice, reflection
 
 
 def test_a_failed_attempt_is_corrected_from_its_pivot_without_the_guidance_in_the_record() -> None:
@@ -79,13 +79,22 @@ def test_each_ablation_of_the_rollout_is_one_setting() -> None:
     assert not any("say b" in p for p in silent.prompts if "You review" not in p)
 
 
+def test_only_failures_are_reflected_on_if_so_set() -> None:
+    failing, right = learner_of_advice(), learner_of_advice()
+    right.reply = always_right
+    for policy, asked in ((failing, 1), (right, 0)):
+        results = explore(policy, "algorithm.reflect_on=failures")
+        assert sum("You review" in prompt for prompt in policy.prompts) == asked
+        assert by_slot(results)["distilled", 0].status == ("done" if asked else "not_triggered")
+
+
 def test_reflect_grpo_does_the_failures_of_the_first_half_again_from_the_start() -> None:
     slots = by_slot(explore(learner_of_advice(), "algorithm=reflect_grpo"))
     assert sorted(slots) == [("base", 0), ("base", 1), ("distilled", 0)]
     retry = slots["distilled", 0].trajectory
     assert retry is not None and (retry.pivot, retry.reward) == (0, 1.0)
     policy = learner_of_advice()
-    policy.reply = lambda prompt: "abc"[int(prompt.rpartition("door ")[2].split()[0])]
+    policy.reply = always_right
     slots = by_slot(explore(policy, "algorithm=reflect_grpo"))
     assert slots["distilled", 0].status == "not_triggered"
     assert slots["distilled", 0].reflection is None  # a success is not reflected on
