@@ -95,6 +95,16 @@ def normalized(rewards: npt.ArrayLike, eps: float = 1e-6, *, std: Std = "populat
     return s / scale if scale > 0 else np.zeros_like(s)
 
 
+def overlong_penalty(lengths: npt.ArrayLike, limit: int, buffer: int) -> Float64:
+    """What DAPO adds to the reward of a long response, float64 [G] (Eq. 13 of arXiv 2503.14476).
+
+    With |y| tokens, L_max = `limit` and L_cache = `buffer` > 0: 0 for |y| ≤ L_max − L_cache, then
+    (L_max − L_cache − |y|) / L_cache, which falls to −1 at L_max, and −1 beyond.
+    """
+    beyond = np.asarray(lengths, dtype=np.float64) - (limit - buffer)
+    return -np.clip(beyond / buffer, 0.0, 1.0)
+
+
 def successes(rewards: npt.ArrayLike) -> Float64:
     """1 where R ≥ 1, else 0, float64 [G] (RAFT trains on the ones alone)."""
     return (checked_rewards(rewards) >= SUCCESS).astype(np.float64)

@@ -74,9 +74,18 @@ Selection = Callable[[Float64, Sequence[Trajectory]], Bool]
 """Rewards [G] and trajectories of a group to bool [G]: which of them are trained on."""
 
 
+Shaping = Callable[[Float64, Sequence[Trajectory]], Float64]
+"""Rewards [G] and trajectories of a group to the rewards [G] that advantages are made of."""
+
+
 def everyone(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
     """The selection that drops nothing."""
     return np.ones(len(rewards), dtype=np.bool_)
+
+
+def as_earned(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
+    """The shaping that changes nothing."""
+    return rewards
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,7 @@ class Algorithm:
     token_loss: TokenLoss
     normalize: Normalize = "trajectory"
     selection: Selection = everyone
+    shaping: Shaping = as_earned
     credit: bool = False
     kl_coef: float = 0.0
     kl: Callable[[TokenBatch], Tensor] = losses.k3_kl
@@ -126,7 +136,7 @@ class Algorithm:
         keep = self.selection(values, trajectories)
         advantages = np.zeros_like(values)
         if keep.any():
-            advantages[keep] = self.estimator(values[keep])
+            advantages[keep] = self.estimator(self.shaping(values, trajectories)[keep])
         return advantages, keep
 
     def masks(self, trajectories: Sequence[Trajectory]) -> list[Bool]:

@@ -1,35 +1,66 @@
-"""DAPO (arXiv 2503.14476): GRPO with a higher upper clip, a token mean and no KL, on groups whose
-rewards differ."""
+"""DAPO (arXiv 2503.14476): GRPO with a higher upper clip, a token mean, a penalty for overlong
+responses and no KL, on groups whose rewards differ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from functools import partial
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
+from r3l.algorithms import advantages
+from r3l.algorithms.algorithm import (
+    Algorithm,
+    Exploration,
+    Float64,
+    Shaping,
+    as_earned,
+    everyone,
+)
 from r3l.algorithms.grpo import RatioConfig
 from r3l.records import Bool, Trajectory
 
 
 class DAPOConfig(RatioConfig):
-    """Settings of DAPO."""
+    """Settings of DAPO, by its paper. The run that the R³L paper reports had no filter and a KL:
+    set `filter: false` and `kl_coef: 0.01`."""
 
     name: Literal["dapo"] = Field("dapo", description="algorithm")
     clip_high: float = Field(0.28, ge=0, description="how far a ratio counts above 1")
     kl_coef: float = Field(
         0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )
+    filter: bool = Field(True, description="drop groups whose rewards are all equal")
+    overlong_limit: int = Field(
+        20480, ge=1, description="L_max, response tokens of an attempt from which it loses 1"
+    )
+    overlong_buffer: int = Field(
+        4096, ge=0, description="L_cache, tokens below the limit over which it loses 0 to 1; 0: off"
+    )
+
+    @model_validator(mode="after")
+    def _buffer_fits(self) -> Self:
+        if self.overlong_buffer > self.overlong_limit:
+            raise ValueError(
+                f"overlong_buffer {self.overlong_buffer} is more than overlong_limit "
+                f"{self.overlong_limit}: every response would be penalised; lower the buffer"
+            )
+        return self
 
     def build(self) -> Algorithm:
-        """N base attempts under the clipped ratio; groups without contrast are dropped."""
+        """N base attempts under the clipped ratio."""
+        shaping: Shaping = as_earned
+        if self.overlong_buffer:
+            limit, buffer = self.overlong_limit, self.overlong_buffer
+            shaping = partial(less_overlong, limit=limit, buffer=buffer)
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=self.standardised(),
-            selection=with_contrast,
+            selection=with_contrast if self.filter else everyone,
+            shaping=shaping,
             token_loss=self.clipped(),
             normalize="token",
             kl_coef=self.kl_coef,
@@ -39,3 +70,11 @@ class DAPOConfig(RatioConfig):
 def with_contrast(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
     """Selection: the whole group if its rewards differ, else none of it."""
     return np.full(len(rewards), rewards.min() < rewards.max(), dtype=np.bool_)
+
+
+def less_overlong(
+    rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int, buffer: int
+) -> Float64:
+    """Shaping: rewards less the penalty for the response tokens of each attempt."""
+    lengths = [int(one.response_mask.sum()) for one in trajectories]
+    return rewards + advantages.overlong_penalty(lengths, limit, buffer)

@@ -82,11 +82,20 @@ def advantages(name: str, rewards: list[float], settings: dict[str, Any]) -> lis
     return [s / (std + 1e-6) for s in centered]
 
 
-def kept(name: str, group: list[Trajectory]) -> list[Trajectory]:
-    rewards = [one.reward for one in group]
+def earned(one: Trajectory, settings: dict[str, Any]) -> float:
+    """The reward less DAPO's penalty for a long response."""
+    limit, buffer = settings.get("overlong_limit", 20480), settings.get("overlong_buffer", 4096)
+    excess = int(one.response_mask.sum()) - (limit - buffer)
+    if settings["name"] != "dapo" or not buffer or excess <= 0:
+        return one.reward
+    return one.reward - min(excess / buffer, 1.0)
+
+
+def kept(settings: dict[str, Any], group: list[Trajectory]) -> list[Trajectory]:
+    name, rewards = settings["name"], [one.reward for one in group]
     if name == "raft":
         return [one for one in group if one.reward >= 1.0]
-    if name == "dapo":
+    if name == "dapo" and settings.get("filter", True):
         return group if min(rewards) < max(rewards) else []
     if name != "critique_grpo":
         return group
@@ -135,8 +144,9 @@ def whole(
     name = settings["name"]
     rows = []
     for group in groups:
-        members = kept(name, group.attempts)
-        values = advantages(name, [one.reward for one in members], settings) if members else []
+        members = kept(settings, group.attempts)
+        rewards = [earned(one, settings) for one in members]
+        values = advantages(name, rewards, settings) if members else []
         masked = name == "r3l" and settings.get("credit", True)
         for one, value in zip(members, values, strict=True):
             rows.append((one, value, credit(one, group.attempts, masked), group.weight))

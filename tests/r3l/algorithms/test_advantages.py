@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3l.algorithms.advantages import amplified, centered, normalized, successes
+from r3l.algorithms.advantages import amplified, centered, normalized, overlong_penalty, successes
 
 ALL = [
     amplified,
@@ -88,6 +88,13 @@ def test_baseline_literal_numbers():
     assert normalized([1.0, 0.0, 0.0, 0.0], 0.0, std="sample") == pytest.approx([1.5, *[-0.5] * 3])
     assert normalized([1.0, 0.0], 1e-6, std="none").tolist() == [0.5, -0.5]
     assert normalized([0.7], std="sample").tolist() == [0.0]
+
+
+def test_overlong_penalty_literal_numbers():
+    lengths = [0, 16384, 16385, 18432, 20480, 20481, 10**6]
+    got = overlong_penalty(lengths, 20480, 4096)
+    assert got.tolist() == [0.0, 0.0, -1 / 4096, -0.5, -1.0, -1.0, -1.0]
+    assert overlong_penalty([1, 3], 3, 3).tolist() == [-1 / 3, -1.0]
 
 
 @given(group, st.floats(0.1, 10))
