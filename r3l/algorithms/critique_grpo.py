@@ -16,11 +16,16 @@ from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.grpo import RatioConfig
 from r3l.records import Bool, Trajectory
 
+GAMMA = 0.1
+"""γ of the shaping π/(π + γ) of refinements."""
+
 
 class CritiqueGRPOConfig(RatioConfig):
-    """Settings of Critique-GRPO."""
+    """Settings of Critique-GRPO as the R³L paper ran it. Its own paper divides by no deviation and
+    by no length and clips nothing: set `std: none`, `normalize: sum` and `clip: false`."""
 
     name: Literal["critique_grpo"] = Field("critique_grpo", description="algorithm")
+    clip: bool = Field(True, description="clip the ratio of base attempts")
     kl_coef: float = Field(
         0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )
@@ -28,6 +33,7 @@ class CritiqueGRPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """N base attempts; failures get a critique and are refined from step 0."""
+        attempts = self.clipped() if self.clip else losses.importance
         return Algorithm(
             name=self.name,
             exploration=Exploration(
@@ -41,7 +47,7 @@ class CritiqueGRPOConfig(RatioConfig):
             ),
             estimator=self.standardised(),
             selection=one_refinement,
-            token_loss=partial(losses.refined, attempts=self.clipped(), gamma=0.1),
+            token_loss=partial(losses.refined, attempts=attempts, gamma=GAMMA),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
         )

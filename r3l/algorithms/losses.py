@@ -103,6 +103,11 @@ def ppo_clip(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
     return _clipped(_token_ratio(batch), batch.advantages_B1, clip_low, clip_high)
 
 
+def importance(batch: TokenBatch) -> Terms:
+    """term = −r·Â_i with r_it = π/π_old for each token, which nothing clips."""
+    return -_token_ratio(batch) * batch.advantages_B1, {}
+
+
 def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
     """As `ppo_clip` with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old), where
     |τ_i| counts its trained tokens (GSPO)."""

@@ -133,6 +133,8 @@ def term(
         return -advantage, -advantage
     low, high = CLIP.get(name, (0.2, 0.2))
     ratio = math.exp(logprob - old)
+    if not settings.get("clip", True):
+        return -ratio * advantage, -ratio * advantage
     plain, clipped = ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage
     return (-plain, -plain) if plain <= clipped else (-clipped, 0.0)
 

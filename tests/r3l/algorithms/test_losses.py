@@ -34,6 +34,10 @@ def term_ppo(row, t, adv, lp, old, ref):
     return -min(ratio * adv[row], min(max(ratio, 0.8), 1.28) * adv[row])
 
 
+def term_importance(row, t, adv, lp, old, ref):
+    return -adv[row] * math.exp(lp[row][t] - old[row][t])
+
+
 def term_refined(row, t, adv, lp, old, ref):
     p = math.exp(lp[row][t])
     return -adv[row] * (lp[row][t] if row % 2 else p / (p + 0.1))
@@ -78,6 +82,7 @@ LOSSES = {
     "policy_gradient": (losses.policy_gradient, term_policy_gradient),
     "opmd": (partial(losses.policy_gradient, scale=1 / 1.5), term_opmd),
     "ppo_clip": (partial(losses.ppo_clip, clip_low=0.2, clip_high=0.28), term_ppo),
+    "importance": (losses.importance, term_importance),
     "gspo": (partial(losses.gspo, clip_low=0.1, clip_high=0.2), None),
     "refined": (
         partial(losses.refined, attempts=losses.policy_gradient, gamma=0.1),
