@@ -17,11 +17,11 @@ def advantages_of(algorithm, trajectories):
 
 def total(batch, loss, **options):
     """The loss of a batch by one of `losses`."""
-    batch = batch.masked()
+    batch = batch.masked().unguided()
     return batch.total(loss(batch, **options)[0]).item()
 
 
-def kl_of(batch):
+def kl_of(batch, estimate=losses.k3_kl):
     """The KL of a batch to its reference."""
     batch = batch.masked()
-    return batch.total(losses.k3_kl(batch)).item()
+    return batch.total(estimate(batch)).item()

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from r3l.algorithms import losses
 from r3l.records import GroupPlan
@@ -17,7 +18,7 @@ from tests.r3l.algorithms.fakes import NAMES, advantages_of, get, kl_of, total
     ("name", "plan"),
     [
         ("r3l", GroupPlan(4, 4)),
-        ("reflect_grpo", GroupPlan(4, 4)),
+        ("reflect_grpo", GroupPlan(8, 4)),
         ("critique_grpo", GroupPlan(8, 8)),
         *((name, GroupPlan(8)) for name in ("grpo", "dapo", "gspo", "opmd", "raft")),
     ],
@@ -80,6 +81,23 @@ def test_each_algorithm_applies_the_loss_of_the_paper(batch):
         assert got.item() == pytest.approx(want[name], rel=1e-12), name
         assert ("kl_reference" in parts) == algorithm.needs_reference
         assert all(type(value) is float for value in parts.values())
+
+
+def gradient(batch, algorithm):
+    lp = batch.logprobs_BT.detach().clone().requires_grad_(True)
+    algorithm.loss(replace(batch, logprobs_BT=lp))[0].backward()
+    return lp.grad
+
+
+@pytest.mark.parametrize("name", ["reflect_grpo", "grpo", "gspo", "dapo", "r3l"])
+def test_the_gradient_of_a_distilled_row_is_the_policy_gradients_at_the_first_update(batch, name):
+    """Whatever the log-probabilities stored with it, which were sampled under guidance."""
+    algorithm = get(name, kl_coef=0, **({"clipped": True} if name == "r3l" else {}))
+    got, want = gradient(batch, algorithm), gradient(batch, get("raft"))
+    assert want[2:].any() and torch.allclose(got[2:], want[2:], rtol=1e-12)
+    assert not torch.allclose(got[:2], want[:2], rtol=0.1)
+    _, parts = algorithm.loss(replace(batch, advantages_B=batch.advantages_B * batch.distilled_B))
+    assert parts["clip_fraction"] == 0.0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,8 @@
 import pytest
 
 from r3l.algorithms import losses
+from r3l.config import load
+from r3l.errors import UserError
 from tests.r3l.algorithms.fakes import advantages_of, get, total
 
 
@@ -11,6 +13,21 @@ def test_dapo_drops_groups_without_contrast(group):
     assert values.tolist() == [0.0, 0.0] and not keep.any()
     values, keep = advantages_of(get("dapo"), group((1.0, 0.0), ()))
     assert keep.all() and values == pytest.approx([1.0, -1.0], rel=1e-5)
+    assert advantages_of(get("dapo", filter=False), group((1.0, 1.0), ()))[1].all()
+
+
+def test_dapo_lowers_the_reward_of_overlong_attempts(make_trajectory):
+    long, short = (make_trajectory([n], reward=1.0, slot=n) for n in (6, 4))
+    failure = make_trajectory([1])
+    algorithm = get("dapo", std="none", overlong_limit=8, overlong_buffer=4)
+    values, keep = advantages_of(algorithm, [long, short, failure])
+    assert keep.all() and values == pytest.approx([0.0, 0.5, -0.5])  # 1 − 2/4, 1, 0
+    # contrast is that of the rewards as they were earned
+    assert not advantages_of(algorithm, [long, short])[1].any()
+    off = get("dapo", std="none", overlong_limit=8, overlong_buffer=0)
+    assert advantages_of(off, [long, short, failure])[0] == pytest.approx([1 / 3, 1 / 3, -2 / 3])
+    with pytest.raises(UserError, match="overlong_buffer 4096 is more than overlong_limit 100"):
+        load(None, ["algorithm=dapo", "algorithm.overlong_limit=100"])
 
 
 def test_dapos_clip_is_a_setting_and_a_kl_is_optional(batch):

@@ -3,7 +3,7 @@
 import pytest
 
 from r3l.algorithms import losses
-from tests.r3l.algorithms.fakes import get, kl_of, total
+from tests.r3l.algorithms.fakes import advantages_of, get, kl_of, total
 
 
 @pytest.mark.parametrize("name", ["grpo", "reflect_grpo"])
@@ -14,3 +14,12 @@ def test_the_clip_and_the_weight_of_the_kl_are_settings(batch, name):
     assert not without.needs_reference and without.loss(batch)[0].item() == clipped
     value, _ = get(name, kl_coef=0.5, **clip).loss(batch)
     assert value.item() == pytest.approx(clipped + 0.5 * kl_of(batch))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "reflect_grpo", "critique_grpo"])
+def test_the_deviation_that_rewards_are_divided_by_is_a_setting(name, group):
+    trajectories = group((1.0, 0.0, 0.0, 0.0), ())
+    sample = advantages_of(get(name, std="sample"), trajectories)[0]
+    assert sample == pytest.approx([1.5, -0.5, -0.5, -0.5], rel=1e-5)
+    plain = advantages_of(get(name, std="none"), trajectories)[0]
+    assert plain.tolist() == [0.75, -0.25, -0.25, -0.25]

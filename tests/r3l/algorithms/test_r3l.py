@@ -1,14 +1,22 @@
 """R³L: its settings and what each ablation changes."""
 
+from dataclasses import replace
+
+import pytest
+
+from r3l.algorithms import losses
 from r3l.algorithms.algorithm import Exploration
+from r3l.config import load
 from r3l.records import GroupPlan
-from tests.r3l.algorithms.fakes import advantages_of, get
+from tests.r3l.algorithms.fakes import advantages_of, get, kl_of, total
 
 
 def test_r3l_explores_by_its_settings():
     plain = get().exploration
     assert plain == Exploration(4, 4, aux=True)
     assert plain.retry and plain.trigger == "reflection" and not plain.from_start
+    assert plain.reflect_on == "all"
+    assert get(reflect_on="failures").exploration == replace(plain, reflect_on="failures")
     assert get(from_start=True).exploration.from_start
     assert get(guidance=False).exploration.guidance == "none"
     assert not get(constrained_reflection=False).exploration.constrained
@@ -40,3 +48,22 @@ def test_amplification_follows_its_settings(group):
     assert advantages_of(get(), best)[0].tolist() == [0.75, -0.25]
     assert advantages_of(get(max_rule="group_max"), best)[0].tolist() == [3.0, -0.25]
     assert advantages_of(get(alpha=2.0, max_advantage=1.0), trajectories)[0][0] == 1.0
+
+
+def test_the_authors_from_start_and_no_guidance_are_without_credit_as_well(group):
+    for name, override in (("from_start", "true"), ("guidance", "false")):
+        overrides = [f"algorithm.{name}={override}", "algorithm.credit=false"]
+        algorithm = load(None, overrides).algorithm.build()
+        assert [int(mask.sum()) for mask in algorithm.masks(group())] == [5] * 6
+        assert algorithm.exploration == get(**{name: override == "true"}).exploration
+
+
+def test_a_kl_and_clipped_ratios_can_be_switched_on(batch):
+    plain, k2 = total(batch, losses.policy_gradient), kl_of(batch, losses.k2_kl)
+    assert not get().needs_reference
+    got, parts = get(kl_coef=0.001).loss(batch)
+    assert got.item() == pytest.approx(plain + 0.001 * k2, rel=1e-12)
+    assert parts["kl_reference"] == pytest.approx(k2)
+    got, parts = get(clipped=True, clip_high=0.5).loss(batch)
+    want = total(batch, losses.ppo_clip, clip_low=0.2, clip_high=0.5)
+    assert got.item() == want != plain and "clip_fraction" in parts

@@ -7,7 +7,14 @@ import pytest
 
 from r3l.records import SlotResult
 from tests.r3l.fakes import Corridor
-from tests.r3l.rollout.fakes import Faulty, always_right, by_slot, explore, learner_of_advice, reflection
+from tests.r3l.rollout.fakes import (
+    Faulty,
+    always_right,
+    by_slot,
+    explore,
+    learner_of_advice,
+    reflection,
+)
 
 
 def test_a_failed_attempt_is_corrected_from_its_pivot_without_the_guidance_in_the_record() -> None:
