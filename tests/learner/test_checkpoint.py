@@ -11,8 +11,8 @@ from learner import checkpoint
 from learner.checkpoint import State
 from learner.step.trainer import Trainer
 from r3l.config import load
+from tests.learner.step.fakes import tiny_folder
 from tests.learner.step.faulty import Silent
-from tests.learner.step.test_trainer import tiny_folder
 
 
 class Killed(BaseException):

@@ -16,7 +16,7 @@ from learner.step.trainer import Trainer
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.model import measured
-from tests.learner.step.test_trainer import GROUPS
+from tests.learner.step.fakes import GROUPS
 
 SETTINGS = (
     "algorithm.group_size=4",

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.step.batch import Row, collate, micro_batches, rows_of
+from learner.step.batch import Row, check_tokens, collate, micro_batches, rows_of
 from r3l.algorithms.r3l import R3LConfig
+from r3l.errors import UserError
 from tests.learner.groups import explore_group
 
 
@@ -132,3 +133,11 @@ def test_padding_is_at_most_a_tenth_on_mixed_lengths_and_ranks_are_balanced() ->
         assert 1 - lengths.sum() / area <= 0.1
         assert max(map(sum, sizes)) <= 1.1 * area / ranks
         assert all(mine == sorted(mine, reverse=True) for mine in sizes)
+
+
+def test_tokens_outside_the_vocabulary_are_refused_with_their_group() -> None:
+    group = explore_group((0.0, 1.0), (1.0, None), group_id="g7", vocab=200)
+    check_tokens([group], 200)
+    highest = max(int(t.token_ids.max()) for t in group.trajectories)
+    with pytest.raises(UserError, match=f"g7.*token {highest}.*ends at {highest - 1}"):
+        check_tokens([group], highest)

@@ -8,32 +8,24 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from launch.plan import free_port
-from learner.step import out_of_memory as memory
-from learner.step.out_of_memory import is_out_of_memory, smaller_budget
-from r3l.errors import RestartNeeded, TrainingStopped
+from r3l.errors import RestartNeeded
 from tests.learner.step.faulty import Bench, out_of_memory
-from tests.learner.step.test_trainer import ROOT, tiny_folder
+from tests.learner.step.test_trainer import ROOT
 
 VARIANTS = ("0:float32", "1:bfloat16", "2:float32", "3:float32")
 EXACT = ("loss", "grad_norm", "lr", "entropy", "behaviour_kl")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_folder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+def seen(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     """The folder in which two ranks wrote what they saw, for all variants."""
     out = tmp_path_factory.mktemp("seen")
     runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
     runner += ["--master_port", str(free_port()), "--no_local_rank", "--module"]
     done = subprocess.run(
-        [*runner, "tests.learner.step.faulty", str(out), str(model), *VARIANTS],
+        [*runner, "tests.learner.step.faulty", str(out), str(model_folder), *VARIANTS],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         cwd=ROOT,
         capture_output=True,
@@ -81,29 +73,8 @@ def test_memory_that_runs_out_on_one_rank_halves_the_budget_on_both_and_the_step
         assert last["loss"] == pytest.approx(expected["loss"], rel=1e-3 if "b" in variant else 1e-5)
 
 
-def test_under_zero_2_a_restart_is_asked_for_with_the_smaller_budget(model: Path) -> None:
-    bench = Bench(model, "2", "float32")
+def test_under_zero_2_a_restart_is_asked_for_with_the_smaller_budget(model_folder: Path) -> None:
+    bench = Bench(model_folder, "2", "float32")
     with pytest.raises(RestartNeeded, match="256") as caught:
         bench.steps(bench.trainer(), 1, out_of_memory)
     assert caught.value.facts["tokens_per_micro_batch"] == 256
-
-
-def test_the_budget_is_halved_down_to_the_longest_sequence_and_no_further() -> None:
-    assert smaller_budget(8192, 300) == 4096 and smaller_budget(512, 300) == 300
-    with pytest.raises(TrainingStopped, match="longest sequence 300 tokens"):
-        smaller_budget(300, 300)
-
-
-def test_a_lowered_budget_is_remembered_in_the_run_folder(tmp_path: Path) -> None:
-    assert memory.kept_budget(tmp_path, 8192) == 8192
-    memory.keep_budget(tmp_path, 2048)
-    assert memory.kept_budget(tmp_path, 8192) == 2048
-    assert memory.kept_budget(tmp_path, 1024) == 1024
-
-
-def test_an_allocation_that_fails_is_recognised_and_other_errors_are_not() -> None:
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 55, dtype=torch.uint8)
-    assert is_out_of_memory(caught.value)
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

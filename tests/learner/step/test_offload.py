@@ -12,8 +12,8 @@ from learner.step.trainer import Trainer
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.model import measured
+from tests.learner.step.fakes import GROUPS
 from tests.learner.step.faulty import Silent
-from tests.learner.step.test_trainer import GROUPS, tiny_folder
 
 SAME = ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl")
 USERS_FILE = {
@@ -28,11 +28,6 @@ USERS_FILE = {
     },
     "wall_clock_breakdown": False,
 }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_folder(tmp_path_factory.mktemp("model"))
 
 
 class Learner:
@@ -50,8 +45,8 @@ class Learner:
 
 
 @pytest.fixture(scope="module")
-def plain(model: Path) -> list[dict[str, float]]:
-    return Learner(model).steps(4)
+def plain(model_folder: Path) -> list[dict[str, float]]:
+    return Learner(model_folder).steps(4)
 
 
 def same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
@@ -63,10 +58,10 @@ def same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
 
 @pytest.mark.parametrize(("offload", "stage"), [("optimizer", 1), ("optimizer", 2), ("all", 3)])
 def test_offloaded_state_trains_as_ever_and_goes_on_from_a_checkpoint(
-    model: Path, tmp_path: Path, plain: list[dict[str, float]], offload: str, stage: int
+    model_folder: Path, tmp_path: Path, plain: list[dict[str, float]], offload: str, stage: int
 ) -> None:
     settings = (f"learner.offload={offload}", f"learner.zero_stage={stage}")
-    learner = Learner(model, *settings)
+    learner = Learner(model_folder, *settings)
     inner = learner.trainer.engine.config["zero_optimization"]
     assert inner["offload_optimizer"]["device"] == "cpu"
     same(learner.steps(2), plain[:2])
@@ -79,19 +74,19 @@ def test_offloaded_state_trains_as_ever_and_goes_on_from_a_checkpoint(
 
 
 def test_a_users_deepspeed_file_is_what_the_engine_runs_with(
-    model: Path, tmp_path: Path, plain: list[dict[str, float]]
+    model_folder: Path, tmp_path: Path, plain: list[dict[str, float]]
 ) -> None:
     file = tmp_path / "zero2.json"
     file.write_text(json.dumps(USERS_FILE))
-    learner = Learner(model, f"learner.deepspeed={file}", "learner.zero_stage=2")
+    learner = Learner(model_folder, f"learner.deepspeed={file}", "learner.zero_stage=2")
     assert learner.trainer.engine.zero_reduce_bucket_size() == 100_000
     assert learner.trainer.engine.zero_use_cpu_optimizer()
     same(learner.steps(2), plain[:2])
 
 
 def test_checkpointed_activations_change_no_loss(
-    model: Path, plain: list[dict[str, float]]
+    model_folder: Path, plain: list[dict[str, float]]
 ) -> None:
-    learner = Learner(model, "learner.gradient_checkpointing=true")
+    learner = Learner(model_folder, "learner.gradient_checkpointing=true")
     assert learner.trainer.module.lm.is_gradient_checkpointing
     same(learner.steps(2), plain[:2])

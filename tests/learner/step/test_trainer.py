@@ -7,111 +7,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from launch.plan import free_port
-from learner.step import model
-from learner.step.batch import Row, collate, rows_of
-from learner.step.model import PolicyModule
+from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.model import measured
+from tests.learner.step.fakes import GROUPS
 
 ROOT = Path(__file__).parents[3]
 
 
-def tiny_folder(folder: Path) -> Path:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=256,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_folder(tmp_path_factory.mktemp("model"))
-
-
-def test_selected_logprobs_equal_those_of_full_logits(model_folder: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    lm = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    ids = torch.randint(3, 250, (3, 40))
-    select = torch.rand(3, 40) < 0.3
-    select[:, 0] = False
-    full = lm(ids).logits.float().log_softmax(-1)
-    rows = [
-        Row(i.numpy().astype("i4"), s.numpy(), np.zeros(40, "f4"))
-        for i, s in zip(ids, select, strict=True)
-    ]
-    logprobs, entropy = PolicyModule(lm)(collate(rows, torch.device("cpu")).nodes, select)
-    expected = full[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
-    assert torch.allclose(logprobs[:, 1:][select[:, 1:]], expected[select[:, 1:]], atol=1e-5)
-    entropies = -(full.exp() * full).sum(-1)[:, :-1]
-    assert torch.allclose(entropy[:, 1:][select[:, 1:]], entropies[select[:, 1:]], atol=1e-5)
-    assert not logprobs[~select].any() and not entropy.requires_grad
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers how many elements the largest tensor had that any operation made."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(one, torch.Tensor):
-                self.elements = max(self.elements, one.untyped_storage().nbytes() // 4)
-        return made
-
-
-@pytest.mark.parametrize("pack", ["rows", "tree"])
-def test_no_tensor_of_the_loss_grows_with_length_times_vocabulary(
-    pack: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    monkeypatch.setattr(model, "CHUNK", 16)
-    vocab = 5000
-    config = Qwen2Config(
-        vocab_size=vocab,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-    )
-    for length in (50, 500):
-        policy = PolicyModule(Qwen2ForCausalLM(config), pack)
-        ids = np.arange(length, dtype="i4")
-        rows = [Row(ids, ids > 0, np.zeros(length, "f4")), Row(ids[:9], ids[:9] > 0, ids[:9] * 0.0)]
-        micro = collate(rows, torch.device("cpu"))
-        with LargestTensor() as largest:
-            policy(micro.nodes, micro.mask_BT)[0].sum().backward()
-        assert largest.elements == 16 * vocab, (length, largest.elements)
-
-
-GROUPS = [
-    {"base_rewards": (0.0, 1.0), "retry_rewards": (1.0, None), "pivot": 2},
-    {"base_rewards": (0.0, 0.0), "retry_rewards": (1.0, 0.0), "pivot": 1},
-    {"base_rewards": (1.0, 0.0), "retry_rewards": (None, 0.0), "pivot": 3},
-]
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -120,7 +29,7 @@ from learner.step.trainer import Trainer
 from r3l.config import load
 from tests.learner.groups import explore_group
 from tests.learner.model import measured
-from tests.learner.step.test_trainer import GROUPS
+from tests.learner.step.fakes import GROUPS
 out, model, *variants = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]
 groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
 steps = {variant: [] for variant in variants}

@@ -1,0 +1,259 @@
+"""Attention over a forest: losses and gradients are those of separate sequences."""
+
+import itertools
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import flex_attention
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.integrations.flex_attention import WrappedFlexAttention
+
+from learner.step import attention
+from learner.step.batch import Row, collate, micro_batches
+from learner.step.model import PolicyModule
+from r3l.algorithms import registry
+from r3l.algorithms.losses import TokenBatch, sft
+from r3l.errors import UserError
+from tests.learner.step.fakes import families
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.3,
+}
+CPU = torch.device("cpu")
+
+
+def qwen2(**more):
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(Qwen2Config(**{**SIZES, **more}))
+
+
+@st.composite
+def groups(draw):
+    """Rows with masks, advantages and roles of their own, whatever they share."""
+    made = []
+    for ids in draw(families()):
+        ids = np.concatenate([ids[:1], ids])
+        mask = np.array(draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids))))
+        mask[0] = False
+        old = np.where(mask, draw(st.floats(-4, -0.5)), 0.0).astype(np.float32)
+        advantage = draw(st.floats(-2, 2, width=32))
+        distilled, aux = draw(st.booleans()), draw(st.booleans())
+        made.append(Row(ids, mask, old, advantage, distilled, aux, draw(st.floats(0.01, 0.1))))
+    return made
+
+
+def separate_logprobs(lm, row):
+    """log π of every token of one row, by the model as it is: (L) and the entropies (L)."""
+    ids = torch.as_tensor(row.token_ids, dtype=torch.long)[None]
+    full = lm(input_ids=ids).logits[0].log_softmax(-1)
+    return torch.cat([torch.zeros(1), full[:-1].gather(1, ids[0, 1:, None])[:, 0]])
+
+
+def objective(algorithm, rows, logprobs_BT, mask_BT, old_BT, reference_BT):
+    """The learner's loss over some rows."""
+    aux = torch.tensor([row.aux for row in rows])
+    weights_B = torch.tensor([row.weight for row in rows])
+    loss, _ = algorithm.loss(
+        TokenBatch(
+            logprobs_BT,
+            old_BT,
+            mask_BT & ~aux[:, None],
+            torch.tensor([row.advantage for row in rows]),
+            weights_B,
+            torch.tensor([row.distilled for row in rows]),
+            reference_BT if algorithm.needs_reference else None,
+        )
+    )
+    return loss + sft(logprobs_BT, mask_BT & aux[:, None], weights_B)
+
+
+def gradients(lm):
+    return {name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None}
+
+
+PLAIN, PACKED, PADDED = qwen2(), PolicyModule(qwen2(), "tree"), PolicyModule(qwen2(), "rows")
+FLEXED = PolicyModule(qwen2(), "flex")
+
+
+def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
+    """Whether losses and gradients of the modules, summed over micro-batches and ranks, are those
+    of the rows one after the other."""
+    PLAIN.zero_grad()
+    total = torch.zeros(())
+    for row in rows:
+        one = collate([row], CPU)
+        logprobs = separate_logprobs(PLAIN, row)[None]
+        reference = logprobs.detach() - 0.1
+        total = total + objective(
+            algorithm, [row], logprobs, one.mask_BT, one.old_logprobs_BT, reference
+        )
+    total.backward()
+    for module in modules:
+        module.zero_grad()
+        loss = 0.0
+        plan = micro_batches(rows, budget, ranks, shared=module.pack != "rows")
+        for part in itertools.chain(*plan):
+            micro = collate(part, CPU)
+            part = part or [rows[0]]
+            logprobs, _ = module(micro.nodes, micro.mask_BT)
+            reference = logprobs.detach() - 0.1
+            one = objective(
+                algorithm, part, logprobs, micro.mask_BT, micro.old_logprobs_BT, reference
+            )
+            one.backward()
+            loss += float(one.detach())
+        assert loss == pytest.approx(float(total.detach()), rel=1e-5, abs=1e-5)
+        expected = gradients(PLAIN)
+        scale = max(float(grad.abs().max()) for grad in expected.values())
+        for parameter, grad in gradients(module.lm).items():
+            difference = float((grad - expected[parameter]).abs().max())
+            assert difference <= 1e-5 * max(scale, 1.0), (module.pack, parameter)
+
+
+@pytest.mark.parametrize("name", ["r3l", "grpo", "gspo", "dapo", "critique_grpo"])
+@settings(deadline=None, max_examples=15)
+@given(rows=groups(), budget=st.integers(4, 80), ranks=st.integers(1, 3))
+def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget, ranks):
+    algorithm = registry.REGISTRY[name]().build()
+    teaches_as_separate_sequences((PACKED, PADDED), algorithm, rows, budget, ranks)
+
+
+@contextmanager
+def flex_in_eager_mode():
+    """FlexAttention's forward and backward in plain PyTorch. Its compiled kernels train on GPUs
+    only; what a CPU is refused is lifted here, the rest of the way is that of a GPU."""
+    flex = torch.nn.attention.flex_attention
+    with (
+        mock.patch.object(flex, "_validate_device", lambda *tensors: None),
+        mock.patch.object(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+        mock.patch.object(WrappedFlexAttention, "__call__", lambda self: flex.flex_attention),
+    ):
+        yield
+
+
+@settings(deadline=None, max_examples=4)
+@given(rows=groups())
+def test_flex_attention_teaches_what_separate_sequences_do(rows):
+    with flex_in_eager_mode():
+        algorithm = registry.REGISTRY["r3l"]().build()
+        teaches_as_separate_sequences([FLEXED], algorithm, rows, budget=40, ranks=1)
+
+
+@given(families())
+@settings(deadline=None, max_examples=20)
+def test_the_entropy_of_a_node_is_that_of_the_policy_at_its_parent(rows):
+    made = [Row(r, np.arange(len(r)) > 0, np.zeros(len(r), np.float32)) for r in rows]
+    micro = collate(made, CPU)
+    with torch.no_grad():
+        _, entropy_BT = PACKED(micro.nodes, micro.mask_BT)
+        for row, entropies in zip(rows, entropy_BT, strict=True):
+            full = PLAIN(torch.as_tensor(row, dtype=torch.long)[None]).logits[0].log_softmax(-1)
+            expected = -(full.exp() * full).sum(-1)[:-1]
+            assert torch.allclose(entropies[1 : len(row)], expected, atol=1e-5)
+
+
+@given(families())
+@settings(deadline=None, max_examples=10)
+def test_flex_attention_under_its_block_mask_is_the_tree_attention(rows):
+    nodes = collate([Row(r, r < 0, np.zeros(len(r), np.float32)) for r in rows], CPU).nodes
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, len(nodes.ends_N), 16)
+    block_mask = attention.block_mask(nodes.ends_N)
+    with flex_in_eager_mode():
+        flex = flex_attention(query, key, value, block_mask=block_mask).transpose(1, 2)
+    module = torch.nn.Module()
+    ours, _ = attention.tree_attention(
+        module, query, key, value, None, paths_BT=nodes.paths_BT, homes_N=nodes.homes_N
+    )
+    assert torch.allclose(ours, flex, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+        lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)),
+        lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)),
+        lambda: GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4)),
+    ],
+)
+def test_models_of_other_families_are_packed_without_a_difference(make):
+    torch.manual_seed(0)
+    lm = make().eval()
+    rows = [np.array(r, np.int32) for r in ([1, 2, 3, 4, 5], [1, 2, 3, 9], [1, 7], [8, 2, 3])]
+    made = [Row(r, np.arange(len(r)) > 0, np.zeros(len(r), np.float32)) for r in rows]
+    expected = [separate_logprobs(lm, row) for row in made]
+    assert attention.resolve("auto", lm) == "tree"
+    micro = collate(made, CPU)
+    logprobs_BT, _ = PolicyModule(lm, "tree")(micro.nodes, micro.mask_BT)
+    for row, ours, theirs in zip(made, logprobs_BT, expected, strict=True):
+        assert torch.allclose(ours[: len(row.token_ids)], theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4)),
+        lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES)),
+    ],
+)
+def test_a_model_with_windowed_layers_keeps_its_rows_apart(make):
+    lm = make()
+    assert attention.resolve("auto", lm) == "rows"
+    with pytest.raises(UserError, match=r"learner\.pack=tree.*sliding_attention.*pack=rows"):
+        attention.resolve("tree", lm)
+
+
+def test_flex_attention_is_there_on_a_gpu_and_refused_where_it_cannot_train(monkeypatch):
+    lm = qwen2(head_dim=16)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert attention.resolve("flex", lm) == "flex"
+    assert attention.resolve("auto", lm) == attention.resolve("tree", lm) == "tree"
+    assert attention.resolve("auto", qwen2()) == "tree"
+    with pytest.raises(UserError, match=r"heads have 8 dimensions.*set learner\.pack=tree"):
+        attention.resolve("flex", qwen2())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert attention.resolve("auto", lm) == "tree"
+    with pytest.raises(UserError, match=r"learner\.pack=flex.*GPU"):
+        attention.resolve("flex", lm)
+
+
+def test_checkpointed_layers_and_a_saved_model_know_nothing_of_the_packing(tmp_path: Path):
+    rows = [np.array(r, np.int32) for r in ([1, 2, 3, 4], [1, 2, 5])]
+    micro = collate([Row(r, r > 1, np.zeros(len(r), np.float32), 1.0) for r in rows], CPU)
+    found = []
+    for checkpointed in (False, True):
+        lm = qwen2().train()
+        if checkpointed:
+            lm.gradient_checkpointing_enable()
+        PolicyModule(lm, "tree")(micro.nodes, micro.mask_BT)[0].sum().backward()
+        found.append(gradients(lm))
+    assert all(torch.allclose(found[0][name], found[1][name], atol=1e-6) for name in found[0])
+    lm.save_pretrained(tmp_path)
+    assert attention.TREE not in (tmp_path / "config.json").read_text()
