@@ -4,7 +4,6 @@
               baseline   padded separate sequences, logits and log-softmax at every position
               rows       padded separate sequences, the head where a token is trained
               tree       shared prefixes once, the head where a token is trained
-              flex       the same with FlexAttention (GPU, `--ways baseline,rows,tree,flex`)
 
 One engine, one set of weights, one optimizer and one token budget for all; ways and workloads
 alternate within a round, and what is printed are medians over rounds and their ratios. The model
@@ -53,7 +52,6 @@ SIZES: dict[str, dict[str, int]] = {
            "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2},
 }  # fmt: skip
 WAYS = ("baseline", "rows", "tree")
-PACKS: dict[str, attention.Pack] = {"tree": "tree", "flex": "flex"}
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {
     "wall": time.perf_counter,
@@ -160,7 +158,7 @@ def random_model(folder: Path, shape: dict[str, int], config: RunConfig) -> Trai
 def fed_as(way: str, trainer: Trainer) -> Iterator[None]:
     """Make the trainer's engine compute its micro-batches this way."""
     module = trainer.module
-    module.pack = PACKS.get(way, "rows")
+    module.pack = "tree" if way == "tree" else "rows"
     module.lm.set_attn_implementation("sdpa")
     attention.install(module.lm, module.pack)
     if way == "baseline":
@@ -246,7 +244,7 @@ def flops(work: Work, way: str, trainer: Trainer) -> float:
     body = sum(p.numel() for p in lm.parameters() if p.ndim == 2) - head  # tied: counted once
     heads = lm.config.num_attention_heads * lm.config.num_hidden_layers
     width = heads * lm.config.hidden_size // lm.config.num_attention_heads
-    budget, shared = trainer.config.tokens_per_micro_batch, way in PACKS
+    budget, shared = trainer.config.tokens_per_micro_batch, way == "tree"
     total = 0.0
     for rows in micro_batches(work.rows, budget, 1, shared=shared)[0]:
         micro = collate(rows, torch.device("cpu"))

@@ -119,10 +119,6 @@ def check_learner(config: RunConfig, device: str) -> RunConfig:
     Raises UserError for a key that the learner sets itself, and for a setting that `device` does
     not support.
     """
-    if config.learner.pack == "flex" and device == "cpu":
-        raise UserError(
-            "learner.pack=flex: FlexAttention trains on a GPU only; set learner.pack=tree"
-        )
     if config.learner.attention == "flash_attention_2" and device == "cpu":
         raise UserError(
             "learner.attention=flash_attention_2: needs a GPU; set learner.attention=sdpa"

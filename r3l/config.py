@@ -234,11 +234,10 @@ class LearnerConfig(Section):
     tokens_per_micro_batch: int = Field(
         8192, ge=64, description="computed tokens per micro-batch: padded rows, or tree nodes"
     )
-    pack: Literal["auto", "tree", "flex", "rows"] = Field(
+    pack: Literal["auto", "tree", "rows"] = Field(
         "auto",
-        description="tree: tokens that rows share are computed once; flex: the same with "
-        "FlexAttention (GPU); rows: padded rows; auto: tree (it pays from about 5 % of shared "
-        "tokens on), rows where a layer is not full attention",
+        description="tree: tokens that rows share are computed once; rows: padded rows; auto: tree "
+        "(it pays from about 5 % of shared tokens on), rows if a layer is not full attention",
     )
     sync_every: int = Field(1, ge=1, description="optimizer steps between weight broadcasts")
     anchor_every: int = Field(

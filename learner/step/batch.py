@@ -56,7 +56,6 @@ class Nodes:
     token_ids_N: Tensor
     positions_N: Tensor
     parents_N: Tensor
-    ends_N: Tensor
     homes_N: Tensor
     paths_BT: Tensor
 
@@ -232,7 +231,6 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
             token_ids_N=tensor(forest.token_ids),
             positions_N=tensor(forest.positions),
             parents_N=tensor(forest.parents),
-            ends_N=tensor(forest.ends),
             homes_N=tensor(homes),
             paths_BT=tensor(paths),
         ),

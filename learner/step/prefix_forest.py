@@ -27,14 +27,13 @@ Int64 = npt.NDArray[np.int64]
 class Forest:
     """Nodes in depth-first order, int64 [N] each, and for every row its `path`, int64 [L].
 
-    A node has a token, a position counted from the start of its rows, a parent (the node before
-    it; itself for a first token) and an end: m is n or one of its ancestors iff m <= n < ends[m].
+    A node has a token, a position counted from the start of its rows, and a parent (the node before
+    it; itself for a first token).
     """
 
     token_ids: Int64
     positions: Int64
     parents: Int64
-    ends: Int64
     paths: tuple[Int64, ...]
 
 
@@ -75,7 +74,7 @@ def plant(sequences: Sequence[Int32]) -> Forest:
     """The forest of sequences of at least one token."""
     order, overlaps = neighbours(sequences)
     size = sum(len(sequences[i]) - o for i, o in zip(order, overlaps, strict=True))
-    token_ids, positions, parents, ends = (np.zeros(size, np.int64) for _ in range(4))
+    token_ids, positions, parents = (np.zeros(size, np.int64) for _ in range(3))
     paths: list[Int64] = [np.zeros(0, np.int64)] * len(sequences)
     before, count = np.zeros(0, np.int64), 0
     for row, shared in zip(order, overlaps, strict=True):
@@ -86,8 +85,7 @@ def plant(sequences: Sequence[Int32]) -> Forest:
         parents[fresh] = np.concatenate([path[:1], path])[shared : len(path)]
         paths[row] = before = path
         count += len(fresh)
-        ends[path] = count
-    return Forest(token_ids, positions, parents, ends, tuple(paths))
+    return Forest(token_ids, positions, parents, tuple(paths))
 
 
 def _overlap(one: Int32, other: Int32) -> int:

@@ -136,7 +136,6 @@ def test_actors_take_the_gpus_that_the_learner_leaves_and_share_if_it_leaves_non
     [
         (["buffer.sampler=nope"], "nope"),
         (["buffer.sampler.name=nope"], "nope"),
-        (["learner.pack=flex"], "set learner.pack=tree"),
         (["learner.attention=flash_attention_2"], "set learner.attention=sdpa"),
         (["learner.deepspeed={zero_optimization: 3}"], "must be a mapping"),
         (["actor.engine={model: x}"], "actor.engine.model: set by the actor itself"),

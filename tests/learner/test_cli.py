@@ -43,7 +43,6 @@ def refused(
         (["learner.deepspeed.gradient_clipping=0.5"], "(use learner settings grad_clip)"),
         (["learner.deepspeed=/no/such.json"], "/no/such.json: cannot be read"),
         (["learner.offload=all", "learner.zero_stage=2"], "needs learner.zero_stage of 3"),
-        (["learner.pack=flex"], "FlexAttention trains on a GPU only; set learner.pack=tree"),
     ],
 )
 def test_settings_that_cannot_be_had_are_refused(

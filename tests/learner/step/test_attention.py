@@ -1,16 +1,13 @@
 """Attention over a forest: losses and gradients are those of separate sequences."""
 
 import itertools
-from contextlib import contextmanager
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import flex_attention
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -25,7 +22,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from learner.step import attention
 from learner.step.batch import Row, collate, micro_batches
@@ -98,7 +94,6 @@ def gradients(lm):
 
 
 PLAIN, PACKED, PADDED = qwen2(), PolicyModule(qwen2(), "tree"), PolicyModule(qwen2(), "rows")
-FLEXED = PolicyModule(qwen2(), "flex")
 
 
 def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
@@ -144,27 +139,6 @@ def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget
     teaches_as_separate_sequences((PACKED, PADDED), algorithm, rows, budget, ranks)
 
 
-@contextmanager
-def flex_in_eager_mode():
-    """FlexAttention's forward and backward in plain PyTorch. Its compiled kernels train on GPUs
-    only; what a CPU is refused is lifted here, the rest of the way is that of a GPU."""
-    flex = torch.nn.attention.flex_attention
-    with (
-        mock.patch.object(flex, "_validate_device", lambda *tensors: None),
-        mock.patch.object(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
-        mock.patch.object(WrappedFlexAttention, "__call__", lambda self: flex.flex_attention),
-    ):
-        yield
-
-
-@settings(deadline=None, max_examples=4)
-@given(rows=groups())
-def test_flex_attention_teaches_what_separate_sequences_do(rows):
-    with flex_in_eager_mode():
-        algorithm = registry.REGISTRY["r3l"]().build()
-        teaches_as_separate_sequences([FLEXED], algorithm, rows, budget=40, ranks=1)
-
-
 @given(families())
 @settings(deadline=None, max_examples=20)
 def test_the_entropy_of_a_node_is_that_of_the_policy_at_its_parent(rows):
@@ -176,22 +150,6 @@ def test_the_entropy_of_a_node_is_that_of_the_policy_at_its_parent(rows):
             full = PLAIN(torch.as_tensor(row, dtype=torch.long)[None]).logits[0].log_softmax(-1)
             expected = -(full.exp() * full).sum(-1)[:-1]
             assert torch.allclose(entropies[1 : len(row)], expected, atol=1e-5)
-
-
-@given(families())
-@settings(deadline=None, max_examples=10)
-def test_flex_attention_under_its_block_mask_is_the_tree_attention(rows):
-    nodes = collate([Row(r, r < 0, np.zeros(len(r), np.float32)) for r in rows], CPU).nodes
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 1, 2, len(nodes.ends_N), 16)
-    block_mask = attention.block_mask(nodes.ends_N)
-    with flex_in_eager_mode():
-        flex = flex_attention(query, key, value, block_mask=block_mask).transpose(1, 2)
-    module = torch.nn.Module()
-    ours, _ = attention.tree_attention(
-        module, query, key, value, None, paths_BT=nodes.paths_BT, homes_N=nodes.homes_N
-    )
-    assert torch.allclose(ours, flex, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -228,20 +186,6 @@ def test_a_model_with_windowed_layers_keeps_its_rows_apart(make):
     assert attention.resolve("auto", lm) == "rows"
     with pytest.raises(UserError, match=r"learner\.pack=tree.*sliding_attention.*pack=rows"):
         attention.resolve("tree", lm)
-
-
-def test_flex_attention_is_there_on_a_gpu_and_refused_where_it_cannot_train(monkeypatch):
-    lm = qwen2(head_dim=16)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert attention.resolve("flex", lm) == "flex"
-    assert attention.resolve("auto", lm) == attention.resolve("tree", lm) == "tree"
-    assert attention.resolve("auto", qwen2()) == "tree"
-    with pytest.raises(UserError, match=r"heads have 8 dimensions.*set learner\.pack=tree"):
-        attention.resolve("flex", qwen2())
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert attention.resolve("auto", lm) == "tree"
-    with pytest.raises(UserError, match=r"learner\.pack=flex.*GPU"):
-        attention.resolve("flex", lm)
 
 
 def test_checkpointed_layers_and_a_saved_model_know_nothing_of_the_packing(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,16 +18,6 @@ def test_a_forest_holds_every_row_once_per_distinct_prefix(rows):
         assert forest.token_ids[path].tolist() == row.tolist()
         assert forest.positions[path].tolist() == list(range(len(row)))
         assert forest.parents[path].tolist() == [path[0], *path[:-1]]
-
-
-@given(families())
-def test_a_node_lies_within_the_ends_of_its_ancestors_and_of_no_other_node(rows):
-    forest = prefix_forest.plant(rows)
-    nodes = np.arange(len(forest.ends))
-    seen = (nodes[None] <= nodes[:, None]) & (nodes[:, None] < forest.ends[None])
-    for path in forest.paths:
-        for i, node in enumerate(path):
-            assert np.flatnonzero(seen[node]).tolist() == path[: i + 1].tolist()
 
 
 @given(families(most=6), st.integers(1, 60))
