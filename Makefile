@@ -1,9 +1,9 @@
-# Two commands for newcomers: `make demo` and `make test`. Both make .venv first.
+# Two commands for newcomers: `make demo` and `make test`. Every target installs .venv first.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Where PyTorch's CPU wheels are, for machines whose own pip index holds none (see README).
+# PyTorch's index of CPU wheels, for machines whose own pip index has none.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # Its advertisement for another tool is switched off.
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
@@ -28,7 +28,7 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy r3l buffer envs actors learner launch benchmarks
-	$(BIN)/python -m pytest tests/test_architecture.py
+	$(BIN)/python -m pytest tests/test_architecture.py tests/docs
 	$(SITE)
 
 format: $(VENV)/.installed
@@ -49,8 +49,8 @@ soak: $(VENV)/.installed
 soak-actors: $(VENV)/.installed
 	R3L_SOAK_MINUTES=10 $(BIN)/python -m pytest -s tests/system/test_actor_soak.py
 
-# The environments' real libraries and every slow proof. ScienceWorld's need Java besides, WebShop's
-# site is upstream's where R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.
+# Tests with the environments' real libraries, slow ones too. ScienceWorld needs Java; WebShop's site
+# is upstream's if R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.
 test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs -rs
@@ -80,8 +80,7 @@ bench-buffer-peers: $(VENV)/.installed
 bench-buffer-scale: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.buffer_scale
 
-# Needs task files, by default those beside the checkout.
-MATH_FILES ?= ../shared/data/gsm8k_test.jsonl ../shared/data/math500.jsonl
+# Needs files of problems: make bench-math MATH_FILES='gsm8k_test.jsonl math500.jsonl'
 bench-math: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.math_answers notations $(MATH_FILES)
 	$(BIN)/python -m benchmarks.math_answers mutations $(MATH_FILES)

@@ -118,8 +118,8 @@ class _Check:
         ok = isinstance(answer, tuple) and len(answer) == 2
         assert ok, self.says(f"reset returns {answer!r}, it must be (observation, info)")
         observation, info = answer
-        assert isinstance(observation, str), self.says(f"observation {observation!r} is no text")
-        assert isinstance(info, dict), self.says(f"info {info!r} is no dict")
+        assert isinstance(observation, str), self.says(f"observation {observation!r} is not text")
+        assert isinstance(info, dict), self.says(f"info {info!r} is not a dict")
         return Played(observation, admissible=list(info.get("admissible", ())))
 
     def act(self, env: TextEnv, played: Played, action: str) -> None:
@@ -128,12 +128,12 @@ class _Check:
         ok = isinstance(answer, tuple) and len(answer) == 5
         assert ok, self.says(f"step returns {answer!r}, it must be a tuple of five")
         observation, reward, terminated, truncated, info = answer
-        assert isinstance(observation, str), self.says(f"observation {observation!r} is no text")
+        assert isinstance(observation, str), self.says(f"observation {observation!r} is not text")
         number = isinstance(reward, int | float) and math.isfinite(reward)
-        assert number, self.says(f"reward {reward!r} is no finite number")
-        assert isinstance(terminated, bool), self.says(f"terminated {terminated!r} is no bool")
-        assert isinstance(truncated, bool), self.says(f"truncated {truncated!r} is no bool")
-        assert isinstance(info, dict), self.says(f"info {info!r} is no dict")
+        assert number, self.says(f"reward {reward!r} is not a finite number")
+        assert isinstance(terminated, bool), self.says(f"terminated {terminated!r} is not a bool")
+        assert isinstance(truncated, bool), self.says(f"truncated {truncated!r} is not a bool")
+        assert isinstance(info, dict), self.says(f"info {info!r} is not a dict")
         played.actions.append(action)
         played.replies.append((observation, float(reward), terminated, truncated))
         played.admissible = list(info.get("admissible", ()))
@@ -163,7 +163,7 @@ class _Check:
             self.act(env, played, rng.choice(known) if sensible else rng.choice(NONSENSE))
         if played.ended and (remark := getattr(env, "feedback", None)) is not None:
             said = self.call(remark)
-            assert isinstance(said, str), self.says(f"feedback {said!r} is no text")
+            assert isinstance(said, str), self.says(f"feedback {said!r} is not text")
         return played
 
     def _shown(self) -> list[str]:
@@ -172,7 +172,7 @@ class _Check:
             return []
         actions = self.call(demonstration)
         texts = isinstance(actions, list) and all(isinstance(a, str) for a in actions)
-        assert texts, self.says(f"demonstration {actions!r} is no list of texts")
+        assert texts, self.says(f"demonstration {actions!r} is not a list of texts")
         again = self.reset(self.env).first  # a demonstration must not change the state
         assert isinstance(again, str)
         return list(actions)
@@ -211,7 +211,7 @@ class _Check:
             for action in played.actions[:cut]:
                 self.act(env, original, action)
             state = self.call(env.snapshot)
-            assert isinstance(state, bytes), self.says(f"snapshot {type(state)} is no bytes")
+            assert isinstance(state, bytes), self.says(f"snapshot {type(state)} is not bytes")
             for action in played.actions[cut:]:
                 self.act(env, original, action)
             self.reset(env)

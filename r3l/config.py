@@ -25,7 +25,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 class EnvConfig(Section):
-    """Which environment, and its knobs."""
+    """The environment and its settings."""
 
     name: str = Field("workshop", description="environment, by registry name")
     options: dict[str, Any] = Field(
@@ -48,7 +48,7 @@ class EnvConfig(Section):
 
 
 class ActorConfig(Section):
-    """How attempts are generated."""
+    """Generation of attempts."""
 
     concurrent_requests: int = Field(
         64, ge=1, description="requests kept running in the engine; groups are leased to fit"

@@ -190,7 +190,7 @@ def _refusal(command: str | None) -> str:
     if command is None:
         return NO_ACTION
     if len(command) > LONGEST_COMMAND or not command.isprintable():
-        return f"That is no command: give a short one, of at most {LONGEST_COMMAND} characters."
+        return f"That is not a command: give a short one, of at most {LONGEST_COMMAND} characters."
     for part in re.split(r"[.,;]|\bthen\b|\band\b", command.lower()):
         verb = part.split()[:1]
         if verb and verb[0] in META:

@@ -209,7 +209,7 @@ class WebShop:
             return "problem", NO_ACTION
         match = _ACTION.fullmatch(command)
         if match is None:
-            return "problem", "That is no action: give search[words] or click[something]."
+            return "problem", "That is not an action: give search[words] or click[something]."
         kind, what = match[1].lower(), match[2]
         if kind == "click":
             name = self.clicks.get(_plain(what))

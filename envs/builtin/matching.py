@@ -20,7 +20,7 @@ from r3l.errors import UserError
 from r3l.rollout.interfaces import EnvSpec
 
 Mark = Literal["right", "wrong", "wasted"]
-Knob = tuple[str, object]
+Setting = tuple[str, object]
 """A setting's name, as the user knows it, and the value given."""
 
 PROMPTS = {
@@ -81,11 +81,11 @@ class Matching:
         name: str,
         system_prompt: str,
         *,
-        length: Knob,
-        things: Knob,
-        answers: Knob,
-        exceptions: Knob,
-        steps: Knob,
+        length: Setting,
+        things: Setting,
+        answers: Setting,
+        exceptions: Setting,
+        steps: Setting,
     ) -> None:
         named, answering = self.words.things.split(), self.words.answers.split()
         self.things = named[: _checked(things, 1, len(named))]
@@ -249,9 +249,9 @@ class Matching:
         return self.state.place == self.length and "wrong" not in self.state.marks
 
 
-def _checked(knob: Knob, low: int, high: int, default: int | None = None) -> int:
+def _checked(setting: Setting, low: int, high: int, default: int | None = None) -> int:
     """The setting's value, or `default` for None. Raises UserError outside low..high."""
-    name, value = knob
+    name, value = setting
     if value is None and default is not None:
         return default
     if type(value) is not int or not low <= value <= high:

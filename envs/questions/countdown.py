@@ -69,7 +69,7 @@ class Countdown(Question):
         try:
             found = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
-            return Judgement(0.0, f"That is no expression: {error}.")
+            return Judgement(0.0, f"That is not an expression: {error}.")
         used, given = Counter(found.numbers), Counter(self.puzzle.numbers)
         if too_many := used - given:
             return Judgement(0.0, f"That uses {_named(too_many)} more often than given.")
@@ -157,7 +157,7 @@ class CountdownSteps:
         number = r"(-?\d+(?:/\d+)?)"
         match = re.fullmatch(rf"\W*?{number}\s*([-+*/×÷−])\s*{number}(?:\s*=.*)?\W*", action[:200])
         if match is None:
-            return "That is no operation on two numbers, like 25 - 7."
+            return "That is not an operation on two numbers, like 25 - 7."
         sign = match[2].translate(str.maketrans("×÷−", "*/-"))
         left = list(self.left)
         try:

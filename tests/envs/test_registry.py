@@ -23,7 +23,7 @@ def test_an_unknown_option_names_itself_and_the_known_ones():
 @pytest.mark.parametrize(
     "options", [{"stations": 0}, {"stations": 13}, {"tools": "six"}, {"steps": 4}, {"items": True}]
 )
-def test_a_knob_out_of_range_is_refused_with_the_range(options):
+def test_a_setting_out_of_range_is_refused_with_the_range(options):
     with pytest.raises(UserError, match=rf"option {next(iter(options))} is .* integer in"):
         registry.make("workshop", **options)
 

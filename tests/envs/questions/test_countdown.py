@@ -29,8 +29,8 @@ def test_each_fault_of_an_expression_is_named():
     assert "leaves" in posed(f"{a} + {b}")[1][0]
     assert "more often" in posed(f"{a} + {b} + {c} + {d} + {a} + 97")[1][0]
     assert f"the target is {env.puzzle.target}" in posed(f"{a} * {b} * {c} * {d}")[1][0]
-    assert "no expression" in posed("9**9**9")[1][0]
-    assert "no expression" in posed("1/0")[1][0]
+    assert "not an expression" in posed("9**9**9")[1][0]
+    assert "not an expression" in posed("1/0")[1][0]
 
 
 def test_a_right_expression_or_equation_is_paid_and_ends_the_play():
