@@ -10,7 +10,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
 .PHONY: demo test unit system check format docs clean
-.PHONY: soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-buffer-load bench-buffer-peers bench-buffer-scale bench-math
+.PHONY: soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
 
 demo: $(VENV)/.installed
 	$(BIN)/r3l-launch
@@ -65,20 +65,10 @@ bench-weights: $(VENV)/.installed
 bench-actors: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.actors
 
-# Asks for redis-server (Debian) and the Python packages redis and torchrl; says what is missing.
+# The whole table; redis-server (Debian) and the Python packages redis and torchrl join it if they
+# are installed. `python -m benchmarks.buffer --help` lists load, peers and scale.
 bench-buffer: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.buffer
-
-bench-buffer-load: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.buffer_load
-
-# What stopped, silent and hostile peers cost a good one.
-bench-buffer-peers: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.buffer_peers
-
-# Minutes and a few GB of disk: a store of 1000 groups beside one of 200,000.
-bench-buffer-scale: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.buffer_scale
+	$(BIN)/python -m benchmarks.buffer throughput
 
 # Needs files of problems: make bench-math MATH_FILES='gsm8k_test.jsonl math500.jsonl'
 bench-math: $(VENV)/.installed

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from benchmarks.ablations import VARIANTS, main
-from benchmarks.table import render
+from benchmarks.ablations.__main__ import VARIANTS, main
+from benchmarks.ablations.table import render
 from envs.registry import task_source
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
@@ -57,7 +57,7 @@ def test_runs_are_made_once_and_the_page_shows_them(model_folder: Path, tmp_path
 
 
 def test_the_sampler_is_the_trainer_of_the_step_before(model_folder: Path) -> None:
-    from benchmarks import alternate
+    from benchmarks.ablations import alternate
 
     config = configuration.load(None, [f"model={model_folder}", "algorithm=opmd", "learner.lr=0.1"])
     algorithm = config.algorithm.build()

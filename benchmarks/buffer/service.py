@@ -1,4 +1,4 @@
-"""What the buffer's benchmarks share: a service of their own, and simulated attempts."""
+"""What the benchmarks of the buffer share: a service of their own, and simulated attempts."""
 
 from __future__ import annotations
 
@@ -69,3 +69,8 @@ def attempt(role: Role, slot: int, version: int, tokens: int) -> SlotResult:
         actions=("answer",),
     )
     return SlotResult(role, slot, "done", trajectory=trajectory)
+
+
+def quantile(values: list[float], q: float) -> float:
+    """The value below which a share q lies, by rank; 0 of none."""
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else 0.0

@@ -1,11 +1,9 @@
 """Many clients at once: 64 simulated actors and 4 learners on one service over loopback.
 
-    python -m benchmarks.buffer_load --minutes 3
-
 Actors lease, put results slot by slot or all at once, report failures, lose leases and come
 back; learners draw, commit and sometimes die with a batch. Every error is fatal but those that
 are part of the game (LeaseLost, Conflict). Afterwards the store is verified: every acknowledged
-result is there and every group was trained once. Prints one line of figures.
+result is there and every group was trained once. Prints the metrics as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from typing import Any
 import click
 import psutil
 
-from benchmarks.buffer_service import Service, attempt
+from benchmarks.buffer.service import Service, attempt, quantile
 from buffer import AsyncBufferClient, Lease
 from buffer.storage.store import Store
 from buffer.tools import offline
@@ -115,15 +113,10 @@ async def learner(
     return trained
 
 
-def quantile(values: list[float], q: float) -> float:
-    """The value below which a share q lies, by rank; 0 of none."""
-    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else 0.0
-
-
 @click.command()
 @click.option("--minutes", default=3.0, show_default=True)
-def main(minutes: float) -> None:
-    """Run, check, print figures."""
+def load(minutes: float) -> None:
+    """64 actors and 4 learners on one service; then every result is checked."""
     with tempfile.TemporaryDirectory(prefix="r3l-load-") as folder:
         settings = (
             f"learner.groups_per_step={GROUPS_PER_STEP}",
@@ -131,7 +124,7 @@ def main(minutes: float) -> None:
             "buffer.lease_s=30",
         )
         with Service(Path(folder) / "store", *settings) as service:
-            figures, acked = _run(service, minutes * 60)
+            metrics, acked = _run(service, minutes * 60)
         store = Store(Path(folder) / "store", read_only=True)
         problems = verify(store)
         kept = {
@@ -141,8 +134,8 @@ def main(minutes: float) -> None:
         }
         store.close()
     lost = [put for put in acked if put not in kept]
-    print(json.dumps(figures | {"lost": len(lost), "problems": problems}, indent=2))
-    assert not lost and not problems and not figures["refused_other"]
+    print(json.dumps(metrics | {"lost": len(lost), "problems": problems}, indent=2))
+    assert not lost and not problems and not metrics["refused_other"]
 
 
 def _run(service: Service, seconds: float) -> tuple[dict[str, Any], list[tuple[str, str, int]]]:
@@ -179,7 +172,7 @@ def _run(service: Service, seconds: float) -> tuple[dict[str, Any], list[tuple[s
     put_ms = [ms for part in done for ms in part[1]]
     stats = service.client.stats()
     refused = {name: n for name, n in stats.refused.items() if name != "LeaseLost"}
-    figures = {
+    metrics = {
         "seconds": seconds,
         "load_average": psutil.getloadavg()[0],
         "puts": stats.puts,
@@ -197,8 +190,4 @@ def _run(service: Service, seconds: float) -> tuple[dict[str, Any], list[tuple[s
         "service_rss_mib": service.process.memory_info().rss >> 20,
         "exit_codes": [fleet.exitcode for fleet in fleets],
     }
-    return figures, [put for part in done for put in part[2]]
-
-
-if __name__ == "__main__":
-    main()
+    return metrics, [put for part in done for put in part[2]]

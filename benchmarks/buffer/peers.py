@@ -1,4 +1,4 @@
-"""What do bad peers cost a good one? `python -m benchmarks.buffer_peers`.
+"""The cost of bad peers to a good client.
 
     one client leases, puts and draws ─┬─ alone
                                        ├─ beside peers that ask for groups and were stopped
@@ -28,8 +28,7 @@ from typing import Any
 import click
 import zmq
 
-from benchmarks.buffer_load import quantile
-from benchmarks.buffer_service import Service, attempt
+from benchmarks.buffer.service import Service, attempt, quantile
 from buffer import BufferClient, Lease
 from buffer.client import calls as verbs
 from r3l.records import GroupPlan, Task
@@ -109,11 +108,11 @@ PEERS: dict[str, Peer | None] = {
 @click.option("--calls", default=400, show_default=True, help="groups put in a turn")
 @click.option("--pace", default=2000.0, show_default=True, help="acts of a bad peer a second")
 @click.option("--peer", multiple=True, type=click.Choice([*PEERS]), help="only these, and alone")
-def main(rounds: int, calls: int, pace: float, peer: tuple[str, ...]) -> None:
-    """Measure a good client beside bad ones."""
-    peers = {name: PEERS[name] for name in PEERS if name in ("alone", *(peer or PEERS))}
-    times: dict[str, dict[str, list[float]]] = {name: {"put": [], "draw": []} for name in peers}
-    acts = {name: multiprocessing.Value("q", 0) for name in peers}
+def peers(rounds: int, calls: int, pace: float, peer: tuple[str, ...]) -> None:
+    """A good client next to stopped, silent and hostile ones."""
+    chosen = {name: PEERS[name] for name in PEERS if name in ("alone", *(peer or PEERS))}
+    times: dict[str, dict[str, list[float]]] = {name: {"put": [], "draw": []} for name in chosen}
+    acts = {name: multiprocessing.Value("q", 0) for name in chosen}
     options = ("learner.groups_per_step=12", "buffer.max_staleness=1000000", "buffer.lease_s=86400")
     with (
         tempfile.TemporaryDirectory(prefix="buffer-peers-") as folder,
@@ -123,7 +122,7 @@ def main(rounds: int, calls: int, pace: float, peer: tuple[str, ...]) -> None:
         client.add_tasks([Task(f"t{i}", "workshop", i) for i in range(1000)])
         groups = [_put(client, []) for _ in range(12)]
         for _ in range(rounds):
-            for name, bad in peers.items():
+            for name, bad in chosen.items():
                 with _beside(bad, service.endpoint, groups, pace, acts[name]):
                     _work(client, calls, times[name])
         memory, figures = service.process.memory_info(), client.stats()
@@ -185,7 +184,3 @@ def _report(times: dict[str, dict[str, list[float]]], acts: dict[str, int]) -> N
             p50, p99 = quantile(values, 0.5), quantile(values, 0.99)
             line += f"{p50:>12.2f}{p99:>8.2f} {p99 / quantile(alone[verb], 0.99):>5.2f} x"
         click.echo(line)
-
-
-if __name__ == "__main__":
-    main()

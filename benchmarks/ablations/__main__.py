@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from benchmarks.table import render
+from benchmarks.ablations.table import render
 from launch.plan import DEMO, resolve_model
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -70,7 +70,7 @@ def _run(
     """Make one run and append its line, in a single write."""
     import torch
 
-    from benchmarks.alternate import alternate
+    from benchmarks.ablations.alternate import alternate
 
     torch.set_num_threads(1)
     config = _config(name, model, (*overrides, f"seed={seed}"))

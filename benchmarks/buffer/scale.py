@@ -1,4 +1,4 @@
-"""Does the buffer stay as fast and small as it was? `python -m benchmarks.buffer_scale`.
+"""The speed and memory of a service on a small and on a large store.
 
     fill a small and a large store in process, with the service's own verbs, as a run would:
     leased, put, drawn, committed ─► serve both ─► puts and draws in turn, one store after the
@@ -52,8 +52,8 @@ CONFIG = configuration.load(None, SETTINGS)
 @click.option("--tokens", default=128, show_default=True, help="tokens of a trajectory")
 @click.option("--rounds", default=60, show_default=True, help="batches put and drawn per store")
 @click.option("--folder", type=click.Path(path_type=Path), help="where; default a temporary one")
-def main(small: int, large: int, tokens: int, rounds: int, folder: Path | None) -> None:
-    """Compare a store of a few groups with one of many."""
+def scale(small: int, large: int, tokens: int, rounds: int, folder: Path | None) -> None:
+    """A store of a few groups and one of many: puts, draws, memory."""
     place = Path(tempfile.mkdtemp(prefix="buffer-scale-", dir=folder))
     try:
         results = [_result(slot, tokens) for slot in range(PLAN.base)]
@@ -182,7 +182,3 @@ def _report(sides: list[Side], tokens: int) -> None:
     for name, few, many in rows:
         ratio = f"{many / few:8.2f} x" if "ms" in name else ""
         click.echo(f"{name:18}{few:12.2f}{many:14.2f}{ratio}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Training runs compared at equal sampled tokens: `python -m benchmarks.ablations`."""

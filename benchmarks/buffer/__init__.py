@@ -1,0 +1,1 @@
+"""Benchmarks of the group buffer: `python -m benchmarks.buffer`."""
