@@ -109,7 +109,7 @@ def test_a_commit_that_finds_no_space_fails_by_name_and_leaves_the_store_as_it_w
         for group in leased:
             desk.put(group, done(length=LARGE))
             taken.append(group)
-    desk.index = Index.load(desk.store)
+    desk.index = Index.load(desk.store, desk.config.buffer)
     assert taken and {row.group_id for row in desk.index.drawable()} == set(taken)
     ballast.unlink()
     assert desk.put(leased[len(taken)], done(length=LARGE)).complete

@@ -19,6 +19,7 @@ from buffer.groups.index import Index
 from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
+from r3l.config import BufferConfig
 from r3l.errors import R3LError
 from r3l.records import GroupPlan
 from tests.buffer.stress import power
@@ -132,7 +133,7 @@ def _lost(store, when, run):
             line = txn.step(step)
             if acked < when and (line is None or line.groups != groups):
                 yield f"step {step}: lost"
-    index = Index.load(store)
+    index = Index.load(store, BufferConfig())
     assert index.next_group > 0
 
 
