@@ -56,7 +56,7 @@ def make(name: str, **options: Any) -> TextEnv:
     """
     kind = _load(name)
     _check_options(name, kind, options)
-    with _named(name, "cannot be made, it"):
+    with _as_user_error(name, "cannot be made, it"):
         env = kind(**options)
     if not isinstance(env, Environment):
         raise UserError(
@@ -71,7 +71,7 @@ def make(name: str, **options: Any) -> TextEnv:
 def try_out(name: str, options: Mapping[str, Any]) -> None:
     """Make an environment and close it. Raises UserError if either fails."""
     env = make(name, **options)
-    with _named(name, "its close"):
+    with _as_user_error(name, "its close"):
         env.close()
 
 
@@ -85,7 +85,7 @@ def task_source(name: str, **options: Any) -> TaskSource:
     own = getattr(kind.func if isinstance(kind, partial) else kind, "task_source", None)
     if own is None:
         return SeededTasks(name)
-    with _named(name, "its task_source"):
+    with _as_user_error(name, "its task_source"):
         source: TaskSource = own(*kind.args if isinstance(kind, partial) else (), **options)
     return source
 
@@ -98,7 +98,7 @@ def tasks(
     if not count:
         return []
     source = task_source(name, **options)
-    with _named(name, "its task source"):
+    with _as_user_error(name, "its task source"):
         found = source.tasks(split, count, seed)
         if not all(isinstance(task, Task) for task in found):
             raise UserError(
@@ -166,7 +166,7 @@ def _user_class(name: str) -> Any:
             sys.path.append(str(path.parent))
         sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
         try:
-            with _named(name, "importing it"):
+            with _as_user_error(name, "importing it"):
                 spec.loader.exec_module(module)
         except UserError:
             del sys.modules[module_name]
@@ -177,7 +177,7 @@ def _user_class(name: str) -> Any:
 
 
 @contextmanager
-def _named(name: str, what: str) -> Iterator[None]:
+def _as_user_error(name: str, what: str) -> Iterator[None]:
     """Turn any exception of a user's code, SystemExit too, into a UserError that names the
     environment."""
     try:

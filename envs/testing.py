@@ -31,7 +31,7 @@ CLOSE_S = 10.0
 
 
 @dataclass
-class Played:
+class Recorded:
     """One recorded attempt: `replies[k]` is (observation, reward, terminated, truncated) after
     `actions[k]`."""
 
@@ -100,7 +100,7 @@ class _Check:
 
     def run(self) -> None:
         self._spec()
-        played = self._explored()
+        played = self._random_attempt()
         if self.env.spec.deterministic != "no":
             self._replayed(played, "the same instance")
             self._interleaved(played)
@@ -108,32 +108,38 @@ class _Check:
         self._nonsense()
         self._demonstration()
 
-    def says(self, what: str) -> str:
+    def message(self, what: str) -> str:
         at = "reset" if self.step < 0 else f"step {self.step}"
         return f"seed {self.seed}, {at}: {what}"
 
-    def reset(self, env: TextEnv) -> Played:
+    def reset(self, env: TextEnv) -> Recorded:
         self.step = -1
         answer = self.call(lambda: env.reset(seed=self.task.seed, options=dict(self.task.options)))
         ok = isinstance(answer, tuple) and len(answer) == 2
-        assert ok, self.says(f"reset returns {answer!r}, it must be (observation, info)")
+        assert ok, self.message(f"reset returns {answer!r}, it must be (observation, info)")
         observation, info = answer
-        assert isinstance(observation, str), self.says(f"observation {observation!r} is not text")
-        assert isinstance(info, dict), self.says(f"info {info!r} is not a dict")
-        return Played(observation, admissible=list(info.get("admissible", ())))
+        assert isinstance(observation, str), self.message(
+            f"observation {observation!r} is not text"
+        )
+        assert isinstance(info, dict), self.message(f"info {info!r} is not a dict")
+        return Recorded(observation, admissible=list(info.get("admissible", ())))
 
-    def act(self, env: TextEnv, played: Played, action: str) -> None:
+    def act(self, env: TextEnv, played: Recorded, action: str) -> None:
         self.step = len(played.actions)
         answer = self.call(lambda: env.step(action))
         ok = isinstance(answer, tuple) and len(answer) == 5
-        assert ok, self.says(f"step returns {answer!r}, it must be a tuple of five")
+        assert ok, self.message(f"step returns {answer!r}, it must be a tuple of five")
         observation, reward, terminated, truncated, info = answer
-        assert isinstance(observation, str), self.says(f"observation {observation!r} is not text")
+        assert isinstance(observation, str), self.message(
+            f"observation {observation!r} is not text"
+        )
         number = isinstance(reward, int | float) and math.isfinite(reward)
-        assert number, self.says(f"reward {reward!r} is not a finite number")
-        assert isinstance(terminated, bool), self.says(f"terminated {terminated!r} is not a bool")
-        assert isinstance(truncated, bool), self.says(f"truncated {truncated!r} is not a bool")
-        assert isinstance(info, dict), self.says(f"info {info!r} is not a dict")
+        assert number, self.message(f"reward {reward!r} is not a finite number")
+        assert isinstance(terminated, bool), self.message(
+            f"terminated {terminated!r} is not a bool"
+        )
+        assert isinstance(truncated, bool), self.message(f"truncated {truncated!r} is not a bool")
+        assert isinstance(info, dict), self.message(f"info {info!r} is not a dict")
         played.actions.append(action)
         played.replies.append((observation, float(reward), terminated, truncated))
         played.admissible = list(info.get("admissible", ()))
@@ -142,16 +148,16 @@ class _Check:
         try:
             return call()
         except Exception as error:
-            raise AssertionError(self.says(f"raised {type(error).__name__}: {error}")) from error
+            raise AssertionError(self.message(f"raised {type(error).__name__}: {error}")) from error
 
     def _spec(self) -> None:
         spec = self.env.spec
-        assert isinstance(spec, EnvSpec), self.says(f"spec {spec!r} is no EnvSpec")
-        assert spec.max_steps >= 1, self.says("spec.max_steps must be at least 1")
-        assert spec.success_threshold > 0, self.says("spec.success_threshold must be positive")
+        assert isinstance(spec, EnvSpec), self.message(f"spec {spec!r} is not an EnvSpec")
+        assert spec.max_steps >= 1, self.message("spec.max_steps must be at least 1")
+        assert spec.success_threshold > 0, self.message("spec.success_threshold must be positive")
         self.call(lambda: Prompts(spec.prompts))
 
-    def _explored(self) -> Played:
+    def _random_attempt(self) -> Recorded:
         """A random attempt: admissible actions, or else those of the demonstration, and some
         nonsense."""
         rng, env = random.Random(self.seed), self.env
@@ -163,7 +169,7 @@ class _Check:
             self.act(env, played, rng.choice(known) if sensible else rng.choice(NONSENSE))
         if played.ended and (remark := getattr(env, "feedback", None)) is not None:
             said = self.call(remark)
-            assert isinstance(said, str), self.says(f"feedback {said!r} is not text")
+            assert isinstance(said, str), self.message(f"feedback {said!r} is not text")
         return played
 
     def _shown(self) -> list[str]:
@@ -172,36 +178,36 @@ class _Check:
             return []
         actions = self.call(demonstration)
         texts = isinstance(actions, list) and all(isinstance(a, str) for a in actions)
-        assert texts, self.says(f"demonstration {actions!r} is not a list of texts")
-        again = self.reset(self.env).first  # a demonstration must not change the state
-        assert isinstance(again, str)
+        assert texts, self.message(f"demonstration {actions!r} is not a list of texts")
+        second = self.reset(self.env).first  # a demonstration must not change the state
+        assert isinstance(second, str)
         return list(actions)
 
-    def _replayed(self, played: Played, how: str) -> None:
-        again = self.reset(self.env)
-        self._same(played.first, again.first, f"{how}: observation")
+    def _replayed(self, played: Recorded, how: str) -> None:
+        second = self.reset(self.env)
+        self._same(played.first, second.first, f"{how}: observation")
         for action in played.actions:
-            self.act(self.env, again, action)
-            self._same_reply(played, again, how)
+            self.act(self.env, second, action)
+            self._same_reply(played, second, how)
 
-    def _interleaved(self, played: Played) -> None:
+    def _interleaved(self, played: Recorded) -> None:
         """A second instance plays the same actions while the first one plays nonsense in
         between."""
         if self.other is None:
             return
         how, rng = "another instance, interleaved", random.Random(self.seed + 1)
-        again, disturbing = self.reset(self.other), self.reset(self.env)
-        self._same(played.first, again.first, f"{how}: observation")
+        second, disturbing = self.reset(self.other), self.reset(self.env)
+        self._same(played.first, second.first, f"{how}: observation")
         for action in played.actions:
             if disturbing.ended:
                 disturbing = self.reset(self.env)
             known = disturbing.admissible or played.actions
             self.act(self.env, disturbing, rng.choice(known))
             random.random()
-            self.act(self.other, again, action)
-            self._same_reply(played, again, how)
+            self.act(self.other, second, action)
+            self._same_reply(played, second, how)
 
-    def _snapshots(self, played: Played) -> None:
+    def _snapshots(self, played: Recorded) -> None:
         env = self.env
         if not hasattr(env, "snapshot") or not hasattr(env, "restore"):
             return
@@ -211,22 +217,22 @@ class _Check:
             for action in played.actions[:cut]:
                 self.act(env, original, action)
             state = self.call(env.snapshot)
-            assert isinstance(state, bytes), self.says(f"snapshot {type(state)} is not bytes")
+            assert isinstance(state, bytes), self.message(f"snapshot {type(state)} is not bytes")
             for action in played.actions[cut:]:
                 self.act(env, original, action)
             self.reset(env)
             self.call(lambda state=state: env.restore(state))  # type: ignore[misc]
-            again = Played(original.first, original.actions[:cut], original.replies[:cut])
+            second = Recorded(original.first, original.actions[:cut], original.replies[:cut])
             for action in played.actions[cut:]:
-                self.act(env, again, action)
-                self._same_reply(original, again, f"after the snapshot at step {cut}")
+                self.act(env, second, action)
+                self._same_reply(original, second, f"after the snapshot at step {cut}")
 
     def _nonsense(self) -> None:
         played = self.reset(self.env)
         for action in NONSENSE:
             if not played.ended:
                 self.act(self.env, played, action)
-                assert played.replies[-1][0], self.says(f"{action!r} is answered with nothing")
+                assert played.replies[-1][0], self.message(f"{action!r} is answered with nothing")
 
     def _demonstration(self) -> None:
         self.reset(self.env)
@@ -235,20 +241,22 @@ class _Check:
             return
         spec, played = self.env.spec, self.reset(self.env)
         limit = spec.max_steps
-        assert len(actions) <= limit, self.says(f"demonstration of {len(actions)} > {limit} steps")
+        assert len(actions) <= limit, self.message(
+            f"demonstration of {len(actions)} > {limit} steps"
+        )
         for action in actions:
-            assert not played.ended, self.says("the attempt ends within its demonstration")
+            assert not played.ended, self.message("the attempt ends within its demonstration")
             self.act(self.env, played, action)
         total = sum(reply[1] for reply in played.replies)
         reached = total >= spec.success_threshold - 1e-9
-        assert reached, self.says(f"demonstration earns {total} of {spec.success_threshold}")
+        assert reached, self.message(f"demonstration earns {total} of {spec.success_threshold}")
 
-    def _same_reply(self, played: Played, again: Played, how: str) -> None:
-        was, now = played.replies[len(again.replies) - 1], again.replies[-1]
+    def _same_reply(self, played: Recorded, second: Recorded, how: str) -> None:
+        was, now = played.replies[len(second.replies) - 1], second.replies[-1]
         self._same(was[0], now[0], f"{how}: observation")
-        assert was[1:] == now[1:], self.says(f"{how}: {was[1:]} before, {now[1:]} now")
+        assert was[1:] == now[1:], self.message(f"{how}: {was[1:]} before, {now[1:]} now")
 
     def _same(self, was: str, now: str, what: str) -> None:
         if self.env.spec.deterministic == "canonical":
             was, now = " ".join(sorted(was.split())), " ".join(sorted(now.split()))
-        assert was == now, self.says(f"{what} was {was!r}, is now {now!r}")
+        assert was == now, self.message(f"{what} was {was!r}, is now {now!r}")

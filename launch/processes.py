@@ -93,10 +93,10 @@ class Child:
 
     def _workers(self) -> list[psutil.Process]:
         found = psutil.process_iter(["cmdline"]) if self.worker else ()
-        return [p for p in found if _holds(p.info["cmdline"] or [], self.worker)]
+        return [p for p in found if _contains(p.info["cmdline"] or [], self.worker)]
 
 
-def _holds(arguments: list[str], part: tuple[str, ...]) -> bool:
+def _contains(arguments: list[str], part: tuple[str, ...]) -> bool:
     starts = range(len(arguments) - len(part) + 1)
     return any(tuple(arguments[at : at + len(part)]) == part for at in starts)
 
@@ -130,7 +130,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 env={**STEADY_MEMORY, **os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
                 start_new_session=True,
-                preexec_fn=partial(_die_with, os.getpid()),
+                preexec_fn=partial(_end_with, os.getpid()),
             )
         child = Child(name, log, process, worker, begins)
         if place is None:
@@ -167,7 +167,7 @@ def _wait(children: list[Child], end: float) -> None:
         time.sleep(0.05)
 
 
-def _die_with(launcher: int) -> None:
+def _end_with(launcher: int) -> None:
     """End the child if its launcher is killed (Linux)."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != launcher:  # the launcher ended before the call above

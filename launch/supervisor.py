@@ -75,7 +75,7 @@ class Run:
             self._start(name, resume=self.plan.resume)
         while not self.interrupted:
             self._show_progress()
-            self._break_silence()
+            self._report_silence()
             self._kill_hung_learner()
             for child in self.children.dead():
                 code = self._after_death(child)
@@ -161,7 +161,7 @@ class Run:
     def _learner(self) -> Child:
         return next(child for child in self.children.members if child.name == "learner")
 
-    def _break_silence(self) -> None:
+    def _report_silence(self) -> None:
         """After a long time without progress repeat the learner's last line, which says whom it
         waits for; then after twice as long, and so on."""
         silent = time.monotonic() - self.moved

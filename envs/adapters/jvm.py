@@ -34,7 +34,7 @@ class Jvm:
     def __init__(self, env: str, classpath: str, heap_mib: int, timeout_s: float) -> None:
         py4j = requirements.package(env, "py4j.java_gateway", env)
         requirements.program(env, "java", INSTALL_JAVA)
-        logging.getLogger().addFilter(_not_py4j)
+        logging.getLogger().addFilter(_without_py4j)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self.env, self.timeout_s, self.users = env, timeout_s, 0
         self.lost, self.lock = "", threading.Lock()
@@ -62,7 +62,7 @@ class Jvm:
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:
-            self._alive()
+            self._check_alive()
             try:
                 return call()
             except Py4JJavaError as error:
@@ -71,8 +71,8 @@ class Jvm:
                     f"{self.env}: Java raised {line}", cause="jvm_error"
                 ) from None
             except (Py4JNetworkError, Py4JError, OSError) as error:
-                self._lose(error)
-                self._alive()
+                self._mark_lost(error)
+                self._check_alive()
                 raise AssertionError("unreachable") from error
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Jvm:
                 self.process.stdin.close()
         self.scratch.cleanup()
 
-    def _lose(self, error: Exception) -> None:
+    def _mark_lost(self, error: Exception) -> None:
         try:
             self.process.wait(timeout=1.0)
             self.lost = "died"
@@ -94,7 +94,7 @@ class Jvm:
             self.lost = "hung"
         self.close()
 
-    def _alive(self) -> None:
+    def _check_alive(self) -> None:
         if self.lost:
             why = f"did not answer for {self.timeout_s:g} s" if self.lost == "hung" else self.lost
             raise EnvironmentFailed(f"{self.env}: the Java machine {why}", cause=f"jvm_{self.lost}")
@@ -125,7 +125,7 @@ def release(jvm: Jvm) -> None:
                 del _shared[key]
 
 
-def _not_py4j(record: logging.LogRecord) -> bool:
+def _without_py4j(record: logging.LogRecord) -> bool:
     """Logging filter without py4j, which repeats every failed call on the root logger; the raised
     error has all of it."""
     return "/py4j/" not in record.pathname

@@ -121,7 +121,7 @@ class WebShop:
                 f"webshop: goal {goal} does not exist; there are {len(self.server.goals)}",
                 cause="no_goal",
             )
-        self._forget()
+        self._delete_session()
         with seeded():
             self.visitor.reset(session=goal)
         self.score = -1.0
@@ -129,7 +129,7 @@ class WebShop:
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Search or click; see `r3l.rollout.interfaces.Environment.step`."""
-        kind, what = self._understood(action)
+        kind, what = self._parse_action(action)
         if kind == "problem":
             return f"{what}\n{self._possible()}".strip(), 0.0, False, False, self._info()
         browser = self.visitor.browser
@@ -186,22 +186,22 @@ class WebShop:
         self._session.pop("verbose_info", None)
         self._session.update(kept | {"asins": set(kept["asins"])})
         self._session["actions"] = defaultdict(int, counts)
-        self._look()
+        self._read_page()
 
     def close(self) -> None:
         """End the session; the shop stays open for the process's other attempts."""
-        self._forget()
+        self._delete_session()
 
     @property
     def _session(self) -> dict[str, Any]:
         session: dict[str, Any] = self.server.user_sessions[self.visitor.session]
         return session
 
-    def _forget(self) -> None:
+    def _delete_session(self) -> None:
         """Delete the session, which upstream would keep."""
         self.server.user_sessions.pop(self.visitor.session, None)
 
-    def _understood(self, action: str) -> tuple[str, str]:
+    def _parse_action(self, action: str) -> tuple[str, str]:
         """The parsed action: ("search", words), ("click", the page's name for it) or ("problem",
         what is wrong)."""
         command = action_in(action)
@@ -219,7 +219,7 @@ class WebShop:
             return "problem", "This page has no search bar; click[back to search] leads to one."
         return ("search", words) if words else ("problem", "A search needs words.")
 
-    def _look(self) -> None:
+    def _read_page(self) -> None:
         """Read which actions the page offers."""
         found = self.visitor.get_available_actions()
         self.can_search = bool(found["has_search_bar"])
@@ -227,7 +227,7 @@ class WebShop:
         self.clicks = {_plain(n): n for n in found["clickables"] if _plain(n) not in ("", "search")}
 
     def _page(self) -> str:
-        self._look()
+        self._read_page()
         parts = [part.strip() for part in self.visitor.observation.split(_SEPARATOR)]
         text = f" {_SEPARATOR} ".join(part for part in parts if part)
         if len(text) > LONGEST:

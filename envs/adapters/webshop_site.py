@@ -111,7 +111,7 @@ def open_site(settings: Settings) -> Site:
 def _start(settings: Settings) -> Site:
     root = folder(settings.checkout)
     search, nouns = _search_backend(root, settings), _noun_backend(settings)
-    with seeded(), contextlib.redirect_stdout(io.StringIO()), _quiet():
+    with seeded(), contextlib.redirect_stdout(io.StringIO()), _without_progress_bars():
         code, utils = _load(root, search, nouns)
         for name in ("DEFAULT_FILE_PATH", "DEFAULT_ATTR_PATH", "HUMAN_ATTR_PATH"):
             _check_data(root, Path(getattr(utils, name)))
@@ -162,7 +162,7 @@ def seeded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _without_progress_bars() -> Iterator[None]:
     """Suppress upstream's progress bars on standard error."""
     with contextlib.redirect_stderr(io.StringIO()):
         yield
@@ -177,17 +177,17 @@ def _search_backend(root: Path, settings: Settings) -> str:
         missing = "the package pyserini"
     elif shutil.which("java") is None:
         missing = "the program java"
-    return _chosen("search", settings.search, "lucene", "bm25", missing)
+    return _choose("search", settings.search, "lucene", "bm25", missing)
 
 
 def _noun_backend(settings: Settings) -> str:
     missing = "" if find_spec("spacy") else "the package spacy"
     if not missing and not any(find_spec(model) for model in MODELS):
         missing = f"spaCy's model {MODELS[0]}"
-    return _chosen("nouns", settings.nouns, "spacy", "words", missing)
+    return _choose("nouns", settings.nouns, "spacy", "words", missing)
 
 
-def _chosen(option: str, asked: str, real: str, fallback: str, missing: str) -> str:
+def _choose(option: str, asked: str, real: str, fallback: str, missing: str) -> str:
     """`real`, or `fallback` if something is missing. Raises UserError if `real` was asked for."""
     if asked == real and missing:
         raise UserError(

@@ -125,7 +125,7 @@ class Matching:
             ended=False,
         )
         note = f"note: {', '.join(self.state.note)}. " if changed else ""
-        return note + self._sight(), {}
+        return note + self._view(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Answer the current thing; see `r3l.rollout.interfaces.Environment.step`."""
@@ -140,7 +140,7 @@ class Matching:
         truncated = not terminated and len(state.marks) >= self.spec.max_steps
         state.ended = terminated or truncated
         reward = float(self._succeeded())
-        then = "it is over." if state.ended else self._sight()
+        then = "it is over." if state.ended else self._view()
         return f"{remark} {then}", reward, terminated, truncated, {"mark": mark}
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class Matching:
         state, words = self.state, self.words
         wrong = [k for k, mark in enumerate(state.marks) if mark == "wrong"]
         wasted = [k for k, mark in enumerate(state.marks) if mark == "wasted"]
-        advice = [f"{self._at(k)[0]} needs {self._at(k)[1]}" for k in wrong]
+        advice = [f"{self._thing_at(k)[0]} needs {self._thing_at(k)[1]}" for k in wrong]
         advice += [f"not to {words.waste}"] if wasted else []
         marks = [f"{k} {words.marks[mark]}" for k, mark in enumerate(state.marks)]
         succeeded = self._succeeded()
@@ -237,10 +237,10 @@ class Matching:
             f'"{said}" is not understood, say {self.words.verb} and a word, or {self.words.waste}.'
         )
 
-    def _sight(self) -> str:
+    def _view(self) -> str:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
-    def _at(self, step: int) -> tuple[str, str]:
+    def _thing_at(self, step: int) -> tuple[str, str]:
         """(thing, the answer it needs) at a step of the attempt."""
         place = self.state.places[step]
         return self.state.row[place], self.state.needs[place]

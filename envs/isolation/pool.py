@@ -100,10 +100,10 @@ class EnvPool:
             except TimeoutError:
                 held = self.config.workers * self.spec.sessions
                 log.warning("%s: an attempt waits for one of %d sessions", self.spec.name, held)
-        loads = [0 if w is None or w.gone else w.sessions for w in self.workers]
+        loads = [0 if w is None or w.end_cause else w.sessions for w in self.workers]
         place = loads.index(min(loads))
         worker = self.workers[place]
-        if worker is None or worker.gone:
+        if worker is None or worker.end_cause:
             self.workers[place] = worker = _Worker(self)
         worker.sessions += 1
         return worker
@@ -166,7 +166,7 @@ class _Worker:
 
     def __init__(self, pool: EnvPool) -> None:
         self.pool, self.config = pool, pool.config
-        self.sessions, self.gone = 0, ""
+        self.sessions, self.end_cause = 0, ""
         self.calls: asyncio.Queue[tuple[dict[str, Any], bytes, asyncio.Future[Any]] | None]
         self.calls = asyncio.Queue()
         self.hello = self.post(
@@ -186,9 +186,9 @@ class _Worker:
         """
         payload = pack(request, RECORD_LIMIT)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_seen)
-        if self.gone:
-            future.set_exception(self._mate_failed())
+        future.add_done_callback(_retrieve)
+        if self.end_cause:
+            future.set_exception(self._lost_error())
         else:
             self.calls.put_nowait((request, payload, future))
         return future
@@ -202,7 +202,7 @@ class _Worker:
         self.calls.put_nowait(None)
         done, _ = await asyncio.wait([self.serving], timeout=END_S)
         if not done:
-            self.gone = "environment_closed"
+            self.end_cause = "environment_closed"
             self.serving.cancel()
             await asyncio.wait([self.serving])
 
@@ -212,8 +212,8 @@ class _Worker:
             process = await self._spawn()
         except OSError as refused:
             log.error("%s: a worker process cannot be started: %s", self.config.name, refused)
-            self.gone = "environment_crash"
-            self._give_up()
+            self.end_cause = "environment_crash"
+            self._fail_waiting()
             return
         try:
             while (call := await self.calls.get()) is not None:
@@ -221,7 +221,7 @@ class _Worker:
                 if future.cancelled() and request["op"] != "close":
                     continue
                 answer = await self._exchange(process, request, payload)
-                if self.gone:
+                if self.end_cause:
                     _fail(future, self._lost(request, process))
                 elif "error" in answer:
                     error = from_wire(answer)
@@ -229,14 +229,14 @@ class _Worker:
                     if request["op"] == "hello" or error.cause == "environment_memory":
                         # The caller reports the user's errors, in one line.
                         wrong = isinstance(error, UserError)
-                        self.gone = "environment_closed" if wrong else error.cause
+                        self.end_cause = "environment_closed" if wrong else error.cause
                 elif not future.done():
                     future.set_result(answer)
-                if self.gone:
+                if self.end_cause:
                     break
         finally:
-            patient = not self.gone
-            self._give_up()
+            patient = not self.end_cause
+            self._fail_waiting()
             await _end(process, patient=patient)
 
     async def _spawn(self) -> Process:
@@ -255,7 +255,7 @@ class _Worker:
     async def _exchange(
         self, process: Process, request: dict[str, Any], payload: bytes
     ) -> dict[str, Any]:
-        """One request and its reply; {} and a cause in `gone` if the worker is lost."""
+        """One request and its reply; {} and a cause in `end_cause` if the worker is lost."""
         limit = START_S if request["op"] == "hello" else self.config.step_s
         assert process.stdin is not None and process.stdout is not None  # both streams are pipes
         try:
@@ -265,35 +265,35 @@ class _Worker:
                 size = int.from_bytes(await process.stdout.readexactly(4))
                 return unpack(await process.stdout.readexactly(size), RECORD_LIMIT)
         except TimeoutError:
-            self.gone = "environment_hang"
+            self.end_cause = "environment_hang"
         except (asyncio.IncompleteReadError, ConnectionError, RecordError):
-            self.gone = "environment_crash"
+            self.end_cause = "environment_crash"
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), END_S)
         return {}
 
     def _lost(self, request: dict[str, Any], process: Process) -> EnvironmentFailed:
         called = f"{self.config.name}: {request.get('method', 'its start')}"
-        if self.gone == "environment_hang":
+        if self.end_cause == "environment_hang":
             limit = START_S if request["op"] == "hello" else self.config.step_s
             why = f"took longer than {limit:g} s (env.step_s); the worker process was killed"
         else:
             why = f"ended the worker process (exit code {process.returncode})"
-        return EnvironmentFailed(f"{called} {why}", cause=self.gone)
+        return EnvironmentFailed(f"{called} {why}", cause=self.end_cause)
 
-    def _give_up(self) -> None:
+    def _fail_waiting(self) -> None:
         """Accept no more calls and fail those that wait."""
-        if self.gone not in ("", "environment_closed"):
-            self.pool.lost[self.gone] += 1
-            log.warning("%s: a worker process was killed: %s", self.config.name, self.gone)
-        self.gone = self.gone or "environment_closed"
+        if self.end_cause not in ("", "environment_closed"):
+            self.pool.lost[self.end_cause] += 1
+            log.warning("%s: a worker process was killed: %s", self.config.name, self.end_cause)
+        self.end_cause = self.end_cause or "environment_closed"
         while not self.calls.empty():
             if (call := self.calls.get_nowait()) is not None:
-                _fail(call[2], self._mate_failed())
+                _fail(call[2], self._lost_error())
 
-    def _mate_failed(self) -> EnvironmentFailed:
+    def _lost_error(self) -> EnvironmentFailed:
         return EnvironmentFailed(
-            f"{self.config.name}: the worker process of this attempt has ended ({self.gone})",
+            f"{self.config.name}: the worker process of this attempt has ended ({self.end_cause})",
             cause="environment_lost",
         )
 
@@ -315,7 +315,7 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
         future.set_exception(error)
 
 
-def _seen(future: asyncio.Future[Any]) -> None:
+def _retrieve(future: asyncio.Future[Any]) -> None:
     """Mark a future's exception as retrieved, so that an abandoned call logs nothing."""
     if not future.cancelled():
         future.exception()

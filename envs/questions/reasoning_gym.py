@@ -70,7 +70,7 @@ class Reasoning(Question):
     ) -> None:
         self.families = _families(families)
         self.config, self.partial = json.dumps(config or {}, sort_keys=True), partial
-        self.question = Posed("", {}, None)
+        self.question = FamilyQuestion("", {}, None)
         for family in self.families if not SLOW & set(self.families) else ():
             _entry(family, self.config, 0)
         spec = EnvSpec(
@@ -94,7 +94,7 @@ class Reasoning(Question):
     def pose(self, seed: int, options: dict[str, Any]) -> str:
         """The question of a seed; it belongs to the seed's split only (envs.base.split_of)."""
         family = self.families[seed % len(self.families)]
-        self.question = posed(family, self.config, seed)
+        self.question = family_question(family, self.config, seed)
         return str(self.question.entry["question"])
 
     def find(self, text: str) -> str | None:
@@ -121,7 +121,7 @@ class Reasoning(Question):
 
 
 @dataclass(frozen=True)
-class Posed:
+class FamilyQuestion:
     """A question of a family, with the data set that can score answers to it."""
 
     family: str
@@ -158,14 +158,14 @@ def harmless(answer: str) -> bool:
 
 
 @lru_cache(maxsize=512)
-def posed(family: str, config: str, seed: int) -> Posed:
+def family_question(family: str, config: str, seed: int) -> FamilyQuestion:
     """The question of a seed. Raises EnvironmentFailed if a family has none for its split."""
     split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
     for again in range(TRIES):
         # some families accept 32 bits of seed; a hash also decorrelates neighbouring tasks
         dataset, entry = _entry(family, config, zlib.crc32(f"{seed}/{again}".encode()))
         if family in SLOW or split_of(str(entry["question"])) == split:
-            return Posed(family, entry, dataset)
+            return FamilyQuestion(family, entry, dataset)
     raise EnvironmentFailed(
         f"reasoning:{family}: too few different questions for a separate {split} split",
         cause="split_empty",

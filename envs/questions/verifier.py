@@ -100,9 +100,9 @@ class _Worker:
         try:
             _write(process, {"gold": gold, "answer": answer, "cpu_s": cpu_s})
             return _read(process, SILENT_S)
-        except (_Silent, _Ended, BrokenPipeError) as error:
+        except (_TimedOut, _WorkerEnded, BrokenPipeError) as error:
             self.kill()
-            out_of_time = isinstance(error, _Silent) or process.returncode == -signal.SIGPROF
+            out_of_time = isinstance(error, _TimedOut) or process.returncode == -signal.SIGPROF
             return "timeout" if out_of_time else "crash"
 
     def kill(self) -> None:
@@ -120,7 +120,7 @@ class _Worker:
         )
         try:
             _read(self.process, START_S)
-        except (_Silent, _Ended) as error:
+        except (_TimedOut, _WorkerEnded) as error:
             self.kill()
             raise EnvironmentFailed(
                 f"the answer verifier does not start: {error}; check that math-verify is installed",
@@ -129,11 +129,11 @@ class _Worker:
         return self.process
 
 
-class _Silent(Exception):
+class _TimedOut(Exception):
     pass
 
 
-class _Ended(Exception):
+class _WorkerEnded(Exception):
     pass
 
 
@@ -143,7 +143,7 @@ def _write(process: subprocess.Popen[bytes], request: dict[str, object]) -> None
 
 
 def _read(process: subprocess.Popen[bytes], timeout_s: float) -> str:
-    """The verdict in the next line. Raises _Silent, _Ended."""
+    """The verdict in the next line. Raises _TimedOut, _WorkerEnded."""
     assert process.stdout is not None
     ready = select.poll()
     ready.register(process.stdout, select.POLLIN)
@@ -151,9 +151,9 @@ def _read(process: subprocess.Popen[bytes], timeout_s: float) -> str:
     while not line.endswith(b"\n"):
         left = end - time.monotonic()
         if left <= 0 or not ready.poll(left * 1000):
-            raise _Silent(f"no answer for {timeout_s:g} s")
+            raise _TimedOut(f"no answer for {timeout_s:g} s")
         if not (part := os.read(process.stdout.fileno(), 65536)):
-            raise _Ended(f"it ended with exit code {process.wait()}")
+            raise _WorkerEnded(f"it ended with exit code {process.wait()}")
         line += part
     return str(json.loads(line)["verdict"])
 

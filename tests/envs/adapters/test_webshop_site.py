@@ -75,7 +75,7 @@ def test_a_missing_library_is_refused_if_it_was_asked_for_and_replaced_with_a_wa
     caplog,
 ):
     def chosen(asked, missing):
-        return webshop_site._chosen("search", asked, "lucene", "bm25", missing)
+        return webshop_site._choose("search", asked, "lucene", "bm25", missing)
 
     assert chosen("auto", "") == "lucene" and chosen("bm25", "") == "bm25" and not caplog.records
     with pytest.raises(UserError, match=r"search=lucene needs an index; .* choose search=bm25"):

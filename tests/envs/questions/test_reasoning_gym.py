@@ -8,7 +8,7 @@ from envs.testing import check_env
 from r3l.errors import EnvironmentFailed, UserError
 
 pytest.importorskip("reasoning_gym")
-from envs.questions.reasoning_gym import harmless, posed
+from envs.questions.reasoning_gym import family_question, harmless
 
 
 def test_several_families_in_turn_conform():
@@ -25,7 +25,8 @@ def test_tasks_say_their_family_and_evaluation_has_one_attempt():
 def test_no_question_is_in_two_splits_even_if_there_are_few_questions():
     asked = {
         place: {
-            posed("coin_flip", "{}", place * SPLIT_SIZE + n).entry["question"] for n in range(60)
+            family_question("coin_flip", "{}", place * SPLIT_SIZE + n).entry["question"]
+            for n in range(60)
         }
         for place in range(3)
     }
@@ -49,7 +50,7 @@ def test_a_right_answer_is_paid_and_nonsense_is_not():
     ["game_of_life_halting", "prime_factorization", "spell_backward", "fraction_simplification"],
 )
 def test_scorers_that_pay_for_nonsense_or_raise_are_guarded(family):
-    question = posed(family, "{}", SPLIT_SIZE)
+    question = family_question(family, "{}", SPLIT_SIZE)
     for answer in ("zzz", "", "()", "\x00", "a" * 10_000):
         assert question.score(answer)[0] == 0.0
     env = registry.make(f"reasoning:{family}")
@@ -80,7 +81,7 @@ def test_a_scorer_that_raises_over_an_answer_pays_nothing_and_is_named():
 )
 def test_an_answer_that_could_be_a_program_is_not_evaluated(answer):
     assert not harmless(answer)
-    assert posed("puzzle24", "{}", SPLIT_SIZE).score(answer) == (0.0, "")
+    assert family_question("puzzle24", "{}", SPLIT_SIZE).score(answer) == (0.0, "")
 
 
 @pytest.mark.parametrize(
@@ -103,5 +104,5 @@ def test_a_family_too_small_for_its_splits_fails_with_a_cause(monkeypatch):
     monkeypatch.setattr("envs.questions.reasoning_gym.split_of", lambda what: "train")
     monkeypatch.setattr("envs.questions.reasoning_gym.TRIES", 5)
     with pytest.raises(EnvironmentFailed) as caught:
-        posed("gcd", "{}", 2 * SPLIT_SIZE + 77)
+        family_question("gcd", "{}", 2 * SPLIT_SIZE + 77)
     assert caught.value.cause == "split_empty"
