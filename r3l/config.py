@@ -356,7 +356,7 @@ def tree_of(overrides: Iterable[str], tree: dict[str, Any] | None = None) -> dic
 
 
 def parse(section: type[AnySection], tree: Mapping[str, Any]) -> AnySection:
-    """A section from plain values; raises UserError, one line, for an unknown key or a bad value."""
+    """A section from plain values. Raises UserError, one line, for a key or value not allowed."""
     try:
         return section.model_validate(tree)
     except ValidationError as error:
