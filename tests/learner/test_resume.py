@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch.plan import free_port
+from launch.process_commands import free_port
 from r3l.config import dump, load
 from tests.learner.model import tiny_model
 from tests.learner.recorded import Recording

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from buffer import Lease
-from launch.plan import free_port
+from launch.process_commands import free_port
 from tests.learner.impatient import PATIENCE_S
 from tests.learner.model import tiny_model
 from tests.learner.recorded import Recording
