@@ -2,7 +2,7 @@
 
 Every run is a process of this module that appends one JSON line to the results file (the page's
 name with .jsonl) when it has ended; runs found there are not made again. The page is written
-anew after every run.
+again after every run.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _setup(config: RunConfig, tokens: int) -> str:
 
 
 def _finished(out: Path, setup: str) -> list[dict[str, Any]]:
-    """The runs of the results file. Raises UserError where they were made with another setup."""
+    """The runs of the results file. Raises UserError if they were made with another setup."""
     file = out.with_suffix(".jsonl")
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     records = [json.loads(line) for line in lines]
