@@ -1,5 +1,6 @@
 """Metrics of a step, against groups whose metrics can be told by looking."""
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -9,7 +10,7 @@ from learner.metrics.group_metrics import (
     staleness_metrics,
     unstamped,
 )
-from r3l.records import ReflectionRecord
+from r3l.records import AuxSample, ReflectionRecord
 from tests.learner.groups import explore_group
 
 
@@ -44,6 +45,18 @@ def test_a_correction_is_counted_as_verified_by_the_rule_of_the_run() -> None:
     groups = [explore_group((0.0,), (0.5,))]
     assert group_metrics(groups)["group/verified_rate"] == 0.0
     assert group_metrics(groups, requires_success=False)["group/verified_rate"] == 1.0
+
+
+def test_the_share_of_praise_is_that_of_samples_without_a_retry() -> None:
+    group = explore_group((0.0, 1.0), (1.0, None))
+    thought = ReflectionRecord("{}", outcome="success")
+    sample = AuxSample("reflect", np.arange(9, dtype=np.int32), np.arange(9) > 0)
+    *others, retried, praised = group.results
+    praised = replace(praised, aux=(sample,), reflection=thought)
+    retried = replace(retried, reflection=thought)  # two samples of 16 tokens
+    metrics = group_metrics([replace(group, results=(*others, retried, praised))])
+    assert metrics["group/praise_share"] == 8 / (8 + 2 * 16)
+    assert "group/praise_share" not in group_metrics([explore_group((0.0,), (None,))])
 
 
 def test_a_group_with_equal_rewards_has_no_contrast() -> None:
