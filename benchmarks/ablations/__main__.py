@@ -36,6 +36,14 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no_reflect": ("w/o reflect", ("algorithm=r3l", "algorithm.reflect=false")),
     "from_start": ("from start", ("algorithm=r3l", "algorithm.from_start=true")),
     "no_guidance": ("no guidance", ("algorithm=r3l", "algorithm.guidance=false")),
+    "no_credit_from_start": (
+        "w/o credit, from start",
+        ("algorithm=r3l", "algorithm.credit=false", "algorithm.from_start=true"),
+    ),
+    "no_credit_no_guidance": (
+        "w/o credit, no guidance",
+        ("algorithm=r3l", "algorithm.credit=false", "algorithm.guidance=false"),
+    ),
     "grpo": ("GRPO", ("algorithm=grpo",)),
     "raft": ("RAFT", ("algorithm=raft",)),
     "opmd": ("OPMD", ("algorithm=opmd",)),
