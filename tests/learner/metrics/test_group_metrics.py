@@ -11,7 +11,7 @@ from learner.metrics.group_metrics import (
     unstamped,
 )
 from r3l.records import AuxSample, ReflectionRecord
-from tests.learner.groups import explore_group
+from tests.learner.fakes import explore_group
 
 
 def test_group_metrics_count_what_reflections_led_to() -> None:
@@ -31,7 +31,7 @@ def test_group_metrics_count_what_reflections_led_to() -> None:
     assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
 
 
-def test_a_retry_that_was_called_for_and_failed_counts_as_triggered() -> None:
+def test_a_failed_retry_counts_as_triggered() -> None:
     group = explore_group((0.0, 0.0), (None, None))
     *_, kept, lost = group.results
     kept = replace(kept, reflection=ReflectionRecord("{}", outcome="success"))
@@ -70,7 +70,7 @@ def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
     assert metrics["staleness/max"] == 3.0 and metrics["staleness/queue_s"] == 2.5
 
 
-def test_metrics_without_data_are_left_out_rather_than_not_a_number() -> None:
+def test_metrics_without_data_are_left_out() -> None:
     metrics = group_metrics([explore_group((0.0,), ())])
     assert "group/success_retry" not in metrics and "group/pivot_mean" not in metrics
 
@@ -99,7 +99,7 @@ def test_failed_slots_are_counted_by_cause(cause: str) -> None:
     assert metrics[f"group/failed_{cause}"] == 1.0
 
 
-def test_troubles_that_attempts_outlived_are_counted_by_name() -> None:
+def test_faults_that_attempts_survived_are_counted_by_name() -> None:
     group = explore_group((0.0,), ())
     (result,) = group.results
     assert result.trajectory is not None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from learner.step.batch import Row, check_tokens, collate, micro_batches, rows_of, weight_metrics
 from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import UserError
-from tests.learner.groups import explore_group
+from tests.learner.fakes import explore_group
 
 
 def row(length: int, first: int = 0) -> Row:
