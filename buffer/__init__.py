@@ -1,7 +1,8 @@
 """The durable group buffer: store, service, client. See buffer.client.clients for a first look."""
 
+from buffer.client.calls import Draw
 from buffer.client.clients import AsyncBufferClient, BufferClient
-from buffer.wire.messages import BufferStats, Draw, Lease, PutAck, Wait
+from buffer.wire.operations import BufferStats, Lease, PutAck, Wait
 
 __all__ = [
     "AsyncBufferClient",

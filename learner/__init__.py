@@ -1,1 +1,1 @@
-"""The learner: draws groups, trains, commits, publishes weights."""
+"""learner"""

@@ -27,7 +27,7 @@ import torch
 import zmq
 from torch import Tensor
 
-from buffer.wire.access import Gate
+from buffer.wire.access import Access
 from buffer.wire.curve_keys import ServiceKeys, load
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_bind
@@ -64,7 +64,7 @@ class WeightPublisher:
         secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
         self._socket = _router(self._context)
-        self._gate = Gate(self._context, self._socket, secrets, CONNECTIONS)
+        self._access = Access(self._context, self._socket, secrets, CONNECTIONS)
         try:
             self._socket.bind(bind)
         except zmq.ZMQError as error:
@@ -126,15 +126,15 @@ class WeightPublisher:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._socket, *self._gate.sockets):
+        for socket in (self._socket, *self._access.sockets):
             poller.register(socket, zmq.POLLIN)
         while not self._stop.is_set():
             ready = dict(poller.poll(POLL_MS))
-            if any(socket in ready for socket in self._gate.sockets):
-                self._gate.look()
+            if any(socket in ready for socket in self._access.sockets):
+                self._access.update()
             if self._socket in ready:
                 self._answer(self._socket.recv_multipart())
-        self._gate.close()
+        self._access.close()
 
     def _answer(self, frames: list[bytes]) -> None:
         payload: list[Any] = []

@@ -51,26 +51,26 @@ def encode(record: Record) -> bytes:
 
 def decode(kind: type[R], data: bytes | memoryview) -> R:
     """The record of class `kind` in `data`; checks size, schema, kind, types and fields."""
-    try:
-        record: R = _decoder(kind).decode(body(kind, data))
-        return record
-    except RecordError:
-        raise
-    except _MALFORMED as error:
-        raise _record_error(kind, error) from None
+    record: R = decode_one_of((kind,), data)
+    return record
+
+
+def decode_one_of(kinds: Sequence[type[Record]], data: bytes | memoryview) -> Any:
+    """The record in `data`, of one of the classes `kinds`; checked as by `decode`."""
+    name, fields = _open(data)
+    for kind in kinds:
+        if kind.__name__ == name:
+            try:
+                return _decoder(kind).decode(fields)
+            except _MALFORMED as error:
+                raise _record_error(kind, error) from None
+    expected = " or ".join(kind.__name__ for kind in kinds)
+    raise RecordError(f"record is a {name!r:.80}, not a {expected}", field="kind")
 
 
 def body(kind: type[Record], data: bytes | memoryview) -> msgspec.Raw:
     """The fields of a record of class `kind`, still encoded."""
-    check_size(data)
-    try:
-        schema, name, fields = _envelope.decode(data)
-    except _MALFORMED as error:
-        raise RecordError(f"not a record of schema, kind and fields: {error}") from None
-    if schema != SCHEMA:
-        raise SchemaVersionError(
-            f"record of schema {schema}; this r3l reads only schema {SCHEMA}", schema=schema
-        )
+    name, fields = _open(data)
     if name != kind.__name__:
         raise RecordError(f"record is a {name!r:.80}, not a {kind.__name__}", field="kind")
     return fields
@@ -115,6 +115,20 @@ def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
     if len(data) > limit:
         raise RecordError(f"{len(data)} bytes; the limit is {limit}", cause="too_large")
     return data
+
+
+def _open(data: bytes | memoryview) -> tuple[str, msgspec.Raw]:
+    """Kind and encoded fields of a record of this code's schema."""
+    check_size(data)
+    try:
+        schema, name, fields = _envelope.decode(data)
+    except _MALFORMED as error:
+        raise RecordError(f"not a record of schema, kind and fields: {error}") from None
+    if schema != SCHEMA:
+        raise SchemaVersionError(
+            f"record of schema {schema}; this r3l reads only schema {SCHEMA}", schema=schema
+        )
+    return name, fields
 
 
 def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

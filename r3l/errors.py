@@ -11,7 +11,7 @@
     │   └── EngineFailed
     ├── EngineDead           the inference engine is gone; its actor ends
     ├── BufferError_         a request the buffer refused or could not answer
-    │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownVerb,
+    │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownOperation,
     │       StoreError, Conflict, IllegalMove
     ├── WeightsError         weights that did not arrive whole
     │   └── PublisherUnavailable
@@ -121,7 +121,7 @@ class IllegalMove(BufferError_, RuntimeError):
     """A change of a group's state that its rules forbid: a fault of the buffer, not of a client."""
 
 
-class UnknownVerb(BufferError_, ValueError):
+class UnknownOperation(BufferError_, ValueError):
     """A request for an operation the service does not offer."""
 
 

@@ -1,1 +1,0 @@
-"""How an actor gets new weights: subscribe, stage, load into the running engine."""

@@ -1,6 +1,6 @@
 """The speed and memory of a service on a small and on a large store.
 
-    fill a small and a large store in process, with the service's own verbs, as a run would:
+    fill a small and a large store in process, with the service's own operations, as a run would:
     leased, put, drawn, committed ─► serve both ─► puts and draws in turn, one store after the
     other ─► medians and their ratio, start-up time, resident memory
 
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import numpy as np
 import psutil
 
 from buffer import BufferClient, Lease
-from buffer.groups import draws, incoming, leases, results
-from buffer.groups.incoming import Outcome
+from buffer.groups import draws, leases, results
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.store import Store
-from buffer.wire import messages
+from buffer.wire import operations
 from r3l import codec
 from r3l import config as configuration
 from r3l.records import GroupPlan, SlotResult, Task, Trajectory
@@ -120,31 +120,32 @@ def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
     """Make a store of trained groups; returns the learner's version."""
     store = Store(folder)
     index, steps = Index.load(store, CONFIG.buffer), -(-groups // PER_STEP)
-    data = [codec.encode(result) for result in results]
-    outcomes = [incoming.check(one) for one in data]
+    encoded = tuple(msgspec.Raw(codec.encode(result)) for result in results)
     with store.write() as txn:
         work = UnitOfWork(txn, index, CONFIG, time.time())
         tasks = tuple(Task(f"t{i}", "workshop", i) for i in range(4096))
-        add_tasks(work, messages.AddTasks(tasks, "train", "", 0))
+        add_tasks(work, operations.AddTasks(tasks, "train", "", 0))
         work.finish()
     for first in range(0, steps, AT_ONCE):
         with store.write() as txn:
             work = UnitOfWork(txn, index, CONFIG, time.time())
             for step in range(first, min(first + AT_ONCE, steps)):
-                _train(work, step, outcomes, data)
+                _train(work, step, encoded)
             work.finish()
     store.close()
     return steps
 
 
-def _train(work: UnitOfWork, step: int, outcomes: list[Outcome], data: list[bytes]) -> None:
+def _train(work: UnitOfWork, step: int, encoded: tuple[msgspec.Raw, ...]) -> None:
     for number in range(PER_STEP):
-        lease = leases.lease(work, messages.AskLease("bench", step, PLAN, {}), f"{step}.{number}")
+        lease = leases.lease(
+            work, operations.AcquireLease("bench", step, PLAN, {}), f"{step}.{number}"
+        )
         assert isinstance(lease, Lease), lease
-        results.put(work, messages.Put(lease.group_id, "bench", None), outcomes, data)
-    draw = draws.draw(work, messages.AskDraw(PER_STEP, 0, "learner"), f"d{step}")
+        results.put(work, operations.Put(lease.group_id, "bench", None, encoded))
+    draw = draws.draw(work, operations.DrawGroups(PER_STEP, 0, "learner"), f"d{step}")
     assert draw is not None
-    draws.commit(work, messages.Commit(draw.draw_id, step + 1, step + 1))
+    draws.commit(work, operations.Commit(draw.draw_id, step + 1, step + 1))
 
 
 def _result(slot: int, tokens: int) -> SlotResult:

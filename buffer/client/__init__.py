@@ -1,1 +1,0 @@
-"""The clients of the service, for threads and for asyncio."""

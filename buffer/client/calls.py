@@ -1,45 +1,77 @@
-"""The verbs of a client, in the order of a group's life: what is sent, what comes back.
+"""What a client may ask: a function for each operation, in the order of a group's life.
 
-Each function builds a Call; BufferClient and AsyncBufferClient differ only in how they wait
-for its answer.
+Each function builds a Call: the request, and how to read the reply. BufferClient has them as
+methods of BlockingCalls, AsyncBufferClient as those of AsyncCalls; they differ only in how they
+wait for the reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from buffer.storage.rows import Evicted
+import msgspec
+
+from buffer.storage.rows import Evicted, Status
 from buffer.storage.transaction import read_group
-from buffer.wire import messages
-from buffer.wire.frames import Frame, split_records
-from buffer.wire.messages import BufferStats, Draw, DrawHead, Groups, Lease, PutAck, Wait
+from buffer.wire import messages, operations
+from buffer.wire.frames import Frame
+from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck, Wait
 from r3l import codec
 from r3l.config import RetentionConfig
-from r3l.errors import RecordError, from_wire
-from r3l.records import Group, GroupPlan, GroupState, Purpose, Role, SlotResult, Task
+from r3l.errors import RecordError
+from r3l.records import Group, GroupPlan, GroupState, Purpose, Record, Role, SlotResult, Task
 
+P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A batch of complete groups, drawn by the learner while at `version`.
+
+    `groups` are decoded and checked when they are first looked at, each by itself; `records` are
+    the same as they were stored, encoded.
+    `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick; 1 for samplers
+    that leave nothing to chance.
+    """
+
+    draw_id: int
+    groups: Sequence[Group]
+    version: int
+    probabilities: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    records: Sequence[bytes | memoryview] = ()
+
+
+def _as_it_is(reply: Any, groups: Sequence[Frame]) -> Any:
+    return reply
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request to be sent and how to read its answer.
+    """A request to an operation and how to read the reply: a record and the groups behind it.
 
-    `records`: encoded, back to back; `hold_s`: seconds the answer may be held back.
+    `hold_s`: seconds the reply may be held back.
     """
 
-    op: str
-    arguments: Any
-    parse: Callable[[Any, Sequence[Frame]], T]
-    records: bytes = b""
+    operation: str
+    arguments: Record
+    parse: Callable[[Any, Sequence[Frame]], T] = _as_it_is
     hold_s: float = 0.0
 
     def frames(self, rid: str, waited_s: float) -> list[bytes]:
         """The request's frames when it has waited `waited_s` seconds already."""
         hold_s = min(max(0.0, self.hold_s - waited_s), messages.HOLD_LIMIT_S)
-        return messages.request_frames(self.op, rid, self.arguments, self.records, hold_s)
+        return messages.request_frames(self.operation, rid, self.arguments, hold_s)
+
+    def read(self, frames: Sequence[Frame]) -> T:
+        """What the operation returns; raises the error that the service replied with."""
+        return self.parse(*messages.read_reply(self.operation, frames))
 
 
 def add_tasks(
@@ -50,7 +82,7 @@ def add_tasks(
     train: they join the endless cycle, shuffled every epoch by the service's seed. eval: each
     is played once, before any training, by actors at `min_version` or newer, under `tag`.
     """
-    arguments = messages.AddTasks(tuple(tasks), purpose, tag, min_version)
+    arguments = operations.AddTasks(tuple(tasks), purpose, tag, min_version)
     return Call("add_tasks", arguments, _amount)
 
 
@@ -59,9 +91,9 @@ def lease(
 ) -> Call[Lease | Wait]:
     """Ask for a group to explore with `plan`; an evaluation has one base slot instead.
 
-    `version`: the actor's policy version; `metrics`: figures shown in `stats`.
+    `version`: the actor's policy version; `metrics`: shown in `stats`.
     """
-    return Call("lease", messages.AskLease(actor, version, plan, dict(metrics or {})), _result)
+    return Call("lease", operations.AcquireLease(actor, version, plan, dict(metrics or {})))
 
 
 def put(
@@ -77,9 +109,8 @@ def put(
     the group is another actor's by now, Conflict if a slot was resolved with another result.
     """
     several = (results,) if isinstance(results, SlotResult) else results
-    encoded = [codec.encode(result) for result in several]
-    arguments = messages.Put(group_id, actor, fingerprint, tuple(map(len, encoded)))
-    return Call("put", arguments, _result, b"".join(encoded))
+    encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
+    return Call("put", operations.Put(group_id, actor, fingerprint, encoded))
 
 
 def resolve(group_id: str, actor: str, role: Role, slot: int, *, cause: str = "") -> Call[PutAck]:
@@ -87,20 +118,20 @@ def resolve(group_id: str, actor: str, role: Role, slot: int, *, cause: str = ""
 
     Otherwise as `put`.
     """
-    return Call("resolve", messages.Resolve(group_id, actor, role, slot, cause), _result)
+    return Call("resolve", operations.Resolve(group_id, actor, role, slot, cause))
 
 
 def renew(
     group_ids: Sequence[str], actor: str, metrics: Mapping[str, float] | None = None
 ) -> Call[tuple[str, ...]]:
     """Heartbeat: extend leases; returns the groups that are no longer this actor's."""
-    arguments = messages.Renew(_each(group_ids), actor, dict(metrics or {}))
+    arguments = operations.Renew(_each(group_ids), actor, dict(metrics or {}))
     return Call("renew", arguments, _ids)
 
 
 def release(group_ids: Sequence[str], actor: str) -> Call[tuple[str, ...]]:
     """Give leases back at once, accepted results kept; returns those that were this actor's."""
-    return Call("release", messages.Release(_each(group_ids), actor), _ids)
+    return Call("release", operations.Release(_each(group_ids), actor), _ids)
 
 
 def draw(
@@ -118,43 +149,47 @@ def draw(
     was committed or given to `set_version`; Conflict otherwise.
     """
 
-    def parse(head: DrawHead, frames: Sequence[Frame]) -> Draw | None:
-        if explain is not None and not head.draw_id:
-            explain(head.reason)
-        return _draw(head, frames)
+    def parse(head: DrawHead, encoded: Sequence[Frame]) -> Draw | None:
+        if not head.draw_id:
+            if explain is not None:
+                explain(head.reason)
+            return None
+        groups = ReceivedGroups(head.now, encoded)
+        chances = head.probabilities, head.weights
+        return Draw(head.draw_id, groups, head.version, *chances, encoded)
 
-    return Call("draw", messages.AskDraw(count, version, consumer), parse, hold_s=wait_s)
+    return Call("draw", operations.DrawGroups(count, version, consumer), parse, hold_s=wait_s)
 
 
 def release_draws(consumer: str = "learner") -> Call[int]:
     """Make drawn and not committed groups drawable again; a restarted learner does this first."""
-    return Call("release_draws", messages.ReleaseDraws(consumer), _amount)
+    return Call("release_draws", operations.ReleaseDraws(consumer), _amount)
 
 
 def commit(draw_id: int, step: int, version: int) -> Call[None]:
     """Enter the groups of a draw into the ledger under `step`, which made `version`."""
-    return Call("commit", messages.Commit(draw_id, step, version), _nothing)
+    return Call("commit", operations.Commit(draw_id, step, version), _nothing)
 
 
 def discard(draw_id: int, cause: str) -> Call[int]:
     """Drop the groups of a draw that cannot be trained on; returns how many."""
-    return Call("discard", messages.Discard(draw_id, cause), _amount)
+    return Call("discard", operations.Discard(draw_id, cause), _amount)
 
 
 def limit_staleness(max_staleness: int) -> Call[int]:
     """Lower max_staleness (to the configured one at most); returns the one that holds."""
-    return Call("limit_staleness", messages.LimitStaleness(max_staleness), _amount)
+    return Call("limit_staleness", operations.LimitStaleness(max_staleness), _amount)
 
 
 def set_version(version: int) -> Call[int]:
     """The version a learner starts from. Steps that made later versions leave the ledger and
     their groups become drawable again; returns how many."""
-    return Call("set_version", messages.SetVersion(version), _amount)
+    return Call("set_version", operations.SetVersion(version), _amount)
 
 
 def history(task_id: str, count: int, *, newest_first: bool = True) -> Call[list[Group]]:
     """The last `count` groups of a training task that were completed."""
-    return Call("history", messages.AskHistory(task_id, count, newest_first), _groups)
+    return Call("history", operations.GetHistory(task_id, count, newest_first), _groups)
 
 
 def query(
@@ -164,82 +199,44 @@ def query(
     limit: int = 1000,
 ) -> Call[list[Group]]:
     """The newest `limit` groups of a purpose, tag and state, newest first."""
-    return Call("query", messages.AskQuery(purpose, tag, state, limit), _groups)
+    return Call("query", operations.QueryGroups(purpose, tag, state, limit), _groups)
 
 
 def ledger(step: int) -> Call[list[str]]:
     """Ids of the groups a step was trained on; raises NotFound for a step that was not."""
-    return Call("ledger", messages.AskLedger(step), lambda r, p: list(_ids(r, p)))
+    return Call("ledger", operations.GetLedger(step), lambda reply, _: list(reply.group_ids))
 
 
 def get(group_ids: Sequence[str]) -> Call[list[Group]]:
     """Groups by id, in this order; unfinished ones with what was accepted so far."""
-    return Call("get", messages.AskGroups(_each(group_ids)), _groups)
+    return Call("get", operations.GetGroups(_each(group_ids)), _groups)
 
 
-def evict(limits: RetentionConfig, *, dry_run: bool = False) -> Call[Evicted]:
-    """Evict closed groups, oldest first, until `limits` hold; `dry_run`: only say which.
+def evict(limits: RetentionConfig) -> Call[Evicted]:
+    """Evict closed groups, oldest first, until `limits` hold.
 
     A call evicts some of them and says if there are `more`, so that nobody waits for long.
     """
-    return Call(
-        "would_evict" if dry_run else "evict", messages.AskEvict(limits.model_dump()), _result
-    )
+    return Call("evict", operations.Evict(limits.model_dump()))
+
+
+def would_evict(limits: RetentionConfig) -> Call[Evicted]:
+    """What `evict` would remove with these limits, all of it."""
+    return Call("would_evict", operations.Evict(limits.model_dump()))
 
 
 def stats() -> Call[BufferStats]:
-    """The service's figures."""
-    return Call("stats", messages.AskStats(), _result)
+    """The service's metrics."""
+    return Call("stats", operations.GetStats())
 
 
-def answer_id(frames: Sequence[Frame]) -> str:
-    """The request an answer belongs to; "" for a message that cannot be read at all."""
-    return str(codec.unpack(frames[0]).get("rid", ""))
+class ReceivedGroups(Sequence[Group]):
+    """Groups of a reply, each decoded when it is first looked at."""
 
-
-def read_answer(call: Call[T], frames: Sequence[Frame]) -> T:
-    """What the verb returns; raises the error the service answered with."""
-    header = codec.unpack(frames[0])
-    messages.check_header(header)
-    if header.get("ok") is not True:
-        raise from_wire(header)
-    kind = messages.RESULTS.get(str(header.get("kind")))
-    if kind is None or len(frames) < 2:
-        raise RecordError(f"an answer of unknown kind {header.get('kind')!r:.40}")
-    return call.parse(codec.decode(kind, frames[1]), frames[2:])
-
-
-def _each(group_ids: Sequence[str]) -> tuple[str, ...]:
-    """The ids; one alone is a sequence of one, not of its letters."""
-    return (group_ids,) if isinstance(group_ids, str) else tuple(group_ids)
-
-
-def _result(result: Any, frames: Sequence[Frame]) -> Any:
-    return result
-
-
-def _nothing(result: Any, frames: Sequence[Frame]) -> None:
-    return None
-
-
-def _amount(result: Any, frames: Sequence[Frame]) -> int:
-    return int(result.count)
-
-
-def _ids(result: Any, frames: Sequence[Frame]) -> tuple[str, ...]:
-    return tuple(result.group_ids)
-
-
-def _groups(result: Groups, frames: Sequence[Frame]) -> list[Group]:
-    return list(_Arrived(result, frames))
-
-
-class _Arrived(Sequence[Group]):
-    """Groups of an answer, each decoded when it is first looked at."""
-
-    def __init__(self, result: Groups | DrawHead, frames: Sequence[Frame]) -> None:
-        self.records = tuple(split_records(frames, result.sizes))
-        self._encoded = list(zip(result.now, self.records, strict=True))
+    def __init__(self, now: Sequence[Status], encoded: Sequence[Frame]) -> None:
+        if len(now) != len(encoded):
+            raise RecordError(f"{len(encoded)} groups in a reply that announces {len(now)}")
+        self._now, self._encoded = now, encoded
         self._groups: dict[int, Group] = {}
 
     def __len__(self) -> int:
@@ -254,20 +251,110 @@ class _Arrived(Sequence[Group]):
             return [self[index] for index in range(*at.indices(len(self)))]
         index = range(len(self))[at]
         if index not in self._groups:
-            now, record = self._encoded[index]
-            self._groups[index] = read_group(record, now)
+            self._groups[index] = read_group(self._encoded[index], self._now[index])
         return self._groups[index]
 
 
-def _draw(result: DrawHead, frames: Sequence[Frame]) -> Draw | None:
-    if not result.draw_id:
-        return None
-    groups = _Arrived(result, frames)
-    return Draw(
-        result.draw_id,
-        groups,
-        result.version,
-        result.probabilities,
-        result.weights,
-        groups.records,
-    )
+def _each(group_ids: Sequence[str]) -> tuple[str, ...]:
+    """The ids; one alone is a sequence of one, not of its letters."""
+    return (group_ids,) if isinstance(group_ids, str) else tuple(group_ids)
+
+
+def _nothing(reply: Any, groups: Sequence[Frame]) -> None:
+    return None
+
+
+def _amount(reply: Any, groups: Sequence[Frame]) -> int:
+    return int(reply.count)
+
+
+def _ids(reply: Any, groups: Sequence[Frame]) -> tuple[str, ...]:
+    return tuple(reply.group_ids)
+
+
+def _groups(reply: Groups, encoded: Sequence[Frame]) -> list[Group]:
+    return list(ReceivedGroups(reply.now, encoded))
+
+
+# ── as methods ──────────────────────────────────────────────────────────────────────────────
+
+
+def _blocking(build: Callable[P, Call[T]]) -> Callable[Concatenate[BlockingCalls, P], T]:
+    @functools.wraps(build)
+    def method(self: BlockingCalls, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._ask(build(*args, **kwargs))
+
+    return _with_self(method)
+
+
+def _awaited(
+    build: Callable[P, Call[T]],
+) -> Callable[Concatenate[AsyncCalls, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(build)
+    async def method(self: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._ask(build(*args, **kwargs))
+
+    return _with_self(method)
+
+
+def _with_self(method: F) -> F:
+    """Give `help()` the signature of a method."""
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    known = inspect.signature(method)
+    signature = known.replace(parameters=[itself, *known.parameters.values()])
+    setattr(method, "__signature__", signature)  # noqa: B010 - functions do not declare it
+    return method
+
+
+class BlockingCalls:
+    """The operations as methods that return when the reply has come."""
+
+    def _ask(self, call: Call[T]) -> T:
+        raise NotImplementedError
+
+    add_tasks = _blocking(add_tasks)
+    lease = _blocking(lease)
+    put = _blocking(put)
+    resolve = _blocking(resolve)
+    renew = _blocking(renew)
+    release = _blocking(release)
+    draw = _blocking(draw)
+    release_draws = _blocking(release_draws)
+    commit = _blocking(commit)
+    discard = _blocking(discard)
+    limit_staleness = _blocking(limit_staleness)
+    set_version = _blocking(set_version)
+    history = _blocking(history)
+    query = _blocking(query)
+    ledger = _blocking(ledger)
+    get = _blocking(get)
+    evict = _blocking(evict)
+    would_evict = _blocking(would_evict)
+    stats = _blocking(stats)
+
+
+class AsyncCalls:
+    """The operations as coroutines."""
+
+    async def _ask(self, call: Call[T]) -> T:
+        raise NotImplementedError
+
+    add_tasks = _awaited(add_tasks)
+    lease = _awaited(lease)
+    put = _awaited(put)
+    resolve = _awaited(resolve)
+    renew = _awaited(renew)
+    release = _awaited(release)
+    draw = _awaited(draw)
+    release_draws = _awaited(release_draws)
+    commit = _awaited(commit)
+    discard = _awaited(discard)
+    limit_staleness = _awaited(limit_staleness)
+    set_version = _awaited(set_version)
+    history = _awaited(history)
+    query = _awaited(query)
+    ledger = _awaited(ledger)
+    get = _awaited(get)
+    evict = _awaited(evict)
+    would_evict = _awaited(would_evict)
+    stats = _awaited(stats)

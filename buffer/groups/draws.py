@@ -11,12 +11,12 @@ from buffer.groups.samplers import Pick
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import group_drops
 from buffer.storage.rows import DrawRow, GroupRow, LedgerRow
-from buffer.wire import messages
-from buffer.wire.messages import Amount
+from buffer.wire import operations
+from buffer.wire.operations import Amount
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
 
-def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
+def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Mark exactly `count` complete groups drawn, none older than η; None if too few are.
 
     Groups that became too old expire as stale. Groups that were trained on are candidates like new
@@ -57,7 +57,7 @@ def draw(work: UnitOfWork, args: messages.AskDraw, rid: str) -> DrawRow | None:
     return drawn
 
 
-def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
+def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     """Why a draw cannot be filled: what is there, and who is waited for."""
     index = work.index
     fresh, ready = len(index.drawable()), len(_candidates(work))
@@ -86,12 +86,12 @@ def shortage(work: UnitOfWork, args: messages.AskDraw) -> str:
     return "; ".join(parts)
 
 
-def release_draws(work: UnitOfWork, args: messages.ReleaseDraws) -> Amount:
+def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
     """Make all that a consumer drew and did not commit drawable; returns how many groups."""
     return Amount(draw_deadlines.return_draws(work, args.consumer, "release_draws"))
 
 
-def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
+def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
     """Write that a batch was trained in a step, and the version the step made.
 
     An expired draw can still be committed if all of its groups are free; raises DrawExpired
@@ -125,7 +125,7 @@ def commit(work: UnitOfWork, args: messages.Commit) -> Amount:
     return Amount(len(drawn.groups))
 
 
-def discard(work: UnitOfWork, args: messages.Discard) -> Amount:
+def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
     """Expire the groups of an open draw under `cause`, of an expired draw those that are free;
     returns how many."""
     check_name(args.cause, "cause")
@@ -147,10 +147,10 @@ def discard(work: UnitOfWork, args: messages.Discard) -> Amount:
     return Amount(len(groups))
 
 
-def _check_draw(work: UnitOfWork, args: messages.AskDraw) -> None:
+def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
     check_name(args.consumer, "consumer")
     per_step, max_staleness = work.groups_per_step, work.config.max_staleness
-    most = min(per_step * (max_staleness + 1), messages.GROUPS_LIMIT)
+    most = min(per_step * (max_staleness + 1), operations.GROUPS_LIMIT)
     if not 1 <= args.count <= most:
         raise LimitExceeded(
             f"draw of {args.count} groups; with {per_step} groups per step and max_staleness "
@@ -168,7 +168,9 @@ def _check_draw(work: UnitOfWork, args: messages.AskDraw) -> None:
         )
 
 
-def _sample(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]) -> list[Pick]:
+def _sample(
+    work: UnitOfWork, args: operations.DrawGroups, candidates: list[GroupRow]
+) -> list[Pick]:
     """The candidates that the sampler picks; none if there are too few."""
     if len(candidates) < args.count:
         return []
@@ -176,7 +178,9 @@ def _sample(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]
     return samplers.make(work.config.sampler).pick(candidates, args.count, chance)
 
 
-def _repeat(work: UnitOfWork, args: messages.AskDraw, candidates: list[GroupRow]) -> list[Pick]:
+def _repeat(
+    work: UnitOfWork, args: operations.DrawGroups, candidates: list[GroupRow]
+) -> list[Pick]:
     """The picks of a returned draw; none if one of its groups is no candidate any more."""
     before = work.index.returned.get((args.consumer, args.version))
     if before is None or len(before.groups) != args.count:

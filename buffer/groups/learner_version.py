@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import DrawRow
-from buffer.wire import messages
-from buffer.wire.messages import Amount
+from buffer.wire import operations
+from buffer.wire.operations import Amount
 from r3l.errors import RecordError
 
 
-def limit_staleness(work: UnitOfWork, args: messages.LimitStaleness) -> Amount:
+def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount:
     """Lower max_staleness, also for restarted services; returns the one that holds."""
     if args.max_staleness < 0:
         raise RecordError(f"max_staleness {args.max_staleness} is negative", field="max_staleness")
@@ -19,7 +19,7 @@ def limit_staleness(work: UnitOfWork, args: messages.LimitStaleness) -> Amount:
     return Amount(work.max_staleness)
 
 
-def set_version(work: UnitOfWork, args: messages.SetVersion) -> Amount:
+def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
     """Take the version that a learner starts from; steps that made later versions are undone.
 
     A learner that resumes from a checkpoint has lost the steps after it. They leave the ledger and

@@ -13,8 +13,8 @@ from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import read_result
-from buffer.wire import messages
-from buffer.wire.messages import Ids, Lease, Wait
+from buffer.wire import operations
+from buffer.wire.operations import Ids, Lease, Wait
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, Purpose
 
@@ -22,7 +22,7 @@ RETRY_S = 0.25
 FULL_RETRY_S = 2.0
 
 
-def lease(work: UnitOfWork, args: messages.AskLease, rid: str) -> Lease | Wait:
+def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
     """Lease a group to the actor: one that nobody holds, or a new one; Wait says why not.
 
     While evaluation and training both have work, as many groups of each are held: an evaluation
@@ -51,7 +51,7 @@ def lease(work: UnitOfWork, args: messages.AskLease, rid: str) -> Lease | Wait:
     return _lease(work, work.save(row, "lease"))
 
 
-def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
+def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
     """Extend leases; returns the groups that this actor no longer holds."""
     check_name(args.actor, "actor")
     lost = []
@@ -65,7 +65,7 @@ def renew(work: UnitOfWork, args: messages.Renew) -> Ids:
     return Ids(tuple(lost))
 
 
-def release(work: UnitOfWork, args: messages.Release) -> Ids:
+def release(work: UnitOfWork, args: operations.Release) -> Ids:
     """Release leases at once, keeping accepted results; returns the released groups."""
     released = []
     for group_id in dict.fromkeys(args.group_ids):
@@ -97,16 +97,18 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 def check_name(name: str, what: str) -> None:
     """Raise RecordError unless an actor or consumer has a usable name."""
-    if not 0 < len(name) <= messages.NAME_LIMIT:
-        raise RecordError(f"{what} name {name!r:.80} must have 1 to {messages.NAME_LIMIT} letters")
+    if not 0 < len(name) <= operations.NAME_LIMIT:
+        raise RecordError(
+            f"{what} name {name!r:.80} must have 1 to {operations.NAME_LIMIT} letters"
+        )
 
 
 def _check_plan(plan: GroupPlan) -> None:
     total = plan.base + plan.distilled
-    if plan.base < 1 or plan.distilled < 0 or total > messages.SLOTS_LIMIT:
+    if plan.base < 1 or plan.distilled < 0 or total > operations.SLOTS_LIMIT:
         raise LimitExceeded(
             f"plan of {plan.base} base and {plan.distilled} distilled slots; at least one base "
-            f"and at most {messages.SLOTS_LIMIT} slots"
+            f"and at most {operations.SLOTS_LIMIT} slots"
         )
 
 
@@ -128,7 +130,7 @@ def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
     return work.index.count_unfinished(purpose) - len(work.index.unheld(purpose))
 
 
-def _evaluation(work: UnitOfWork, args: messages.AskLease) -> GroupRow | None:
+def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
     """An evaluation group that nobody holds, or a new one of the first list open to the actor."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
@@ -142,7 +144,7 @@ def _evaluation(work: UnitOfWork, args: messages.AskLease) -> GroupRow | None:
     return None
 
 
-def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
+def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wait:
     """A training group that nobody holds, or a new one, if admission grants it."""
     index = work.index
     unheld = index.unheld("train")
@@ -163,7 +165,7 @@ def _training(work: UnitOfWork, args: messages.AskLease) -> GroupRow | Wait:
     return unheld[0] if unheld else next_in_cycle(work, args.plan)
 
 
-def _why_not_admitted(work: UnitOfWork, args: messages.AskLease) -> str:
+def _why_not_admitted(work: UnitOfWork, args: operations.AcquireLease) -> str:
     learner, limit = work.index.progress.version, work.max_staleness
     if learner - args.version > limit:
         return (
@@ -178,7 +180,7 @@ def _why_not_admitted(work: UnitOfWork, args: messages.AskLease) -> str:
     )
 
 
-def _why_no_task(work: UnitOfWork, args: messages.AskLease) -> str:
+def _why_no_task(work: UnitOfWork, args: operations.AcquireLease) -> str:
     pending = pending_tags(work)
     if not pending:
         return "tasks: none is left to lease; the actor waits for tasks to be added"

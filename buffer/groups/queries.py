@@ -9,15 +9,14 @@ from buffer.groups import retention
 from buffer.storage.layout import tag_prefix
 from buffer.storage.rows import Evicted, GroupRow
 from buffer.storage.transaction import Txn, not_found
-from buffer.wire import messages
-from buffer.wire.frames import Encoded
-from buffer.wire.messages import Ids
+from buffer.wire import operations
+from buffer.wire.operations import Ids
 from r3l.errors import LimitExceeded, NotFound
 
 REPLY_LIMIT = 512 << 20  # bytes of the records in one reply
 
 
-def history(txn: Txn, args: messages.AskHistory) -> list[GroupRow]:
+def history(txn: Txn, args: operations.GetHistory) -> list[GroupRow]:
     """The last `count` groups of a training task that were finished with a trajectory."""
     _check_count(args.count)
     prefix = args.task_id.encode() + b"\0"
@@ -31,7 +30,7 @@ def history(txn: Txn, args: messages.AskHistory) -> list[GroupRow]:
     return found if args.newest_first else found[::-1]
 
 
-def query(txn: Txn, args: messages.AskQuery) -> list[GroupRow]:
+def query(txn: Txn, args: operations.QueryGroups) -> list[GroupRow]:
     """The newest `limit` groups of a purpose, tag and state, newest first."""
     _check_count(args.limit)
     found: list[GroupRow] = []
@@ -43,7 +42,7 @@ def query(txn: Txn, args: messages.AskQuery) -> list[GroupRow]:
     return found
 
 
-def ledger(txn: Txn, args: messages.AskLedger) -> Ids:
+def ledger(txn: Txn, args: operations.GetLedger) -> Ids:
     """The groups that a step was trained on."""
     step = txn.step(args.step)
     if step is None:
@@ -51,29 +50,29 @@ def ledger(txn: Txn, args: messages.AskLedger) -> Ids:
     return Ids(step.groups)
 
 
-def would_evict(txn: Txn, args: messages.AskEvict) -> Evicted:
+def would_evict(txn: Txn, args: operations.Evict) -> Evicted:
     """Everything that `evict` would remove."""
     return retention.would_evict(txn, retention.parse_limits(args.limits), time.time())
 
 
-def groups(txn: Txn, args: messages.AskGroups) -> list[GroupRow]:
+def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:
     """Groups by id, in the order asked for."""
     _check_count(len(args.group_ids), least=0)
     return list(_rows(txn, args.group_ids))
 
 
-def drawn(txn: Txn, group_ids: Iterable[str]) -> list[Encoded]:
+def drawn(txn: Txn, group_ids: Iterable[str]) -> list[bytes]:
     """The records of finished groups, as they were written."""
     return _limited(txn.sealed(group_id) for group_id in group_ids)
 
 
-def records(txn: Txn, rows: Iterable[GroupRow]) -> list[Encoded]:
+def records(txn: Txn, rows: Iterable[GroupRow]) -> list[bytes]:
     """The record of each group; of an unfinished one, with the results accepted so far."""
     return _limited(txn.group_bytes(row) for row in rows)
 
 
-def _limited(found: Iterable[Encoded]) -> list[Encoded]:
-    records: list[Encoded] = []
+def _limited(found: Iterable[bytes]) -> list[bytes]:
+    records: list[bytes] = []
     size = 0
     for data in found:
         records.append(data)
@@ -91,7 +90,7 @@ def _rows(txn: Txn, group_ids: Iterable[str]) -> Iterator[GroupRow]:
         yield row
 
 
-def _listed(txn: Txn, args: messages.AskQuery) -> Iterator[GroupRow]:
+def _listed(txn: Txn, args: operations.QueryGroups) -> Iterator[GroupRow]:
     if args.tag is None:
         yield from txn.rows(backwards=True)
         return
@@ -102,7 +101,7 @@ def _listed(txn: Txn, args: messages.AskQuery) -> Iterator[GroupRow]:
 
 
 def _check_count(count: int, least: int = 1) -> None:
-    if not least <= count <= messages.GROUPS_LIMIT:
+    if not least <= count <= operations.GROUPS_LIMIT:
         raise LimitExceeded(
-            f"{count} groups asked for; a reply has {least} to {messages.GROUPS_LIMIT}"
+            f"{count} groups asked for; a reply has {least} to {operations.GROUPS_LIMIT}"
         )

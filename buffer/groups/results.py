@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from buffer.groups import incoming
 from buffer.groups.incoming import Outcome
 from buffer.groups.states import Operation
@@ -13,24 +15,21 @@ from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import checksums
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Parts
-from buffer.wire import messages
-from buffer.wire.frames import Encoded
-from buffer.wire.messages import PutAck
+from buffer.wire import operations
+from buffer.wire.operations import PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import STRAGGLER, Role, SlotResult, SlotStatus
 
 REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
-_GROUP_LIMIT = codec.RECORD_LIMIT - 2 * messages.TASK_LIMIT  # bytes of all results of a group
+_GROUP_LIMIT = codec.RECORD_LIMIT - 2 * operations.TASK_LIMIT  # bytes of all results of a group
 _SMALL = 256  # bytes of a result that is accepted beyond the limit too: room for failures
-Results = dict[tuple[Role, int], tuple[Outcome, Encoded]]  # by role and slot, and as encoded
+Results = dict[tuple[Role, int], tuple[Outcome, bytes | memoryview]]  # outcome and bytes, by slot
 
 
-def put(
-    work: UnitOfWork, args: messages.Put, outcomes: Sequence[Outcome], data: Sequence[Encoded]
-) -> PutAck:
-    """Resolve slots with `data`, encoded slot results; the last one finishes the group.
+def put(work: UnitOfWork, args: operations.Put) -> PutAck:
+    """Resolve slots of a group; the last one finishes it.
 
     All are accepted or none. Slots that are resolved already are left as they are; raises Conflict
     for one that was resolved with another result.
@@ -43,8 +42,12 @@ def put(
             state="evicted",
         )
     row = row or work.row(args.group_id)
-    sent = {(o.role, o.slot): (o, encoded) for o, encoded in zip(outcomes, data, strict=True)}
-    if len(sent) < len(outcomes):
+    sent: Results = {}
+    for raw in args.results:
+        encoded = memoryview(raw)
+        outcome = incoming.check(encoded)
+        sent[outcome.role, outcome.slot] = outcome, encoded
+    if len(sent) < len(args.results):
         raise RecordError("a slot is resolved twice in one put", field="slot")
     new = {slot: result for slot, result in sent.items() if slot not in row.resolved}
     if new:
@@ -57,15 +60,14 @@ def put(
     return PutAck(new=len(new), complete=row.whole)
 
 
-def resolve(work: UnitOfWork, args: messages.Resolve) -> PutAck:
+def resolve(work: UnitOfWork, args: operations.Resolve) -> PutAck:
     """Resolve a slot without a trajectory: failed with a cause, or not triggered."""
     status: SlotStatus = "failed" if args.cause else "not_triggered"
     result = codec.encode(SlotResult(args.role, args.slot, status, cause=args.cause))
-    put_args = messages.Put(args.group_id, args.actor, None)
-    return put(work, put_args, (incoming.check(result),), (result,))
+    return put(work, operations.Put(args.group_id, args.actor, None, (msgspec.Raw(result),)))
 
 
-def _check_put(work: UnitOfWork, row: GroupRow, args: messages.Put, new: Results) -> None:
+def _check_put(work: UnitOfWork, row: GroupRow, args: operations.Put, new: Results) -> None:
     """Raise unless this actor may resolve these slots of the group now."""
     _check_outcomes(row, [outcome for outcome, _ in new.values()])
     if not row.unfinished or row.actor != args.actor:
@@ -174,7 +176,7 @@ def _with_fingerprint(
     return row.fingerprints | {version: known}
 
 
-def _size(data: Iterable[Encoded]) -> int:
+def _size(data: Iterable[bytes | memoryview]) -> int:
     return sum(map(len, data))
 
 

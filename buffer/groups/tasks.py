@@ -10,22 +10,22 @@ import numpy.typing as npt
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.layout import task_id_key
 from buffer.storage.rows import GroupRow
-from buffer.wire import messages
-from buffer.wire.messages import Amount
+from buffer.wire import operations
+from buffer.wire.operations import Amount
 from r3l import codec
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, Purpose
 
 
-def add_tasks(work: UnitOfWork, args: messages.AddTasks) -> Amount:
+def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
     """Register tasks that are not known by their id; returns how many were new."""
     if args.purpose == "train" and args.tag:
         raise RecordError(f"training tasks take no tag; got {args.tag!r:.80}", field="tag")
     for task in args.tasks:
         task_id_key(args.purpose, args.tag, task.task_id)
-        if (size := len(codec.encode(task))) > messages.TASK_LIMIT:
+        if (size := len(codec.encode(task))) > operations.TASK_LIMIT:
             raise LimitExceeded(
-                f"task {task.task_id!r:.80}: {size} bytes; limit {messages.TASK_LIMIT}"
+                f"task {task.task_id!r:.80}: {size} bytes; limit {operations.TASK_LIMIT}"
             )
     known = work.index.tasks[args.purpose, args.tag]
     total = known

@@ -1,1 +1,0 @@
-"""The service process: one thread for the socket, one that writes, one that reads."""

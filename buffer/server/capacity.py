@@ -1,8 +1,8 @@
-"""Is there room for new results, on the disk and in the map?
+"""Capacity for new results, on the disk and in LMDB's map.
 
-Both are refused before they are used up, so that draws, commits and eviction, which write a few
-pages, go on. The file never gives back pages it has used, it uses them again: once the map is
-nearly used up, the store takes new results only while it holds less than it did then.
+New results are refused before either is used up, so that draws, commits and eviction, which write
+a few pages, go on. The file never shrinks, it reuses its pages: once the map is nearly used up, the
+store takes new results only while it holds less than it did then.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 from buffer.storage.store import Store
 
 RESERVE = 64 << 20  # bytes of the map kept for what is not a result, an eighth of a small map
-
-
 DISK_FLOOR = 64 << 20  # bytes of the disk that are kept free
 
 
-class Room:
+class Capacity:
     """`floor`: bytes of the disk that are kept free."""
 
     def __init__(self, store: Store, floor: int = DISK_FLOOR) -> None:
         self.store, self.floor = store, floor
         self._most: int | None = None  # bytes of results held when the map was nearly used up
 
-    def refuses(self, held: int) -> str:
+    def refusal(self, held: int) -> str:
         """Why new results are refused now, or "". `held`: bytes of all results in the store."""
         free = self.store.free_bytes
         if free < self.floor:

@@ -1,8 +1,8 @@
-"""Who looks into the store for long?
+"""Detect long-lived LMDB read transactions.
 
-An open view keeps every page freed since from being used again, so beside a writing service the
-file grows for as long as the view lasts. A view belongs to another process and cannot be closed
-from here; it is named in the log and its age stands in `stats`.
+An open read transaction keeps every page freed since from being reused, so the file of a store that
+is written grows for as long as the transaction lasts. It belongs to another process and cannot be
+closed from here: the log names the process, and `stats` shows the transaction's age.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ import logging
 
 from buffer.storage.store import Store
 
-WARN_S = 600.0  # age of a view worth a line in the log, every time it has doubled
+WARN_S = 600.0  # age that is worth a line in the log, and again every time it has doubled
 log = logging.getLogger(__name__)
 
 
-class Views:
-    """Ages of the open views, as far as `look` was there to see them."""
+class ReaderWatch:
+    """Ages of the open read transactions, as far as `update` saw them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._since: dict[tuple[int, int], float] = {}  # (process, transaction it sees)
         self._warn_at: dict[tuple[int, int], float] = {}
 
-    def look(self, now: float) -> None:
-        """Note which views are open at `now`, in seconds of a steady clock."""
+    def update(self, now: float) -> None:
+        """Note which read transactions are open at `now`, in seconds of a steady clock."""
         self._store.clear_readers()
-        self._since = {view: self._since.get(view, now) for view in self._store.readers()}
-        self._warn_at = {v: at for v, at in self._warn_at.items() if v in self._since}
-        for view, since in self._since.items():
+        self._since = {reader: self._since.get(reader, now) for reader in self._store.readers()}
+        self._warn_at = {r: at for r, at in self._warn_at.items() if r in self._since}
+        for reader, since in self._since.items():
             age = now - since
-            if age >= self._warn_at.get(view, WARN_S):
-                self._warn_at[view] = 2 * age
+            if age >= self._warn_at.get(reader, WARN_S):
+                self._warn_at[reader] = 2 * age
                 log.warning(
-                    "process %d has looked into the store at one moment for %.0f s; pages freed "
-                    "since cannot be used again until it ends", view[0], age,
+                    "process %d has had a read transaction open for %.0f s; pages freed since "
+                    "cannot be reused until it ends", reader[0], age,
                 )  # fmt: skip
 
     def oldest_s(self, now: float) -> float:
-        """Age of the oldest view, in seconds; 0 for none."""
+        """Age of the oldest read transaction, in seconds; 0 for none."""
         return now - min(self._since.values(), default=now)

@@ -1,4 +1,4 @@
-"""The service's figures, and what actors last said about themselves."""
+"""The service's metrics, and the latest metrics of its actors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import drops_by_task, group_drops, slot_drops, under
 from buffer.storage.store import Store
-from buffer.wire.messages import BufferStats
+from buffer.wire.operations import BufferStats
 from r3l.records import GROUP_STATES, Purpose
 
-ACTORS_LIMIT = 1024  # the actor not heard of for longest is forgotten
+ACTORS_LIMIT = 1024  # beyond, the actor that was silent for longest is forgotten
 METRICS_LIMIT = 64  # of one actor
 
 
-class Sightings:
-    """Latest metrics of every actor and when it was heard."""
+class ActorMetrics:
+    """Latest metrics of every actor, and when they came."""
 
     def __init__(self) -> None:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
 
-    def saw(self, actor: str, metrics: Mapping[str, float]) -> None:
-        """Merge an actor's metrics into what it said before."""
+    def update(self, actor: str, metrics: Mapping[str, float]) -> None:
+        """Merge an actor's metrics into its earlier ones."""
         _, known = self._actors.pop(actor, (0.0, {}))
         merged = known | dict(metrics)
         if len(merged) > METRICS_LIMIT:
@@ -35,7 +35,7 @@ class Sightings:
             self._actors.popitem(last=False)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Metrics by actor, with `seen_s`, seconds since it was heard."""
+        """Metrics by actor, with `seen_s`, seconds since its last request."""
         now = time.monotonic()
         return {name: m | {"seen_s": now - at} for name, (at, m) in self._actors.items()}
 
@@ -43,12 +43,12 @@ class Sightings:
 def collect(
     work: UnitOfWork,
     store: Store,
-    actors: Sightings,
+    actors: ActorMetrics,
     refused: Counter[str],
     uptime_s: float,
-    oldest_view_s: float,
+    oldest_reader_s: float,
 ) -> BufferStats:
-    """The figures as they are now."""
+    """The metrics as they are now."""
     index = work.index
     progress, counts = index.progress, index.counts
     errors = dict(refused)
@@ -80,7 +80,7 @@ def collect(
         disk_bytes=store.disk_bytes,
         free_bytes=store.free_bytes,
         uptime_s=uptime_s,
-        oldest_view_s=oldest_view_s,
+        oldest_reader_s=oldest_reader_s,
         eval_progress={
             tag: (index.eval_done[tag], total)
             for (purpose, tag), total in index.tasks.items()

@@ -202,7 +202,7 @@ class Txn:
         self.put("group", row.group_id.encode(), record)
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
-    def sealed(self, group_id: str) -> bytes | memoryview:
+    def sealed(self, group_id: str) -> bytes:
         """The record of a finished group; raises NotFound."""
         data = self.get("group", group_id.encode())
         if data is None:

@@ -1,1 +1,0 @@
-"""The offline commands of `r3l-buffer`: list, show, replay, verify, export, evict."""

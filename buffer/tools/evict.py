@@ -46,7 +46,8 @@ def evict(
         raise click.UsageError("give a limit: groups=, gib=, hours= or versions=")
     if endpoint is not None:
         with BufferClient(endpoint, name="r3l-buffer evict", keys=keys, timeout_s=60) as client:
-            gone = _until_done(lambda: client.evict(retention_limits, dry_run=dry_run))
+            step = client.would_evict if dry_run else client.evict
+            gone = _until_done(lambda: step(retention_limits))
     elif folder is not None:
         gone = (_would_evict if dry_run else _evict)(folder, retention_limits)
     else:

@@ -1,1 +1,0 @@
-"""What travels between clients and the service: messages, frames, keys, access."""

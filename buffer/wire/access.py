@@ -1,11 +1,12 @@
-"""The gate: who may connect, and how many.
+"""Who may connect, and how many.
 
-libzmq asks about every new connection (ZAP 1.0, RFC 27) and is told yes while there is room and,
-where the service has keys, if the peer's key is on its list. Nobody is let in without an answer.
+libzmq asks about every new connection (ZAP 1.0, RFC 27). It is accepted while there are fewer than
+the limit and, if the service has keys, if the peer's key is on its list. No connection is accepted
+without an answer.
 
-A peer that connects and says nothing, or half of who it is, takes no place, or a few of them would
-keep everybody else out; libzmq closes its connection after HANDSHAKE_S. Those that say it at the
-very same moment may be let in together beyond the last place.
+A peer that does not finish its handshake does not count, or a few of them would keep everybody else
+out; libzmq closes its connection after HANDSHAKE_S. Peers that finish at the very same moment may
+be accepted together beyond the limit.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONN
 _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: what happened, to which file descriptor
 
 
-class Gate:
-    """Guards a ROUTER that is not bound yet; `look` when one of `sockets` is readable.
+class Access:
+    """Guards a ROUTER that is not bound yet; `update` when one of `sockets` is readable.
 
-    `turned_away`: connections refused, by why.
+    `refused`: connections refused, by cause.
     """
 
     def __init__(
@@ -40,65 +41,65 @@ class Gate:
         self._allowed = {z85.decode(key.encode()) for key in keys.allowed} if keys else None
         self._limit = connections
         self._open: dict[int, float] = {}  # connections by file descriptor, and since when
-        self._let_in: deque[float] = deque()  # when, those of the last HANDSHAKE_S, gone ones too
-        self.turned_away: Counter[str] = Counter()
+        self._accepted: deque[float] = deque()  # when, in the last HANDSHAKE_S, closed ones too
+        self.refused: Counter[str] = Counter()
         _protect(router, keys)
         self._router = router
         self._events = router.get_monitor_socket(_EVENTS)
-        self._questions = context.socket(zmq.REP)
-        self._questions.bind(ZAP_ENDPOINT)
-        self.sockets = (self._events, self._questions)
+        self._requests = context.socket(zmq.REP)
+        self._requests.bind(ZAP_ENDPOINT)
+        self.sockets = (self._events, self._requests)
 
-    def look(self) -> None:
-        """Count connections that came and went, then answer whether new ones may stay."""
+    def update(self) -> None:
+        """Count connections that opened and closed, then accept or refuse new ones."""
         now = time.monotonic()
         while self._events.poll(0):
             what, connection = _EVENT.unpack(self._events.recv_multipart()[0])
             if what == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._let_in.append(now)
+                self._accepted.append(now)
                 continue
             self._open.pop(connection, None)
             if what == zmq.EVENT_ACCEPTED:
                 self._open[connection] = now
-        while self._let_in and self._let_in[0] < now - HANDSHAKE_S:
-            self._let_in.popleft()
-        while self._questions.poll(0):
+        while self._accepted and self._accepted[0] < now - HANDSHAKE_S:
+            self._accepted.popleft()
+        while self._requests.poll(0):
             version, request, domain, _, _, mechanism, *credentials = (
-                self._questions.recv_multipart()
+                self._requests.recv_multipart()
             )
-            why_not = self._why_not(domain, mechanism, credentials, now)
-            self.turned_away[why_not] += bool(why_not)
-            verdict = (b"400", why_not.encode()) if why_not else (b"200", b"OK")
-            self._questions.send_multipart([version, request, *verdict, b"", b""])
+            cause = self._refusal(domain, mechanism, credentials, now)
+            self.refused[cause] += bool(cause)
+            verdict = (b"400", cause.encode()) if cause else (b"200", b"OK")
+            self._requests.send_multipart([version, request, *verdict, b"", b""])
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         self._router.disable_monitor()
         self._events.close(linger=0)
-        self._questions.close(linger=0)
+        self._requests.close(linger=0)
 
-    def _why_not(
+    def _refusal(
         self, domain: bytes, mechanism: bytes, credentials: list[bytes], now: float
     ) -> str:
         if self._allowed is not None:
             known = mechanism == b"CURVE" and credentials and credentials[0] in self._allowed
             if domain != ZAP_DOMAIN or not known:
                 return "unknown_key"
-        full = len(self._open) > self._limit and self._at_most(now) >= self._limit
+        full = len(self._open) > self._limit and self._upper_bound(now) >= self._limit
         return "too_many_connections" if full else ""
 
-    def _at_most(self, now: float) -> int:
-        """Connections that were let in and are open, at most: those that outlived the time for
-        saying who they are, and all let in since."""
+    def _upper_bound(self, now: float) -> int:
+        """At most so many accepted connections are open: those older than a handshake may take,
+        and all accepted since."""
         since = now - HANDSHAKE_S
-        outlived = itertools.takewhile(lambda opened: opened < since, self._open.values())
-        return sum(1 for _ in outlived) + len(self._let_in)
+        older = itertools.takewhile(lambda opened: opened < since, self._open.values())
+        return sum(1 for _ in older) + len(self._accepted)
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Make a socket ask the gate about every connection, and encrypt where there are keys."""
+    """Make a socket ask about every connection, and encrypt if there are keys."""
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-    router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it a missing gate would let everybody in
+    router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if nobody answers
     if keys is not None:
         router.set(zmq.CURVE_SERVER, 1)
         router.set(zmq.CURVE_SECRETKEY, keys.secret.encode())

@@ -1,4 +1,4 @@
-"""Records and messages as ZeroMQ frames."""
+"""Messages over ZeroMQ sockets, frame by frame."""
 
 from __future__ import annotations
 
@@ -7,55 +7,12 @@ from typing import Any
 
 import zmq
 
-from r3l.errors import RecordError
-
 LARGE = 16 << 10  # bytes from which a frame is not copied on its way in or out
-
+Frame = bytes | memoryview
 
 # Plain numbers, because calculating with pyzmq's flags takes as long as sending a frame.
 _NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
-
-
 _READABLE = int(zmq.POLLIN)
-
-
-FRAME_BYTES = 4 << 20  # bytes of records in one frame, unless one alone is larger
-
-
-Encoded = bytes | memoryview  # a record
-
-
-Frame = bytes | memoryview  # of a message
-
-
-def join_records(records: Sequence[Encoded]) -> list[bytes]:
-    """Records back to back, in frames of about FRAME_BYTES."""
-    frames: list[bytes] = []
-    waiting: list[Encoded] = []
-    size = 0
-    for record in records:
-        if waiting and size + len(record) > FRAME_BYTES:
-            frames.append(b"".join(waiting))
-            waiting, size = [], 0
-        waiting.append(record)
-        size += len(record)
-    return [*frames, b"".join(waiting)] if waiting else frames
-
-
-def split_records(frames: Sequence[Frame], sizes: Sequence[int]) -> list[memoryview]:
-    """The records in frames, given the size of each; raises RecordError if they do not fit."""
-    records: list[memoryview] = []
-    rest, left = memoryview(b""), iter(frames)
-    for size in sizes:
-        if not len(rest):
-            rest = memoryview(next(left, b""))
-        if not 0 < size <= len(rest):
-            raise RecordError(f"a record of {size} bytes where {len(rest)} are left")
-        records.append(rest[:size])
-        rest = rest[size:]
-    if len(rest) or next(left, None) is not None:
-        raise RecordError(f"more bytes than the {len(sizes)} records announced")
-    return records
 
 
 def receive_message(socket: Any) -> list[Frame]:

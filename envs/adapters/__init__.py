@@ -1,1 +1,0 @@
-"""Adapters of other projects' environments; each library is imported when it is used."""

@@ -1,1 +1,0 @@
-"""Environments in worker processes, so that one that crashes or hangs costs only its attempts."""

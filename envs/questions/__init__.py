@@ -1,1 +1,0 @@
-"""Questions with one answer: mathematics, Countdown, arithmetic, reasoning-gym."""

@@ -1,1 +1,0 @@
-"""One optimizer step: batches, the model, the DeepSpeed engine."""

@@ -1,1 +1,0 @@
-"""Supervised warm start: teach a policy an environment's language from demonstrations."""

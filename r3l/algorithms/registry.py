@@ -23,7 +23,7 @@ from r3l.section import in_full
 
 
 def _named(value: Any) -> Any:
-    """The settings with a name: r3l's if none is given."""
+    """R³L where no name is given."""
     value = in_full(value)
     return {"name": "r3l", **value} if isinstance(value, dict) else value
 

@@ -1,1 +1,0 @@
-"""Weight sets as chunks, and lossless patches between versions of them."""

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from buffer.groups import draws, incoming, learner_version, leases, results, retention
+from buffer.groups import draws, learner_version, leases, results, retention
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.store import Store
-from buffer.wire import messages
+from buffer.wire import operations
 from r3l import codec
 from r3l.config import RunConfig
 from r3l.records import GroupPlan, SlotResult, Task, Trajectory
@@ -90,56 +91,58 @@ class Desk:
         return result
 
     def add(self, tasks, purpose="train", tag="", min_version=0):
-        return self.do(add_tasks, messages.AddTasks(tuple(tasks), purpose, tag, min_version)).count
+        return self.do(
+            add_tasks, operations.AddTasks(tuple(tasks), purpose, tag, min_version)
+        ).count
 
     def lease(self, actor="a", version=0, plan=None, rid=None):
         self.rids += 1
-        args = messages.AskLease(actor, version, plan or GroupPlan(1), {})
+        args = operations.AcquireLease(actor, version, plan or GroupPlan(1), {})
         return self.do(leases.lease, args, rid or f"r{self.rids}")
 
     def put(self, group_id, given, actor="a", fingerprint=None, **more):
         several = [given] if isinstance(given, SlotResult) else given
-        args = messages.Put(group_id, actor, fingerprint)
-        data = [codec.encode(result) for result in several]
-        return self.do(results.put, args, [incoming.check(one) for one in data], data, **more)
+        encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
+        args = operations.Put(group_id, actor, fingerprint, encoded)
+        return self.do(results.put, args, **more)
 
     def resolve(self, group_id, role, slot, cause="", actor="a"):
-        return self.do(results.resolve, messages.Resolve(group_id, actor, role, slot, cause))
+        return self.do(results.resolve, operations.Resolve(group_id, actor, role, slot, cause))
 
     def renew(self, group_ids, actor="a"):
-        return self.do(leases.renew, messages.Renew(tuple(group_ids), actor, {})).group_ids
+        return self.do(leases.renew, operations.Renew(tuple(group_ids), actor, {})).group_ids
 
     def release(self, group_ids, actor="a"):
-        return self.do(leases.release, messages.Release(tuple(group_ids), actor)).group_ids
+        return self.do(leases.release, operations.Release(tuple(group_ids), actor)).group_ids
 
     def draw(self, count=2, version=0, consumer="learner", rid=None):
         self.rids += 1
-        args = messages.AskDraw(count, version, consumer)
+        args = operations.DrawGroups(count, version, consumer)
         return self.do(draws.draw, args, rid or f"r{self.rids}")
 
     def shortage(self, count=2, version=0, consumer="learner"):
-        args = messages.AskDraw(count, version, consumer)
+        args = operations.DrawGroups(count, version, consumer)
         assert self.do(draws.draw, args, "never answered") is None
         return self.do(draws.shortage, args)
 
     def commit(self, draw_id, step, version=None):
-        args = messages.Commit(draw_id, step, step if version is None else version)
+        args = operations.Commit(draw_id, step, step if version is None else version)
         return self.do(draws.commit, args).count
 
     def release_draws(self, consumer="learner"):
-        return self.do(draws.release_draws, messages.ReleaseDraws(consumer)).count
+        return self.do(draws.release_draws, operations.ReleaseDraws(consumer)).count
 
     def set_version(self, version):
-        return self.do(learner_version.set_version, messages.SetVersion(version)).count
+        return self.do(learner_version.set_version, operations.SetVersion(version)).count
 
     def discard(self, draw_id, cause):
-        return self.do(draws.discard, messages.Discard(draw_id, cause)).count
+        return self.do(draws.discard, operations.Discard(draw_id, cause)).count
 
     def evict(self, limits):
         return self.do(lambda work: retention.evict(work, limits))
 
     def limit_staleness(self, limit):
-        return self.do(learner_version.limit_staleness, messages.LimitStaleness(limit)).count
+        return self.do(learner_version.limit_staleness, operations.LimitStaleness(limit)).count
 
     def row(self, group_id):
         with self.store.read() as txn:

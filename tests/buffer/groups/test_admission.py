@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buffer.groups.admission import admits, ahead_of_takeover
-from buffer.wire.messages import Lease
+from buffer.wire.operations import Lease
 from r3l.errors import LeaseLost
 from r3l.records import GroupPlan, SlotResult
 

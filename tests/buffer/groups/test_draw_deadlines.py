@@ -7,7 +7,7 @@ import pytest
 from buffer import BufferClient
 from buffer.groups import leases
 from buffer.tools.verify import verify
-from buffer.wire.messages import Wait
+from buffer.wire.operations import Wait
 from r3l.config import RetentionConfig
 from r3l.errors import Conflict, DrawExpired
 from r3l.records import GroupPlan

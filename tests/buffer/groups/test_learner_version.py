@@ -4,7 +4,7 @@ import pytest
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import group_drops
-from buffer.wire import messages
+from buffer.wire import operations
 from r3l.errors import Conflict
 
 
@@ -71,6 +71,6 @@ def test_a_lowered_staleness_limit_holds_for_leases_and_draws_and_survives_a_res
     desk.limit_staleness(1)
     desk.reopen()
     desk.set_version(3)
-    assert isinstance(desk.lease(version=1), messages.Wait)
+    assert isinstance(desk.lease(version=1), operations.Wait)
     assert desk.draw(2, version=3) is None
     assert group_drops(desk.index.drops) == {"stale": 2}

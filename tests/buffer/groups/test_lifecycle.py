@@ -7,7 +7,7 @@ import pytest
 from buffer.groups import leases as acting
 from buffer.storage import counts
 from buffer.storage.transaction import read_group
-from buffer.wire.messages import Lease, Wait
+from buffer.wire.operations import Lease, Wait
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, NotFound, RecordError, StoreError
 from r3l.records import GroupPlan, SlotResult, Task
 

@@ -13,7 +13,7 @@ from buffer.groups import leases
 from buffer.groups.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
-from buffer.wire.messages import Lease
+from buffer.wire.operations import Lease
 from r3l import codec
 from r3l.config import RetentionConfig
 from r3l.errors import Conflict, DrawExpired, LeaseLost

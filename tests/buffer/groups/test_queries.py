@@ -7,7 +7,7 @@ import pytest
 from buffer.groups import queries
 from buffer.server import stats
 from buffer.storage import counts
-from buffer.wire.messages import AskHistory, AskQuery, Wait
+from buffer.wire.operations import GetHistory, QueryGroups, Wait
 from r3l.errors import LimitExceeded
 from r3l.records import SlotResult, Task
 
@@ -52,22 +52,22 @@ def _numbers(desk, query, *asked):
 def test_a_query_gives_the_newest_groups_of_a_purpose_tag_and_state(
     filled, purpose, tag, state, limit, wanted
 ):
-    assert _numbers(filled, queries.query, AskQuery(purpose, tag, state, limit)) == wanted
+    assert _numbers(filled, queries.query, QueryGroups(purpose, tag, state, limit)) == wanted
 
 
 def test_the_history_of_a_task_has_what_was_attempted_and_finished(filled):
-    assert _numbers(filled, queries.history, AskHistory("t0", 9, True)) == [5, 4]
-    assert _numbers(filled, queries.history, AskHistory("t0", 1, True)) == [5]
-    assert _numbers(filled, queries.history, AskHistory("t0", 9, False)) == [4, 5]
-    assert _numbers(filled, queries.history, AskHistory("t", 9, True)) == []
+    assert _numbers(filled, queries.history, GetHistory("t0", 9, True)) == [5, 4]
+    assert _numbers(filled, queries.history, GetHistory("t0", 1, True)) == [5]
+    assert _numbers(filled, queries.history, GetHistory("t0", 9, False)) == [4, 5]
+    assert _numbers(filled, queries.history, GetHistory("t", 9, True)) == []
     assert (
-        _numbers(filled, queries.history, AskHistory("x0", 9, True)) == []
+        _numbers(filled, queries.history, GetHistory("x0", 9, True)) == []
     )  # evaluated, not trained
 
 
 def test_more_than_an_answer_can_hold_is_refused_with_the_limit(filled, monkeypatch):
     with filled.store.read() as txn:
-        rows = queries.query(txn, AskQuery("train", None, "trained", 2))
+        rows = queries.query(txn, QueryGroups("train", None, "trained", 2))
         size = sum(map(len, queries.records(txn, rows)))
         monkeypatch.setattr(queries, "REPLY_LIMIT", size)
         assert len(queries.records(txn, rows)) == 2
@@ -85,12 +85,12 @@ def test_losses_by_task_name_the_tasks_that_lost_most():
 
 
 def test_figures_of_actors_are_kept_for_so_many_of_each_and_the_longest_unheard_go_first():
-    seen = stats.Sightings()
+    metrics = stats.ActorMetrics()
     for number in range(stats.ACTORS_LIMIT):
-        seen.saw(f"a{number}", {})
-    seen.saw("a0", {f"figure{n}": float(n) for n in range(stats.METRICS_LIMIT + 9)})
-    seen.saw("new", {})
-    report = seen.report()
+        metrics.update(f"a{number}", {})
+    metrics.update("a0", {f"figure{n}": float(n) for n in range(stats.METRICS_LIMIT + 9)})
+    metrics.update("new", {})
+    report = metrics.report()
     assert len(report) == stats.ACTORS_LIMIT and "a1" not in report
     assert len(report["a0"]) == stats.METRICS_LIMIT + 1 and "figure8" not in report["a0"]
 

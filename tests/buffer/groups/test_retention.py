@@ -4,18 +4,19 @@ import asyncio
 import json
 import random
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from buffer import AsyncBufferClient, BufferClient, cli
-from buffer.groups import draws, incoming, leases, queries, results, retention
+from buffer.groups import draws, leases, queries, results, retention
 from buffer.groups.retention import GIB, HOUR_S
 from buffer.storage import rows
 from buffer.storage.counts import group_drops, slot_drops
 from buffer.tools import offline
 from buffer.tools.verify import verify
-from buffer.wire import messages
-from buffer.wire.messages import AskHistory
+from buffer.wire import operations
+from buffer.wire.operations import GetHistory
 from r3l import codec
 from r3l.config import RetentionConfig
 from r3l.errors import LeaseLost, NotFound, UserError
@@ -116,7 +117,7 @@ def test_task_history_and_tags_forget_what_is_gone(roomy, tasks, done):
     task = roomy.row(groups[-1]).task_id
     _evict(roomy, groups=1)
     with roomy.store.read() as txn:
-        found = queries.history(txn, AskHistory(task, 9, True))
+        found = queries.history(txn, GetHistory(task, 9, True))
         assert [row.group_id for row in found] == [groups[-1]]
         assert txn.size("history") == txn.size("tag") == txn.size("group") == 1
     assert roomy.index.eval_done == {"x": 1}
@@ -183,11 +184,11 @@ def test_ten_times_its_size_later_the_file_is_hardly_larger_than_the_limit(make_
 
     def turn(work, step):
         for number in range(8):
-            ask = messages.AskLease("a", 0, GroupPlan(1), {})
+            ask = operations.AcquireLease("a", 0, GroupPlan(1), {})
             group = leases.lease(work, ask, f"{step}-{number}").group_id
-            results.put(work, messages.Put(group, "a", None), [incoming.check(data)], [data])
-        drawn = draws.draw(work, messages.AskDraw(8, 0, "learner"), f"{step}")
-        draws.commit(work, messages.Commit(drawn.draw_id, step, 0))
+            results.put(work, operations.Put(group, "a", None, (msgspec.Raw(data),)))
+        drawn = draws.draw(work, operations.DrawGroups(8, 0, "learner"), f"{step}")
+        draws.commit(work, operations.Commit(drawn.draw_id, step, 0))
         retention.evict(work, limits)
 
     for step in range(1, 10 * (8 << 20) // (8 * len(data)) + 2):

@@ -6,7 +6,7 @@ import pytest
 
 from buffer import BufferClient, Wait
 from buffer.groups.index import Index
-from buffer.server.capacity import Room
+from buffer.server.capacity import Capacity
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from r3l.config import RetentionConfig
@@ -139,10 +139,10 @@ def test_with_a_full_map_only_results_are_refused_until_groups_are_evicted(serve
 
 def test_a_map_that_is_nearly_used_up_has_room_for_what_was_evicted(tmp_path):
     store = Store(tmp_path, map_gib=1 / 1024)
-    room = Room(store, floor=0)
-    assert room.refuses(held=0) == ""
+    capacity = Capacity(store, floor=0)
+    assert capacity.refusal(held=0) == ""
     with store.write() as txn:
         txn.put("group", b"g", bytes(1_000_000))
-    assert "map" in room.refuses(held=500)
-    assert room.refuses(held=400) == "" and "map" in room.refuses(held=500)
+    assert "map" in capacity.refusal(held=500)
+    assert capacity.refusal(held=400) == "" and "map" in capacity.refusal(held=500)
     store.close()

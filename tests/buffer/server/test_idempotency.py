@@ -1,4 +1,4 @@
-"""What is asked again after a lost answer is answered as the first time, and done once."""
+"""A request sent again after a lost reply is replied to as the first time, and carried out once."""
 
 import threading
 
@@ -10,7 +10,7 @@ from buffer.client import calls
 from buffer.server import idempotency
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
-from buffer.wire.messages import Amount
+from buffer.wire.operations import Amount
 from r3l import codec
 from r3l.config import RetentionConfig
 from r3l.records import GroupPlan
@@ -20,28 +20,28 @@ pytestmark = pytest.mark.system
 OPTIONS = ("learner.groups_per_step=2", "buffer.retention.grace_s=0")
 LOSES = """
 import os
-from buffer.server.replies import Outbox
-put = Outbox.put
-def lose(self, *answer):
+from buffer.server.replies import Replies
+put = Replies.put
+def lose(self, *reply):
     try:
         os.remove({mark!r})
     except FileNotFoundError:
-        put(self, *answer)
+        put(self, *reply)
     else:
         {loss}
-Outbox.put = lose
+Replies.put = lose
 """
 
 
 @pytest.fixture
 def mark(tmp_path, monkeypatch):
-    """A file; while it is there, the service that is started with LOSES loses its next answer."""
+    """A file; while it is there, the service that is started with LOSES loses its next reply."""
     monkeypatch.setattr("buffer.client.clients.FIRST_TRY_S", 0.3)
     return tmp_path / "lose"
 
 
 def _lives(client, tasks, done, call):
-    """Every verb whose answer counts what it did; `call` asks in the presence of a loss."""
+    """Every operation whose reply counts what it did; `call` asks in the presence of a loss."""
     assert call(lambda: client.add_tasks(tasks(5))) == 5
     assert call(lambda: client.add_tasks(tasks(7))) == 2
     for step in range(1, 4):
@@ -67,34 +67,34 @@ def _ends_well(served):
     store.close()
 
 
-def test_an_answer_that_is_lost_on_its_way_comes_again(serve, tasks, done, mark):
+def test_a_reply_that_is_lost_on_its_way_comes_again(serve, tasks, done, mark):
     served = serve("tcp://127.0.0.1:0", *OPTIONS, change=LOSES.format(mark=str(mark), loss="pass"))
 
     def call(ask):
         mark.touch()
-        answer = ask()
+        reply = ask()
         assert not mark.exists()
-        return answer
+        return reply
 
     with BufferClient(served.endpoint, timeout_s=30) as client:
         _lives(client, tasks, done, call)
     _ends_well(served)
 
 
-def test_an_answer_that_died_with_the_service_comes_from_the_next_one(serve, tasks, done, mark):
-    """The service ends between its commit and its answer, every time."""
+def test_a_reply_that_died_with_the_service_comes_from_the_next_one(serve, tasks, done, mark):
+    """The service ends between its commit and its reply, every time."""
     change = LOSES.format(mark=str(mark), loss="os._exit(9)")
     served = [serve("tcp://127.0.0.1:0", *OPTIONS, change=change)]
 
     def call(ask):
-        answers = []
+        replies = []
         mark.touch()
-        thread = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
+        thread = threading.Thread(target=lambda: replies.append(ask()), daemon=True)
         thread.start()
         assert served[-1].process.wait(timeout=30) == 9
         served.append(serve(served[-1].endpoint, *OPTIONS, change=change))
         thread.join(timeout=60)
-        return answers[0]
+        return replies[0]
 
     with BufferClient(served[0].endpoint, timeout_s=60) as client:
         _lives(client, tasks, done, call)
@@ -102,7 +102,7 @@ def test_an_answer_that_died_with_the_service_comes_from_the_next_one(serve, tas
 
 
 def test_a_request_that_arrives_late_for_a_second_time_changes_nothing(serve, tasks, done):
-    """What lay in the network while its sender asked anew, and went on."""
+    """What lay in the network while its sender asked again, and went on."""
     served = serve("tcp://127.0.0.1:0", *OPTIONS)
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from buffer import AsyncBufferClient, BufferClient
 from buffer.client import calls
 from buffer.groups import results
-from buffer.server.replies import OWED_LIMIT
+from buffer.server.replies import UNSENT_LIMIT
 from buffer.wire.access import ZAP_DOMAIN, _protect
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load, present
 from buffer.wire.messages import CREDIT
@@ -56,7 +57,7 @@ def test_a_client_that_takes_what_it_asks_for_is_given_as_much_as_it_asks_for(se
         group = client.lease("a", 0, GroupPlan(1)).group_id
         client.put(group, "a", done(length=600_000))
         taken = 0
-        while taken < 1.5 * OWED_LIMIT:
+        while taken < 1.5 * UNSENT_LIMIT:
             (got,) = client.get([group])
             taken += 9 * len(got.trajectories[0].token_ids)
         assert client.stats().refused == {}
@@ -141,7 +142,7 @@ def test_a_client_that_asks_and_never_takes_is_given_no_more_than_its_share(serv
             stuck.send_multipart(calls.get(groups).frames(f"r{number}", 0.0))
         _until(lambda: client.stats().refused.get("LimitExceeded", 0) > 20)
         assert len(client.get(groups[:1])) == 1
-        assert process.memory_info().rss - before < 3 * OWED_LIMIT + (64 << 20)
+        assert process.memory_info().rss - before < 3 * UNSENT_LIMIT + (64 << 20)
         context.destroy(linger=0)
 
 
@@ -168,11 +169,12 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_both_figures(se
         group = client.lease("a", 0, GroupPlan(1)).group_id
         call = calls.put(group, "a", done())
         good = np.arange(8, dtype="<i4").tobytes()
-        bad = call.records.replace(b"\xc4\x58" + good, b"\xc4\x54" + good[:28])
-        assert bad != call.records
-        arguments = replace(call.arguments, sizes=(len(bad),))
-        with pytest.raises(RecordError, match=r"arrays has 84 bytes for shapes \[\[8\], "):
-            client._ask(calls.Call("put", arguments, call.parse, bad))
+        whole = bytes(call.arguments.results[0])
+        bad = whole.replace(b"\xc4\x20" + good, b"\xc4\x1c" + good[:28])
+        assert len(bad) == len(whole) - 4
+        arguments = replace(call.arguments, results=(msgspec.Raw(bad),))
+        with pytest.raises(RecordError, match=r"trajectory\.token_ids"):
+            client._ask(calls.Call("put", arguments))
         assert set(client.stats().refused) == {"RecordError"}
 
 

@@ -1,7 +1,6 @@
 """The service as a process: what it promises when it, its clients or its messages go wrong."""
 
 import asyncio
-import inspect
 import os
 import socket
 import subprocess
@@ -11,6 +10,7 @@ import time
 from collections import Counter
 
 import msgpack
+import msgspec
 import numpy as np
 import pytest
 import zmq
@@ -20,7 +20,7 @@ from buffer.client import calls
 from buffer.groups.samplers import FLOOR
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
-from buffer.wire import messages
+from buffer.wire import messages, operations
 from r3l import codec
 from r3l.errors import BufferUnavailable, LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import GroupPlan, SlotResult
@@ -47,7 +47,7 @@ def raw(served):
 
     def ask(*frames):
         dealer.send_multipart(list(frames))
-        assert dealer.poll(10_000), "no answer"
+        assert dealer.poll(10_000), "no reply"
         return codec.unpack(dealer.recv_multipart()[0])
 
     yield ask
@@ -76,15 +76,6 @@ def test_a_run_of_two_steps_from_tasks_to_ledger(client, tasks, done):
     assert len(client.query(purpose="train", state="trained", limit=3)) == 3
     newest = client.history("t0", 5)
     assert newest == [] or newest[0].task.task_id == "t0"
-
-
-VERBS = "add_tasks lease put resolve renew release draw commit history query stats".split()
-
-
-@pytest.mark.parametrize("kind", [BufferClient, AsyncBufferClient])
-def test_both_clients_have_the_verbs_of_a_groups_life_in_its_order(kind):
-    assert [name for name in vars(kind) if name in VERBS] == VERBS
-    assert all(inspect.signature(getattr(kind, verb)).return_annotation for verb in VERBS)
 
 
 def test_a_prioritised_batch_comes_with_probabilities_and_weights_that_the_store_keeps(
@@ -183,6 +174,13 @@ def test_errors_keep_their_type_across_the_wire(client, tasks, done):
     assert client.stats().refused == {"LeaseLost": 1, "LimitExceeded": 1}
 
 
+RESULT = codec.encode(SlotResult("base", 0, "not_triggered"))
+
+
+def _put(*results):
+    return codec.encode(operations.Put("g", "a", None, tuple(map(msgspec.Raw, results))))
+
+
 HOSTILE = [
     ([b""], "RecordError"),
     ([b"\xc1\xc1"], "RecordError"),
@@ -191,20 +189,20 @@ HOSTILE = [
     ([_header(v=messages.PROTOCOL - 1)], "SchemaVersionError"),
     ([_header(rid="")], "RecordError"),
     ([_header(rid=5)], "RecordError"),
-    ([_header("drop_everything"), b""], "UnknownVerb"),
-    ([_header(["stats"]), b""], "UnknownVerb"),
+    ([_header("drop_everything"), b""], "UnknownOperation"),
+    ([_header(["stats"]), b""], "UnknownOperation"),
     ([_header(hold_s=-1.0), b""], "RecordError"),
     ([_header(hold_s=float("nan")), b""], "RecordError"),
     ([_header()], "RecordError"),
     ([_header(), b"junk"], "RecordError"),
-    ([_header(), msgpack.packb([codec.SCHEMA + 1, "AskStats", {}])], "SchemaVersionError"),
-    ([_header("put"), codec.encode(messages.Put("g", "a", None)), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(messages.Put("g", "a", None))], "RecordError"),
-    ([_header("put"), codec.encode(messages.Put("g", "a", None, (4,))), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(messages.Put("g", "a", None, (9,))), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(messages.Put("g", "a", None, (3,))), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(messages.Put("g", "a", None, (4, -1))), b"junk"], "RecordError"),
-    ([_header("put"), codec.encode(messages.Put("g", "a", None, (4, 0))), b"junk"], "RecordError"),
+    ([_header(), msgpack.packb([codec.SCHEMA + 1, "GetStats", {}])], "SchemaVersionError"),
+    ([_header("put"), _put()], "RecordError"),
+    ([_header("put"), _put(RESULT), b"junk"], "RecordError"),
+    ([_header("put"), _put(*[RESULT] * 1025)], "RecordError"),
+    ([_header("put"), _put(RESULT)[:-1]], "RecordError"),
+    ([_header("put"), _put(b"junk")], "RecordError"),
+    ([_header("put"), _put(b"\xc0")], "NotFound"),  # the group is looked up first
+    ([_header("put"), codec.encode(operations.Renew((), "a", {}))], "RecordError"),
     ([b"\x81\xa1v" + b"\x00" * (80 << 10)], "RecordError"),
     ([_header("put"), b"x" * (17 << 20), b""], "RecordError"),
     ([b"cposix\nsystem\np0\n(S'true'\ntR."], "RecordError"),
@@ -253,7 +251,7 @@ def test_a_client_refuses_to_send_what_would_never_be_accepted(client, done):
         client.put("g", "a", done(length=3 << 20))
 
 
-def test_no_answer_within_the_deadline_names_the_endpoint_and_the_wait():
+def test_no_reply_within_the_deadline_names_the_endpoint_and_the_wait():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
@@ -267,7 +265,7 @@ def test_no_answer_within_the_deadline_names_the_endpoint_and_the_wait():
         async with AsyncBufferClient(endpoint, name="a notebook", timeout_s=0.3) as client:
             await client.stats()
 
-    with pytest.raises(BufferUnavailable, match="no answer to stats from a notebook in"):
+    with pytest.raises(BufferUnavailable, match="no reply to stats from a notebook in"):
         asyncio.run(ask())
 
 

@@ -19,6 +19,7 @@ from buffer.client import calls
 from buffer.storage.layout import TABLES
 from buffer.storage.store import Store
 from buffer.wire import messages as protocol
+from buffer.wire.operations import OPERATIONS
 from r3l import codec
 from r3l.config import RetentionConfig
 from r3l.errors import RecordError
@@ -47,13 +48,13 @@ def service(tmp_path_factory):
 
 
 def _digest(served):
-    """Of everything but the answers kept for who asks again: some requests are well-formed."""
+    """Of everything but the replies kept for whoever asks again: some requests are well-formed."""
     store = Store(served.folder, read_only=True)
     digest = hashlib.sha256()
     with store.read() as txn:
         for table in TABLES:
             for key, value in txn.scan(table):
-                if (table, key) != ("sys", b"answers"):
+                if (table, key) != ("sys", b"replies"):
                     digest.update(b"%d %d " % (len(key), len(value)) + key + value)
     store.close()
     return digest.hexdigest()
@@ -94,14 +95,15 @@ def _is_held(frames):
     """A draw that may rightly wait for groups that never come."""
     try:
         header = codec.unpack(frames[0])
-        return protocol.parse_request(header, frames[1:]).hold_s > 0 and header["op"] == "draw"
+        request = protocol.read_request(b"", header, frames[1:])
+        return request.hold_s > 0 and header["op"] == "draw"
     except Exception:  # anything may be wrong with it, which is the point
         return False
 
 
 def _requests():
     group, result = "g0000000003", _done()
-    built = [
+    requests = [
         calls.put(group, "thief", result),
         calls.put("g0000000001", "thief", [result, _done("base", 1)], (0, "hash")),
         calls.resolve(group, "thief", "base", 1, cause="env"),
@@ -119,10 +121,10 @@ def _requests():
         calls.query("train", "", "trained", 3),
         calls.ledger(1),
         calls.get([group]),
-        calls.evict(RetentionConfig(groups=1), dry_run=True),
+        calls.would_evict(RetentionConfig(groups=1)),
         calls.stats(),
     ]
-    return [call.frames("r" * 8, 0.0) for call in built]
+    return [call.frames("r" * 8, 0.0) for call in requests]
 
 
 def _value(chance, depth=0):
@@ -145,8 +147,8 @@ def _hostile(chance, requests):
         place = chance.randrange(len(frames))
         frames[place] = bytearray(msgpack.packb(_value(chance)))
         if place == 1 and chance.random() < 0.7:
-            name = chance.choice(list(protocol.ARGUMENTS.values())).__name__
-            frames[1] = bytearray(msgpack.packb([1, name, _value(chance)]))
+            name = chance.choice(list(OPERATIONS.values())).request.__name__
+            frames[1] = bytearray(msgpack.packb([codec.SCHEMA, name, _value(chance)]))
         return frames
     for _ in range(chance.randint(1, 4)):
         frame = chance.choice(frames)
@@ -185,7 +187,7 @@ def test_every_hostile_message_is_answered_and_neither_service_nor_store_changes
     )
 
 
-names = st.sampled_from([*protocol.ARGUMENTS, "", "no such operation"])
+names = st.sampled_from([*OPERATIONS, "", "no such operation"])
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -200,8 +202,8 @@ bodies = st.one_of(
     st.binary(max_size=100),
     plain.map(msgpack.packb),
     st.tuples(
-        st.integers(1, codec.SCHEMA),
-        st.sampled_from([kind.__name__ for kind in protocol.ARGUMENTS.values()]),
+        st.integers(codec.SCHEMA - 1, codec.SCHEMA),
+        st.sampled_from([operation.request.__name__ for operation in OPERATIONS.values()]),
         plain,
     ).map(msgpack.packb),
 )

@@ -44,7 +44,7 @@ def test_keys_are_readable_by_their_owner_alone_and_never_overwritten(tmp_path):
 
 def test_a_file_that_holds_other_keys_is_refused(tmp_path):
     service, client = generate(tmp_path)
-    with pytest.raises(UserError, match="no ClientKeys"):
+    with pytest.raises(UserError, match="not a ClientKeys file"):
         load(ClientKeys, service)
     with pytest.raises(UserError, match="no ServiceKeys"):
         load(ServiceKeys, client)

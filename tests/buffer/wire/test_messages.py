@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from buffer.client import calls
 from buffer.groups import incoming
 from buffer.storage.rows import DrawRow, GroupRow, Status
-from buffer.wire import messages
-from buffer.wire.frames import join_records, split_records
+from buffer.wire.operations import DrawHead
 from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import (
@@ -168,25 +167,15 @@ def test_fields_with_a_default_may_be_missing_and_a_reward_may_be_integral():
     assert incoming.check(_changed(reward=2)).reward == 2.0
 
 
-@given(st.lists(st.binary(min_size=1, max_size=40), max_size=30), st.integers(1, 100))
-def test_records_in_frames_come_apart_as_they_were(records, frame_bytes):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("buffer.wire.frames.FRAME_BYTES", frame_bytes)
-        joined, sizes = join_records(records), [len(record) for record in records]
-    assert all(len(frame) <= max(frame_bytes, *sizes) for frame in joined)
-    assert split_records(joined, sizes) == records
-    for wrong in ([*sizes, 1], sizes[:-1], [size + 1 for size in sizes], [0, *sizes]):
-        if wrong != sizes:
-            with pytest.raises(RecordError):
-                split_records(joined, wrong)
-
-
 def test_drawn_groups_are_decoded_when_looked_at_and_a_damaged_one_is_named_then():
     group = RECORDS[2]
     good, now = codec.encode(group), Status("drawn", "", {"leased": 1.0})
     records = [good, good[:-1] + b"\xc1", good]
-    head = messages.DrawHead(1, 0, now=(now,) * 3, sizes=tuple(map(len, records)))
-    drawn = calls._draw(head, join_records(records))
+    read = calls.draw(3, 0).parse
+    drawn = read(DrawHead(1, 0, now=(now,) * 3), records)
+    assert drawn.records == records
+    with pytest.raises(RecordError, match="2 groups in a reply that announces 3"):
+        read(DrawHead(1, 0, now=(now,) * 3), records[:2])
     assert len(drawn.groups) == 3 and drawn.groups[0].state == "drawn"
     assert drawn.groups[0] is drawn.groups[0] and drawn.groups[-1].task == group.task
     assert [g.group_id for g in drawn.groups[::2]] == ["g1", "g1"]

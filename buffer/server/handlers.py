@@ -1,0 +1,207 @@
+"""What the service does for each operation of buffer.wire.operations: one handler for each.
+
+Handlers of the writer change the store through a unit of work: they check everything, then change.
+Handlers of the reader read one moment of the store. Either refuses by raising an R3LError.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from buffer.groups import draws, learner_version, leases, queries, results, retention, tasks
+from buffer.groups.unit_of_work import UnitOfWork
+from buffer.server import idempotency, stats
+from buffer.server.reader_watch import ReaderWatch
+from buffer.storage.rows import Evicted, GroupRow, Status
+from buffer.storage.store import Store
+from buffer.storage.transaction import Txn
+from buffer.wire.messages import Request
+from buffer.wire.operations import (
+    Amount,
+    BufferStats,
+    DrawHead,
+    Evict,
+    Groups,
+    Ids,
+    Lease,
+    ReleaseDraws,
+    Wait,
+)
+from r3l.errors import IllegalMove, R3LError
+from r3l.records import Record
+
+Read = Callable[[Txn], tuple[Record, list[bytes]]]  # makes a reply and the groups behind it
+Result = Record | R3LError | Read  # a Read is for the reader, after the commit
+
+
+@dataclass
+class Held:
+    """A request that waits for its result `until` a second of the steady clock."""
+
+    request: Request
+    until: float
+    cancelled: bool = False
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """There is no result yet; `reply` makes the one to send when the request's `hold_s` ends."""
+
+    reply: Callable[[], Record]
+
+
+CANCELLED = DrawHead(reason="its consumer released its draws")
+WriteHandler = Callable[[UnitOfWork, Request], Record | Read | NotYet]
+
+
+class WriteHandlers:
+    """Handlers of the writer, and what they remember that is not in the store."""
+
+    def __init__(self, store: Store, refused: Counter[str]) -> None:
+        self.reader_watch = ReaderWatch(store)
+        self._store, self._refused = store, refused
+        self._actors = stats.ActorMetrics()
+        self._started = time.monotonic()
+        self._held: dict[str, Held] = {}  # by request id
+        self.table: dict[str, WriteHandler] = {
+            "add_tasks": _plain(tasks.add_tasks),
+            "lease": self._lease,
+            "put": _plain(results.put),
+            "resolve": _plain(results.resolve),
+            "renew": self._renew,
+            "release": _plain(leases.release),
+            "draw": _draw,
+            "release_draws": _plain(self._release_draws),
+            "commit": _plain(draws.commit),
+            "discard": _plain(draws.discard),
+            "limit_staleness": _plain(learner_version.limit_staleness),
+            "set_version": _plain(learner_version.set_version),
+            "evict": _plain(_evict),
+            "stats": self._stats,
+        }
+
+    def handle(self, work: UnitOfWork, request: Request) -> Result | None:
+        """The result of a request; None if it is held because there is none yet."""
+        result = self._try(work, request)
+        if not isinstance(result, NotYet):
+            return result
+        if request.hold_s <= 0:
+            return result.reply()
+        self._held[request.rid] = Held(request, time.monotonic() + request.hold_s)
+        return None
+
+    def handle_held(self, work: UnitOfWork, *, last: bool) -> list[tuple[Request, Result]]:
+        """Results of held requests; `last`: of all of them, since the service stops."""
+        found: list[tuple[Request, Result]] = []
+        for rid, held in list(self._held.items()):
+            result = CANCELLED if held.cancelled else self._try(work, held.request)
+            if isinstance(result, NotYet):
+                if not last and time.monotonic() < held.until:
+                    continue
+                result = result.reply()
+            del self._held[rid]
+            found.append((held.request, result))
+        return found
+
+    def held_until(self) -> float:
+        """When the next held request must be replied to, on the steady clock."""
+        return min((held.until for held in self._held.values()), default=float("inf"))
+
+    def _try(self, work: UnitOfWork, request: Request) -> Result | NotYet:
+        handler = self.table[request.operation.name]
+        try:
+            result: Result | NotYet = idempotency.once(
+                work, request, lambda: handler(work, request)
+            )
+            return result
+        except IllegalMove:  # half a change may be written: undo the transaction
+            raise
+        except R3LError as error:
+            return error
+
+    def _lease(self, work: UnitOfWork, request: Request) -> Lease | Wait:
+        self._actors.update(request.arguments.actor, request.arguments.metrics)
+        return leases.lease(work, request.arguments, request.rid)
+
+    def _renew(self, work: UnitOfWork, request: Request) -> Ids:
+        self._actors.update(request.arguments.actor, request.arguments.metrics)
+        return leases.renew(work, request.arguments)
+
+    def _release_draws(self, work: UnitOfWork, args: ReleaseDraws) -> Amount:
+        """A learner that starts again no longer waits for the draws it asked for before."""
+        for held in self._held.values():
+            held.cancelled |= held.request.arguments.consumer == args.consumer
+        return draws.release_draws(work, args)
+
+    def _stats(self, work: UnitOfWork, request: Request) -> BufferStats:
+        now = time.monotonic()
+        return stats.collect(
+            work,
+            self._store,
+            self._actors,
+            self._refused,
+            uptime_s=now - self._started,
+            oldest_reader_s=self.reader_watch.oldest_s(now),
+        )
+
+
+def _plain(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:
+    """The handler of an operation that needs nothing but its arguments."""
+    return lambda work, request: function(work, request.arguments)
+
+
+def _draw(work: UnitOfWork, request: Request) -> Read | NotYet:
+    args = request.arguments
+    drawn = draws.draw(work, args, request.rid)
+    if drawn is None:
+        return NotYet(lambda: DrawHead(reason=draws.shortage(work, args)))
+    now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
+    head = DrawHead(drawn.draw_id, drawn.version, drawn.probabilities, drawn.weights, now)
+    return lambda txn: (head, queries.drawn(txn, drawn.groups))
+
+
+def _evict(work: UnitOfWork, args: Evict) -> Evicted:
+    return retention.evict(work, retention.parse_limits(args.limits))
+
+
+# ── reader ──────────────────────────────────────────────────────────────────────────────────
+
+ReadHandler = Callable[[Txn, Any], tuple[Record, list[bytes]]]
+
+
+def _groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandler:
+    """Replies with the groups that `find` finds."""
+
+    def handler(txn: Txn, args: Any) -> tuple[Record, list[bytes]]:
+        rows = find(txn, args)
+        return Groups(tuple(map(_status, rows))), queries.records(txn, rows)
+
+    return handler
+
+
+def _alone(function: Callable[[Txn, Any], Record]) -> ReadHandler:
+    """Replies with a record and no groups."""
+    return lambda txn, args: (function(txn, args), [])
+
+
+def _status(row: GroupRow) -> Status:
+    return Status(row.state, row.cause, row.times)
+
+
+READ_HANDLERS: dict[str, ReadHandler] = {
+    "history": _groups(queries.history),
+    "query": _groups(queries.query),
+    "ledger": _alone(queries.ledger),
+    "get": _groups(queries.groups),
+    "would_evict": _alone(queries.would_evict),
+}
+
+
+def read_of(request: Request) -> Read:
+    """The Read that carries out a request to the reader."""
+    handler = READ_HANDLERS[request.operation.name]
+    return lambda txn: handler(txn, request.arguments)

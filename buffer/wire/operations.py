@@ -1,0 +1,328 @@
+"""The operations of the buffer: one table, and the requests and replies that it names.
+
+A new operation needs a request and a row here, a handler in buffer.server.handlers, and a client
+function in buffer.client.calls. Requests and replies are records, checked when they are read.
+Replies with groups are followed by their records, one frame each (buffer.wire.messages).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from buffer.storage.rows import Evicted, Status
+from r3l.records import (
+    GroupPlan,
+    GroupState,
+    Integer,
+    Purpose,
+    Record,
+    Role,
+    SlotResult,
+    Task,
+)
+
+GROUPS_LIMIT = 4096  # groups in one reply
+SLOTS_LIMIT = 1024  # slots of a group
+TASK_LIMIT = 1 << 20  # bytes of one task
+NAME_LIMIT = 200  # characters of an actor or consumer
+
+
+# ── requests ────────────────────────────────────────────────────────────────────────────────
+
+
+class AddTasks(Record):
+    """Register tasks under a purpose and tag."""
+
+    tasks: tuple[Task, ...]
+    purpose: Purpose
+    tag: str
+    min_version: Integer
+
+
+class AcquireLease(Record):
+    """Ask for a group to explore."""
+
+    actor: str
+    version: Integer
+    plan: GroupPlan
+    metrics: dict[str, float]
+
+
+class Put(Record):
+    """Resolve slots of one group. `results`: encoded slot results, which are checked one by one.
+
+    `fingerprint`: policy version and hash of the weights that sampled them.
+    """
+
+    group_id: str
+    actor: str
+    fingerprint: tuple[Integer, str] | None
+    results: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(min_length=1, max_length=SLOTS_LIMIT)]
+
+
+class Resolve(Record):
+    """Resolve a slot that has nothing to show: failed with a cause, or not triggered without."""
+
+    group_id: str
+    actor: str
+    role: Role
+    slot: Integer
+    cause: str
+
+
+class Renew(Record):
+    """Heartbeat for leases."""
+
+    group_ids: tuple[str, ...]
+    actor: str
+    metrics: dict[str, float]
+
+
+class Release(Record):
+    """Give leases back."""
+
+    group_ids: tuple[str, ...]
+    actor: str
+
+
+class DrawGroups(Record):
+    """Ask for a batch."""
+
+    count: Integer
+    version: Integer
+    consumer: str
+
+
+class ReleaseDraws(Record):
+    """Give back what was drawn and not committed."""
+
+    consumer: str
+
+
+class Commit(Record):
+    """A batch was trained."""
+
+    draw_id: Integer
+    step: Integer
+    version: Integer
+
+
+class Discard(Record):
+    """A batch cannot be trained on."""
+
+    draw_id: Integer
+    cause: str
+
+
+class LimitStaleness(Record):
+    """Lower max_staleness."""
+
+    max_staleness: Integer
+
+
+class SetVersion(Record):
+    """The version the learner starts from."""
+
+    version: Integer
+
+
+class GetHistory(Record):
+    """Finished groups of one task."""
+
+    task_id: str
+    count: Integer
+    newest_first: bool
+
+
+class QueryGroups(Record):
+    """Groups by purpose, tag and state."""
+
+    purpose: Purpose | None
+    tag: str | None
+    state: GroupState | None
+    limit: Integer
+
+
+class GetLedger(Record):
+    """Groups a step was trained on."""
+
+    step: Integer
+
+
+class GetGroups(Record):
+    """Groups by id."""
+
+    group_ids: tuple[str, ...]
+
+
+class Evict(Record):
+    """Evict some of the groups that limits leave no room for."""
+
+    limits: dict[str, Any]  # the fields of RetentionConfig
+
+
+class GetStats(Record):
+    """The service's figures."""
+
+
+# ── replies ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Lease(Record):
+    """A group to explore. `accepted`: results an earlier holder delivered, not to be redone.
+
+    `deadline_s`: seconds from now until another actor may take the group, unless renewed.
+    """
+
+    group_id: str
+    task: Task
+    purpose: Purpose
+    tag: str
+    plan: GroupPlan
+    accepted: tuple[SlotResult, ...]
+    deadline_s: float
+
+
+class Wait(Record):
+    """No group now: who waits for whom, and after how many seconds to ask again."""
+
+    reason: str
+    retry_s: float
+
+
+class PutAck(Record):
+    """The results are on disk. `new`: how many were not when this request arrived, none where it
+    was sent again; `complete`: the group is whole."""
+
+    new: int
+    complete: bool
+
+
+class Ids(Record):
+    """Some group ids."""
+
+    group_ids: tuple[str, ...] = ()
+
+
+class Groups(Record):
+    """Groups follow, in this order; `now`: the state each is in."""
+
+    now: tuple[Status, ...] = ()
+
+
+class Amount(Record):
+    """A number of things."""
+
+    count: int = 0
+
+
+class DrawHead(Record):
+    """A batch follows; draw 0: none yet, for this `reason`."""
+
+    draw_id: int = 0
+    version: int = 0
+    probabilities: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    now: tuple[Status, ...] = ()
+    reason: str = ""
+
+
+class BufferStats(Record):
+    """The service's figures, since the store was made unless said otherwise.
+
+    `train`, `eval`: groups by state now; `made` is their sum and `evicted`. `held_bytes`: of
+    the results they hold. `drops`: expired groups by cause. `slot_drops`: by "role/cause", slots
+    that failed and attempts lost with their group; `drops_by_task`: the same by task, for the
+    tasks that lost most. `quorums`: groups completed without their stragglers. `rewound`:
+    groups of steps a learner went back before, `rewound_evicted` of them were gone by then and
+    stay among the `trained`.
+    `eval_progress`: tag -> (finished, all).
+    `actors`: latest metrics by actor, with `seen_s` seconds since it was heard, since the
+    service started. `refused`: error replies by error, and `unanswered`: replies whose client
+    was gone or too slow, since the service started. `drawn_by`: groups in draws that are neither
+    committed nor given back, by consumer. `oldest_reader_s`: how long another process
+    has looked into the store at one moment, which keeps freed pages from being used again.
+    """
+
+    train: dict[str, int] = msgspec.field(default_factory=dict)
+    eval: dict[str, int] = msgspec.field(default_factory=dict)
+    drops: dict[str, int] = msgspec.field(default_factory=dict)
+    slot_drops: dict[str, int] = msgspec.field(default_factory=dict)
+    drops_by_task: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    quorums: int = 0
+    puts: int = 0
+    draws: int = 0
+    drawn_groups: int = 0
+    trained: int = 0
+    leases: int = 0
+    leases_expired: int = 0
+    draws_expired: int = 0
+    fingerprint_conflicts: int = 0
+    rewound: int = 0
+    rewound_evicted: int = 0
+    made: int = 0
+    evicted: int = 0
+    evicted_bytes: int = 0
+    held_bytes: int = 0
+    learner_version: int = 0
+    max_staleness: int = 0
+    tasks: int = 0
+    epoch: int = 0
+    disk_bytes: int = 0
+    free_bytes: int = 0
+    uptime_s: float = 0.0
+    oldest_reader_s: float = 0.0
+    eval_progress: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    actors: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    refused: dict[str, int] = msgspec.field(default_factory=dict)
+    unanswered: int = 0
+    drawn_by: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+# ── the table ───────────────────────────────────────────────────────────────────────────────
+
+Thread = Literal["writer", "reader"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table.
+
+    `replies`: the kinds of a successful reply. `thread`: which thread of the service carries it
+    out; the writer changes the store and knows what is not in it, the reader sees one moment of
+    the store. `replayed`: the reply is stored by request id and given again to a request that is
+    sent again; other operations find in the store what they did for it.
+    """
+
+    name: str
+    request: type[Record]
+    replies: tuple[type[Record], ...]
+    thread: Thread
+    replayed: bool = False
+
+
+_ROWS = (
+    Operation("add_tasks", AddTasks, (Amount,), "writer", replayed=True),
+    Operation("lease", AcquireLease, (Lease, Wait), "writer"),
+    Operation("put", Put, (PutAck,), "writer"),
+    Operation("resolve", Resolve, (PutAck,), "writer"),
+    Operation("renew", Renew, (Ids,), "writer"),
+    Operation("release", Release, (Ids,), "writer"),
+    Operation("draw", DrawGroups, (DrawHead,), "writer"),
+    Operation("release_draws", ReleaseDraws, (Amount,), "writer", replayed=True),
+    Operation("commit", Commit, (Amount,), "writer"),
+    Operation("discard", Discard, (Amount,), "writer"),
+    Operation("limit_staleness", LimitStaleness, (Amount,), "writer"),
+    Operation("set_version", SetVersion, (Amount,), "writer", replayed=True),
+    Operation("history", GetHistory, (Groups,), "reader"),
+    Operation("query", QueryGroups, (Groups,), "reader"),
+    Operation("ledger", GetLedger, (Ids,), "reader"),
+    Operation("get", GetGroups, (Groups,), "reader"),
+    Operation("evict", Evict, (Evicted,), "writer", replayed=True),
+    Operation("would_evict", Evict, (Evicted,), "reader"),
+    Operation("stats", GetStats, (BufferStats,), "writer"),
+)
+OPERATIONS = {row.name: row for row in _ROWS}

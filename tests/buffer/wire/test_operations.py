@@ -1,0 +1,71 @@
+"""Every operation of the table is carried out by the service and offered by the clients."""
+
+from collections import Counter
+from inspect import signature
+
+import pytest
+
+from buffer.client import calls
+from buffer.server.handlers import READ_HANDLERS, WriteHandlers
+from buffer.wire import messages
+from buffer.wire.operations import OPERATIONS
+from r3l.config import RetentionConfig
+from r3l.errors import RecordError
+from r3l.records import GroupPlan, SlotResult, Task
+
+LIMITS = RetentionConfig(groups=3)
+CALLS = [
+    calls.add_tasks([Task("t", "workshop", 0)]),
+    calls.lease("a", 0, GroupPlan(1)),
+    calls.put("g", "a", SlotResult("base", 0, "not_triggered")),
+    calls.resolve("g", "a", "base", 0),
+    calls.renew(["g"], "a"),
+    calls.release(["g"], "a"),
+    calls.draw(1, 0),
+    calls.release_draws(),
+    calls.commit(1, 1, 1),
+    calls.discard(1, "nonfinite"),
+    calls.limit_staleness(1),
+    calls.set_version(0),
+    calls.history("t", 1),
+    calls.query(),
+    calls.ledger(1),
+    calls.get("g"),
+    calls.evict(LIMITS),
+    calls.would_evict(LIMITS),
+    calls.stats(),
+]
+
+
+def test_every_operation_has_a_handler_of_its_thread_and_nothing_else_has_one(desk):
+    writers = WriteHandlers(desk.store, Counter()).table
+    by_thread = {"writer": set(writers), "reader": set(READ_HANDLERS)}
+    for thread, handlers in by_thread.items():
+        assert handlers == {name for name, row in OPERATIONS.items() if row.thread == thread}
+
+
+def test_every_operation_has_a_client_function_that_builds_its_request():
+    assert [call.operation for call in CALLS] == list(OPERATIONS)
+    for call in CALLS:
+        header, *rest = call.frames("r", 0.0)
+        request = messages.read_request(b"", messages.read_header([header]), rest)
+        assert request.operation is OPERATIONS[call.operation]
+        assert request.arguments == call.arguments or call.operation == "put"  # a Raw is its own
+
+
+@pytest.mark.parametrize("kind", [calls.BlockingCalls, calls.AsyncCalls])
+def test_both_clients_have_every_operation_as_a_method_in_the_order_of_the_table(kind):
+    assert [name for name in vars(kind) if name in OPERATIONS] == list(OPERATIONS)
+    for name in OPERATIONS:
+        parameters = signature(getattr(kind, name)).parameters
+        assert list(parameters)[1:] == list(signature(getattr(calls, name)).parameters)
+
+
+def test_a_reply_must_be_of_a_kind_that_the_table_names_for_the_operation():
+    frames = messages.reply_frames("r", calls.release_draws().arguments)
+    for name, operation in OPERATIONS.items():
+        expected = " or ".join(kind.__name__ for kind in operation.replies)
+        with pytest.raises(RecordError, match=f"is a 'ReleaseDraws', not a {expected}$"):
+            messages.read_reply(name, frames)
+    with pytest.raises(RecordError, match="a reply without a record"):
+        messages.read_reply("stats", frames[:1])
