@@ -1,10 +1,9 @@
-"""Environments beside each other: steps per second and memory, by how they share processes.
+"""Steps per second and memory of environments, by the number of processes they share.
 
-    python -m benchmarks.environments --env scienceworld --beside 8 --seconds 20
+    python -m benchmarks.environments --env scienceworld --attempts 8 --seconds 20
 
-Every attempt plays the same few commands through `envs.isolation.pool`, as an actor's would;
-between two steps it asks at once, as no policy does: the figures are what the environments can
-give.
+Every attempt plays the same few commands through `envs.isolation.pool`, as an actor's would, but
+without a policy's pause between two steps: the rates are upper limits.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ COMMANDS = {
 
 @click.command()
 @click.option("--env", "name", default="scienceworld", show_default=True)
-@click.option("--beside", default=8, show_default=True, help="attempts at a time")
+@click.option("--attempts", default=8, show_default=True, help="attempts at a time")
 @click.option("--seconds", default=20.0, show_default=True, help="playing time per line")
 @click.option("--workers", default="1,2,8", show_default=True, help="processes they share")
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
-def main(name: str, beside: int, seconds: float, workers: str, options: tuple[str, ...]) -> None:
+def main(name: str, attempts: int, seconds: float, workers: str, options: tuple[str, ...]) -> None:
     """Print one row per number of worker processes."""
     given = dict(option.split("=", 1) for option in options)
     click.echo(
@@ -43,15 +42,15 @@ def main(name: str, beside: int, seconds: float, workers: str, options: tuple[st
     click.echo("|---|---|---|---|---|---|---|")
     for count in map(int, workers.split(",")):
         config = EnvConfig(name=name, options=given, workers=count, step_s=600, isolation="process")
-        click.echo(asyncio.run(_row(config, beside, seconds)))
+        click.echo(asyncio.run(_row(config, attempts, seconds)))
 
 
-async def _row(config: EnvConfig, beside: int, seconds: float) -> str:
-    tasks = task_source(config.name, **config.options).tasks("train", beside)
+async def _row(config: EnvConfig, attempts: int, seconds: float) -> str:
+    tasks = task_source(config.name, **config.options).tasks("train", attempts)
     pool = EnvPool(config)
     began = time.monotonic()
     await pool.start()
-    envs = [pool.make() for _ in range(beside)]
+    envs = [pool.make() for _ in range(attempts)]
     await asyncio.gather(*(_reset(e, t) for e, t in zip(envs, tasks, strict=True)))
     ready = time.monotonic() - began
     until, cpu_before = time.monotonic() + seconds, _cpu_seconds()
@@ -63,7 +62,7 @@ async def _row(config: EnvConfig, beside: int, seconds: float) -> str:
     await pool.close()
     steps, resets = (sum(counts) for counts in zip(*played, strict=True))
     return (
-        f"| {config.workers} | {beside} | {ready:.1f} | {resets / took:.1f} | {steps / took:.0f} "
+        f"| {config.workers} | {attempts} | {ready:.1f} | {resets / took:.1f} | {steps / took:.0f} "
         f"| {1000 * cpu_s / steps:.0f} | {memory:.0f} |"
     )
 

@@ -2,8 +2,8 @@
 
     rows ─► one DeepSpeed engine, fed in turn as
               baseline   padded separate sequences, logits and log-softmax at every position
-              rows       padded separate sequences, the head where a token is trained
-              tree       shared prefixes once, the head where a token is trained
+              rows       padded separate sequences, the head only at trained tokens
+              tree       shared prefixes once, the head only at trained tokens
 
 One engine, one set of weights, one optimizer and one token budget for all; ways and workloads
 alternate within a round, and what is printed are medians over rounds and their ratios. The model

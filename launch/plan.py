@@ -3,10 +3,8 @@ started."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import random
 import re
 import socket
 from collections.abc import Sequence
@@ -45,8 +43,8 @@ class Plan:
     actors: int
     learner_ranks: int
     learner_device: str
-    buffer_endpoint: str
-    weights_endpoint: str
+    buffer_bind: str
+    weights_bind: str
     resume: bool
     hosts: Hosts | None = None
     keys: Path | None = None
@@ -84,7 +82,7 @@ def make_plan(
     config = check_learner(config, device)
     binds = {"--buffer": buffer_bind, "--weights": weights_bind}
     keys = check_keys(keys, binds)
-    buffer_endpoint, weights_endpoint = _endpoints(binds)
+    _check_binds(binds)
     if resume:
         check_checkpoint(config, run, ranks, device)
     return Plan(
@@ -93,8 +91,8 @@ def make_plan(
         actors=actors,
         learner_ranks=ranks,
         learner_device=device,
-        buffer_endpoint=buffer_endpoint,
-        weights_endpoint=weights_endpoint,
+        buffer_bind=buffer_bind,
+        weights_bind=weights_bind,
         resume=resume,
         hosts=hosts,
         keys=keys,
@@ -233,27 +231,16 @@ def write_run_folder(plan: Plan) -> TextIO:
     return lock
 
 
-def free_port() -> int:
-    """A TCP port nobody listens on now, below those the system hands out for connections: one
-    of these could be taken again before its process listens."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 def reached(endpoint: str) -> str:
     """Where processes of this machine reach what listens at `endpoint`."""
     return endpoint.replace("//0.0.0.0:", "//127.0.0.1:")
 
 
-def _endpoints(binds: dict[str, str]) -> list[str]:
-    """`tcp://HOST:PORT` for each option's address; port 0 or * takes one that is free now.
+def _check_binds(binds: dict[str, str]) -> None:
+    """Raise UserError for an address that a service cannot use, and for two with the same port.
 
-    Raises UserError for one where nothing can listen, and for two that are the same.
+    Port 0 or * is any free one: the service takes it and says which.
     """
-    endpoints: list[str] = []
     ports: dict[int, str] = {}
     for option, bind in binds.items():
         match = re.fullmatch(r"tcp://([\w.\-]+):(\d+|\*)", bind)
@@ -264,12 +251,9 @@ def _endpoints(binds: dict[str, str]) -> list[str]:
             raise UserError(
                 f"{option} {bind}: has the same port as {ports[port]}; choose another port"
             )
-        while not port or port in ports:
-            port = free_port()
+        if port:
+            ports[port] = option
         _check_free(option, bind, host, port)
-        ports[port] = option
-        endpoints.append(f"tcp://{host}:{port}")
-    return endpoints
 
 
 def _check_free(option: str, bind: str, host: str, port: int) -> None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import socket
 import sys
 
-from launch.plan import Plan, actor_gpu, free_port, reached, visible_gpus
+from launch.plan import Plan, actor_gpu, reached, visible_gpus
 
 
 class ProcessCommands:
-    """The command line and the environment of every process of one plan."""
+    """The command line and the environment of every process of one plan.
+
+    `buffer_endpoint`, `weights_endpoint`: where the plan wants the services to listen, until they
+    have started and said which port they took; a restarted one takes the same port again.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.buffer_endpoint, self.weights_endpoint = plan.buffer_bind, plan.weights_bind
 
     def buffer(self) -> list[str]:
         """The buffer service."""
         return [
             *_python("buffer.cli"), "serve", "--config", str(self.plan.run / "config.yaml"),
-            "--store", str(self.plan.run / "buffer"), "--bind", self.plan.buffer_endpoint,
+            "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
             *_keys(self.plan, "service.json"),
         ]  # fmt: skip
 
@@ -26,7 +34,7 @@ class ProcessCommands:
         """The learner: its only rank, or DeepSpeed's launcher that starts all ranks."""
         arguments = [
             "train", "--config", str(self.plan.run / "config.yaml"), "--run", str(self.plan.run),
-            "--buffer", reached(self.plan.buffer_endpoint), "--weights", self.plan.weights_endpoint,
+            "--buffer", reached(self.buffer_endpoint), "--weights", self.weights_endpoint,
             *_keys(self.plan, ""),
         ]  # fmt: skip
         if self.plan.learner_ranks == 1:
@@ -53,8 +61,8 @@ class ProcessCommands:
         """One actor."""
         return [
             *_python("actors.cli"), "--config", str(self.plan.run / "config.yaml"),
-            "--buffer", reached(self.plan.buffer_endpoint),
-            "--weights", reached(self.plan.weights_endpoint),
+            "--buffer", reached(self.buffer_endpoint),
+            "--weights", reached(self.weights_endpoint),
             "--name", f"actor-{index}", *_keys(self.plan, "client.json"),
         ]  # fmt: skip
 
@@ -87,3 +95,16 @@ def _keys(plan: Plan, file: str) -> list[str]:
 
 def _python(module: str) -> list[str]:
     return [sys.executable, "-m", module]
+
+
+def free_port() -> int:
+    """A free TCP port for DeepSpeed's `--master_port`.
+
+    It must be chosen here because every rank is told the port before rank 0 listens on it. It lies
+    below the ports that the system gives to connections, so that none of these takes it first.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -48,15 +48,20 @@ class Child:
         """The exit code, negative for a signal; None while it runs."""
         return self.process.poll()
 
-    def ready(self, word: str) -> bool:
-        """Whether any line of its output starts with `word`, or with the machine's name and `word`
-        if pdsh passed it on."""
+    def said(self, word: str) -> str | None:
+        """The rest of the first line of its output that starts with `word`, or with the machine's
+        name and `word` if pdsh passed it on; None if there is no such line."""
         if not self.log.exists():
-            return False
-        said = re.compile(rb"(?:\S+: )?" + re.escape(word.encode()))
+            return None
+        line = re.compile(rb"(?:\S+: )?" + re.escape(word.encode()) + rb"(.*)")
         with self.log.open("rb") as output:
             output.seek(self.log_from)
-            return any(said.match(line) for line in output)
+            found = next(filter(None, map(line.match, output)), None)
+        return None if found is None else found[1].decode("utf-8", errors="replace").strip()
+
+    def ready(self, word: str) -> bool:
+        """Whether a line of its output starts with `word`."""
+        return self.said(word) is not None
 
     def last_lines(self, count: int) -> list[str]:
         """The end of its output, at most `count` lines and TAIL_BYTES."""

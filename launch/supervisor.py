@@ -1,8 +1,8 @@
 """The supervisor of a run, from its first process to its last.
 
-buffer ready ─► learner and actors ─► watch: progress lines, deaths, signals ─► stop all
-                      ▲                              │
-                      └── restart what died ◄────────┘ a learner from its last checkpoint
+buffer ready ─► learner ─► actors ─► watch: progress lines, deaths, signals ─► stop all
+   its port     its port    ▲                              │
+                            └── restart what died ◄────────┘ a learner from its last checkpoint
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from launch.process_commands import ProcessCommands
 from launch.processes import Child, Children
 from launch.progress import ProgressReader, eval_line, step_line
 from launch.restarts import FINAL, LastHeartbeat, Restarts
-from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS
+from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
 from learner.watchdog import note_hang
 
 WATCH_S = 0.2
@@ -37,7 +37,7 @@ class Run:
         self.children = Children(plan.run / "logs")
         self.progress = ProgressReader(plan.run / PROGRESS)
         config, actors = plan.config, [f"actor-{index}" for index in range(plan.actors)]
-        self.names = ["learner", *actors]
+        self.waiting = actors  # not started yet
         self.restarts = Restarts(
             {"buffer": config.buffer.restarts, "learner": config.learner.restarts}
             | dict.fromkeys(actors, config.actor.restarts)
@@ -71,9 +71,10 @@ class Run:
         buffer = self._start("buffer")
         if not self._wait_ready(buffer, _ready("buffer"), BUFFER_START_S):
             return 130 if self.interrupted else self._report_death(buffer)
-        for name in self.names:
-            self._start(name, resume=self.plan.resume)
+        self.commands.buffer_endpoint = buffer.said(_ready("buffer")) or ""
+        self._start("learner", resume=self.plan.resume)
         while not self.interrupted:
+            self._start_actors()
             self._show_progress()
             self._report_silence()
             self._kill_hung_learner()
@@ -86,6 +87,14 @@ class Run:
         where = run.name if run.parent == Path("runs") else run
         self.say(f"{self.interrupted}: stopping; continue with r3l-launch --resume --run {where}")
         return 130
+
+    def _start_actors(self) -> None:
+        """Start the actors, once, as soon as the learner has said where it serves weights."""
+        if self.waiting and (endpoint := self._learner().said(WEIGHTS_LINE)):
+            self.commands.weights_endpoint = endpoint
+            for name in self.waiting:
+                self._start(name, resume=self.plan.resume)
+            self.waiting = []
 
     def _after_death(self, child: Child) -> int | None:
         """The run's exit code, or None if the process was restarted and the run continues."""

@@ -1,1 +1,1 @@
-"""learner"""
+"""The learner: draws groups, trains, commits, publishes weights."""

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from envs.builtin.policy import model_path
-from learner.run_files import DONE_LINE, EXIT_CODES, READY_LINE
+from learner.run_files import DONE_LINE, EXIT_CODES, READY_LINE, WEIGHTS_LINE
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
@@ -80,9 +80,7 @@ def run_training(
     """One rank's part in a run, from its start to the final model."""
     from learner import checkpoint
     from learner.checkpoint import State
-    from learner.loop import Training
     from learner.step import out_of_memory
-    from learner.step.trainer import Trainer
 
     check_endpoint(buffer_endpoint, "buffer")
     begins = _beginning(config, run, resume)
@@ -90,8 +88,11 @@ def run_training(
     algorithm = config.algorithm.build()
     leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
-        # Bound before the model is loaded, so that a bad address is an error at once.
+        # Before DeepSpeed and the model: the actors start as soon as the address is known.
         publisher = _publisher(config, weights_bind, keys, closing) if leading else None
+        from learner.loop import Training
+        from learner.step.trainer import Trainer
+
         trainer = Trainer(
             start or begins.model,
             begins.settings,
@@ -157,6 +158,7 @@ def _publisher(config: RunConfig, bind: str, keys: Path | None, closing: ExitSta
     secret = keys / "service.json" if keys else None
     publisher = WeightPublisher(bind, anchor_every=config.learner.anchor_every, keys=secret)
     closing.callback(publisher.close)
+    click.echo(f"{WEIGHTS_LINE} {publisher.endpoint}")
     return publisher
 
 
@@ -187,7 +189,7 @@ def _rank0(
     closing.callback(reporter.close)
     rank0 = Rank0(trainer, client, publisher, reporter, config, held, run)
     _on_stop_signals(lambda signum, frame: rank0.stop())
-    click.echo(f"{READY_LINE} {publisher.endpoint}")
+    click.echo(READY_LINE)
     return rank0
 
 

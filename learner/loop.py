@@ -23,7 +23,7 @@ from learner.best_model import candidate_folder
 from learner.checkpoint import State
 from learner.rank0 import SKIPPED, Rank0
 from learner.ranks import Follower
-from learner.step.batch import check_tokens, rows_of
+from learner.step.batch import check_tokens, rows_of, weight_metrics
 from learner.step.out_of_memory import keep_budget
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
@@ -92,6 +92,7 @@ class Training:
         if result.out_of_memory:
             keep_budget(self.run, self.trainer.budget)
         result.metrics["learner/pack_s"] = packed
+        result.metrics.update(weight_metrics(rows, self.algorithm.sft_weight))
         return result
 
     def _evaluate_and_save(self, version: int) -> None:

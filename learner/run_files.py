@@ -14,6 +14,7 @@ EXIT_CODES: dict[type[R3LError], int] = {UserError: 2, TrainingStopped: 3, Resta
 restart is needed."""
 
 READY_LINE = "r3l-learner ready"
+WEIGHTS_LINE = "r3l-learner serves weights at"
 DONE_LINE = "r3l-learner done"
 HANGS_LINE = "r3l-learner hangs"
 

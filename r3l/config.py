@@ -348,7 +348,7 @@ def load(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
 
 
 def tree_of(overrides: Iterable[str], tree: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The plain values that `section.key=value` overrides make of a tree, which they change."""
+    """Apply `section.key=value` overrides to a tree of plain values, in place; returns it."""
     tree = {} if tree is None else tree
     for override in overrides:
         _apply(tree, override)
@@ -356,7 +356,7 @@ def tree_of(overrides: Iterable[str], tree: dict[str, Any] | None = None) -> dic
 
 
 def parse(section: type[AnySection], tree: Mapping[str, Any]) -> AnySection:
-    """A section from plain values; raises UserError, one line, for what is not allowed."""
+    """A section from plain values. Raises UserError, one line, for a key or value not allowed."""
     try:
         return section.model_validate(tree)
     except ValidationError as error:

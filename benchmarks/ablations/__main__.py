@@ -2,7 +2,7 @@
 
 Every run is a process of this module that appends one JSON line to the results file (the page's
 name with .jsonl) when it has ended; runs found there are not made again. The page is written
-anew after every run.
+again after every run.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no_reflect": ("w/o reflect", ("algorithm=r3l", "algorithm.reflect=false")),
     "from_start": ("from start", ("algorithm=r3l", "algorithm.from_start=true")),
     "no_guidance": ("no guidance", ("algorithm=r3l", "algorithm.guidance=false")),
+    "no_credit_from_start": (
+        "w/o credit, from start",
+        ("algorithm=r3l", "algorithm.credit=false", "algorithm.from_start=true"),
+    ),
+    "no_credit_no_guidance": (
+        "w/o credit, no guidance",
+        ("algorithm=r3l", "algorithm.credit=false", "algorithm.guidance=false"),
+    ),
     "grpo": ("GRPO", ("algorithm=grpo",)),
     "raft": ("RAFT", ("algorithm=raft",)),
     "opmd": ("OPMD", ("algorithm=opmd",)),
@@ -148,7 +156,7 @@ def _setup(config: RunConfig, tokens: int) -> str:
 
 
 def _finished(out: Path, setup: str) -> list[dict[str, Any]]:
-    """The runs of the results file. Raises UserError where they were made with another setup."""
+    """The runs of the results file. Raises UserError if they were made with another setup."""
     file = out.with_suffix(".jsonl")
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     records = [json.loads(line) for line in lines]

@@ -38,7 +38,7 @@ async def alternate(config: RunConfig, tokens: int) -> dict[str, Any]:
     """Train `config.model` until `tokens` tokens were sampled, attempts and reflections alike;
     the last step is finished. Returns what the held-out tasks showed, what was spent
     (`seconds` without loading and evaluation) and the `curve`: for each step the tokens sampled
-    so far, and shares of 1 of its attempts (None where there were none)."""
+    so far, and shares of 1 of its attempts (None without attempts)."""
     algorithm = config.algorithm.build()
     trainer = Trainer(Path(config.model), config.learner, algorithm, seed=config.seed)
     policy = sampler(Path(config.model), config.seed)

@@ -14,7 +14,7 @@ FIFTHS = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %")
 
 def render(records: Sequence[Record], labels: Mapping[str, str], **facts: Any) -> str:
     """The page for the runs that have ended. `labels`: run name to label, in the table's order;
-    `facts`: what the template asks for besides the tables and the error of the evaluation."""
+    `facts`: the template's other values."""
     runs = {name: [r for r in records if r["name"] == name] for name in labels}
     final = [
         [label, *(_spread([run[c] for run in runs[name]]) for c in FINAL), str(len(runs[name]))]
@@ -22,8 +22,8 @@ def render(records: Sequence[Record], labels: Mapping[str, str], **facts: Any) -
     ]
     course = [[label, *_fifths(runs[name], "success_base")] for name, label in labels.items()]
     retries = [
-        [label, *_fifths(runs["r3l"], figure)]
-        for figure, label in (("trigger_rate", "trigger"), ("improvement_rate", "improvement"))
+        [label, *_fifths(runs["r3l"], metric)]
+        for metric, label in (("trigger_rate", "trigger"), ("improvement_rate", "improvement"))
     ]
     return (Path(__file__).parent / "page.md").read_text(encoding="utf-8").format(
         final=_table([*FINAL, "seeds"], final),
@@ -34,14 +34,14 @@ def render(records: Sequence[Record], labels: Mapping[str, str], **facts: Any) -
     )  # fmt: skip
 
 
-def _fifths(runs: Sequence[Record], figure: str) -> list[str]:
-    """Of a figure's means in each fifth of each run's tokens: mean ± std over runs."""
+def _fifths(runs: Sequence[Record], metric: str) -> list[str]:
+    """Of a metric's means in each fifth of each run's tokens: mean ± std over runs."""
     cells = []
     for fifth in range(len(FIFTHS)):
         means = []
         for run in runs:
             inside = (p for p in run["curve"] if 5 * (p["tokens"] - 1) // run["tokens"] == fifth)
-            values = [point[figure] for point in inside if point[figure] is not None]
+            values = [point[metric] for point in inside if point[metric] is not None]
             means += [mean(values)] if values else []
         cells.append(_spread(means))
     return cells

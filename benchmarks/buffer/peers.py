@@ -1,13 +1,11 @@
 """The cost of bad peers to a good client.
 
-    one client leases, puts and draws ─┬─ alone
-                                       ├─ beside peers that ask for groups and were stopped
-                                       ├─ beside connections that come and go, saying nothing
-                       ├─ beside as many to another process: what the machine itself costs
-                                       └─ beside messages that are no requests
-    in turn, several rounds ─► p50 and p99 of its calls, each beside the figure alone
+One client leases, puts and draws, in turn and for several rounds: alone, with peers that request
+groups and were stopped, with connections that come and go without a word, with as many connections
+to another process (the cost of the machine itself), and with messages that are not requests. The
+table shows p50 and p99 of its calls and their ratio to p99 alone.
 
-The peers keep a pace, so that what is measured is the service and not who gets the processor.
+The peers keep a pace, so that the service is measured and not the scheduler.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ import zmq
 
 from benchmarks.buffer.service import Service, attempt, quantile
 from buffer import BufferClient, Lease
-from buffer.client import calls as verbs
+from buffer.client import calls as client_calls
 from r3l.records import GroupPlan, Task
 
 PLAN = GroupPlan(8)
@@ -40,19 +38,19 @@ Peer = Callable[[str, list[str], float, Any], None]
 
 
 def stopped(endpoint: str, groups: list[str], pace: float, acts: Any) -> None:
-    """Asks for more answers than it is owed, and takes none."""
+    """Requests more replies than it may, and reads none."""
     dealer = zmq.Context().socket(zmq.DEALER)
     dealer.set(zmq.RCVHWM, 1)
     dealer.connect(endpoint)
     for number in range(200):
-        dealer.send_multipart(verbs.get(groups).frames(f"r{number}", 0.0))
+        dealer.send_multipart(client_calls.get(groups).frames(f"r{number}", 0.0))
         acts.value += 1
     while True:
         time.sleep(60)
 
 
 def connections(endpoint: str, groups: list[str], pace: float, acts: Any) -> None:
-    """Connects, says half a greeting or nothing, and goes."""
+    """Connects, sends half a greeting or nothing, and disconnects."""
     host, port = endpoint.removeprefix("tcp://").split(":")
     for number in _paced(pace):
         with suppress(OSError), socket.create_connection((host, int(port)), timeout=10) as peer:
@@ -74,7 +72,7 @@ def _hang_up(listener: socket.socket) -> None:
 
 
 def nonsense(endpoint: str, groups: list[str], pace: float, acts: Any) -> None:
-    """Sends what is no request."""
+    """Sends messages that are not requests."""
     dealer = zmq.Context().socket(zmq.DEALER)
     dealer.connect(endpoint)
     chance = random.Random(0)
@@ -123,16 +121,16 @@ def peers(rounds: int, calls: int, pace: float, peer: tuple[str, ...]) -> None:
         groups = [_put(client, []) for _ in range(12)]
         for _ in range(rounds):
             for name, bad in chosen.items():
-                with _beside(bad, service.endpoint, groups, pace, acts[name]):
+                with _with_peers(bad, service.endpoint, groups, pace, acts[name]):
                     _work(client, calls, times[name])
-        memory, figures = service.process.memory_info(), client.stats()
+        memory, stats = service.process.memory_info(), client.stats()
     _report(times, {name: number.value for name, number in acts.items()})
     click.echo(f"service at the end: {(memory.rss - memory.shared) / 1e6:.0f} MB of its own,")
-    click.echo(f"refused {figures.refused}, unanswered {figures.unanswered}")
+    click.echo(f"refused {stats.refused}, unanswered {stats.unanswered}")
 
 
 @contextmanager
-def _beside(
+def _with_peers(
     peer: Peer | None, endpoint: str, groups: list[str], pace: float, acts: Any
 ) -> Iterator[None]:
     """Two such peers from here to the end of the block."""
@@ -174,13 +172,13 @@ def _put(client: BufferClient, times: list[float]) -> str:
 
 
 def _report(times: dict[str, dict[str, list[float]]], acts: dict[str, int]) -> None:
-    click.echo(f"{'beside':18}{'acts':>10}" + "".join(
-        f"{f'{verb} p50':>12}{f'{verb} p99, ms':>16}" for verb in ("put", "draw")
+    click.echo(f"{'peers':18}{'acts':>10}" + "".join(
+        f"{f'{name} p50':>12}{f'{name} p99, ms':>16}" for name in ("put", "draw")
     ))  # fmt: skip
     alone = times["alone"]
     for name, own in times.items():
         line = f"{name:18}{acts[name]:>10,}"
-        for verb, values in own.items():
+        for operation, values in own.items():
             p50, p99 = quantile(values, 0.5), quantile(values, 0.99)
-            line += f"{p50:>12.2f}{p99:>8.2f} {p99 / quantile(alone[verb], 0.99):>5.2f} x"
+            line += f"{p50:>12.2f}{p99:>8.2f} {p99 / quantile(alone[operation], 0.99):>5.2f} x"
         click.echo(line)

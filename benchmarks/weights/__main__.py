@@ -77,7 +77,7 @@ def run_shaped(gbit: float) -> None:
 @click.command()
 @click.option("--hidden", default=768, show_default=True, help="model width")
 @click.option("--layers", default=12, show_default=True, help="model depth")
-@click.option("--repeat", default=5, show_default=True, help="runs per figure")
+@click.option("--repeat", default=5, show_default=True, help="runs per metric")
 @click.option("--engine/--no-engine", default=True, help="load into vLLM, or only transfer")
 @click.option("--link-gbit", default=0.0, help="limit the link, Gbit/s; default: loopback's speed")
 @click.option("--encrypted", is_flag=True, help="with keys, as between machines")

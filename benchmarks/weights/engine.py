@@ -15,11 +15,11 @@ from benchmarks.weights.publisher import Metrics
 from benchmarks.weights.updates import Updates
 from r3l.process import freeze_heap
 
-PAUSES, LONG = 10, 60  # updates, and tokens of the requests that run meanwhile
+PAUSES, LONG = 10, 60  # updates, and tokens of the requests that run at the time
 
 
 async def measure_pauses(updates: Updates) -> None:
-    """Print the cost of PAUSES updates, each prepared before, to requests that run meanwhile."""
+    """Print the cost of PAUSES updates, each prepared before, to requests that run at the time."""
     runs: list[Metrics] = []
     usual: list[float] = []
     for _ in range(PAUSES):

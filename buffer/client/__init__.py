@@ -1,0 +1,1 @@
+"""The clients of the service, for threads and for asyncio."""

@@ -1,0 +1,1 @@
+"""The service process: one thread for the socket, one that writes, one that reads."""

@@ -1,0 +1,1 @@
+"""What travels between clients and the service: messages, frames, keys, access."""

@@ -1,0 +1,1 @@
+"""Adapters of other projects' environments; each library is imported when it is used."""

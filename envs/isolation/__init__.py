@@ -1,0 +1,1 @@
+"""Environments in worker processes, so that one that crashes or hangs costs only its attempts."""

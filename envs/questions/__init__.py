@@ -1,0 +1,1 @@
+"""Questions with one answer: mathematics, Countdown, arithmetic, reasoning-gym."""

@@ -1,0 +1,1 @@
+"""What TensorBoard shows: metrics of groups, of the buffer, of drift, and the table of tags."""

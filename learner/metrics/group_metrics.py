@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from r3l.algorithms.advantages import SUCCESS
-from r3l.records import Group, Trajectory
+from r3l.records import Group, SlotResult, Trajectory
 from r3l.rollout.group import verified
 
 Metrics = dict[str, float]
@@ -48,6 +48,7 @@ def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> 
         "group/generated_tokens": float(sum(g.generated_tokens for g in groups)),
         "group/response_tokens": mean(t.generated_tokens / t.num_steps for t in bases),
         "group/aux_samples": float(sum(len(r.aux) for r in reflected)),
+        "group/praise_share": _praise_share(reflected),
     }
     unread = Counter(r.reflection.cause for r in reflected if r.reflection and r.reflection.cause)
     failures = Counter(r.cause for g in groups for r in g.results if r.status == "failed")
@@ -113,6 +114,14 @@ def unstamped(groups: Iterable[Group]) -> int:
         for group in groups
         for attempt in group.trajectories
     )
+
+
+def _praise_share(results: Sequence[SlotResult]) -> float:
+    """Share of the auxiliary samples' tokens whose slot was not retried; NaN without samples."""
+    tokens = [(r.status, float(a.response_mask.sum())) for r in results for a in r.aux]
+    total = sum(count for _, count in tokens)
+    praise = sum(count for status, count in tokens if status == "not_triggered")
+    return praise / total if total else float("nan")
 
 
 def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:

@@ -43,6 +43,7 @@ GROUP = (
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
     ("response_tokens", "tokens", "sampled in one step of a base trajectory"),
     ("aux_samples", "samples", "auxiliary samples, trained on by supervised loss"),
+    ("praise_share", "share", "tokens of auxiliary samples that praise a success"),
     ("failed_<cause>", "slots", "failed, by cause"),
     ("fault_<name>", "faults", "troubles that trajectories outlived, by name"),
 )
@@ -83,6 +84,8 @@ LEARNER = (
     ("loss_policy", "loss", "policy loss with the reference penalty"),
     ("loss_sft", "loss", "supervised loss on auxiliary samples, before its coefficient"),
     ("policy", "loss", "policy loss alone"),
+    ("aux_share", "share", "weight of auxiliary samples in the loss, of all rows with a gradient"),
+    ("largest_token_weight", "1", "of a trajectory's token in the loss; the mean token has 1"),
     ("kl_reference", "nats/token", "KL to the reference model, before its coefficient"),
     ("clip_fraction", "share", "tokens whose ratio was clipped"),
     ("behaviour_kl", "nats/token", "KL between sampling policy and policy (k3 estimate)"),

@@ -1,0 +1,1 @@
+"""One optimizer step: batches, the model, the DeepSpeed engine."""

@@ -141,6 +141,18 @@ def _weighed(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
     return [replace(row, weight=row.weight * share) for (row, _), share in pairs]
 
 
+def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
+    """How the loss is shared out: `aux_share`, the weight of auxiliary rows, and
+    `largest_token_weight`, that of a policy row's token in units of their mean."""
+    policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
+    tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
+    aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
+    metrics = {"learner/aux_share": aux / (mass + aux)} if mass + aux else {}
+    if mass:
+        metrics["learner/largest_token_weight"] = max(w for w, _ in policy) * tokens / mass
+    return metrics
+
+
 def check_tokens(groups: Iterable[Group], vocabulary: int) -> None:
     """Raise UserError if a stored token lies outside the model's vocabulary."""
     for group in groups:

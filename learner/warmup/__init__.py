@@ -1,0 +1,1 @@
+"""Supervised warm start: teach a policy an environment's language from demonstrations."""

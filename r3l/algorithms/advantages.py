@@ -1,8 +1,9 @@
 """Advantages: how the rewards of one group become the weights of its trajectories.
 
-Every function maps rewards [G] to float64 [G], is equivariant under permutation of the group
-to the last bit (sums are correctly rounded), gives exactly 0 where a group has no contrast, and
-raises ValueError for an empty group, NaN, infinite or absurd (beyond ±1e100) rewards.
+Functions map rewards [G] to float64 [G]. Permuting a group permutes its advantages to the last
+bit, because sums are correctly rounded. A group whose rewards are all equal gets exactly 0, except
+for full successes. ValueError is raised for an empty group and for rewards that are NaN, infinite
+or beyond ±1e100.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MaxRule = Literal["success", "group_max"]
 Std = Literal["population", "sample", "none"]
 
 SUCCESS = 1.0
-"""R(τ) from which an attempt is a full success (ALGORITHM §1)."""
+"""R(τ) from which an attempt is a full success."""
 
 
 def checked_rewards(rewards: npt.ArrayLike) -> Float64:
@@ -45,13 +46,16 @@ def amplified(
     max_rule: MaxRule = "success",
     max_advantage: float | None = None,
 ) -> Float64:
-    """R³L's positive amplification, float64 [G] (ALGORITHM §4; Eq. 11 as corrected).
+    """R³L's positive amplification, float64 [G] (arXiv 2601.03715, Eq. 11 as its authors
+    corrected it). With s(τ) = R(τ) − mean:
 
-    With s(τ) = R(τ) − mean: α where R ≥ 1, α·s where R < 1 and s ≥ 0, s where s < 0.
+        Â(τ) = α         if R(τ) ≥ 1
+               α·s(τ)    if R(τ) < 1 and s(τ) ≥ 0
+               s(τ)      if s(τ) < 0
 
-    `max_rule="group_max"` is Eq. 11 of v1: α goes to R = max of the group instead; a group whose
-    rewards are all equal gets 0. `max_advantage` replaces α for whoever receives it, not in α·s
-    (released code: 1.0). Raises ValueError for bad rewards or an α that is not positive.
+    `max_rule="group_max"` is Eq. 11 of version 1: α for R(τ) = max of the group, and 0 for a group
+    whose rewards are all equal. `max_advantage` replaces the α of the first line (released code:
+    1.0). Raises ValueError for bad rewards or an α that is not positive.
     """
     values = checked_rewards(rewards)
     if not (math.isfinite(alpha) and alpha > 0):
@@ -72,7 +76,7 @@ def amplified(
 
 
 def centered(rewards: npt.ArrayLike) -> Float64:
-    """R − mean, float64 [G] (OPMD; s(τ) of ALGORITHM §4); exactly 0 where all rewards are equal."""
+    """s = R − mean, float64 [G]; exactly 0 if all rewards are equal."""
     values = checked_rewards(rewards)
     if values.min() == values.max():
         return np.zeros_like(values)
@@ -80,7 +84,7 @@ def centered(rewards: npt.ArrayLike) -> Float64:
 
 
 def normalized(rewards: npt.ArrayLike, eps: float = 1e-6, *, std: Std = "population") -> Float64:
-    """(R − mean)/(std + eps), float64 [G] (GRPO).
+    """(R − mean) / (std + eps), float64 [G] (GRPO, arXiv 2402.03300).
 
     std² is Σ(R − mean)² divided by G ("population") or by G − 1 ("sample", as torch.std does);
     "none" is R − mean alone.
@@ -106,5 +110,5 @@ def overlong_penalty(lengths: npt.ArrayLike, limit: int, buffer: int) -> Float64
 
 
 def successes(rewards: npt.ArrayLike) -> Float64:
-    """1 where R ≥ 1, else 0, float64 [G] (RAFT trains on the ones alone)."""
+    """1 for R ≥ 1, else 0, float64 [G] (RAFT)."""
     return (checked_rewards(rewards) >= SUCCESS).astype(np.float64)

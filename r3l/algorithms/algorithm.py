@@ -2,7 +2,7 @@
 
     AlgorithmConfig ──build()──► Algorithm
                                    how a group is explored       exploration, read by r3l.rollout
-                                   how rewards become weights    advantages, masks, token_weights
+                                   how rewards become weights    advantages, masks, normalize
                                    which token loss is applied   loss
 
 G: trajectories of one group. Importing this module does not import torch.
@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from r3l.algorithms import advantages as advantage
 from r3l.algorithms import credit, losses
+from r3l.algorithms.advantages import checked_rewards
 from r3l.algorithms.credit import Normalize
 from r3l.algorithms.losses import TokenBatch, TokenLoss
 from r3l.records import Bool, GroupPlan, Trajectory
@@ -38,16 +38,15 @@ Float64 = npt.NDArray[np.float64]
 class Exploration:
     """How one explore group is made.
 
-    `base_slots` attempts without help, then `distilled_slots` retries; retry i belongs to base i.
-    `reflect_on`: which base attempts get a reflection: "all", or the "failures", R < 1.
-    `trigger`: which of these are retried: those whose "reflection" asks for it
+    `base_slots`: attempts without help; `distilled_slots`: retries, retry i of base i.
+    `reflect_on`: the base attempts that get a reflection: "all", or the "failures", R < 1.
+    `trigger`: those of them that are retried: if the "reflection" asks for it
     (r3l.rollout.reflection.Reflection.triggers_retry), or "always" if the reflection is usable.
-    `guidance`: what the retry is told: "reflection" (made from the structured reflection),
-    "critique" (the policy's free-text critique) or "none".
-    `from_start`: retry from step 0 whatever the reflection says; `pivot_shift`: so many steps
-    later than it says (earlier where negative), as far as the attempt goes.
-    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only those
-    whose retry fully succeeds. `constrained`: reflections are decoded under their JSON schema.
+    `guidance`: what the retry is told: the "reflection", a free-text "critique" or "none".
+    `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot,
+    within the attempt.
+    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only if the
+    retry fully succeeds. `constrained`: reflections are decoded under their JSON schema.
     """
 
     base_slots: int
@@ -61,30 +60,24 @@ class Exploration:
     aux: bool = False
     verified_requires_success: bool = True
 
-    @property
-    def retry(self) -> bool:
-        """Whether any attempt is ever done again."""
-        return self.distilled_slots > 0
-
 
 Estimator = Callable[[Float64], Float64]
 """Rewards [G'] of the kept trajectories to their advantages [G']."""
 
 Selection = Callable[[Float64, Sequence[Trajectory]], Bool]
-"""Rewards [G] and trajectories of a group to bool [G]: which of them are trained on."""
-
+"""Rewards [G] and trajectories of a group to bool [G], True for those that are trained on."""
 
 Shaping = Callable[[Float64, Sequence[Trajectory]], Float64]
 """Rewards [G] and trajectories of a group to the rewards [G] that advantages are made of."""
 
 
 def everyone(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """The selection that drops nothing."""
+    """Selection: every trajectory."""
     return np.ones(len(rewards), dtype=np.bool_)
 
 
 def as_earned(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
-    """The shaping that changes nothing."""
+    """Shaping: the rewards as they are."""
     return rewards
 
 
@@ -92,11 +85,12 @@ def as_earned(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
 class Algorithm:
     """One algorithm. Every field is a value or a pure function.
 
+    `selection`, then `shaping`, then `estimator` turn the rewards of a group into advantages.
+    `credit`: tokens before the pivot are masked.
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
-
     `kl_coef`: weight of the KL to the reference model, 0 for none; `kl`: its estimate.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
-    `sft_pool`: they have a mean over tokens of their own, or are rows of the policy's mean.
+    `sft_pool`: auxiliary samples have their own mean over tokens, or are rows of the policy's mean.
     """
 
     name: str
@@ -127,10 +121,10 @@ class Algorithm:
         """(advantages float64 [G], keep bool [G]) of one whole group.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and counts in no
-        denominator; a kept one counts even when its advantage is 0. `rewards` [G] are usually
-        the trajectories' own. Raises ValueError for bad rewards or lengths that differ.
+        mean; a kept one counts even if its advantage is 0. `rewards` [G] are usually those of the
+        trajectories. Raises ValueError for bad rewards or lengths that differ.
         """
-        values = advantage.checked_rewards(rewards)
+        values = checked_rewards(rewards)
         if len(values) != len(trajectories):
             raise ValueError(f"{len(values)} rewards for {len(trajectories)} trajectories")
         keep = self.selection(values, trajectories)
@@ -140,8 +134,7 @@ class Algorithm:
         return advantages, keep
 
     def masks(self, trajectories: Sequence[Trajectory]) -> list[Bool]:
-        """The trained tokens, bool [L], of every trajectory of one whole group
-        (r3l.algorithms.credit)."""
+        """The trained tokens, bool [L], of every trajectory of one whole group."""
         return credit.group_masks(trajectories, self.credit)
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
@@ -165,7 +158,8 @@ class Algorithm:
 
 
 class AlgorithmConfig(Section):
-    """The settings that every algorithm has; a subclass adds its own and builds the Algorithm."""
+    """The settings that every algorithm has. A subclass adds its own, with the published values
+    as defaults, and builds the Algorithm."""
 
     name: str
     group_size: int = Field(8, ge=1, le=1024, description="N, attempts in a group")

@@ -49,7 +49,7 @@ def group_masks(trajectories: Sequence[Trajectory], credit: bool = True) -> list
 
     A distilled trajectory is masked at its own pivot, and so is the base it came from: they
     share the prefix. A base with no retry keeps all its response tokens; so does everyone with
-    `credit=False`. Of several retries of one base the earliest pivot counts for the base.
+    `credit=False`. A base with several retries is masked at the earliest pivot.
     """
     pivots: dict[int, int] = {}
     for child in trajectories:

@@ -24,11 +24,11 @@ from r3l.records import Bool, Trajectory
 
 
 class DAPOConfig(RatioConfig):
-    """Settings of DAPO, by its paper. The run that the R³L paper reports had no filter and a KL:
-    set `filter: false` and `kl_coef: 0.01`."""
+    """Settings of DAPO, by its paper. The released code of R³L runs it with `filter: false` and
+    `kl_coef: 0.01`."""
 
     name: Literal["dapo"] = Field("dapo", description="algorithm")
-    clip_high: float = Field(0.28, ge=0, description="how far a ratio counts above 1")
+    clip_high: float = Field(0.28, ge=0, description="ratios are clipped at 1 plus this")
     kl_coef: float = Field(
         0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )

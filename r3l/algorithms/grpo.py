@@ -9,12 +9,7 @@ from pydantic import Field
 
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.advantages import Std
-from r3l.algorithms.algorithm import (
-    Algorithm,
-    AlgorithmConfig,
-    Estimator,
-    Exploration,
-)
+from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Estimator, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
 
@@ -27,8 +22,8 @@ class RatioConfig(AlgorithmConfig):
         description="what R − mean is divided by: the group's standard deviation as a population "
         "or as a sample, or none",
     )
-    clip_low: float = Field(0.2, ge=0, lt=1, description="how far a ratio counts below 1")
-    clip_high: float = Field(0.2, ge=0, description="how far a ratio counts above 1")
+    clip_low: float = Field(0.2, ge=0, lt=1, description="ratios are clipped at 1 minus this")
+    clip_high: float = Field(0.2, ge=0, description="ratios are clipped at 1 plus this")
     kl_coef: float = Field(
         0.01, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )

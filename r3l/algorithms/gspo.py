@@ -16,8 +16,8 @@ class GSPOConfig(RatioConfig):
     """Settings of GSPO: clip 3e-4 / 4e-4 on the sequence's ratio."""
 
     name: Literal["gspo"] = Field("gspo", description="algorithm")
-    clip_low: float = Field(3e-4, ge=0, lt=1, description="how far a ratio counts below 1")
-    clip_high: float = Field(4e-4, ge=0, description="how far a ratio counts above 1")
+    clip_low: float = Field(3e-4, ge=0, lt=1, description="ratios are clipped at 1 minus this")
+    clip_high: float = Field(4e-4, ge=0, description="ratios are clipped at 1 plus this")
 
     def build(self) -> Algorithm:
         """N base attempts under the clipped sequence ratio."""

@@ -1,4 +1,4 @@
-"""Token losses: what the optimizer minimises, token by token.
+"""Token losses: what the optimizer minimises for each token.
 
 Axes: B trajectories (rows), T token positions. A loss maps a TokenBatch to terms [B, T]; the loss
 of a batch is their weighted sum over the trained tokens,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped here (e^20 ≈ 5e8) so that no exponential overflows."""
+"""Limit of log-ratios (e^20 ≈ 5e8), so that exponentials do not overflow."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class TokenBatch:
     ref_logprobs_BT: Tensor | None = None
 
     def masked(self) -> TokenBatch:
-        """This batch with 0 for every log-probability outside the mask, which may have been NaN,
-        and half precision lifted to float32. Raises ValueError for shapes that do not fit."""
+        """This batch with log-probability 0 outside the mask, and half precision as float32. What
+        was outside the mask may have been NaN. Raises ValueError for shapes that do not fit."""
         if self.logprobs_BT.shape != self.mask_BT.shape:
             shapes = f"{tuple(self.logprobs_BT.shape)} and {tuple(self.mask_BT.shape)}"
             raise ValueError(f"log-probabilities and mask have shapes {shapes}; make them equal")
@@ -64,8 +64,8 @@ class TokenBatch:
         """This batch with π_old = π for distilled rows.
 
         A retry was sampled under guidance that its row leaves out, so the log-probabilities
-        stored with it are those of another context. The learner's own policy takes their place:
-        the ratio of a distilled row is 1, and its gradient is that of the policy gradient.
+        stored with it belong to another context. The learner's own policy takes their place: the
+        ratio of a distilled row is 1, and its gradient is the policy gradient's.
         """
         own_BT = self.logprobs_BT.detach()
         old_BT = own_BT.where(self.distilled_B[:, None], self.old_logprobs_BT)
@@ -104,13 +104,13 @@ def ppo_clip(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
 
 def importance(batch: TokenBatch) -> Terms:
-    """term = −r·Â_i with r_it = π/π_old for each token, which nothing clips."""
+    """term = −r·Â_i with r_it = π/π_old for each token, not clipped."""
     return -_token_ratio(batch) * batch.advantages_B1, {}
 
 
 def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
-    """As `ppo_clip` with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old), where
-    |τ_i| counts its trained tokens (GSPO)."""
+    """As `ppo_clip` with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old), with
+    |τ_i| its trained tokens (GSPO, arXiv 2507.18071)."""
     lengths_B = batch.mask_BT.sum(dim=1).clamp(min=1)
     mean_B = (batch.logprobs_BT - batch.old_logprobs_BT).sum(dim=1) / lengths_B
     ratio_B = mean_B.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
@@ -119,8 +119,8 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
 
 def refined(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
-    """Base attempts under the loss `attempts`, refinements, which the policy did not sample
-    unaided, under term = −Â_i · π/(π + γ) (Critique-GRPO)."""
+    """Base attempts under the loss `attempts`, refinements under term = −Â_i · π/(π + γ)
+    (Critique-GRPO, arXiv 2506.03106)."""
     distilled_B1 = batch.distilled_B[:, None]
     terms_BT, measured = attempts(batch)
     probs_BT = batch.logprobs_BT.exp()

@@ -9,11 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from r3l.algorithms import advantages, losses
-from r3l.algorithms.algorithm import (
-    Algorithm,
-    AlgorithmConfig,
-    Exploration,
-)
+from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
 
 

@@ -23,28 +23,35 @@ from r3l.algorithms.losses import TokenLoss
 class R3LConfig(AlgorithmConfig):
     """Settings of R³L; each ablation of the paper is one of them.
 
-    The authors' ablations `from start` and `no guidance` are without credit as well: set
-    `credit: false` beside `from_start: true` or `guidance: false`.
+    The paper's ablations `from start` and `no guidance` are without credit as well: `credit: false`
+    with `from_start: true` or `guidance: false`.
     """
 
     name: Literal["r3l"] = Field("r3l", description="algorithm")
     alpha: float = Field(3.0, gt=0, description="α, advantage of a full success")
     max_rule: Literal["success", "group_max"] = Field(
-        "success", description="who receives α: full successes, or the group's best (Eq. 11 v1)"
+        "success", description="α is for full successes, or for the group's best (Eq. 11 of v1)"
     )
     max_advantage: float | None = Field(
         None,
-        description="what a full success receives instead of α (released code: 1.0)",
+        description="advantage of a full success instead of α (released code: 1.0)",
     )
-    credit: bool = Field(True, description="mask tokens before the pivot; off = 'w/o credit'")
-    amplify: bool = Field(True, description="α > 1; off = 'w/o amplification' (α = 1, plain s)")
-    reflect: bool = Field(True, description="reflect and retry; off = N base attempts")
+    credit: bool = Field(
+        True, description="mask the tokens before the pivot; false is the paper's w/o credit"
+    )
+    amplify: bool = Field(
+        True,
+        description="amplify advantages by α; false is the paper's w/o amplification, R − mean",
+    )
+    reflect: bool = Field(
+        True, description="reflect and retry; false is the paper's w/o reflect, N base attempts"
+    )
     reflect_on: ReflectOn = Field(
         "all", description="base attempts that are reflected on: all, or failures (R < 1)"
     )
-    from_start: bool = Field(False, description="retry from step 0 whatever the reflection says")
+    from_start: bool = Field(False, description="retry from step 0 instead of the pivot")
     pivot_shift: int = Field(
-        0, description="steps added to the pivot a reflection names, within the attempt"
+        0, description="steps added to the pivot of a reflection, within the attempt"
     )
     guidance: bool = Field(True, description="show the retry its guidance")
     verified_requires_success: bool = Field(
@@ -59,8 +66,8 @@ class R3LConfig(AlgorithmConfig):
         description="PPO's clipped ratio to the sampling policy instead of log π; the ratio of "
         "distilled attempts is 1",
     )
-    clip_low: float = Field(0.2, ge=0, lt=1, description="how far a ratio counts below 1")
-    clip_high: float = Field(0.2, ge=0, description="how far a ratio counts above 1")
+    clip_low: float = Field(0.2, ge=0, lt=1, description="ratios are clipped at 1 minus this")
+    clip_high: float = Field(0.2, ge=0, description="ratios are clipped at 1 plus this")
     kl_coef: float = Field(
         0.0,
         ge=0,

@@ -8,12 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from r3l.algorithms import advantages, losses
-from r3l.algorithms.algorithm import (
-    Algorithm,
-    AlgorithmConfig,
-    Exploration,
-    Float64,
-)
+from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration, Float64
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.records import Bool, Trajectory
 

@@ -23,7 +23,7 @@ from r3l.section import in_full
 
 
 def _named(value: Any) -> Any:
-    """R³L where no name is given."""
+    """The settings with a name: r3l's if none is given."""
     value = in_full(value)
     return {"name": "r3l", **value} if isinstance(value, dict) else value
 

@@ -1,11 +1,11 @@
-"""One attempt: the policy and the environment take turns until one of them is done.
+"""One attempt: the policy and the environment take turns until the attempt ends.
 
     observation ─► prompt tokens ─► policy.sample ─► action text ─► env.step ─► observation …
 
-Rewards are recorded in units of the environment's success threshold: 1.0 is full success. That of
-a retry holds what its prefix earned.
-A retry plays on from the state before step k*. It shows the policy its guidance, but records
-the distilled sequence, in which the guidance never was: both grow by the same tokens.
+Rewards are recorded in units of the environment's success threshold: 1.0 is full success. The
+reward of a retry includes that of its prefix.
+A retry continues from the state before step k*. It shows the policy its guidance, but records the
+distilled sequence without the guidance: both sequences grow by the same tokens.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from r3l.rollout.env_calls import StepAnswer, fault_in, guarded, read_reset, rea
 from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
-"""Rewards are rounded to so many decimals: ten steps of 0.1 are a full success, and no attempt is
-better than another by the order in which it earned the same."""
+"""Decimals that rewards are rounded to: ten steps of 0.1 are a full success, and the order in which
+an attempt earned its reward does not matter."""
 
 
 class ParamsOfStep(Protocol):
@@ -62,7 +62,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What puts an environment back to before step k: its state, and the rewards [k] until then."""
+    """The state of an environment before step k, and the rewards [k] of the steps before it."""
 
     state: bytes
     rewards: tuple[float, ...]
@@ -70,7 +70,7 @@ class Snapshot:
 
 @dataclass
 class Attempt:
-    """An attempt under way. `record` becomes the trajectory; `shown` is what the policy reads
+    """An attempt in progress. `record` becomes the trajectory; `shown` is what the policy reads
     (the same object unless guidance is shown); `rewards` are the environment's own, step by step;
     `snapshots[k]` restores the state before step k."""
 
@@ -107,7 +107,7 @@ class Attempt:
 
     @property
     def reward(self) -> float:
-        """R(τ): the sum of the step rewards, 1.0 where it reaches the success threshold."""
+        """R(τ): the sum of the step rewards; 1.0 is the success threshold."""
         return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
 
     def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
@@ -160,11 +160,11 @@ async def branch(
     guidance: str = "",
     snapshots: Sequence[Snapshot] = (),
 ) -> Attempt:
-    """Put `env` back to the state before `step` of `base` and go on from there, guided.
+    """Put `env` back to the state before `step` of `base` and open a retry from there.
 
-    step = 0: guidance joins the system prompt; step > 0: it is a message of its own (the
-    system's, if the template allows) after the untouched prefix, which so stays in the engine's
-    prefix cache (ALGORITHM §2.4).
+    step = 0: guidance joins the system prompt. step > 0: it is a message of its own (of the system,
+    if the template allows) after the untouched prefix, which therefore stays in the engine's prefix
+    cache.
     Raises ReplayDiverged, EnvironmentFailed.
     """
     rewards = await restore(env, task, base, step, snapshots)
@@ -201,7 +201,7 @@ async def branch(
 async def play(attempt: Attempt, policy: Policy, env: Environment, params: ParamsOfStep) -> None:
     """Play `attempt` to its end: terminated, truncated, step_limit or context_overflow.
 
-    Raises EnvironmentFailed; EngineFailed, also where the context has no room for a single step.
+    Raises EnvironmentFailed; EngineFailed, also if the context has no room for a single step.
     """
     chat, take_snapshot = policy.chat, getattr(env, "snapshot", None)
     first = len(attempt.actions)

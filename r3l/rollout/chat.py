@@ -8,8 +8,8 @@ A conversation is one growing token sequence:
 A response is kept exactly as sampled. What a template adds after a reply ("\\n" after
 ChatML's <|im_end|>) belongs to the next turn.
 
-That this is the conversation the template itself would write is tried out when a ChatFormat is
-made, on a conversation of several turns; a template for which it does not hold is refused.
+A new ChatFormat writes a conversation of several turns in both ways, by increments and by the
+template at once, and refuses a template for which the results differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from r3l.errors import UserError
 EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]
 
-_MARK = "R3L-REPLY"  # stands for a reply whose surroundings are looked at
+_MARK = "R3L-REPLY"  # a reply in probe conversations
 _PLAIN = ("go north", "take it", "stop")
 _REASONED = tuple(f"<think>\nbecause {n}\n</think>\n\nstep {n}" for n in range(3))
 
@@ -35,17 +35,17 @@ class ChatFormat:
 
     `tokenizer` is a Hugging Face tokenizer with a chat template and an end-of-turn token.
     `earlier_reasoning`: what to do with a template that removes the reasoning (<think>…</think>)
-    of earlier replies, which a growing sequence cannot do. "refuse" it, or "keep" the reasoning:
-    the policy then reads its earlier thoughts, and they are in the context it is trained on.
-    Raises UserError when the template cannot be cut into increments.
+    of earlier replies, which a growing sequence cannot do: "refuse" it, or "keep" the reasoning,
+    so that the policy reads its earlier thoughts and is trained with them in its context.
+    Raises UserError if the template cannot be cut into increments.
     """
 
     def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:
         self.tokenizer = tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(
-                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template; r3l talks to "
-                "models in turns: choose an instruct model or set tokenizer.chat_template"
+                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, and r3l "
+                "talks in turns; choose an instruct model or set tokenizer.chat_template"
             )
         self.end_id, self._end = self._find_end()
         if difference := self._first_difference(_PLAIN):
@@ -75,7 +75,7 @@ class ChatFormat:
 
     def guidance(self, content: str) -> tuple[int, ...]:
         """Tokens that a message of guidance adds after another message: the system's, or the
-        user's where the template has no system message in that place."""
+        user's if the template has no system message in that place."""
         return self._encode(self._turn(self._guide, content).removeprefix(self._reply_tail))
 
     def close(self, response: Sequence[int]) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ class ChatFormat:
         return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self._end)
 
     def _around_reply(self, following: list[Message]) -> tuple[str, str]:
-        """The text before and after a reply that `following` messages come after."""
+        """The text before and after a reply, with `following` messages after it."""
         asked = [{"role": "user", "content": "u"}, {"role": "assistant", "content": _MARK}]
         before, _, after = self._render([*asked, *following]).partition(_MARK)
         return before, after
@@ -142,8 +142,8 @@ class ChatFormat:
         raise self._refused("does not end a reply with a special token right after its text")
 
     def _first_difference(self, replies: Sequence[str]) -> str:
-        """Where the increments of a probe conversation part from the template's own text or
-        tokens; empty if nowhere."""
+        """The place at which the increments of a probe conversation differ from the template's
+        own text or tokens; empty if they agree."""
         messages = self._opening("be brief", "what now?")
         text, ids = self._render(messages), list(self.open("be brief", "what now?"))
         asked = self._render([{"role": "user", "content": "u"}], prompt=True)

@@ -1,4 +1,5 @@
-"""What an environment answered, checked: every fault is an EnvironmentFailed with a cause."""
+"""Calls of environments: what they return is checked, every fault is an EnvironmentFailed with a
+cause."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def read_step(name: str, answer: object) -> StepAnswer:
     number = _number(reward)
     if not abs(number) <= LARGEST_REWARD:
         raise EnvironmentFailed(
-            f"{name}: reward {reward!r} is no number within ±{LARGEST_REWARD:g}", cause="bad_reward"
+            f"{name}: reward is {reward!r:.80}; it must be a number within ±{LARGEST_REWARD:g}",
+            cause="bad_reward",
         )
     text = _text(name, observation)
     info = info if isinstance(info, dict) else {}
@@ -41,15 +43,15 @@ def read_step(name: str, answer: object) -> StepAnswer:
 
 
 def fault_in(info: dict[str, Any]) -> str:
-    """The environment's own trouble that a step's info names and that ends nothing; "" for none."""
+    """The fault of the environment that a step's info names and the attempt outlives, or ""."""
     fault = info.get("fault")
     return fault if isinstance(fault, str) else ""
 
 
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
-    """Call user code, and await it where it answers later.
+    """Call user code, and await an awaitable result.
 
-    Whatever it raises becomes an EnvironmentFailed: a named failure of one slot, not of the actor.
+    Every exception becomes an EnvironmentFailed: a named failure of one slot, not of the actor.
     """
     try:
         answer = call()
@@ -78,7 +80,7 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
 
 
 def _number(reward: object) -> float:
-    """A reward as a float; NaN for what is no number."""
+    """A reward as a float; NaN if it is not a number."""
     try:
         return float(reward) if isinstance(reward, Real) else math.nan
     except OverflowError:  # an integer of hundreds of digits

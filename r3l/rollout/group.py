@@ -1,4 +1,4 @@
-"""Synthesis of one explore group (ALGORITHM §2).
+"""Synthesis of one explore group (R³L, arXiv 2601.03715).
 
 For every base slot, concurrently:
 
@@ -62,9 +62,9 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Explore one group and return one result per slot of its plan.
 
-    `emit` is awaited with every result as soon as it exists, and returns it as it was kept: one
-    that was refused as failed, and nothing is built on it. `accepted` holds results of an
-    actor that lost the group: their slots are not played again. `plan` defaults to the
+    `emit` is awaited with every result as soon as it exists, and returns it as it was kept: a
+    refused result comes back as failed, and no retry is made from it. `accepted` holds the results
+    of an actor that lost the group: their slots are not played again. `plan` defaults to the
     algorithm's; `seed` makes sampling repeatable.
     Failures of single attempts become failed slots; the first other error ends the group.
     """
@@ -80,7 +80,7 @@ async def explore_group(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the policy made of an attempt: its reflection, the conversation that asked for it,
+    """What the policy found in an attempt: its reflection, the conversation that asked for it,
     the pivot of the retry it triggers (-1: none) and the guidance shown there."""
 
     thought: ReflectionRecord
@@ -110,7 +110,7 @@ class _Explorer:
         self.snapshots: dict[int, list[Snapshot]] = {}
 
     async def explore_slot(self, slot: int) -> None:
-        """Base attempt, then the retry that belongs to it, unless they are already accepted."""
+        """Play a base attempt, then its retry, unless they are already accepted."""
         base = self._accepted("base", slot)
         if base is None:
             base = await self._done(await self._base(slot))
@@ -146,7 +146,7 @@ class _Explorer:
             return SlotResult("distilled", slot, "failed", cause=error.cause, reflection=thought)
 
     async def _diagnose(self, slot: int, base: Trajectory, spec: EnvSpec) -> Diagnosis:
-        """Ask the policy what went wrong, and decide whether and from where to try again."""
+        """Ask the policy what went wrong, and decide whether and from which step to retry."""
         exploration, prompts = self.exploration, Prompts(spec.prompts)
         critique = exploration.guidance == "critique"
         question = prompts.critique(base) if critique else prompts.reflection(base)
@@ -165,7 +165,7 @@ class _Explorer:
         return Diagnosis(thought, asked, pivot, guidance)
 
     def _pivot(self, named: int, num_steps: int) -> int:
-        """The step a retry starts from, where the reflection names step `named`; -1: none."""
+        """The step that a retry starts from if the reflection names step `named`; -1: none."""
         if self.exploration.from_start:
             return 0
         if named < 0:
@@ -229,7 +229,7 @@ class _Explorer:
         return params
 
     def _seed(self, *path: object) -> int | None:
-        """One 32-bit sampling seed per place in the group."""
+        """A 32-bit sampling seed for each place in the group."""
         return None if self.seed is None else zlib.crc32(repr((self.seed, *path)).encode())
 
     def _accepted(self, role: str, slot: int) -> SlotResult | None:
@@ -242,7 +242,7 @@ class _Explorer:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:
-        """An environment for one attempt; making and closing it are guarded like its play."""
+        """An environment for one attempt; creating and closing it are guarded like its steps."""
         env = await guarded(self.make_env)
         try:
             yield env
@@ -254,10 +254,11 @@ class _Explorer:
 
 
 def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = True) -> bool:
-    """Whether a retry is a verified correction of its base (ALGORITHM §2.6).
+    """Whether a retry is a verified correction of its base attempt:
 
-    R(retry) > R(base), or both reach 1.0 and the retry takes fewer steps;
-    `requires_success` also asks R(retry) ≥ 1.0 (released code).
+        R(retry) > R(base), or both reach 1 and the retry takes fewer steps
+
+    and, with `requires_success` (released code), R(retry) ≥ 1.
     """
     if requires_success and retry.reward < SUCCESS:
         return False
@@ -266,7 +267,7 @@ def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = Tr
 
 
 def _praise(base: Trajectory, diagnosis: Diagnosis) -> tuple[AuxSample, ...]:
-    """A full success whose reflection says so teaches to recognise success (§2.6)."""
+    """A reflection sample of a full success that the policy recognised as a success."""
     right = diagnosis.thought.outcome == "success" and base.reward >= SUCCESS
     return (_sample("reflect", diagnosis.asked),) if right else ()
 
@@ -277,7 +278,7 @@ def _sample(kind: str, tokens: Tokens) -> AuxSample:
 
 
 def _guided_suffix(attempt: Attempt, guided_from: int) -> AuxSample:
-    """(prefix + guidance → suffix): only what was sampled under guidance is learned."""
+    """The sample prefix + guidance → suffix: only tokens sampled under guidance are learned."""
     ids, mask = attempt.shown.arrays()
     mask[:guided_from] = False
     return AuxSample("retry", ids, mask)

@@ -1,5 +1,4 @@
-"""The two things group synthesis is written against: a policy that samples tokens, and an
-environment one can talk to."""
+"""The two protocols of group synthesis: a policy that samples tokens, and a text environment."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ FinishReason = Literal["stop", "length", "overflow"]
 
 @dataclass(frozen=True)
 class SeenPrefix:
-    """The first `tokens` of a prompt, which policy `version` was given before."""
+    """The first `tokens` of a prompt, sent before to policy `version`."""
 
     tokens: int
     version: int
@@ -26,10 +25,10 @@ class SeenPrefix:
 class SampleParams:
     """How one response is sampled.
 
-    `max_tokens`: budget in tokens; `temperature` 0 is greedy; `seed` None leaves the engine's
-    own stream; `json_schema` constrains decoding to that schema; a response also ends after any
-    text of `stop`, which stays part of it. `seen`: the beginning of the prompt that the engine
-    has had before; it measures how much of that was still cached.
+    `max_tokens`: budget in tokens; `temperature` 0 is greedy; `seed` None uses the engine's own
+    random stream; `json_schema` constrains decoding to that schema; a response also ends after
+    any text of `stop`, which stays part of it. `seen`: the beginning of the prompt that was sent
+    before, of which the engine measures the cached share.
     """
 
     max_tokens: int
@@ -75,10 +74,10 @@ class EnvSpec:
     """What an environment declares about itself.
 
     `success_threshold`: reward from which an attempt counts as full success, positive; attempts
-    are recorded in units of it. UserError where it is not.
+    are recorded in units of it. UserError if it is not positive.
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
     some order) or "no". `thread_safe`: whether instances may play in threads of one process.
-    `sessions`: instances that one environment process holds side by side.
+    `sessions`: instances that one environment process holds at the same time.
     `feedback`: whether observations name the cause of an error.
     """
 
@@ -93,7 +92,7 @@ class EnvSpec:
     feedback: Literal["causal", "weak", "none"] = "none"
     data_license: str = ""
     stop: list[str] = field(default_factory=list)
-    """Texts that end a response, such as an empty line where a step is a paragraph."""
+    """Texts that end a response, such as an empty line if a step is a paragraph."""
     prompts: dict[str, str] = field(default_factory=dict)
     """Per-environment overrides of r3l/rollout/prompts/*.md, by file stem."""
 
@@ -101,7 +100,7 @@ class EnvSpec:
         if not 0 < self.success_threshold < math.inf:
             raise UserError(
                 f"env {self.name}: success_threshold is {self.success_threshold}; it must be "
-                "positive, rewards are recorded in units of it: shift rewards that are not"
+                "positive, because rewards are recorded in units of it: shift the rewards"
             )
 
 
@@ -109,10 +108,10 @@ class EnvSpec:
 class Environment(Protocol):
     """A text environment in Gymnasium's shape: one attempt at a time.
 
-    The reward of an attempt is the sum of its step rewards, of a retry's prefix too.
+    The reward of an attempt is the sum of its step rewards; that of a retry includes its prefix.
     Optional, found by attribute: `snapshot() -> bytes` and `restore(bytes)`;
     `feedback() -> str`, a closing remark on the finished attempt.
-    Each method may return an awaitable instead of its answer (one that lives elsewhere does).
+    Each method may return an awaitable (an environment in another process does).
     """
 
     @property
@@ -124,8 +123,8 @@ class Environment(Protocol):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the policy's whole response text; return (observation, reward, terminated,
-        truncated, info). An action that is not understood is answered in the observation
-        and counts as a step; it never raises.
-        Trouble of the environment's own that ends nothing is named in `info["fault"]`."""
+        truncated, info). An action that is not understood is answered in the observation, counts
+        as a step and never raises. `info["fault"]` names a fault of the environment itself that
+        does not end the attempt."""
 
     def close(self) -> None: ...

@@ -1,9 +1,19 @@
-"""Prompts: Markdown files beside the code, overridden per environment (`EnvSpec.prompts`)."""
+"""Prompts: Markdown files in prompts/, overridden per environment (`EnvSpec.prompts`).
+
+Placeholders of the templates, in braces:
+
+    reflect_user, critique_user  log (the attempt as the policy saw it, the environment's system
+                                 prompt first), steps (the same without that), reward, last_step
+    guidance                     report (the reflection as JSON), and each field of a reflection
+    critique_guidance            critique
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from r3l.records import Trajectory
@@ -38,6 +48,7 @@ class Prompts:
         user = _fill(
             self.texts[f"{kind}_user"],
             log=attempt_log(attempt),
+            steps=attempt_steps(attempt),
             reward=f"{attempt.reward:g}",
             last_step=str(attempt.num_steps - 1),
         )
@@ -45,18 +56,23 @@ class Prompts:
 
     def guidance(self, reflection: Reflection) -> str:
         """The advice shown to the policy while it retries, never afterwards."""
-        return _fill(
-            self.texts["guidance"],
-            root_cause_analysis=reflection.root_cause_analysis or "",
-            improvement_suggestion=reflection.improvement_suggestion or "",
-        )
+        fields = asdict(reflection)
+        report = json.dumps(fields, ensure_ascii=False)
+        texts = {name: "" if value is None else str(value) for name, value in fields.items()}
+        return _fill(self.texts["guidance"], report=report, **texts)
 
     def critique_guidance(self, critique: str) -> str:
-        """The advice a free-text critique gives to the next attempt."""
+        """The advice shown to a retry that a free-text critique was written for."""
         return _fill(self.texts["critique_guidance"], critique=critique)
 
 
 def attempt_log(attempt: Trajectory) -> str:
+    """The attempt as the policy saw it: the environment's system prompt, then its steps."""
+    told = f"instructions: {attempt.system}\n" if attempt.system else ""
+    return told + attempt_steps(attempt)
+
+
+def attempt_steps(attempt: Trajectory) -> str:
     """The attempt as numbered lines; step k is the k-th row of `attempt.step_spans`."""
     lines = []
     for step, action in enumerate(attempt.actions):
@@ -69,5 +85,5 @@ def attempt_log(attempt: Trajectory) -> str:
 
 
 def _fill(template: str, **values: str) -> str:
-    """Replace {name}; what is filled in is left alone, braces of its own included."""
+    """Replace each {name} that has a value; braces in the values stay as they are."""
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)

@@ -1,8 +1,12 @@
-"""Reflections: the policy's structured diagnosis of an attempt (ALGORITHM §2.2-2.3).
+"""Reflections: the policy's structured diagnosis of an attempt (R³L, arXiv 2601.03715).
 
-    text the model wrote  ──parse──►  Reflection  ──triggers_retry──►  retry, or keep the base
+    text of the model  ──parse──►  Reflection  ──triggers_retry──►  retry, or keep the base attempt
 
-K is the number of steps of the attempt; a pivot counts from 0 to K − 1.
+K is the number of steps of the attempt; a pivot counts from 0 to K − 1. By outcome:
+
+    outcome                          root cause      suggestion    pivot
+    success                          null, absent    null, absent  null
+    success_but_inefficient, failure text or null    text          0..K−1
 """
 
 from __future__ import annotations
@@ -16,11 +20,19 @@ from typing import Any, Literal, get_args
 from r3l.errors import ReflectionError
 
 Outcome = Literal["success", "success_but_inefficient", "failure"]
-Cause = Literal["not_json", "missing_field", "bad_outcome", "bad_pivot", "truncated"]
+Cause = Literal[
+    "not_json", "missing_field", "bad_outcome", "bad_pivot", "contradiction", "truncated"
+]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-"""Why a reflection cannot be used: no JSON object in the text; a field absent or not of its
-type; an outcome that is none of the three; a pivot that is neither null nor an integer in
-0..K−1; the text ended (or was cut) inside the object."""
+"""Why a reflection cannot be used:
+
+    not_json       the text holds no JSON object
+    missing_field  a field that its outcome needs is absent, null, empty or of another type
+    bad_outcome    an outcome that is none of the three
+    bad_pivot      a pivot that is neither null nor an integer in 0..K−1
+    contradiction  a success that names a root cause, a suggestion or a pivot
+    truncated      the text ended, or was cut, inside the object
+"""
 
 FIELDS = (
     "trajectory_summary",
@@ -29,13 +41,15 @@ FIELDS = (
     "improvement_suggestion",
     "retry_from_step",
 )
+FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_step")
+"""The fields that a reflection with outcome success needs; others need all five."""
 MAX_CHARS = 1000
 """Longest string of a reflection decoded under its schema, in characters."""
 
 
 @dataclass(frozen=True)
 class Reflection:
-    """A parsed reflection; `retry_from_step` is the pivot k* (or None)."""
+    """A parsed reflection; `retry_from_step` is the pivot k*, None for a success."""
 
     trajectory_summary: str
     root_cause_analysis: str | None
@@ -44,8 +58,8 @@ class Reflection:
     retry_from_step: int | None
 
     def triggers_retry(self, num_steps: int) -> bool:
-        """Whether an attempt of `num_steps` steps is done again: the outcome can be improved and
-        0 ≤ k* < K. No reward threshold and no coin (ALGORITHM §2.3)."""
+        """Whether an attempt of K = `num_steps` steps is retried: its outcome can be improved and
+        0 ≤ k* < K. There is no reward threshold and no random choice."""
         pivot = self.retry_from_step
         return (
             self.trajectory_outcome in ("failure", "success_but_inefficient")
@@ -55,10 +69,10 @@ class Reflection:
 
 
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
-    """The first usable reflection in `text`, whatever prose or code fences stand around it.
+    """The first usable reflection in `text`, with any prose or code fences around it.
 
-    `truncated`: sampling stopped at its token budget. Fields beyond the five are ignored; an
-    object that gives one key two values is not taken for JSON.
+    `truncated`: sampling stopped at its token budget. Fields beyond the five are ignored, an empty
+    text counts as null, and an object that gives one key two values is not taken for JSON.
     Raises ReflectionError with a cause from CAUSES, ValueError for `num_steps` < 1.
     """
     if num_steps < 1:
@@ -80,26 +94,33 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 
 def json_schema(num_steps: int) -> dict[str, Any]:
-    """JSON schema of a reflection on an attempt of `num_steps` steps, for constrained decoding.
+    """JSON schema of a reflection on an attempt of `num_steps` steps, for constrained decoding:
+    one branch for a success and one for the other outcomes.
 
-    Everything it admits parses, as long as the token budget holds it.
+    Everything it admits parses, if the token budget holds it.
     """
     if num_steps < 1:
         raise ValueError(f"num_steps is {num_steps}; an attempt has at least one step")
-    string = {"type": "string", "maxLength": MAX_CHARS}
-    optional = {"anyOf": [string, {"type": "null"}]}
-    return {
-        "type": "object",
-        "properties": {
-            "trajectory_summary": string,
-            "root_cause_analysis": optional,
-            "trajectory_outcome": {"enum": list(get_args(Outcome))},
-            "improvement_suggestion": optional,
-            "retry_from_step": {"enum": [*range(num_steps), None]},
-        },
-        "required": list(FIELDS),
-        "additionalProperties": False,
-    }
+    null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
+
+    def branch(outcomes: list[Outcome], *rest: dict[str, Any]) -> dict[str, Any]:
+        root_cause, suggestion, pivot = rest
+        fields = (text, root_cause, {"enum": outcomes}, suggestion, pivot)
+        return {
+            "type": "object",
+            "properties": dict(zip(FIELDS, fields, strict=True)),
+            "required": list(FIELDS),
+            "additionalProperties": False,
+        }
+
+    success = branch(["success"], null, null, null)
+    other = branch(
+        ["success_but_inefficient", "failure"],
+        {"anyOf": [text, null]},
+        text | {"minLength": 1},
+        {"enum": list(range(num_steps))},
+    )
+    return {"oneOf": [success, other]}
 
 
 def _object_starts(text: str) -> Iterator[int]:
@@ -137,25 +158,31 @@ def _end(text: str, start: int) -> int:
 
 
 def _validated(values: dict[str, Any], num_steps: int) -> Reflection:
-    missing = [name for name in FIELDS if name not in values]
+    outcome, pivot = values.get("trajectory_outcome"), values.get("retry_from_step")
+    success = outcome == "success"
+    missing = [name for name in (FIELDS_OF_SUCCESS if success else FIELDS) if name not in values]
     if missing:
         raise _error("missing_field", f"the reflection lacks {', '.join(missing)}")
-    outcome, pivot = values["trajectory_outcome"], values["retry_from_step"]
-    summary = _text(values, "trajectory_summary")
+    summary, root_cause, suggestion = (
+        _text(values, name)
+        for name in ("trajectory_summary", "root_cause_analysis", "improvement_suggestion")
+    )
     if summary is None:
         raise _error("missing_field", "trajectory_summary is null")
-    root_cause = _text(values, "root_cause_analysis")
-    suggestion = _text(values, "improvement_suggestion")
     if not isinstance(outcome, str) or outcome not in get_args(Outcome):
         raise _error("bad_outcome", f"trajectory_outcome is {outcome!r:.80}")
     # a bool is an int to Python; 2.0 and "2" are not what was asked for
     if pivot is not None and (type(pivot) is not int or not 0 <= pivot < num_steps):
         raise _error("bad_pivot", f"retry_from_step is {pivot!r:.80} of {num_steps} steps")
-    return Reflection(summary, root_cause, outcome, suggestion, pivot)  # type: ignore[arg-type]
+    if success and (root_cause or suggestion or pivot is not None):
+        raise _error("contradiction", "a success names a root cause, a suggestion or a pivot")
+    if not success and (not suggestion or pivot is None):
+        raise _error("missing_field", f"a {outcome} names no suggestion or no pivot")
+    return Reflection(summary, root_cause or None, outcome, suggestion or None, pivot)  # type: ignore[arg-type]
 
 
 def _text(values: dict[str, Any], name: str) -> str | None:
-    value = values[name]
+    value = values.get(name)
     if value is not None and not isinstance(value, str):
         raise _error("missing_field", f"{name} is {type(value).__name__}, not a string")
     # "\ud800" alone is legal JSON but no text: no tokenizer and no codec could hold it

@@ -1,0 +1,1 @@
+"""Weight sets as chunks, and lossless patches between versions of them."""

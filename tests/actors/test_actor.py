@@ -99,7 +99,7 @@ async def eventually(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_groups_are_leased_until_the_engine_has_the_requests_it_is_to_have() -> None:
+def test_groups_are_leased_until_the_engine_is_full() -> None:
     async def scenario() -> None:
         engine, buffer = Engine(), Buffer(groups=100)
         async with acting(engine, buffer, requests=6) as actor:
@@ -117,7 +117,7 @@ def test_groups_are_leased_until_the_engine_has_the_requests_it_is_to_have() -> 
     asyncio.run(scenario())
 
 
-def test_who_is_asked_to_stop_puts_what_is_done_and_gives_back_the_rest() -> None:
+def test_a_stopping_actor_submits_finished_results_and_releases_its_leases() -> None:
     async def scenario() -> None:
         engine, buffer = Engine(), Buffer(groups=2)
         async with acting(engine, buffer, requests=64) as actor:
@@ -138,7 +138,7 @@ def test_who_is_asked_to_stop_puts_what_is_done_and_gives_back_the_rest() -> Non
     asyncio.run(scenario())
 
 
-def test_groups_that_are_somebody_elses_by_now_are_left_and_counted() -> None:
+def test_groups_that_another_actor_holds_are_abandoned_and_counted() -> None:
     async def scenario() -> None:
         engine, buffer = Engine(), Buffer(groups=3)
         buffer.taken = {"g1": LeaseLost, "g2": Conflict}
@@ -180,7 +180,7 @@ class FullBuffer(Buffer):
         raise StoreError("the disk is full; nothing was written", cause="disk")
 
 
-def test_an_actor_outlives_a_store_that_is_full_whatever_it_asks_for(
+def test_an_actor_waits_while_the_store_is_full_whatever_it_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("actors.buffer_requests.STORE_FULL_S", 0.1)
@@ -199,7 +199,7 @@ def test_an_actor_outlives_a_store_that_is_full_whatever_it_asks_for(
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_a_dead_engine_ends_the_loop_and_its_groups_are_given_back(busy: bool) -> None:
+def test_a_dead_engine_ends_the_loop_and_its_groups_are_released(busy: bool) -> None:
     async def scenario() -> None:
         engine, buffer = Engine(), Buffer(groups=int(busy))
         async with acting(engine, buffer, requests=64) as actor:

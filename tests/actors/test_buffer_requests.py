@@ -58,7 +58,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.buffer_requests.LEAVE_S", 0.1)
 
 
-def test_a_lease_is_requested_again_with_the_version_of_then_until_it_is_granted() -> None:
+def test_a_lease_is_requested_with_the_current_version_until_it_is_granted() -> None:
     async def scenario() -> None:
         client, versions = Client(UNAVAILABLE, FULL, Wait("later", 0.01), LEASE), iter(range(9))
         asking = requests(client)
@@ -82,7 +82,7 @@ def test_a_put_is_repeated_while_the_buffer_is_gone_or_full_and_a_refused_result
 
 
 @pytest.mark.parametrize("replies", [(LeaseLost("another's"),), (LimitExceeded("g1: 9"),) * 2])
-def test_a_lost_lease_and_a_second_refusal_are_the_callers(replies: tuple[Exception, ...]) -> None:
+def test_a_lost_lease_and_a_second_refusal_are_raised(replies: tuple[Exception, ...]) -> None:
     async def scenario() -> None:
         with pytest.raises(type(replies[-1])):
             await requests(Client(*replies)).put("g1", FAILED, None)

@@ -38,7 +38,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.engine.VLLMPolicy.start", lambda *_, **__: pytest.fail("started"))
 
 
-def test_a_model_that_another_machine_has_and_this_one_lacks_is_named(tmp_path: Path) -> None:
+def test_a_model_that_this_machine_lacks_is_named(tmp_path: Path) -> None:
     assert "no config.json in /no/such/model" in refused(tmp_path, "model=/no/such/model")
     model = tmp_path / "model"
     shutil.copytree(builtin_policy(), model)
@@ -46,7 +46,7 @@ def test_a_model_that_another_machine_has_and_this_one_lacks_is_named(tmp_path: 
     assert "copy the whole folder" in refused(tmp_path, f"model={model}")
 
 
-def test_an_engine_argument_of_ours_a_long_name_and_bad_endpoints_are_named(tmp_path: Path) -> None:
+def test_a_reserved_engine_argument_a_long_name_and_bad_endpoints_are_named(tmp_path: Path) -> None:
     assert "leave it out" in refused(tmp_path, "actor.engine={worker_extension_cls: x}")
     assert "at most 190" in refused(tmp_path, arguments=("--name", "x" * 201))
     for option in ("--buffer", "--weights"):
@@ -65,7 +65,7 @@ class Reports:
         await self.client.renew([], self.name, {"generated_tokens": 5.0})
 
 
-def test_two_actors_that_were_given_one_name_are_two_to_the_buffer(
+def test_two_actors_of_one_name_are_told_apart_by_the_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -92,7 +92,7 @@ def test_two_actors_that_were_given_one_name_are_two_to_the_buffer(
 SAY = [sys.executable, "-c", "print('out of memory on device 3', flush=True)"]
 
 
-def test_three_engines_that_die_in_a_row_end_the_actor_with_their_last_lines(
+def test_three_dead_engines_in_a_row_end_the_actor_with_their_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = []

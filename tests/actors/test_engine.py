@@ -416,5 +416,5 @@ def test_an_engine_that_is_killed_is_noticed_by_waiting_and_by_idle_users(served
             await asyncio.sleep(0.01)
 
     served.run(asyncio.wait_for(idle(), 10))
-    with pytest.raises(EngineDead, match="gone"):
+    with pytest.raises(EngineDead, match="has ended"):
         served.run(served.policy.sample(PROMPT, SampleParams(20)))

@@ -1,12 +1,15 @@
 """Engine arguments: those the actor sets itself, the user's, and all that vLLM knows."""
 
 import dataclasses
+import json
 
 import pytest
 
 from actors.engine_arguments import check_engine_arguments, known_arguments
+from envs.builtin.policy import builtin_policy
 from r3l.config import ActorConfig
 from r3l.errors import UserError
+from r3l.rollout.reflection import FIELDS, json_schema
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,28 @@ def test_the_arguments_read_from_vllms_source_are_those_of_its_class() -> None:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     assert known_arguments() == {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+
+
+def test_the_grammar_of_a_reflection_holds_each_outcome_to_its_branch() -> None:
+    import xgrammar
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(builtin_policy())
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo.from_huggingface(tokenizer))
+    grammar = compiler.compile_json_schema(
+        json.dumps(json_schema(3)), any_whitespace=False, separators=(",", ":")
+    )
+
+    def admits(outcome: str, root_cause: object, suggestion: object, pivot: object) -> bool:
+        values = ("went north", root_cause, outcome, suggestion, pivot)
+        text = json.dumps(dict(zip(FIELDS, values, strict=True)), separators=(",", ":"))
+        matcher = xgrammar.GrammarMatcher(grammar, terminate_without_stop_token=True)
+        return matcher.accept_string(text) and matcher.is_terminated()
+
+    assert admits("success", None, None, None)
+    for rest in (("why", None, None), (None, "go south", None), (None, None, 1)):
+        assert not admits("success", *rest)
+    for outcome in ("failure", "success_but_inefficient"):
+        assert admits(outcome, "why", "go south", 2) and admits(outcome, None, "go south", 0)
+        for rest in ((None, None, 1), (None, "", 1), (None, "go south", None), (None, "go", 3)):
+            assert not admits(outcome, *rest)

@@ -72,7 +72,7 @@ def sample(server, prompt, params=None):
     return asyncio.run(once())
 
 
-def test_tokens_go_in_and_come_out_untouched(server):
+def test_tokens_are_sent_and_received_unchanged(server):
     params = SampleParams(8, 0.0, 3, json_schema={"type": "object"}, stop=("\n\n",))
     answer = sample(server, [7, 8], params)
     assert (answer.token_ids, answer.logprobs) == ((5, 2), (-0.5, -0.25))
@@ -83,13 +83,13 @@ def test_tokens_go_in_and_come_out_untouched(server):
     assert asked["structured_outputs"] == {"json": {"type": "object"}}
 
 
-def test_the_budget_is_what_the_context_leaves(server):
+def test_the_token_budget_is_limited_by_the_context(server):
     assert sample(server, [7] * 62).finish_reason == "overflow"
     assert sample(server, [7] * 64).token_ids == ()
     assert sample(server, [7], SampleParams(2)).finish_reason == "length"
 
 
-def test_a_refused_request_fails_the_attempt_and_a_lost_server_is_no_attempts_fault(server):
+def test_a_refused_request_fails_the_attempt_and_a_lost_server_ends_the_evaluation(server):
     with pytest.raises(EngineFailed) as caught:
         sample(server, [9])
     assert caught.value.cause == "engine_request" and "too long" in str(caught.value)
@@ -115,7 +115,7 @@ def test_a_server_of_another_model_is_refused_by_name(server):
 @pytest.mark.parametrize(
     "address", ["", "nonsense", "ftp://x", "http://[::", "http://127.0.0.1:99999"]
 )
-def test_an_address_that_is_none_is_refused_in_one_line(address):
+def test_an_invalid_server_address_is_refused_in_one_line(address):
     with pytest.raises(UserError, match="--engine"):
         asyncio.run(ServedPolicy.connect(address, MODEL))
 

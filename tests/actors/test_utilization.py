@@ -26,7 +26,7 @@ def test_a_slow_environment_takes_more_attempts_to_keep_the_engine_busy() -> Non
     assert live > 90 and 44 <= running <= 48
 
 
-def test_attempts_stay_bounded_however_slow_the_environment_is() -> None:
+def test_the_number_of_attempts_is_bounded_however_slow_the_environment() -> None:
     live, _ = filled(target=48, group=4, share=0.0)
     assert live <= 8 * 48
 
@@ -35,7 +35,7 @@ def test_a_group_larger_than_the_target_is_still_begun() -> None:
     assert filled(target=2, group=4, share=1.0)[0] == 4
 
 
-def test_only_waiting_for_a_lease_while_requests_are_missing_is_idle(
+def test_an_engine_is_idle_only_while_a_lease_is_awaited_and_requests_are_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0

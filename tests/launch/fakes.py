@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from launch.cli import main
 from launch.process_commands import ProcessCommands
+from learner.run_files import WEIGHTS_LINE
 from r3l.config import load
 
 
@@ -48,6 +49,7 @@ def plan_for(run: Path, *overrides: str, **more: Any) -> Any:
     """As much of a plan as a run of short scripts needs; `run` has its folder of logs."""
     (run / "logs").mkdir()
     values = {"actors": 0, "resume": False, "learner_device": "cpu", "learner_ranks": 1}
+    values |= {"buffer_bind": "tcp://127.0.0.1:*", "weights_bind": "tcp://127.0.0.1:*"}
     return SimpleNamespace(run=run, config=load(None, list(overrides)), **(values | more))
 
 
@@ -71,4 +73,5 @@ class Played(ProcessCommands):
         return self._life("actor")
 
     def learner(self) -> list[str]:
-        return [sys.executable, "-c", "import time; time.sleep(600)"]
+        serves = f"print('{WEIGHTS_LINE} tcp://127.0.0.1:2', flush=True)"
+        return [sys.executable, "-c", f"{serves}; import time; time.sleep(600)"]

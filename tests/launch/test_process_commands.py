@@ -20,8 +20,8 @@ def small(tmp_path: Path) -> Plan:
         actors=2,
         learner_ranks=1,
         learner_device="cpu",
-        buffer_endpoint="tcp://0.0.0.0:5001",
-        weights_endpoint="tcp://0.0.0.0:5002",
+        buffer_bind="tcp://0.0.0.0:5001",
+        weights_bind="tcp://0.0.0.0:5002",
         resume=False,
     )
 

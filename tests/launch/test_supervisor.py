@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.supervisor import Run
+from learner.run_files import WEIGHTS_LINE
 from learner.watchdog import count_hangs
 from tests.launch.fakes import Played, handlers_put_back, plan_for
 
@@ -47,6 +48,37 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
         assert "ended with exit code 9; restarted (1 of 3 restarts within an hour" in line
     assert [child.name for child in run.children.members] == ["buffer", "learner", "actor-0"]
     assert said[-1] == f"SIGINT: stopping; continue with r3l-launch --resume --run {tmp_path}"
+
+
+def test_actors_start_when_both_services_have_said_where_they_listen(tmp_path: Path) -> None:
+    class Listening(Played):
+        def buffer(self) -> list[str]:
+            return self._says("r3l-buffer ready tcp://127.0.0.1:4001")
+
+        def learner(self) -> list[str]:
+            assert self.buffer_endpoint == "tcp://127.0.0.1:4001"
+            return self._says(f"{WEIGHTS_LINE} tcp://127.0.0.1:4002")
+
+        def actor(self, index: int) -> list[str]:
+            assert self.weights_endpoint == "tcp://127.0.0.1:4002"
+            return self._says("r3l-actor ready")
+
+        def _says(self, line: str) -> list[str]:
+            script = f"import time; time.sleep(0.3); print({line!r}, flush=True); time.sleep(600)"
+            return [sys.executable, "-c", script]
+
+    plan = plan_for(tmp_path, actors=2)
+    run = Run(plan, lambda line: None, Listening(plan))
+
+    def until_all_have_started() -> None:
+        if len(run.children.members) == 4:
+            run.interrupted = "SIGINT"
+
+    run._show_progress = until_all_have_started  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    names = [child.name for child in run.children.members]
+    assert names == ["buffer", "learner", "actor-0", "actor-1"]
 
 
 def test_a_run_without_progress_says_what_the_learner_waits_for(

@@ -24,7 +24,7 @@ def best(run: Path) -> tuple[str, int]:
     return (run / "best" / "model.safetensors").read_text(), record["version"]
 
 
-def test_only_more_success_replaces_the_best_and_what_is_not_kept_is_removed(
+def test_only_more_success_replaces_the_best_model_and_other_candidates_are_removed(
     tmp_path: Path,
 ) -> None:
     kept = []
@@ -37,14 +37,14 @@ def test_only_more_success_replaces_the_best_and_what_is_not_kept_is_removed(
     assert kept == [0, 0, 10, 10, 20]
 
 
-def test_an_evaluation_whose_weights_were_not_kept_changes_nothing(tmp_path: Path) -> None:
+def test_an_evaluation_without_kept_weights_changes_nothing(tmp_path: Path) -> None:
     keep_if_best(tmp_path, evaluated(tmp_path, 0, 0.2))
     keep_if_best(tmp_path, evaluated(tmp_path, 5, 0.9, saved=False))
     assert best(tmp_path) == ("weights of 0", 0)
 
 
 @pytest.mark.parametrize("moment", [0, 1])
-def test_a_learner_killed_while_it_replaces_the_best_ends_with_the_better_one(
+def test_a_learner_killed_while_replacing_the_best_model_keeps_the_better_one(
     tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_if_best(tmp_path, evaluated(tmp_path, 0, 0.2))

@@ -49,7 +49,7 @@ def truncated(path: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["model.safetensors", "rank-0.safetensors", "rank-0.json", "state.json"]
 )
-def test_a_checkpoint_with_a_damaged_or_missing_file_is_passed_over_and_a_line_names_the_file(
+def test_a_checkpoint_with_a_damaged_or_missing_file_is_skipped_and_the_file_named(
     folder: Path, file: str, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert checkpoint.latest(folder) == folder / "step-000006" and not caplog.records
@@ -59,7 +59,7 @@ def test_a_checkpoint_with_a_damaged_or_missing_file_is_passed_over_and_a_line_n
     assert "step-000006 is passed over" in said.getMessage() and file in said.getMessage()
 
 
-def test_where_no_checkpoint_is_whole_there_is_none_and_each_is_named(
+def test_no_checkpoint_is_found_if_none_is_whole_and_each_is_named(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in folder.glob("step-*/config.json"):
@@ -68,7 +68,7 @@ def test_where_no_checkpoint_is_whole_there_is_none_and_each_is_named(
     assert [record.getMessage().count("passed over") for record in caplog.records] == [1, 1]
 
 
-def test_half_a_checkpoint_is_never_taken_and_the_next_save_clears_it_away(
+def test_an_unfinished_checkpoint_is_never_loaded_and_the_next_save_removes_it(
     folder: Path, trainer: Trainer
 ) -> None:
     shutil.copytree(folder / "step-000006", folder / ".building-000009")

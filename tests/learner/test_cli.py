@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from learner.cli import main
 from r3l.config import dump, load
-from tests.learner.model import tiny_model
+from tests.learner.fakes import tiny_model
 
 NOWHERE = ["--buffer", "tcp://127.0.0.1:1", "--weights", "tcp://127.0.0.1:0"]
 
@@ -45,14 +45,14 @@ def refused(
         (["learner.offload=all", "learner.zero_stage=2"], "needs learner.zero_stage of 3"),
     ],
 )
-def test_settings_that_cannot_be_had_are_refused(
+def test_impossible_settings_are_refused(
     tmp_path: Path, model: Path, settings: list[str], named: str
 ) -> None:
     assert named in refused(tmp_path / "run", model, *settings)
 
 
 @pytest.mark.parametrize("kept", ["", "{}", "[]", '{"tokens_per_micro_batch": "few"}'])
-def test_a_kept_token_budget_that_cannot_be_read_says_what_to_delete(
+def test_an_unreadable_token_budget_is_refused_with_what_to_delete(
     tmp_path: Path, model: Path, kept: str
 ) -> None:
     run = tmp_path / "run"
@@ -62,7 +62,7 @@ def test_a_kept_token_budget_that_cannot_be_read_says_what_to_delete(
     assert "limits.json: holds no token budget" in line and "delete the file" in line
 
 
-def test_a_run_that_is_no_folder_and_a_tokenizer_that_is_damaged_are_refused(
+def test_a_run_that_is_not_a_folder_and_a_damaged_tokenizer_are_refused(
     tmp_path: Path, model: Path
 ) -> None:
     config, file = tmp_path / "config.yaml", tmp_path / "file"
@@ -77,7 +77,7 @@ def test_a_run_that_is_no_folder_and_a_tokenizer_that_is_damaged_are_refused(
     assert "transformers cannot read it" in refused(tmp_path / "run", damaged)
 
 
-def test_an_address_that_cannot_be_had_is_refused_before_the_model_is_loaded(
+def test_an_unusable_address_is_refused_before_the_model_is_loaded(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("learner.step.trainer.Trainer", None)  # who loads it, fails
@@ -88,7 +88,7 @@ def test_an_address_that_cannot_be_had_is_refused_before_the_model_is_loaded(
         assert "choose a free port" in refused(run, model, weights=f"tcp://127.0.0.1:{port}")
 
 
-def test_a_model_folder_that_is_none_is_refused(tmp_path: Path, model: Path) -> None:
+def test_an_invalid_model_folder_is_refused(tmp_path: Path, model: Path) -> None:
     assert "no config.json" in refused(tmp_path / "run", tmp_path / "nothing")
     copy = tmp_path / "copy"
     shutil.copytree(model, copy)

@@ -15,7 +15,7 @@ def tasks(count: int, size: int = 0) -> list[Task]:
     return [Task(f"t{n}", "corridor", n, {"text": "x" * size}) for n in range(count)]
 
 
-def test_groups_that_were_evicted_before_they_were_read_are_left_out_and_named(
+def test_groups_evicted_before_they_were_read_are_left_out_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     won = SimpleNamespace(trajectories=[SimpleNamespace(reward=1.0, num_steps=2)])
@@ -32,7 +32,7 @@ def test_groups_that_were_evicted_before_they_were_read_are_left_out_and_named(
     assert "1 of 5 groups were evicted" in caplog.text and "retention.grace_s" in caplog.text
 
 
-def test_tasks_go_to_the_buffer_in_messages_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_are_added_in_messages_within_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     given = tasks(100, size=1000)
     assert list(parts(given)) == [given] and list(parts([])) == []
     monkeypatch.setattr(evaluate, "PART_BYTES", 10_000)

@@ -10,9 +10,15 @@ from msgspec.structs import replace
 
 from buffer import BufferClient
 from r3l.records import SlotResult
-from tests.learner.model import tiny_model
-from tests.learner.recorded import Recording, recorded_group
-from tests.learner.test_resume import Learning, buffer_options, prepare, steps_of
+from tests.learner.fakes import (
+    Learning,
+    Recording,
+    buffer_options,
+    prepare,
+    recorded_group,
+    steps_of,
+    tiny_model,
+)
 
 pytestmark = pytest.mark.system
 
@@ -51,7 +57,7 @@ def foreign(group_id: str, version: int) -> Iterator[SlotResult]:
     yield from recorded_group(group_id, version, vocab=100_000)
 
 
-def test_a_step_that_is_no_number_is_skipped_and_three_in_a_row_end_the_run_with_their_groups(
+def test_a_step_with_a_nan_loss_is_skipped_and_three_in_a_row_end_the_run_with_their_groups(
     serve, tmp_path: Path, model: Path
 ) -> None:
     run = tmp_path / "run"
@@ -74,7 +80,7 @@ def test_a_step_that_is_no_number_is_skipped_and_three_in_a_row_end_the_run_with
             assert {group.state for group in client.get(line["groups"])} == {"expired"}
 
 
-def test_groups_of_another_vocabulary_end_the_learner_before_it_learns_from_them(
+def test_groups_of_another_vocabulary_end_the_learner_before_a_step(
     serve, tmp_path: Path, model: Path
 ) -> None:
     run = tmp_path / "run"

@@ -20,7 +20,7 @@ from learner.watchdog import note_hang
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import load
 from r3l.errors import DrawExpired
-from tests.learner.groups import explore_group
+from tests.learner.fakes import explore_group
 
 GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")
 DRAW = Draw(6, [msgspec.structs.replace(GROUP, times={"complete": 1.0, "drawn": 3.0})], 0)
@@ -99,7 +99,7 @@ def reported(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
 
 
-def test_a_learner_that_waits_says_what_is_missing_and_who_is_to_bring_it(
+def test_a_waiting_learner_says_what_is_missing_and_from_whom(
     rank: Rank0, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
@@ -107,7 +107,7 @@ def test_a_learner_that_waits_says_what_is_missing_and_who_is_to_bring_it(
     assert "for a batch: 0 of 4 groups are there; waits for actors to finish 3" in caplog.text
 
 
-def test_a_learner_counts_how_often_the_ones_before_it_hung(tmp_path: Path) -> None:
+def test_a_learner_counts_the_hangs_of_the_learners_before_it(tmp_path: Path) -> None:
     note_hang(tmp_path, "micro-batch 1 of 2", "itself")
     anything: Any = SimpleNamespace()
     assert Rank0(*[anything] * 4, load(None), ([], []), tmp_path).counts == {"hangs": 1}
@@ -137,7 +137,7 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
     assert {tag: line[tag] for tag in expected} == expected
 
 
-def test_a_step_whose_draw_has_expired_is_not_published(rank: Rank0, calls: list[str]) -> None:
+def test_a_step_with_an_expired_draw_is_not_published(rank: Rank0, calls: list[str]) -> None:
     with pytest.raises(DrawExpired, match="draw 7 expired"):
         rank.finish_step(dataclasses.replace(DRAW, draw_id=7), 1, StepResult(True, dict(METRICS)))
     assert calls == []

@@ -10,7 +10,7 @@ import torch
 from buffer import Draw
 from learner.ranks import receive_draw, share_draw
 from r3l.codec import encode
-from tests.learner.groups import explore_group
+from tests.learner.fakes import explore_group
 
 GROUPS = [explore_group((0.0, 1.0), (1.0, None), group_id=f"g{i}", seed=i) for i in range(3)]
 

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from buffer import Lease
-from launch.plan import free_port
+from launch.process_commands import free_port
+from tests.learner.fakes import ROOT, Learning, Recording, buffer_options, prepare, tiny_model
 from tests.learner.impatient import PATIENCE_S
-from tests.learner.model import tiny_model
-from tests.learner.recorded import Recording
-from tests.learner.test_resume import ROOT, Learning, buffer_options, prepare
 
 PROGRAM = """
 import logging, sys, time
@@ -27,7 +25,7 @@ from buffer import Draw
 from learner import ranks as exchange
 from r3l.codec import encode
 from r3l.errors import RankLost
-from tests.learner.groups import explore_group
+from tests.learner.fakes import explore_group
 
 rank, *ports = map(int, sys.argv[1:])
 logging.basicConfig(level=logging.INFO)
@@ -62,7 +60,7 @@ for hangs, port in enumerate(ports):
 
 
 @pytest.mark.system
-def test_ranks_wait_as_long_as_rank_0_says_that_it_waits_and_name_a_rank_that_hangs() -> None:
+def test_ranks_wait_while_rank_0_reports_that_it_waits_and_name_a_rank_that_hangs() -> None:
     ports = [str(free_port()) for _ in range(2)]
     ranks = [
         subprocess.Popen(
@@ -89,7 +87,7 @@ def test_ranks_wait_as_long_as_rank_0_says_that_it_waits_and_name_a_rank_that_ha
 
 
 @pytest.mark.system
-def test_two_ranks_outlive_late_evaluations_and_late_groups(serve, tmp_path: Path) -> None:
+def test_two_ranks_survive_late_evaluations_and_late_groups(serve, tmp_path: Path) -> None:
     def late(lease: Lease) -> None:
         if lease.purpose == "eval":
             time.sleep(1.5 * PATIENCE_S)

@@ -10,9 +10,15 @@ import pytest
 
 from learner.run_files import HANGS_LINE, LAST_HEARTBEAT, STACKS
 from learner.watchdog import count_hangs, note_hang
-from tests.learner.model import tiny_model
-from tests.learner.recorded import Recording
-from tests.learner.test_resume import ROOT, Learning, buffer_options, prepare, steps_of
+from tests.learner.fakes import (
+    ROOT,
+    Learning,
+    Recording,
+    buffer_options,
+    prepare,
+    steps_of,
+    tiny_model,
+)
 
 PROGRAM = """
 import sys, threading, time
@@ -45,7 +51,7 @@ def started(folder: Path, what: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_process_whose_work_does_not_come_back_ends_with_every_threads_stack(
+def test_a_process_that_hangs_ends_with_the_stack_of_every_thread(
     tmp_path: Path,
 ) -> None:
     process = started(tmp_path, "hang")
@@ -57,7 +63,7 @@ def test_a_process_whose_work_does_not_come_back_ends_with_every_threads_stack(
     assert (tmp_path / LAST_HEARTBEAT).read_text() == "piece 5"
 
 
-def test_a_process_that_gives_signs_is_left_alone_and_shows_its_stacks_when_asked(
+def test_a_process_with_heartbeats_keeps_running_and_shows_its_stacks_when_asked(
     tmp_path: Path,
 ) -> None:
     process = started(tmp_path, "work")
@@ -71,7 +77,7 @@ def test_a_process_that_gives_signs_is_left_alone_and_shows_its_stacks_when_aske
     assert 'File "<string>", line' in output and output.endswith("done\n")
 
 
-def test_hangs_of_a_run_are_counted_over_the_lives_of_its_learner(tmp_path: Path) -> None:
+def test_hangs_of_a_run_are_counted_over_all_restarts_of_its_learner(tmp_path: Path) -> None:
     assert count_hangs(tmp_path) == 0
     note_hang(tmp_path, "micro-batch 1 of 2", "itself")
     note_hang(tmp_path, "checkpoint 4", "launcher")
@@ -79,7 +85,7 @@ def test_hangs_of_a_run_are_counted_over_the_lives_of_its_learner(tmp_path: Path
 
 
 @pytest.mark.system
-def test_when_a_rank_hangs_in_a_step_all_ranks_end(serve, tmp_path: Path) -> None:
+def test_all_ranks_end_if_one_hangs_in_a_step(serve, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=2", "learner.checkpoint_every=1")
     served = serve(tmp_path / "store", *buffer_options())

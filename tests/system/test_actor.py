@@ -116,7 +116,7 @@ def engines_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [p for p in children if "EngineCore" in " ".join([p.name(), *p.cmdline()])]
 
 
-def test_an_actor_that_is_killed_outright_takes_its_engine_along(job: Job) -> None:
+def test_a_killed_actor_takes_its_engine_along(job: Job) -> None:
     actor = job.join("one")
     until(lambda: "r3l-actor ready one" in job.log.read_text(), 300, "the engine is up")
     (engine,) = engines_of(actor)
@@ -126,7 +126,7 @@ def test_an_actor_that_is_killed_outright_takes_its_engine_along(job: Job) -> No
           "the engine of a killed actor ends")  # fmt: skip
 
 
-def test_an_actor_outlives_its_engine_and_leaves_its_groups_to_others(job: Job) -> None:
+def test_an_actor_survives_its_engine_and_releases_its_groups(job: Job) -> None:
     actor = job.join("one")
     until(lambda: job.report("one").get("weight_version") == 3, 300, "the actor has the weights")
     before = job.puts()

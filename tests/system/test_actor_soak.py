@@ -61,7 +61,7 @@ class Learner:
             self.job.publisher.publish(version, weights)
 
 
-def test_actors_killed_again_and_again_lose_nothing_that_was_accepted(job: Job) -> None:
+def test_actors_killed_repeatedly_lose_no_accepted_result(job: Job) -> None:
     chance, kills = random.Random(0), 0
     actors = {name: job.join(name) for name in ("actor-0", "actor-1")}
     learner = Learner(job)

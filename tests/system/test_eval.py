@@ -78,7 +78,7 @@ def lines(folder: Path) -> list[str]:
     return sorted(file.read_text().splitlines()) if file.exists() else []
 
 
-def test_an_evaluation_that_is_killed_goes_on_and_ends_like_one_that_was_not(
+def test_a_killed_evaluation_goes_on_and_ends_like_an_unbroken_one(
     engine: str, tmp_path: Path
 ) -> None:
     whole = evaluate(engine, tmp_path / "whole")

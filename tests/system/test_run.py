@@ -125,7 +125,7 @@ def test_vllm_and_transformers_load_the_best_and_the_last_model_and_agree(
         assert len(tokens) == 16 and said["text"]
 
 
-def test_tensorboard_has_what_people_watch(finished_run: tuple[Path, str]) -> None:
+def test_tensorboard_shows_every_promised_metric(finished_run: tuple[Path, str]) -> None:
     run, _ = finished_run
     tags = scalars(run)
     for tag in (
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_every_process_and_resume_goes_on(tmp_path: Path) -> None:
         assert line["learner/behaviour_kl_base"] < 0.1 and line["staleness/max"] <= 4
 
 
-def test_an_actor_and_the_buffer_that_are_killed_are_started_again_and_the_run_goes_on(
+def test_a_killed_actor_and_buffer_are_restarted_and_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
     run = tmp_path / "killed"
@@ -222,7 +222,7 @@ def test_an_actor_and_the_buffer_that_are_killed_are_started_again_and_the_run_g
     assert processes_of(run) == []
 
 
-def test_a_launcher_that_is_killed_outright_leaves_no_process_not_even_an_engine(
+def test_a_killed_launcher_leaves_no_process_behind(
     tmp_path: Path,
 ) -> None:
     launcher = launch(tmp_path / "killed", "--steps", "1000")
@@ -251,7 +251,7 @@ def alive(process: psutil.Process) -> bool:
     return False
 
 
-def test_two_learner_ranks_train_outlive_the_kill_of_one_and_stop_on_ctrl_c(
+def test_two_learner_ranks_survive_the_kill_of_one_and_stop_on_ctrl_c(
     tmp_path: Path,
 ) -> None:
     run = tmp_path / "ranks"

@@ -424,16 +424,25 @@ def test_chunks_are_cut_where_the_manifest_says_whatever_the_sizes_of_tensors() 
         assert np.array_equal(whole[entry.offset : entry.offset + entry.nbytes], part)
 
 
-def test_a_question_that_was_given_up_does_not_answer_the_next(publisher: WeightPublisher) -> None:
+def test_the_reply_to_a_cancelled_request_does_not_answer_the_next(
+    publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publisher.publish(1, some_weights())
 
     async def scenario(subscriber: WeightSubscriber) -> None:
-        given_up = asyncio.create_task(subscriber.latest())
-        while next(subscriber._rids) < 1:  # it is on its way
-            await asyncio.sleep(0)
-        given_up.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await given_up
+        waits = asyncio.Event()
+
+        async def reply_is_awaited() -> None:
+            waits.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(subscriber, "_receive", reply_is_awaited)
+            cancelled = asyncio.create_task(subscriber.latest())
+            await waits.wait()
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
         assert await update(subscriber) == 1
 
     subscribed(publisher.endpoint, scenario)

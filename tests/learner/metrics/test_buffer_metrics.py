@@ -17,7 +17,7 @@ def test_expired_groups_are_shown_by_cause_and_slots_by_role_and_cause() -> None
     assert metrics["buffer/slots_distilled_engine"] == 1
 
 
-def test_totals_are_of_all_actors_that_ever_reported_and_the_rest_of_those_that_are_there() -> None:
+def test_totals_count_every_actor_that_ever_reported_and_other_metrics_the_present_ones() -> None:
     here = ActorMetrics(requests_running=5, idle_share=0.5, weight_version=7, generated_tokens=10)
     gone = ActorMetrics(requests_running=9, idle_share=0.1, weight_version=2, generated_tokens=100)
     gone.weights_failed = Counter(checksum=1)

@@ -10,7 +10,7 @@ from r3l.config import SafetyRule, load
 from r3l.errors import UserError
 
 
-def test_metrics_are_those_of_the_definitions_for_every_role() -> None:
+def test_drift_metrics_follow_their_definitions_for_every_role() -> None:
     generator = torch.Generator().manual_seed(0)
     new, old, entropy = (torch.rand(4, 6, generator=generator) - 1 for _ in range(3))
     mask = torch.rand(4, 6, generator=generator) < 0.6
@@ -36,7 +36,7 @@ def test_metrics_are_those_of_the_definitions_for_every_role() -> None:
         assert metrics[f"entropy{end}"] == pytest.approx(mean, rel=1e-4)
 
 
-def test_a_role_without_tokens_has_no_metrics_and_leaves_rules_as_they_were() -> None:
+def test_a_role_without_tokens_has_no_metrics_and_does_not_reset_rules() -> None:
     empty = torch.zeros(1, 2, dtype=torch.bool)
     sums = drift_sums(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2), {"distilled": empty})
     assert drift_metrics(sums) == {}
@@ -48,7 +48,7 @@ def test_a_role_without_tokens_has_no_metrics_and_leaves_rules_as_they_were() ->
     assert alarm.rule is rule and "behaviour_kl_distilled 1 is above 0.5" in alarm.message
 
 
-def test_a_rule_fires_after_its_steps_in_a_row_and_then_counts_anew() -> None:
+def test_a_rule_fires_after_its_steps_in_a_row_and_then_counts_from_zero() -> None:
     meter = SafetyMeter([SafetyRule(metric="entropy", below=0.1, steps=2, action="stop")])
     fired = [
         bool(meter.check({"learner/entropy": value}))
@@ -57,7 +57,7 @@ def test_a_rule_fires_after_its_steps_in_a_row_and_then_counts_anew() -> None:
     assert fired == [False, False, False, True, False, True]
 
 
-def test_clipping_takes_away_the_share_beyond_the_limit() -> None:
+def test_clipping_removes_the_share_beyond_the_limit() -> None:
     assert clipped_share(4.0, 1.0) == 0.75
     assert clipped_share(0.5, 1.0) == clipped_share(0.0, 1.0) == 0.0
 
@@ -71,7 +71,7 @@ def test_clipping_takes_away_the_share_beyond_the_limit() -> None:
         ("{metric: entropy, below: 1, speed: 2}", "this section knows metric"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused_in_one_line(rule: str, why: str) -> None:
+def test_an_impossible_rule_is_refused_in_one_line(rule: str, why: str) -> None:
     with pytest.raises(UserError, match=why) as caught:
         load(None, [f"learner.safety=[{rule}]"])
     assert "\n" not in str(caught.value)

@@ -9,9 +9,7 @@ from buffer.wire.operations import Wait
 from learner import checkpoint
 from r3l.config import dump, load
 from r3l.records import GroupPlan
-from tests.learner.model import tiny_model
-from tests.learner.recorded import Recording
-from tests.learner.test_resume import SETTINGS, Learning, prepare, steps_of
+from tests.learner.fakes import SETTINGS, Learning, Recording, prepare, steps_of, tiny_model
 
 pytestmark = pytest.mark.system
 
@@ -31,7 +29,7 @@ def staleness_limit(endpoint: str, learner: int) -> int:
         return int(refused.reason.partition("limit ")[2].partition(":")[0])
 
 
-def test_rules_lower_the_limit_to_its_floor_and_stop_the_run_and_resuming_keeps_the_limit(
+def test_safety_rules_lower_the_staleness_limit_and_stop_the_run_and_a_resumed_run_keeps_it(
     serve, tmp_path: Path
 ) -> None:
     run, model = tmp_path / "run", tiny_model(tmp_path / "policy")

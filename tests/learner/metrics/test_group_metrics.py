@@ -1,5 +1,6 @@
 """Metrics of a step, against groups whose metrics can be told by looking."""
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -9,8 +10,8 @@ from learner.metrics.group_metrics import (
     staleness_metrics,
     unstamped,
 )
-from r3l.records import ReflectionRecord
-from tests.learner.groups import explore_group
+from r3l.records import AuxSample, ReflectionRecord
+from tests.learner.fakes import explore_group
 
 
 def test_group_metrics_count_what_reflections_led_to() -> None:
@@ -30,7 +31,7 @@ def test_group_metrics_count_what_reflections_led_to() -> None:
     assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
 
 
-def test_a_retry_that_was_called_for_and_failed_counts_as_triggered() -> None:
+def test_a_failed_retry_counts_as_triggered() -> None:
     group = explore_group((0.0, 0.0), (None, None))
     *_, kept, lost = group.results
     kept = replace(kept, reflection=ReflectionRecord("{}", outcome="success"))
@@ -46,6 +47,18 @@ def test_a_correction_is_counted_as_verified_by_the_rule_of_the_run() -> None:
     assert group_metrics(groups, requires_success=False)["group/verified_rate"] == 1.0
 
 
+def test_the_share_of_praise_is_that_of_samples_without_a_retry() -> None:
+    group = explore_group((0.0, 1.0), (1.0, None))
+    thought = ReflectionRecord("{}", outcome="success")
+    sample = AuxSample("reflect", np.arange(9, dtype=np.int32), np.arange(9) > 0)
+    *others, retried, praised = group.results
+    praised = replace(praised, aux=(sample,), reflection=thought)
+    retried = replace(retried, reflection=thought)  # two samples of 16 tokens
+    metrics = group_metrics([replace(group, results=(*others, retried, praised))])
+    assert metrics["group/praise_share"] == 8 / (8 + 2 * 16)
+    assert "group/praise_share" not in group_metrics([explore_group((0.0,), (None,))])
+
+
 def test_a_group_with_equal_rewards_has_no_contrast() -> None:
     metrics = group_metrics([explore_group((0.0, 0.0), (0.0, None))])
     assert metrics["group/no_contrast"] == 1.0 and metrics["group/reward_std"] == 0.0
@@ -57,7 +70,7 @@ def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
     assert metrics["staleness/max"] == 3.0 and metrics["staleness/queue_s"] == 2.5
 
 
-def test_metrics_without_data_are_left_out_rather_than_not_a_number() -> None:
+def test_metrics_without_data_are_left_out() -> None:
     metrics = group_metrics([explore_group((0.0,), ())])
     assert "group/success_retry" not in metrics and "group/pivot_mean" not in metrics
 
@@ -86,7 +99,7 @@ def test_failed_slots_are_counted_by_cause(cause: str) -> None:
     assert metrics[f"group/failed_{cause}"] == 1.0
 
 
-def test_troubles_that_attempts_outlived_are_counted_by_name() -> None:
+def test_faults_that_attempts_survived_are_counted_by_name() -> None:
     group = explore_group((0.0,), ())
     (result,) = group.results
     assert result.trajectory is not None

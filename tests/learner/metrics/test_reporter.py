@@ -42,7 +42,7 @@ def test_every_step_is_a_line_of_the_progress_file_and_a_point_in_tensorboard(
     assert scalars(tmp_path, TAG) == {1: 0.5, 2: 1.0}
 
 
-def test_steps_that_a_resumed_learner_does_over_are_void(tmp_path: Path) -> None:
+def test_repeated_steps_of_a_resumed_learner_replace_the_earlier_ones(tmp_path: Path) -> None:
     report(tmp_path, 1, 2, 3)
     report(tmp_path, 2, start=1)
     again = lines(tmp_path)[3]

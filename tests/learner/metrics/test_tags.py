@@ -10,7 +10,7 @@ from learner.metrics.tags import METRICS, SECTIONS, check_tag, markdown
 ROOT = Path(__file__).parent.parent.parent.parent
 
 
-def test_the_page_is_what_the_table_says() -> None:
+def test_the_metrics_page_is_written_from_the_table() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert page == markdown(), "run: python -m learner.metrics.tags > docs/metrics.md"
 

@@ -14,8 +14,7 @@ from learner.checkpoint import State
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
-from tests.learner.groups import explore_group
-from tests.learner.model import measured
+from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 
 SETTINGS = (

@@ -1,4 +1,4 @@
-"""ALGORITHM §3-5 and §7 written out slowly: one trajectory and one token at a time.
+"""docs/algorithm.md written out slowly: one trajectory and one token at a time.
 
     groups ─► credit, advantages ─► loss, and its derivative by every token's log-probability
 

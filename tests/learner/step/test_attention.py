@@ -134,14 +134,14 @@ def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
 @pytest.mark.parametrize("name", ["r3l", "grpo", "gspo", "dapo", "critique_grpo"])
 @settings(deadline=None, max_examples=15)
 @given(rows=groups(), budget=st.integers(4, 80), ranks=st.integers(1, 3))
-def test_losses_and_gradients_are_those_of_separate_sequences(name, rows, budget, ranks):
+def test_packed_losses_and_gradients_equal_those_of_separate_sequences(name, rows, budget, ranks):
     algorithm = registry.REGISTRY[name]().build()
     teaches_as_separate_sequences((PACKED, PADDED), algorithm, rows, budget, ranks)
 
 
 @given(families())
 @settings(deadline=None, max_examples=20)
-def test_the_entropy_of_a_node_is_that_of_the_policy_at_its_parent(rows):
+def test_the_entropy_of_a_node_equals_that_of_the_policy_at_its_parent(rows):
     made = [Row(r, np.arange(len(r)) > 0, np.zeros(len(r), np.float32)) for r in rows]
     micro = collate(made, CPU)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_the_entropy_of_a_node_is_that_of_the_policy_at_its_parent(rows):
         lambda: GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4)),
     ],
 )
-def test_models_of_other_families_are_packed_without_a_difference(make):
+def test_models_of_other_families_give_equal_logprobs_when_packed(make):
     torch.manual_seed(0)
     lm = make().eval()
     rows = [np.array(r, np.int32) for r in ([1, 2, 3, 4, 5], [1, 2, 3, 9], [1, 7], [8, 2, 3])]
@@ -188,7 +188,7 @@ def test_a_model_with_windowed_layers_keeps_its_rows_apart(make):
         attention.resolve("tree", lm)
 
 
-def test_checkpointed_layers_and_a_saved_model_know_nothing_of_the_packing(tmp_path: Path):
+def test_packing_changes_neither_checkpointed_layers_nor_the_saved_model(tmp_path: Path):
     rows = [np.array(r, np.int32) for r in ([1, 2, 3, 4], [1, 2, 5])]
     micro = collate([Row(r, r > 1, np.zeros(len(r), np.float32), 1.0) for r in rows], CPU)
     found = []

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.step.batch import Row, check_tokens, collate, micro_batches, rows_of
+from learner.step.batch import Row, check_tokens, collate, micro_batches, rows_of, weight_metrics
 from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import UserError
-from tests.learner.groups import explore_group
+from tests.learner.fakes import explore_group
 
 
 def row(length: int, first: int = 0) -> Row:
@@ -101,6 +101,21 @@ def test_the_weight_of_a_token_follows_normalize_and_the_pool_of_auxiliary_sampl
     shared = {"sft_pool": "shared"}
     assert shares(**shared) == pytest.approx([1 / 40, 1 / 80, 1 / 40, 1 / 80, 1 / 80])
     assert shares(**shared, normalize="token") == pytest.approx([1 / 64] * 5)
+
+
+def test_the_largest_weight_of_a_token_and_the_share_of_auxiliary_samples_are_measured() -> None:
+    group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
+
+    def measured(**settings: Any) -> list[float]:
+        algorithm = R3LConfig(group_size=4, **settings).build()
+        metrics = weight_metrics(rows_of([group], algorithm), algorithm.sft_weight)
+        return [metrics["learner/aux_share"], metrics["learner/largest_token_weight"]]
+
+    # 8 tokens of weight 1/24, 16 of 1/48, 8 of 1/24: in the mean 1/32
+    assert measured() == pytest.approx([1 / 2, 32 / 24])
+    assert measured(sft_weight=3.0) == pytest.approx([3 / 4, 32 / 24])
+    assert measured(sft_pool="shared", normalize="token") == pytest.approx([1 / 2, 1.0])
+    assert weight_metrics([], 1.0) == {}
 
 
 def test_a_group_without_contrast_costs_no_forward_pass_but_counts_in_the_mean() -> None:

@@ -14,7 +14,7 @@ def merged(theirs: object, **settings: object) -> dict:
     return deepspeed_config(LearnerConfig(deepspeed=theirs, **settings), bf16=False)
 
 
-def test_what_the_user_adds_is_merged_and_what_agrees_is_accepted() -> None:
+def test_keys_of_the_user_are_merged_and_equal_ones_accepted() -> None:
     config = merged(
         {
             "train_batch_size": "auto",
@@ -52,14 +52,14 @@ def test_every_conflict_is_named_with_the_setting_to_use(theirs: dict, named: li
     assert all(name in str(caught.value) for name in named) and "\n" not in str(caught.value)
 
 
-def test_deepspeeds_own_adam_is_a_choice_and_is_given_no_word_it_does_not_know() -> None:
+def test_deepspeeds_own_adam_gets_only_arguments_that_it_knows() -> None:
     assert merged({})["optimizer"]["params"]["fused"] is True
     chosen = merged({"optimizer": {"params": {"torch_adam": False}}}, offload="optimizer",
                     zero_stage=2)["optimizer"]["params"]  # fmt: skip
     assert chosen["torch_adam"] is False and "fused" not in chosen
 
 
-def test_a_file_is_read_and_a_bad_one_is_named(tmp_path: Path) -> None:
+def test_a_deepspeed_file_is_read_and_an_invalid_one_named(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"wall_clock_breakdown": True}))
     assert merged(str(path))["wall_clock_breakdown"] is True
@@ -72,7 +72,7 @@ def test_a_file_is_read_and_a_bad_one_is_named(tmp_path: Path) -> None:
         user_config(str(path))
 
 
-def test_offload_asks_for_the_stage_it_needs() -> None:
+def test_offload_is_refused_below_the_zero_stage_it_needs() -> None:
     with pytest.raises(UserError, match="zero_stage of 1"):
         merged({}, offload="optimizer")
     with pytest.raises(UserError, match="zero_stage of 3"):
@@ -81,7 +81,7 @@ def test_offload_asks_for_the_stage_it_needs() -> None:
     assert zero["offload_optimizer"]["device"] == zero["offload_param"]["device"] == "cpu"
 
 
-def test_bfloat16_adds_gradients_up_in_float32_under_zero_1_at_least() -> None:
+def test_bfloat16_sums_gradients_in_float32_from_zero_stage_1_on() -> None:
     config = deepspeed_config(LearnerConfig(), bf16=True)
     assert config["zero_optimization"]["stage"] == 1
     assert config["data_types"] == {"grad_accum_dtype": "fp32"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.plan import free_port
+from launch.process_commands import free_port
 from r3l.errors import RestartNeeded
 from tests.learner.step.faulty import Bench, out_of_memory
 from tests.learner.step.test_trainer import ROOT
@@ -42,9 +42,7 @@ def ranks(seen: Path, variant: str) -> list[dict[str, list[dict[str, float]]]]:
 
 @pytest.mark.system
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_is_no_number_on_one_rank_is_skipped_by_both_and_changes_nothing(
-    seen: Path, variant: str
-) -> None:
+def test_a_nan_on_one_rank_is_skipped_by_both_and_changes_nothing(seen: Path, variant: str) -> None:
     for rank in ranks(seen, variant):
         assert [step["applied"] for step in rank["nan"]] == [False, False]
         assert math.isnan(rank["nan"][0]["loss"]) and math.isfinite(rank["nan"][1]["loss"])
@@ -63,7 +61,7 @@ def test_a_restored_checkpoint_goes_on_bit_for_bit(seen: Path, variant: str) -> 
 
 @pytest.mark.system
 @pytest.mark.parametrize("variant", VARIANTS[:2])
-def test_memory_that_runs_out_on_one_rank_halves_the_budget_on_both_and_the_step_is_done(
+def test_out_of_memory_on_one_rank_halves_the_budget_on_both_and_the_step_is_done(
     seen: Path, variant: str
 ) -> None:
     for rank in ranks(seen, variant):
@@ -73,7 +71,9 @@ def test_memory_that_runs_out_on_one_rank_halves_the_budget_on_both_and_the_step
         assert last["loss"] == pytest.approx(expected["loss"], rel=1e-3 if "b" in variant else 1e-5)
 
 
-def test_under_zero_2_a_restart_is_asked_for_with_the_smaller_budget(model_folder: Path) -> None:
+def test_out_of_memory_under_zero_stage_2_restarts_the_learner_with_the_smaller_budget(
+    model_folder: Path,
+) -> None:
     bench = Bench(model_folder, "2", "float32")
     with pytest.raises(RestartNeeded, match="256") as caught:
         bench.steps(bench.trainer(), 1, out_of_memory)

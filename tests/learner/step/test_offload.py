@@ -10,8 +10,7 @@ from learner.checkpoint import State
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
-from tests.learner.groups import explore_group
-from tests.learner.model import measured
+from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 from tests.learner.step.faulty import Silent
 
@@ -57,7 +56,7 @@ def same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
 
 
 @pytest.mark.parametrize(("offload", "stage"), [("optimizer", 1), ("optimizer", 2), ("all", 3)])
-def test_offloaded_state_trains_as_ever_and_goes_on_from_a_checkpoint(
+def test_offloaded_state_trains_alike_and_resumes_from_a_checkpoint(
     model_folder: Path, tmp_path: Path, plain: list[dict[str, float]], offload: str, stage: int
 ) -> None:
     settings = (f"learner.offload={offload}", f"learner.zero_stage={stage}")
@@ -73,7 +72,7 @@ def test_offloaded_state_trains_as_ever_and_goes_on_from_a_checkpoint(
     same(resumed.steps(2), plain[2:])
 
 
-def test_a_users_deepspeed_file_is_what_the_engine_runs_with(
+def test_the_engine_runs_with_the_deepspeed_file_of_the_user(
     model_folder: Path, tmp_path: Path, plain: list[dict[str, float]]
 ) -> None:
     file = tmp_path / "zero2.json"

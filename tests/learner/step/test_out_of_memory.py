@@ -14,7 +14,7 @@ from learner.step.out_of_memory import (
 from r3l.errors import TrainingStopped
 
 
-def test_the_budget_is_halved_down_to_the_longest_sequence_and_no_further() -> None:
+def test_the_budget_is_halved_until_it_is_the_longest_sequence() -> None:
     assert smaller_budget(8192, 300) == 4096 and smaller_budget(512, 300) == 300
     with pytest.raises(TrainingStopped, match="longest sequence 300 tokens"):
         smaller_budget(300, 300)

@@ -8,7 +8,7 @@ import torch
 from learner.step.rank_state import join, split
 
 
-def test_a_tree_is_the_same_after_its_way_through_tensors_and_json() -> None:
+def test_a_state_tree_survives_tensors_and_json() -> None:
     moments = {0: {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)}, 1: {}}
     tree = {"optimizer": moments, "masters": [torch.zeros(3)], "name": "adam", "none": None}
     tensors, plain = split(tree)

@@ -147,7 +147,7 @@ class Groups:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
-def test_loss_and_gradient_are_those_of_the_algorithm_written_out_by_hand(
+def test_loss_and_gradient_equal_the_algorithm_written_out_by_hand(
     settings: dict[str, Any],
 ) -> None:
     algorithm = registry.REGISTRY[settings["name"]](**settings).build()

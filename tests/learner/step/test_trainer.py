@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.plan import free_port
+from launch.process_commands import free_port
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import load
-from tests.learner.groups import explore_group
-from tests.learner.model import measured
+from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 
 ROOT = Path(__file__).parents[3]
@@ -27,8 +26,8 @@ from pathlib import Path
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
-from tests.learner.groups import explore_group
-from tests.learner.model import measured
+from tests.learner.fakes import explore_group
+from tests.learner.fakes import measured
 from tests.learner.step.fakes import GROUPS
 out, model, *variants = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]
 groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
@@ -89,7 +88,7 @@ def test_losses_do_not_depend_on_packing_micro_batches_ranks_or_zero_stage(
     assert variants["pack=rows"][0]["shared_tokens"] == 0.0
 
 
-def test_the_rows_of_a_step_are_the_same_however_groups_are_ordered() -> None:
+def test_the_rows_of_a_step_do_not_depend_on_the_order_of_its_groups() -> None:
     algorithm = R3LConfig(group_size=4).build()
     groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
     one, other = rows_of(groups, algorithm), rows_of(groups[::-1], algorithm)

@@ -34,7 +34,7 @@ def test_a_lesson_is_the_conversation_as_the_template_writes_it(chat, lessons):
     assert chat.tokenizer.decode(play.token_ids[play.response_mask]) == said
 
 
-def test_only_what_is_said_under_guidance_is_learned_from_a_retry(chat, lessons):
+def test_a_lesson_of_a_retry_teaches_only_guided_replies(chat, lessons):
     retries = [lesson for lesson in lessons if lesson.kind == "retry"]
     assert len(retries) > 10
     late = 0
@@ -47,7 +47,7 @@ def test_only_what_is_said_under_guidance_is_learned_from_a_retry(chat, lessons)
     assert late > 3
 
 
-def test_the_reflections_that_are_taught_parse(chat, lessons):
+def test_reflections_of_lessons_parse(chat, lessons):
     for lesson in lessons:
         if lesson.kind == "reflect":
             text = chat.text(lesson.token_ids[lesson.response_mask].tolist())

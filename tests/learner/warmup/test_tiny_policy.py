@@ -64,7 +64,7 @@ def test_the_local_policy_reports_the_log_probabilities_of_the_model(chat):
         assert 1 <= len(sample.token_ids) <= 6
 
 
-def test_the_shipped_policy_is_small_and_has_heads_that_vllm_takes():
+def test_the_shipped_policy_is_small_and_its_head_size_suits_vllm():
     folder = builtin_policy()
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 4_000_000
     config = json.loads((folder / "config.json").read_text())

@@ -31,7 +31,7 @@ def equation_s(rewards):
 
 
 def equation_amplified(rewards, alpha):
-    """ALGORITHM §4, line by line."""
+    """Positive amplification, line by line."""
     out = []
     for r, s in zip(rewards, equation_s(rewards), strict=True):
         if r >= 1.0:

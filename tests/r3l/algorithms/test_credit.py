@@ -1,4 +1,4 @@
-"""Pivot masks against ALGORITHM §3 written out token by token."""
+"""Pivot masks against their definition written out token by token."""
 
 from typing import get_args
 
@@ -12,7 +12,7 @@ from r3l.algorithms.credit import Normalize, group_masks, lengths, pivot_mask, t
 step_lengths = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
 
-def section_three(trajectory, pivot):
+def by_definition(trajectory, pivot):
     """One token at a time: 1 for response tokens of steps >= k*, 0 for everything else."""
     mask = []
     for t in range(len(trajectory.token_ids)):
@@ -37,7 +37,7 @@ def test_the_pivot_mask_keeps_the_tokens_from_the_pivot_on(make_trajectory, step
     one = make_trajectory(steps)
     mask = pivot_mask(one.response_mask, one.step_spans, pivot)
     assert mask.dtype == np.bool_
-    assert mask.tolist() == section_three(one, pivot)
+    assert mask.tolist() == by_definition(one, pivot)
     assert not (mask & ~one.response_mask).any()
 
 
@@ -61,8 +61,8 @@ def test_base_and_distilled_agree_on_the_shared_prefix(
     shared = base.step_spans[pivot, 0]
     assert shared == distilled.step_spans[pivot, 0]
     assert not masks[id(base)][:shared].any() and not masks[id(distilled)][:shared].any()
-    assert masks[id(base)].tolist() == section_three(base, pivot)
-    assert masks[id(distilled)].tolist() == section_three(distilled, pivot)
+    assert masks[id(base)].tolist() == by_definition(base, pivot)
+    assert masks[id(distilled)].tolist() == by_definition(distilled, pivot)
     assert masks[id(other)].tolist() == other.response_mask.tolist()
 
 

@@ -52,7 +52,7 @@ def a_group(make_trajectory):
 
 
 def paper_loss(model, group, pivots):
-    """ALGORITHM §4-5, one trajectory and one token at a time."""
+    """Amplification and objective, one trajectory and one token at a time."""
     rewards = [one.reward for one in group]
     mean = sum(rewards) / len(rewards)
     total = 0.0

@@ -14,7 +14,7 @@ from tests.r3l.algorithms.fakes import advantages_of, get, kl_of, total
 def test_r3l_explores_by_its_settings():
     plain = get().exploration
     assert plain == Exploration(4, 4, aux=True)
-    assert plain.retry and plain.trigger == "reflection" and not plain.from_start
+    assert plain.trigger == "reflection" and not plain.from_start
     assert plain.reflect_on == "all"
     assert get(reflect_on="failures").exploration == replace(plain, reflect_on="failures")
     assert get(from_start=True).exploration.from_start
@@ -26,7 +26,7 @@ def test_r3l_explores_by_its_settings():
 def test_without_reflection_there_are_only_base_attempts():
     ablated = get(reflect=False)
     assert ablated.plan() == GroupPlan(8)
-    assert not ablated.exploration.retry and ablated.sft_weight == 0.0
+    assert ablated.sft_weight == 0.0
     assert get(reflect=False, group_size=3).plan() == GroupPlan(3)
 
 

@@ -13,12 +13,13 @@ TASK = Task("corridor/0", "corridor", seed=7)
 
 
 def reflection(outcome: str = "failure", step: int | None = 1, advice: str = "say b") -> str:
+    success = outcome == "success"
     return json.dumps(
         {
             "trajectory_summary": "tried",
-            "root_cause_analysis": "wrong",
+            "root_cause_analysis": None if success else "wrong",
             "trajectory_outcome": outcome,
-            "improvement_suggestion": advice,
+            "improvement_suggestion": None if success else advice,
             "retry_from_step": step,
         }
     )

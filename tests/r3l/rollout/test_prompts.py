@@ -18,8 +18,9 @@ def test_log_prompt_and_spans_number_the_steps_alike(make_trajectory):
     _, user = Prompts().reflection(attempt)
     logged = [int(k) for k in re.findall(r"^step (\d+) does", user, re.MULTILINE)]
     low, high = re.search(r"numbered (\d+) to (\d+)", user).groups()
-    admitted = json_schema(attempt.num_steps)["properties"]["retry_from_step"]["enum"]
-    assert logged == list(range(int(low), int(high) + 1)) == admitted[:-1] == [0, 1, 2, 3]
+    other = json_schema(attempt.num_steps)["oneOf"][1]["properties"]
+    admitted = other["retry_from_step"]["enum"]
+    assert logged == list(range(int(low), int(high) + 1)) == admitted == [0, 1, 2, 3]
     for step in logged:
         assert f"step {step} does: {attempt.actions[step]}" in user
         reply = dict.fromkeys(FIELDS, "x") | {
@@ -33,14 +34,23 @@ def test_log_prompt_and_spans_number_the_steps_alike(make_trajectory):
         parse(json.dumps(reply | {"retry_from_step": int(high) + 1}), attempt.num_steps)
 
 
-def test_the_log_shows_the_observation_before_each_step_and_the_last_one(make_trajectory):
-    assert attempt_log(make_trajectory([1, 1])).splitlines() == [
+def test_the_log_shows_the_systems_prompt_each_observation_before_its_step_and_the_last_one(
+    make_trajectory,
+):
+    steps = [
         "step 0 sees: observation 0",
         "step 0 does: action 0",
         "step 1 sees: observation 1",
         "step 1 does: action 1",
         "end sees: observation 2",
     ]
+    attempt = make_trajectory([1, 1])
+    assert attempt_log(attempt).splitlines() == ["instructions: be good", *steps]
+    assert attempt_log(replace(attempt, system="")).splitlines() == steps
+    for _, user in (Prompts().reflection(attempt), Prompts().critique(attempt)):
+        assert user.startswith("instructions: be good\nstep 0 sees")
+    own = Prompts({"reflect_user": "{steps}."})
+    assert own.reflection(attempt)[1] == "\n".join(steps) + "."
 
 
 def test_the_reflection_prompt_names_every_field_and_outcome():
@@ -52,8 +62,20 @@ def test_the_reflection_prompt_names_every_field_and_outcome():
 def test_guidance_holds_the_diagnosis_and_the_advice():
     advice = Prompts().guidance(Reflection("s", "was late", "failure", "go {early}", 1))
     assert "was late" in advice and "go {early}" in advice
-    bare = Prompts().guidance(Reflection("s", None, "failure", None, 1))
+    bare = Prompts().guidance(Reflection("s", None, "failure", "go", 1))
     assert "None" not in bare and "{" not in bare
+
+
+def test_guidance_templates_may_use_the_report_and_each_of_its_fields():
+    reflection = Reflection("went \u2191", None, "failure", 'say "b"', 1)
+    names = " | ".join(f"{{{name}}}" for name in FIELDS)
+    advice = Prompts({"guidance": f"{names} | {{report}}"}).guidance(reflection)
+    *fields, report = advice.split(" | ")
+    assert fields == ["went \u2191", "", "failure", 'say "b"', "1"]
+    assert json.loads(report) == dict(
+        zip(FIELDS, ["went \u2191", None, *fields[2:4], 1], strict=True)
+    )
+    assert parse(report, 2) == reflection
 
 
 def test_braces_in_attempts_and_reflections_are_not_placeholders(make_trajectory):

@@ -13,8 +13,15 @@ GOOD = {
     "trajectory_summary": "Went north, found { nothing }.",
     "root_cause_analysis": 'Took "the lamp" too late.',
     "trajectory_outcome": "failure",
-    "improvement_suggestion": None,
+    "improvement_suggestion": "Take it first.",
     "retry_from_step": 1,
+}
+SUCCESS = {
+    "trajectory_summary": "Took the lamp.",
+    "root_cause_analysis": None,
+    "trajectory_outcome": "success",
+    "improvement_suggestion": None,
+    "retry_from_step": None,
 }
 OUTCOMES = ["success", "success_but_inefficient", "failure"]
 
@@ -30,14 +37,18 @@ def changed(**values):
     return json.dumps(GOOD | values)
 
 
-reflections = st.fixed_dictionaries(
-    {
-        "trajectory_summary": st.text(max_size=40),
-        "root_cause_analysis": st.none() | st.text(max_size=40),
-        "trajectory_outcome": st.sampled_from(OUTCOMES),
-        "improvement_suggestion": st.none() | st.text(max_size=40),
-        "retry_from_step": st.none() | st.integers(0, 6),
-    }
+texts = st.text(min_size=1, max_size=40)
+reflections = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "trajectory_summary": st.text(max_size=40),
+            "root_cause_analysis": st.none() | texts,
+            "trajectory_outcome": st.sampled_from(OUTCOMES[1:]),
+            "improvement_suggestion": texts,
+            "retry_from_step": st.integers(0, 6),
+        }
+    ),
+    st.builds(lambda summary: SUCCESS | {"trajectory_summary": summary}, st.text(max_size=40)),
 )
 prose = st.text(st.characters(exclude_characters="{}", codec="utf-8"), max_size=30)
 
@@ -78,9 +89,40 @@ def test_a_key_given_twice_counts_only_if_it_says_the_same():
     assert cause_of(text[:-1] + ', "retry_from_step": 2}') == "not_json"
 
 
+def without(values, *fields):
+    return json.dumps({key: value for key, value in values.items() if key not in fields})
+
+
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_missing_field_is_a_cause(field):
-    assert cause_of(json.dumps({k: v for k, v in GOOD.items() if k != field})) == "missing_field"
+    assert cause_of(without(GOOD, field)) == "missing_field"
+
+
+def test_a_success_may_leave_out_its_two_optional_texts_alone():
+    left_out = without(SUCCESS, "root_cause_analysis", "improvement_suggestion")
+    assert parse(left_out, 3) == Reflection(**SUCCESS)
+    empty = {"root_cause_analysis": "", "improvement_suggestion": ""}
+    assert parse(json.dumps(SUCCESS | empty), 3) == Reflection(**SUCCESS)
+    assert cause_of(without(SUCCESS, "retry_from_step")) == "missing_field"
+    assert cause_of(without(SUCCESS, "trajectory_summary")) == "missing_field"
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES[1:])
+@pytest.mark.parametrize(
+    "lacking", [{"improvement_suggestion": None}, {"improvement_suggestion": ""}, {"pivot": None}]
+)
+def test_an_outcome_that_can_be_improved_needs_a_suggestion_and_a_pivot(outcome, lacking):
+    lacking = {"retry_from_step": None} if "pivot" in lacking else lacking
+    assert cause_of(changed(trajectory_outcome=outcome, **lacking)) == "missing_field"
+    assert parse(changed(trajectory_outcome=outcome, root_cause_analysis=None), 3)
+
+
+@pytest.mark.parametrize(
+    "correction",
+    [{"root_cause_analysis": "x"}, {"improvement_suggestion": "x"}, {"retry_from_step": 0}],
+)
+def test_a_success_that_names_a_correction_contradicts_itself(correction):
+    assert cause_of(json.dumps(SUCCESS | correction)) == "contradiction"
 
 
 def test_each_unusable_text_has_its_cause():
@@ -158,7 +200,7 @@ def test_a_retry_is_triggered_by_an_improvable_outcome_with_a_pivot_inside_the_a
     try:
         triggered = parse(json.dumps(values), num_steps).triggers_retry(num_steps)
     except ReflectionError:
-        assert pivot is not None and pivot >= num_steps
+        assert pivot >= num_steps
         triggered = False
     improvable = values["trajectory_outcome"] in ("failure", "success_but_inefficient")
     assert triggered == (improvable and pivot is not None and pivot < num_steps)
@@ -178,18 +220,59 @@ def test_an_attempt_without_steps_is_refused(num_steps):
         json_schema(num_steps)
 
 
-def test_the_schema_and_the_parser_accept_the_same():
+def test_the_schema_has_a_branch_for_a_success_and_one_for_the_other_outcomes():
     schema = json_schema(3)
-    assert list(schema["properties"]) == list(GOOD) == schema["required"]
-    assert schema["additionalProperties"] is False
-    assert schema["properties"]["retry_from_step"] == {"enum": [0, 1, 2, None]}
-    assert schema["properties"]["trajectory_outcome"] == {"enum": OUTCOMES}
-    assert schema["properties"]["trajectory_summary"] == {"type": "string", "maxLength": MAX_CHARS}
+    success, other = (branch["properties"] for branch in schema["oneOf"])
+    for branch in schema["oneOf"]:
+        assert list(branch["properties"]) == list(GOOD) == branch["required"]
+        assert branch["additionalProperties"] is False
+    text, null = {"type": "string", "maxLength": MAX_CHARS}, {"type": "null"}
+    assert list(success.values()) == [text, null, {"enum": ["success"]}, null, null]
+    assert other["trajectory_outcome"] == {"enum": ["success_but_inefficient", "failure"]}
+    assert other["root_cause_analysis"] == {"anyOf": [text, null]}
+    assert other["improvement_suggestion"] == text | {"minLength": 1}
+    assert other["retry_from_step"] == {"enum": [0, 1, 2]}
     assert json.loads(json.dumps(schema)) == schema
 
 
-@given(reflections, st.integers(1, 7))
-def test_an_object_of_the_schema_parses(values, num_steps):
-    choices = json_schema(num_steps)["properties"]["retry_from_step"]["enum"]
-    for pivot in choices:
-        parse(json.dumps(values | {"retry_from_step": pivot}), num_steps)
+def admitted(values, num_steps):
+    """Whether an object follows one branch of the schema, as its few keywords say."""
+
+    def follows(value, rule):
+        if "anyOf" in rule:
+            return any(follows(value, one) for one in rule["anyOf"])
+        if "enum" in rule:
+            return value in rule["enum"]
+        if rule["type"] == "null":
+            return value is None
+        return isinstance(value, str) and len(value) >= rule.get("minLength", 0)
+
+    return any(
+        set(values) == set(branch["required"])
+        and all(follows(values[name], rule) for name, rule in branch["properties"].items())
+        for branch in json_schema(num_steps)["oneOf"]
+    )
+
+
+any_values = st.fixed_dictionaries(
+    {
+        "trajectory_summary": st.sampled_from(["", "went north"]),
+        "root_cause_analysis": st.sampled_from([None, "too late"]),
+        "trajectory_outcome": st.sampled_from(OUTCOMES),
+        "improvement_suggestion": st.sampled_from([None, "", "go south"]),
+        "retry_from_step": st.sampled_from([None, 0, 2, 3]),
+    }
+)
+
+
+@given(any_values)
+def test_whatever_the_schema_admits_parses_and_nothing_else_with_all_fields(values):
+    try:
+        parse(json.dumps(values), 3)
+    except ReflectionError:
+        assert not admitted(values, 3)
+    else:
+        # "" is not in the schema of a success, where it counts as null
+        assert admitted(
+            values | {"improvement_suggestion": values["improvement_suggestion"] or None}, 3
+        )

@@ -1,0 +1,253 @@
+"""Groups as actors record them, small models, and learner processes on a run folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from msgspec.structs import replace
+
+from buffer import BufferClient, Lease
+from launch.process_commands import free_port
+from learner.step.trainer import StepResult
+from learner.warmup import tiny_policy
+from r3l.config import dump, load
+from r3l.records import AuxSample, Group, GroupPlan, SlotResult, Task, Trajectory
+
+STEP, FIRST, RESPONSE = 9, 12, 4
+
+
+def trajectory(
+    role: str, slot: int, reward: float, *, steps: int = 4, seed: int = 0, vocab: int = 200, **more
+) -> Trajectory:
+    """An attempt whose prompt all attempts with the same seed share."""
+    length = FIRST + STEP * steps
+    token_ids = _tokens(length, vocab, seed, slot, role)
+    token_ids[:FIRST] = _tokens(FIRST, vocab, seed)
+    if "pivot" in more:  # a retry keeps what its base did before the pivot
+        start = FIRST + STEP * more["pivot"]
+        token_ids[FIRST:start] = _tokens(length, vocab, seed, more["parent"], "base")[FIRST:start]
+    spans = np.array(
+        [[FIRST + STEP * k, FIRST + STEP * k + RESPONSE] for k in range(steps)], dtype=np.int32
+    )
+    mask = np.zeros(length, dtype=bool)
+    for start, end in spans:
+        mask[start:end] = True
+    return Trajectory(
+        role=role,  # type: ignore[arg-type]
+        slot=slot,
+        token_ids=token_ids,
+        response_mask=mask,
+        logprobs=np.where(mask, -5.0, 0.0).astype(np.float32),
+        step_spans=spans,
+        step_versions=np.zeros(steps, dtype=np.int32),
+        step_seconds=np.zeros(steps, dtype=np.float32),
+        reward=reward,
+        system="s",
+        observations=("o",) * (steps + 1),
+        actions=("a",) * steps,
+        **more,
+    )
+
+
+def explore_group(
+    base_rewards: Sequence[float],
+    retry_rewards: Sequence[float | None],
+    *,
+    pivot: int = 1,
+    group_id: str = "g0",
+    seed: int = 0,
+    vocab: int = 200,
+) -> Group:
+    results = [
+        SlotResult(
+            "base", i, "done", trajectory=trajectory("base", i, reward, seed=seed, vocab=vocab)
+        )
+        for i, reward in enumerate(base_rewards)
+    ]
+    for i, reward in enumerate(retry_rewards):
+        if reward is None:
+            results.append(SlotResult("distilled", i, "not_triggered"))
+            continue
+        retry = trajectory("distilled", i, reward, seed=seed, vocab=vocab, parent=i, pivot=pivot)
+        sample = AuxSample("retry", retry.token_ids, retry.response_mask)
+        aux = (sample, sample) if reward >= 1.0 else ()
+        results.append(SlotResult("distilled", i, "done", trajectory=retry, aux=aux))
+    plan = GroupPlan(len(base_rewards), len(retry_rewards))
+    return Group(group_id, Task("t/0", "t", 0), plan, "complete", tuple(results))
+
+
+def _tokens(length: int, vocab: int, seed: int, slot: int = -1, role: str = "") -> np.ndarray:
+    rng = np.random.default_rng([seed, slot + 1, role == "base"])
+    return rng.integers(3, vocab, length).astype(np.int32)
+
+
+REWARDS = [
+    ((0.0, 1.0), (1.0, None), 2),
+    ((0.0, 0.0), (1.0, 0.0), 1),
+    ((1.0, 0.0), (None, 0.5), 3),
+]
+
+
+def recorded_group(group_id: str, version: int, vocab: int = 200):
+    """The results of one group as an actor at `version` would have put them."""
+    number = int(group_id[1:])
+    base, retry, pivot = REWARDS[number % len(REWARDS)]
+    group = explore_group(base, retry, pivot=pivot, seed=number, group_id=group_id, vocab=vocab)
+    for result in group.results:
+        if result.trajectory is None:
+            yield result
+            continue
+        versions = np.full(result.trajectory.num_steps, version, dtype=np.int32)
+        yield replace(result, trajectory=replace(result.trajectory, step_versions=versions))
+
+
+class Recording:
+    """An actor that plays recorded groups at the newest version it has seen, in a thread.
+
+    `results`: what it puts for (group id, version), by default `recorded_group`; of an
+    evaluation's group the one slot. `before` is called with every lease before it is played.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
+        before: Callable[[Lease], None] = lambda lease: None,
+    ) -> None:
+        self.endpoint, self.results, self.before = endpoint, results, before
+        self.version = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._play, daemon=True)
+
+    def __enter__(self) -> "Recording":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(timeout=10)
+
+    def _play(self) -> None:
+        with BufferClient(self.endpoint, name="recording") as client:
+            while not self._end.is_set():
+                self.version = max(self.version, client.stats().learner_version)
+                lease = client.lease("recording", self.version, GroupPlan(2, 2))
+                if not isinstance(lease, Lease):
+                    time.sleep(0.02)
+                    continue
+                self.before(lease)
+                slots = {"base": lease.plan.base, "distilled": lease.plan.distilled}
+                for result in self.results(lease.group_id, self.version):
+                    if result.slot < slots[result.role]:
+                        client.put(lease.group_id, "recording", result)
+
+
+def tiny_model(folder: Path) -> Path:
+    """A random model of some 100 000 parameters with a tokenizer and a chat template."""
+    tokenizer = tiny_policy.build_tokenizer(["use brush on tin"])
+    tiny_policy.build_model(tokenizer, seed=0, hidden=64, layers=2).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    torch.set_num_threads(1)
+    return folder
+
+
+def measured(result: StepResult) -> dict[str, float]:
+    """A step as plain numbers, names without their prefix."""
+    metrics = {tag.removeprefix("learner/"): value for tag, value in result.metrics.items()}
+    return metrics | {"applied": result.applied, "out_of_memory": result.out_of_memory}
+
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+SETTINGS = (
+    "learner.steps=9",
+    "learner.lr=1e-3",
+    "learner.groups_per_step=3",
+    "learner.checkpoint_every=3",
+    "learner.schedule=cosine",
+    "learner.warmup_steps=2",
+    "algorithm.group_size=4",
+    "buffer.max_staleness=0",
+    "env.train_tasks=64",
+    "eval.tasks=0",
+)
+
+
+class Learning:
+    """A learner process, or several ranks of it, on a run folder."""
+
+    def __init__(
+        self,
+        run: Path,
+        endpoint: str,
+        ranks: int = 1,
+        *,
+        resume: bool = False,
+        module: str = "learner.cli",
+    ) -> None:
+        self.run = run
+        command = [sys.executable, "-m"]
+        if ranks > 1:
+            command += ["deepspeed.launcher.runner", "--num_gpus", str(ranks)]
+            command += ["--master_port", str(free_port()), "--no_local_rank", "--module"]
+        command += [module, "train", "--config", str(run / "config.yaml")]
+        command += ["--buffer", endpoint, "--weights", "tcp://127.0.0.1:0", "--run", str(run)]
+        self.process = subprocess.Popen(
+            command + ["--resume"] * resume,
+            stdout=(run / "learner.log").open("ab"),
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+
+    def wait(self, seconds: float = 200) -> int:
+        try:
+            return self.process.wait(timeout=seconds)
+        finally:
+            self.kill()
+
+    def wait_for_step(self, step: int) -> None:
+        end = time.monotonic() + 200
+        while not (steps := [line["step"] for line in steps_of(self.run)]) or steps[-1] < step:
+            assert self.process.poll() is None and time.monotonic() < end, self.log()
+            time.sleep(0.005)
+
+    def ranks(self) -> list[psutil.Process]:
+        found = [psutil.Process(self.process.pid)]
+        found += found[0].children(recursive=True)
+        return [p for p in found if "learner.cli" in p.cmdline() and not p.children()]
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def log(self) -> str:
+        return (self.run / "learner.log").read_text()[-3000:]
+
+
+def steps_of(run: Path) -> list[dict[str, float]]:
+    path = run / "progress.jsonl"
+    lines = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
+    return [line for line in map(json.loads, lines) if line["kind"] == "step"]
+
+
+def prepare(run: Path, model: Path, *more: str) -> None:
+    run.mkdir(parents=True)
+    config = load(None, [f"model={model}", *SETTINGS, *more])
+    (run / "config.yaml").write_text(dump(config))
+
+
+def buffer_options() -> list[str]:
+    return ["buffer.max_staleness=0", "learner.groups_per_step=3", "buffer.map_gib=0.25"]
