@@ -26,7 +26,7 @@ Setting = tuple[str, object]
 PROMPTS = {
     "reflect_system": "Review this attempt and answer with one JSON object: trajectory_summary, "
     "root_cause_analysis, trajectory_outcome, improvement_suggestion, retry_from_step.",
-    "reflect_user": "{steps}\nreward {reward}.",
+    "reflect_user": "{attempt}\nreward {reward}.",
     "guidance": "advice: {improvement_suggestion}.",
 }
 

@@ -3,7 +3,7 @@
 Placeholders of the templates, in braces:
 
     reflect_user, critique_user  log (the attempt as the policy saw it, the environment's system
-                                 prompt first), steps (the same without that), reward, last_step
+                                 prompt first), attempt (its steps alone), reward, last_step
     guidance                     report (the reflection as JSON), and each field of a reflection
     critique_guidance            critique
 """
@@ -48,7 +48,7 @@ class Prompts:
         user = _fill(
             self.texts[f"{kind}_user"],
             log=attempt_log(attempt),
-            steps=attempt_steps(attempt),
+            attempt=attempt_steps(attempt),
             reward=f"{attempt.reward:g}",
             last_step=str(attempt.num_steps - 1),
         )

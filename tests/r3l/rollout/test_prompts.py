@@ -49,7 +49,7 @@ def test_the_log_shows_the_systems_prompt_each_observation_before_its_step_and_t
     assert attempt_log(replace(attempt, system="")).splitlines() == steps
     for _, user in (Prompts().reflection(attempt), Prompts().critique(attempt)):
         assert user.startswith("instructions: be good\nstep 0 sees")
-    own = Prompts({"reflect_user": "{steps}."})
+    own = Prompts({"reflect_user": "{attempt}."})
     assert own.reflection(attempt)[1] == "\n".join(steps) + "."
 
 
