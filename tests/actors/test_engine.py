@@ -8,10 +8,9 @@ import multiprocessing
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +19,7 @@ import zmq
 from safetensors.torch import save_file
 
 from actors.engine import VLLMPolicy
-from actors.weights.subscriber import WeightSubscriber, follow
+from actors.weights.subscriber import follow
 from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
 from r3l.config import ActorConfig
@@ -29,65 +28,10 @@ from r3l.records import Task
 from r3l.rollout import attempt as rollout
 from r3l.rollout.interfaces import EnvSpec, SampleParams, SeenPrefix
 from r3l.weights.patch import Patch
+from tests.actors.fakes import PROMPT, Served, Tensors, stepped
 from tests.r3l.fakes import Corridor
 
 pytestmark = pytest.mark.system
-T = TypeVar("T")
-Tensors = list[tuple[str, torch.Tensor]]
-PROMPT = list(range(300, 420))
-
-
-class Served:
-    """An engine, the publisher it follows, and the loop both live in."""
-
-    def __init__(self, model: Path, **engine: Any) -> None:
-        small = {"kv_cache_memory_bytes": 64 << 20}
-        config = ActorConfig(max_model_len=2048, engine=small | engine)
-        self.policy = VLLMPolicy.start(model, config)
-        self.publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000)
-        self.runner = asyncio.Runner()
-        self.subscriber = self.run(self._subscribe())
-        self.version = 0
-
-    async def _subscribe(self) -> WeightSubscriber:
-        return WeightSubscriber(self.publisher.endpoint)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(asyncio.wait_for(work, 120))
-
-    def update(self, weights: Tensors) -> None:
-        self.run(self.take(weights))
-
-    async def take(self, weights: Tensors) -> None:
-        self.version += 1
-        self.publisher.publish(self.version, weights)
-        manifest = await self.subscriber.latest()
-        assert manifest is not None
-        staged = await self.subscriber.fetch(manifest)
-        await self.policy.load(staged.path, manifest)
-        self.subscriber.loaded = (manifest.origin, manifest.version)
-
-    def logits(self) -> dict[int, float]:
-        """Log-probabilities of the likeliest tokens after a prompt, straight from the engine."""
-        return self.run(self.ask_logits())
-
-    async def ask_logits(self) -> dict[int, float]:
-        from vllm import SamplingParams
-
-        params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=20, detokenize=False)
-        prompt, name = self.policy.prompt(PROMPT), f"logits-{time.monotonic()}"
-        async for output in self.policy.engine.generate(prompt, params, name):
-            final = output
-        return {token: p.logprob for token, p in final.outputs[0].logprobs[0].items()}
-
-    def fingerprint(self) -> str:
-        return self.run(self.policy.hash_weights())
-
-    def close(self) -> None:
-        self.policy.close()
-        self.subscriber.close()
-        self.publisher.close()
-        self.runner.close()
 
 
 @pytest.fixture(scope="module")
@@ -118,18 +62,13 @@ def saved() -> Tensors:
     return sorted(load_file(builtin_policy() / "model.safetensors").items())
 
 
-def stepped(weights: Tensors, share: float = 0.01) -> Tensors:
-    torch.manual_seed(0)
-    return [(n, torch.where(torch.rand(t.shape) < share, t * 1.5, t)) for n, t in weights]
-
-
-def test_its_cache_has_the_size_that_was_asked_for(served: Served) -> None:
+def test_the_cache_has_the_configured_size(served: Served) -> None:
     worker = psutil.Process().children(recursive=True)
     largest = max(process.memory_info().rss - process.memory_info().shared for process in worker)
     assert largest < 900 << 20  # without the argument vLLM takes a GiB, or half the machine
 
 
-def test_after_whole_and_after_patched_updates_it_computes_what_a_fresh_engine_does(
+def test_an_updated_engine_computes_what_a_fresh_engine_does(
     served: Served, saved: Tensors
 ) -> None:
     fresh, fingerprint = served.logits(), served.fingerprint()
@@ -195,7 +134,7 @@ class Trigger(Corridor):
 
 
 @pytest.mark.usefixtures("endless")
-def test_an_update_in_the_middle_of_an_attempt_loses_nothing_and_is_recorded(
+def test_an_update_during_an_attempt_loses_nothing_and_is_recorded(
     served: Served, saved: Tensors
 ) -> None:
     served.update([(name, torch.randn_like(tensor) * 0.02) for name, tensor in saved])
@@ -226,7 +165,7 @@ def test_an_update_in_the_middle_of_an_attempt_loses_nothing_and_is_recorded(
 
 
 @pytest.mark.usefixtures("endless")
-def test_what_still_runs_on_old_keys_and_values_leaves_them_to_nobody_else(
+def test_cache_entries_of_requests_across_an_update_are_never_reused(
     served: Served, saved: Tensors
 ) -> None:
     new, old = ([(n, torch.randn_like(t) * 0.02) for n, t in saved] for _ in range(2))
@@ -258,7 +197,7 @@ def truncated(frame: bytes) -> bytes:
 
 
 @pytest.mark.usefixtures("endless")
-def test_a_long_sample_outlives_damaged_patches_and_publishers_that_end_or_are_silent(
+def test_a_long_sample_survives_damaged_patches_and_lost_or_silent_publishers(
     served: Served, saved: Tensors, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Everything goes wrong beside one sample; the last weights are whole all the same."""
@@ -393,7 +332,7 @@ def test_an_argument_that_vllm_refuses_is_named() -> None:
         VLLMPolicy.start(builtin_policy(), config)
 
 
-def test_a_load_that_fails_means_the_engine_is_dead_for_its_weights_are_unknown(
+def test_a_failed_load_of_weights_ends_the_engine(
     served: Served,
 ) -> None:
     manifest = served.run(_any_manifest(served))
@@ -406,7 +345,7 @@ async def _any_manifest(served: Served) -> Any:
     return await served.subscriber.latest()
 
 
-def test_an_engine_that_is_killed_is_noticed_by_waiting_and_by_idle_users(served: Served) -> None:
+def test_a_killed_engine_is_noticed_by_waiting_and_idle_users(served: Served) -> None:
     assert not served.policy.dead
     (engine,) = (p for p in multiprocessing.active_children() if "Engine" in p.name)
     os.kill(engine.pid or 0, signal.SIGKILL)

@@ -29,6 +29,23 @@ def test_a_closed_terminal_stops_the_run_unless_it_is_under_nohup(
         assert run.execute() == 130 and run.interrupted == seen
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_ctrl_c_and_sigterm_stop_the_run_and_every_process(tmp_path: Path, name: str) -> None:
+    (tmp_path / "buffer-again").touch()
+    plan = plan_for(tmp_path)
+    run = Run(plan, lambda line: None, Played(plan))
+
+    def until_both_run() -> None:
+        if len(run.children.members) == 2:
+            os.kill(os.getpid(), getattr(signal, name))
+
+    run._show_progress = until_both_run  # type: ignore[method-assign]
+    with handlers_put_back():
+        signal.signal(getattr(signal, name), lambda *_: pytest.fail("nobody handles the signal"))
+        assert run.execute() == 130 and run.interrupted == name
+    assert all(child.exit_code is not None for child in run.children.members)
+
+
 def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
     tmp_path: Path,
 ) -> None:

@@ -12,7 +12,7 @@ from r3l.errors import UserError, WeightsError
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_publisher_that_serves_no_more_says_so_when_it_is_given_weights(
+def test_a_publisher_whose_thread_has_ended_refuses_new_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     serving = WeightPublisher("tcp://127.0.0.1:0")
@@ -27,7 +27,7 @@ def test_a_publisher_that_serves_no_more_says_so_when_it_is_given_weights(
     serving.close()
 
 
-def test_keys_that_cannot_be_read_open_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_keys_open_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher.zmq, "Context", lambda: pytest.fail("a context was made"))
     with pytest.raises(UserError, match="cannot be read"):
         WeightPublisher("tcp://127.0.0.1:0", keys=Path("/no/such/service.json"))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from envs.builtin.policy import builtin_policy
-from tests.actors.test_engine import PROMPT, Served, Tensors, stepped
+from tests.actors.fakes import PROMPT, Served, Tensors, stepped
 
 pytestmark = pytest.mark.system
 
@@ -31,7 +31,7 @@ def differences(served: Served, weights: Tensors) -> float:
     return max(abs(p - float(right[token])) for token, p in served.logits().items())
 
 
-def test_two_workers_hold_each_its_share_of_every_update_and_end_with_their_engine(
+def test_two_workers_hold_their_shares_of_every_update_and_end_with_their_engine(
     tmp_path: Path,
 ) -> None:
     saved = sorted(load_file(builtin_policy() / "model.safetensors").items())

@@ -1,4 +1,4 @@
-"""Run under DeepSpeed's launcher by test_faults: what each rank sees when one of them has trouble.
+"""Run under DeepSpeed's launcher by test_faults_on_one_rank: what each rank sees when one of them has trouble.
 
 faulty.py OUT MODEL STAGE:DTYPE…    writes OUT/<stage>-<dtype>-<rank>.json
 """

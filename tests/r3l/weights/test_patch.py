@@ -49,7 +49,7 @@ def test_a_patch_gives_back_the_new_bytes_whatever_they_are(
 
 @given(st.integers(0, 1 << 30), st.sampled_from([2, 4]), st.floats(0, 1), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_every_change_of_a_stretch_of_any_length_is_found_where_it_is(
+def test_every_change_of_a_chunk_of_any_length_is_found_in_its_place(
     seed: int, width: int, share: float, in_bursts: bool
 ) -> None:
     """At any address, against Python's own comparison."""
@@ -82,7 +82,7 @@ def test_a_chunk_is_patched_up_to_the_share_of_changes_that_is_worth_it(
     assert (patch is not None) == made
 
 
-def test_signs_that_flip_and_numbers_that_are_none_survive() -> None:
+def test_flipped_signs_and_nans_survive_a_patch() -> None:
     old = np.array([0x0000, 0x8000, 0x7F80, 0x7FC1, 0xFFFF, 0, 0, 0, 0] * 9, dtype=np.uint16)
     new = old.copy()
     new[:4] = [0x8000, 0x0000, 0x7FC2, 0xFF80]
@@ -101,7 +101,7 @@ def test_a_sparse_update_of_small_steps_takes_about_a_byte_a_change() -> None:
     assert len(patch.body) < 1.4 * patch.changed < 0.022 * old.nbytes
 
 
-def test_a_long_unchanged_stretch_costs_nothing() -> None:
+def test_a_long_unchanged_range_costs_nothing() -> None:
     old = np.zeros(1 << 20, dtype=np.uint16)
     new = old.copy()
     new[[5, 260, 261, 900_000, len(old) - 1]] = 7
@@ -112,7 +112,7 @@ def test_a_long_unchanged_stretch_costs_nothing() -> None:
     assert held.tobytes() == new.tobytes()
 
 
-def test_no_patch_is_made_that_would_be_as_large_as_the_bytes() -> None:
+def test_a_patch_as_large_as_the_chunk_is_not_made() -> None:
     rng = np.random.default_rng(0)
     old, new = (rng.integers(0, 1 << 16, 4, dtype=np.uint16) for _ in range(2))
     new[1:] = old[1:]
@@ -131,7 +131,7 @@ def test_a_patch_of_another_version_changes_nothing() -> None:
 
 @given(st.integers(0, 1 << 30), st.integers(1, 255), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_a_patch_with_a_flipped_or_missing_byte_is_never_taken_for_good(
+def test_a_patch_with_a_flipped_or_missing_byte_is_refused(
     place: int, flip: int, cut: bool
 ) -> None:
     old = np.arange(3000, dtype=np.uint16)
@@ -152,7 +152,7 @@ def test_a_patch_with_a_flipped_or_missing_byte_is_never_taken_for_good(
         assert held.tobytes() == new.tobytes()
 
 
-def test_a_patch_on_spoiled_bytes_is_found_by_its_checksum() -> None:
+def test_a_patch_of_damaged_bytes_is_refused_by_its_checksum() -> None:
     old = np.arange(1000, dtype=np.uint16)
     patch = patch_between(old, changed_copy(old, 0.1))
     assert patch is not None
@@ -162,7 +162,7 @@ def test_a_patch_on_spoiled_bytes_is_found_by_its_checksum() -> None:
         apply(patch, held, version=3)
 
 
-def test_a_patch_cannot_ask_for_more_memory_than_its_stretch_has() -> None:
+def test_a_patch_cannot_request_more_memory_than_its_chunk_has() -> None:
     old = np.arange(1000, dtype=np.uint16)
     patch = patch_between(old, changed_copy(old, 0.1))
     assert patch is not None
@@ -172,7 +172,7 @@ def test_a_patch_cannot_ask_for_more_memory_than_its_stretch_has() -> None:
             apply(replace(patch, **lie), held, version=3)
 
 
-def test_a_patch_of_a_longer_stretch_is_refused_and_writes_nothing_past_the_end() -> None:
+def test_a_patch_of_a_longer_chunk_is_refused_and_writes_nothing_past_the_end() -> None:
     old = np.zeros(5000, dtype=np.uint16)
     new = old.copy()
     new[[10, 4000, 4001]] = 9
