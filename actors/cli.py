@@ -22,7 +22,7 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.model_folder import check_model_folder
-from r3l.process import freeze_heap
+from r3l.process_memory import freeze_heap
 
 log = logging.getLogger(__name__)
 LONGEST_NAME = 190  # characters; the buffer allows this and the suffix

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from learner.run_files import STACKS
-from r3l.process import STEADY_MEMORY
+from r3l.process_memory import STEADY_MEMORY
 
 log = logging.getLogger(__name__)
 

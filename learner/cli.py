@@ -22,7 +22,7 @@ from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
 from r3l.errors import RestartNeeded, TrainingStopped, UserError
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
-from r3l.process import freeze_heap
+from r3l.process_memory import freeze_heap
 
 
 class _Commands(click.Group):

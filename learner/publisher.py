@@ -7,7 +7,7 @@ It holds one copy of the weights, cut into chunks, and for each chunk the patche
 nobody and costs only the memory of the few chunks on their way to it.
 
 Publishing replaces one chunk after the other. A request for a chunk that was replaced already is
-answered with `gone`; the subscriber keeps what it has and asks for the new version.
+replied to with `gone`; the subscriber keeps what it has and asks for the new version.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ class WeightPublisher:
             if any(socket in ready for socket in self._access.sockets):
                 self._access.update()
             if self._socket in ready:
-                self._answer(self._socket.recv_multipart())
+                self._reply(self._socket.recv_multipart())
         self._access.close()
 
-    def _answer(self, frames: list[bytes]) -> None:
+    def _reply(self, frames: list[bytes]) -> None:
         payload: list[Any] = []
         try:
             header, payload = self._reply(unpack(frames[-1]))

@@ -10,7 +10,7 @@
     │   ├── ReplayDiverged
     │   └── EngineFailed
     ├── EngineDead           the inference engine is gone; its actor ends
-    ├── BufferError_         a request the buffer refused or could not answer
+    ├── BufferError_         a request the buffer refused or could not fulfil
     │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownOperation,
     │       StoreError, Conflict, IllegalMove
     ├── WeightsError         weights that did not arrive whole
@@ -90,7 +90,7 @@ class BufferError_(R3LError, RuntimeError):
 
 
 class BufferUnavailable(BufferError_, TimeoutError):
-    """No answer from the buffer within the deadline."""
+    """No reply from the buffer within the deadline."""
 
 
 class ClientClosed(BufferError_, ValueError):
@@ -134,7 +134,7 @@ class WeightsError(R3LError, RuntimeError):
 
 
 class PublisherUnavailable(WeightsError, TimeoutError):
-    """The weight publisher did not answer within the deadline."""
+    """The weight publisher did not reply within the deadline."""
 
 
 class RankLost(R3LError, TimeoutError):

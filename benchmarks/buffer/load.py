@@ -184,7 +184,7 @@ def _run(service: Service, seconds: float) -> tuple[dict[str, Any], list[tuple[s
         "actors": dict(counts),
         "leases_expired": stats.leases_expired,
         "drops": stats.drops,
-        "unanswered": stats.unanswered,
+        "undelivered": stats.undelivered,
         "refused": stats.refused,
         "refused_other": refused,
         "service_rss_mib": service.process.memory_info().rss >> 20,

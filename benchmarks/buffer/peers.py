@@ -126,7 +126,7 @@ def peers(rounds: int, calls: int, pace: float, peer: tuple[str, ...]) -> None:
         memory, stats = service.process.memory_info(), client.stats()
     _report(times, {name: number.value for name, number in acts.items()})
     click.echo(f"service at the end: {(memory.rss - memory.shared) / 1e6:.0f} MB of its own,")
-    click.echo(f"refused {stats.refused}, unanswered {stats.unanswered}")
+    click.echo(f"refused {stats.refused}, undelivered {stats.undelivered}")
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from r3l.records import Purpose
 class Index:
     """What operations read without a look into the store.
 
-    `live`: groups that are not closed, by id. `lease_rids`, `draw_rids`: request ids that were
-    answered with a lease or an open draw. `draws`: open draws. `returned`: the last draw of a
+    `live`: groups that are not closed, by id. `lease_rids`, `draw_rids`: ids of the requests that
+    got a lease or an open draw. `draws`: open draws. `returned`: the last draw of a
     consumer at a version that was released, expired or rewound since the service started.
     `last_seen`: wall-clock second of the last request of a consumer that holds draws. `tasks`:
     number of tasks by purpose and tag. `counts`, `drops`: as in buffer.storage.counts. `reuse`:

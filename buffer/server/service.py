@@ -161,7 +161,7 @@ class Service:
         try:
             self._replies.send(client, frames, self._router)
         except zmq.ZMQError as failure:  # gone (EHOSTUNREACH) or too slow (EAGAIN): it asks again
-            self._refused["unanswered"] += 1
+            self._refused["undelivered"] += 1
             log.debug("a reply could not be delivered: %s", failure)
 
     # ── threads ─────────────────────────────────────────────────────────────────────────

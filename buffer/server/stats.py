@@ -87,7 +87,7 @@ def collect(
             if purpose == "eval"
         },
         actors=actors.report(),
-        unanswered=errors.pop("unanswered", 0),
+        undelivered=errors.pop("undelivered", 0),
         drawn_by=held_by(index.draws),
         refused={name: count for name, count in errors.items() if count},
     )

@@ -21,8 +21,8 @@ class GroupRow(Record):
 
     `task_index`: place of the task in its list. `actor`: holder of the lease, "" after a release.
     `deadline`: wall-clock second after which another actor may take the group over;
-    `lease_expired`: that deadline passed and was counted. `rid`: id of the request that was
-    answered with the lease; a request that is sent again gets the same lease.
+    `lease_expired`: that deadline passed and was counted. `rid`: id of the request that got
+    the lease; a request that is sent again gets the same lease.
     `resolved`: slots in the order of their results, `checksums` theirs (buffer.storage.checksums).
     `done`: slots with a trajectory, `done_base` of them base slots, `rewards` in the order they
     came; `failures`: "role/cause" of every failed slot. `oldest`: oldest policy version of all

@@ -1,11 +1,10 @@
 """Who may connect, and how many.
 
 libzmq asks about every new connection (ZAP 1.0, RFC 27). It is accepted while there are fewer than
-the limit and, if the service has keys, if the peer's key is on its list. No connection is accepted
-without an answer.
+the limit and, if the service has keys, if the peer's key is on its list. A connection is refused if
+the check gives no reply.
 
-A peer that does not finish its handshake does not count, or a few of them would keep everybody else
-out; libzmq closes its connection after HANDSHAKE_S. Peers that finish at the very same moment may
+A peer that does not finish its handshake does not count, or a few of them would lock out all others; libzmq closes its connection after HANDSHAKE_S. Peers that finish at the very same moment may
 be accepted together beyond the limit.
 """
 
@@ -99,7 +98,7 @@ class Access:
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
     """Make a socket ask about every connection, and encrypt if there are keys."""
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-    router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if nobody answers
+    router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them
     if keys is not None:
         router.set(zmq.CURVE_SERVER, 1)
         router.set(zmq.CURVE_SECRETKEY, keys.secret.encode())

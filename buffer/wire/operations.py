@@ -241,7 +241,7 @@ class BufferStats(Record):
     stay among the `trained`.
     `eval_progress`: tag -> (finished, all).
     `actors`: latest metrics by actor, with `seen_s` seconds since it was heard, since the
-    service started. `refused`: error replies by error, and `unanswered`: replies whose client
+    service started. `refused`: error replies by error, and `undelivered`: replies whose client
     was gone or too slow, since the service started. `drawn_by`: groups in draws that are neither
     committed nor given back, by consumer. `oldest_reader_s`: how long another process
     has looked into the store at one moment, which keeps freed pages from being used again.
@@ -278,7 +278,7 @@ class BufferStats(Record):
     eval_progress: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     actors: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     refused: dict[str, int] = msgspec.field(default_factory=dict)
-    unanswered: int = 0
+    undelivered: int = 0
     drawn_by: dict[str, int] = msgspec.field(default_factory=dict)
 
 

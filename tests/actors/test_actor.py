@@ -27,12 +27,12 @@ from tests.r3l.fakes import Corridor, ScriptedPolicy
 
 
 class Engine(ScriptedPolicy):
-    """Answers one request after the other, as long as it is let."""
+    """Replies to one request at a time, each after a release of `replies`."""
 
     def __init__(self) -> None:
         super().__init__(lambda prompt: "a")
         self.metrics, self.fingerprints, self.dead = ActorMetrics(), {}, False
-        self.answers = asyncio.Semaphore(0)
+        self.replies = asyncio.Semaphore(0)
 
     async def hash_first_weights(self) -> None:
         await asyncio.sleep(0.05)
@@ -41,7 +41,7 @@ class Engine(ScriptedPolicy):
     async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
         self.metrics.requests_running += 1
         try:
-            await self.answers.acquire()
+            await self.replies.acquire()
             return await super().sample(token_ids, params)
         finally:
             self.metrics.requests_running -= 1
@@ -109,7 +109,7 @@ def test_groups_are_leased_until_the_engine_is_full() -> None:
             assert buffer.granted == 3 and engine.metrics.requests_running == 6
             buffer.slow.set()
             for _ in range(6 * 3):  # three doors in each attempt
-                engine.answers.release()
+                engine.replies.release()
             await eventually(lambda: buffer.granted == 6 and engine.metrics.requests_running == 6)
             actor.stop.set()
             await running
@@ -123,8 +123,8 @@ def test_a_stopping_actor_submits_finished_results_and_releases_its_leases() -> 
         async with acting(engine, buffer, requests=64) as actor:
             running = asyncio.create_task(actor.run())
             await eventually(lambda: engine.metrics.requests_running == 4)
-            for _ in range(3 * 3 + 2):  # attempts share the answers; at least one comes to its end
-                engine.answers.release()
+            for _ in range(3 * 3 + 2):  # attempts share the replies; at least one comes to its end
+                engine.replies.release()
             await eventually(lambda: actor.requests._puts)
             actor.stop.set()
             await asyncio.sleep(0.05)
@@ -147,7 +147,7 @@ def test_groups_that_another_actor_holds_are_abandoned_and_counted() -> None:
             running = asyncio.create_task(actor.run())
             await eventually(lambda: engine.metrics.requests_running == 6)
             for _ in range(6 * 3):
-                engine.answers.release()
+                engine.replies.release()
             await eventually(lambda: not actor.held)
             assert actor.metrics.lease_lost == actor.metrics.put_conflicts == 1
             assert actor.metrics.groups == 1 and {group for group, *_ in buffer.puts} == {"g3"}
@@ -231,7 +231,7 @@ def test_an_attempt_that_the_buffer_refuses_fails_alone_and_is_counted(
         async with acting(engine, buffer, requests=64) as actor:
             running = asyncio.create_task(actor.run())
             for _ in range(2 * 2 * 3):
-                engine.answers.release()
+                engine.replies.release()
             await eventually(lambda: len(buffer.puts) == 4)
             await eventually(lambda: not actor.held)
             assert not running.done(), "its other groups go on"

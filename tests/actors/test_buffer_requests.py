@@ -14,7 +14,7 @@ from r3l.records import GroupPlan, SlotResult, Task
 PLAN = GroupPlan(1)
 LEASE = Lease("g1", Task("t", "corridor", 0), "train", "", PLAN, (), 60.0)
 FAILED = SlotResult("base", 0, "failed", cause="engine_request")
-UNAVAILABLE = BufferUnavailable("no answer", endpoint="tcp://x", waited_s=1.0)
+UNAVAILABLE = BufferUnavailable("no reply", endpoint="tcp://x", waited_s=1.0)
 FULL = StoreError("the disk is full", cause="disk")
 
 

@@ -224,7 +224,7 @@ def test_a_long_sample_survives_damaged_patches_and_lost_or_silent_publishers(
         assert subscriber.metrics.weights_full_bytes > whole, "what was damaged came whole"
 
     async def silence() -> None:
-        """Ends the publisher; somebody who never answers takes its place for a while."""
+        """Ends the publisher; a socket that never replies takes its place for a while."""
         served.publisher.close()
         with zmq.Context() as context, context.socket(zmq.ROUTER) as mute:
             mute.setsockopt(zmq.LINGER, 0)

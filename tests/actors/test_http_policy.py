@@ -17,7 +17,7 @@ MODEL = builtin_policy()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves one model of 64 tokens; answers with tokens 5 and 2, or refuses prompts of token 9."""
+    """Serves one model of 64 tokens; replies with tokens 5 and 2, or refuses prompts of token 9."""
 
     asked: ClassVar[list] = []
     root = str(MODEL)
@@ -74,9 +74,9 @@ def sample(server, prompt, params=None):
 
 def test_tokens_are_sent_and_received_unchanged(server):
     params = SampleParams(8, 0.0, 3, json_schema={"type": "object"}, stop=("\n\n",))
-    answer = sample(server, [7, 8], params)
-    assert (answer.token_ids, answer.logprobs) == ((5, 2), (-0.5, -0.25))
-    assert (answer.version, answer.finish_reason) == (0, "stop")
+    reply = sample(server, [7, 8], params)
+    assert (reply.token_ids, reply.logprobs) == ((5, 2), (-0.5, -0.25))
+    assert (reply.version, reply.finish_reason) == (0, "stop")
     (asked,) = Handler.asked
     assert asked["prompt"] == [7, 8] and asked["return_token_ids"]
     assert (asked["temperature"], asked["seed"], asked["stop"]) == (0.0, 3, ["\n\n"])
@@ -120,7 +120,7 @@ def test_an_invalid_server_address_is_refused_in_one_line(address):
         asyncio.run(ServedPolicy.connect(address, MODEL))
 
 
-def test_an_answer_without_tokens_fails_the_request_and_says_why(server, monkeypatch):
+def test_a_reply_without_tokens_fails_the_request_and_says_why(server, monkeypatch):
     def without_tokens(handler):
         handler.reply(200, {"choices": [{"text": "hello", "finish_reason": "stop"}]})
 

@@ -122,7 +122,7 @@ class Desk:
 
     def shortage(self, count=2, version=0, consumer="learner"):
         args = operations.DrawGroups(count, version, consumer)
-        assert self.do(draws.draw, args, "never answered") is None
+        assert self.do(draws.draw, args, "unused") is None
         return self.do(draws.shortage, args)
 
     def commit(self, draw_id, step, version=None):

@@ -1,4 +1,4 @@
-"""Evaluations during a run: what is asked of the buffer, and what is made of its answers."""
+"""Evaluations during a run: requests to the buffer, and what is made of the replies."""
 
 from types import SimpleNamespace
 from typing import Any

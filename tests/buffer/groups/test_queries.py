@@ -65,7 +65,7 @@ def test_the_history_of_a_task_has_what_was_attempted_and_finished(filled):
     )  # evaluated, not trained
 
 
-def test_more_than_an_answer_can_hold_is_refused_with_the_limit(filled, monkeypatch):
+def test_more_than_a_reply_can_hold_is_refused_with_the_limit(filled, monkeypatch):
     with filled.store.read() as txn:
         rows = queries.query(txn, QueryGroups("train", None, "trained", 2))
         size = sum(map(len, queries.records(txn, rows)))

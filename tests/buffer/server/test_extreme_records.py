@@ -41,13 +41,13 @@ def test_bytes_out_are_bytes_in(serve, tasks):
         group = client.lease("a", 0, GroupPlan(3, 2)).group_id
         for result in sent:
             client.put(group, "a", result)
-        answers = [*client.draw(1, 0).groups, *client.get([group])]
+        replies = [*client.draw(1, 0).groups, *client.get([group])]
     assert served.stop() == 0
     store = Store(served.folder, read_only=True)
-    answers.append(offline.group(store, group))
+    replies.append(offline.group(store, group))
     store.close()
     wanted = {(r.role, r.slot): codec.encode(r) for r in sent}
-    for answer in answers:
-        assert {(r.role, r.slot): codec.encode(r) for r in answer.results} == wanted
-        (longest,) = (t for t in answer.trajectories if len(t.token_ids) == LONGEST)
+    for reply in replies:
+        assert {(r.role, r.slot): codec.encode(r) for r in reply.results} == wanted
+        (longest,) = (t for t in reply.trajectories if len(t.token_ids) == LONGEST)
         assert longest.logprobs.tobytes() == sent[1].trajectory.logprobs.tobytes()

@@ -138,7 +138,7 @@ def test_a_client_that_asks_and_never_takes_is_given_no_more_than_its_share(serv
         stuck = context.socket(zmq.DEALER)
         stuck.set(zmq.RCVHWM, 1)
         stuck.connect(served.endpoint)
-        for number in range(60):  # 60 answers of 32 MB
+        for number in range(60):  # 60 replies of 32 MB
             stuck.send_multipart(calls.get(groups).frames(f"r{number}", 0.0))
         _until(lambda: client.stats().refused.get("LimitExceeded", 0) > 20)
         assert len(client.get(groups[:1])) == 1

@@ -1,4 +1,4 @@
-"""No answer is lost silently: what a client that does not read misses is counted."""
+"""No reply is lost silently: replies that a slow client misses are counted."""
 
 import time
 
@@ -19,8 +19,8 @@ zmq.Socket.set = lambda s, o, v: None if o == zmq.ROUTER_MANDATORY else keep(s, 
 """
 
 
-def _asked_and_told(served, tasks, done):
-    """Requests sent by a client that reads only later, answers it got, answers counted as lost."""
+def _sent_and_received(served, tasks, done):
+    """Requests sent by a client that reads only later, replies it received, replies counted as lost."""
     with BufferClient(served.endpoint, timeout_s=60) as client:
         client.add_tasks(tasks(1))
         group = client.lease("a", 0, GroupPlan(1)).group_id
@@ -34,27 +34,27 @@ def _asked_and_told(served, tasks, done):
         for number in range(REQUESTS):
             slow.send_multipart(calls.get([group]).frames(f"r{number}", 0.0))
         _quiet(client)
-        told = 0
+        received = 0
         while slow.poll(2000):
             slow.recv_multipart()
-            told += 1
+            received += 1
         context.destroy(linger=0)
-        return REQUESTS, told, client.stats().unanswered
+        return REQUESTS, received, client.stats().undelivered
 
 
 def _quiet(client):
-    """Wait until the service has dealt with everything it was sent."""
+    """Wait until the service has dealt with every request."""
     before = None
-    while (now := (client.stats().unanswered, client.stats().refused)) != before:
+    while (now := (client.stats().undelivered, client.stats().refused)) != before:
         before = now
         time.sleep(1)
 
 
-def test_every_answer_arrives_or_is_counted(serve, tasks, done):
-    asked, told, lost = _asked_and_told(serve(), tasks, done)
-    assert lost > 0 and told + lost == asked
+def test_every_reply_arrives_or_is_counted(serve, tasks, done):
+    sent, received, lost = _sent_and_received(serve(), tasks, done)
+    assert lost > 0 and received + lost == sent
 
 
 def test_a_router_that_drops_silently_fails_the_same_test(serve, tasks, done):
-    asked, told, lost = _asked_and_told(serve(change=FORGETFUL), tasks, done)
-    assert told + lost < asked
+    sent, received, lost = _sent_and_received(serve(change=FORGETFUL), tasks, done)
+    assert received + lost < sent

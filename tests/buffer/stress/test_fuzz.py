@@ -1,4 +1,4 @@
-"""Hostile messages by the thousands (100,000 in `make soak`): every one is answered, the service
+"""Hostile messages by the thousands (100,000 in `make soak`): every one gets a reply, the service
 stays up and small, the store stays as it was."""
 
 import hashlib
@@ -61,32 +61,32 @@ def _digest(served):
 
 
 class Sender:
-    """A client that sends anything and counts the answers."""
+    """A client that sends anything and counts the replies."""
 
     def __init__(self, endpoint):
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.connect(endpoint)
-        self.sent = self.answered = self.held = 0
+        self.sent = self.replied = self.held = 0
         self.errors = Counter()
 
     def send(self, frames):
         self.socket.send_multipart(frames)
         self.sent += 1
         self.held += _is_held(frames)
-        while self.sent - self.answered - self.held >= WINDOW:
+        while self.sent - self.replied - self.held >= WINDOW:
             self.receive(20_000)
 
     def receive(self, patience_ms):
         if not self.socket.poll(patience_ms):
             return False
         header = codec.unpack(self.socket.recv_multipart()[0])
-        self.answered += 1
+        self.replied += 1
         self.errors[header.get("error", "")] += 1
         return True
 
     def finish(self):
-        while self.sent - self.answered - self.held > 0 and self.receive(20_000):
+        while self.sent - self.replied - self.held > 0 and self.receive(20_000):
             pass
         self.context.destroy(linger=0)
 
@@ -161,7 +161,7 @@ def _hostile(chance, requests):
     return frames
 
 
-def test_every_hostile_message_is_answered_and_neither_service_nor_store_changes(service, soak):
+def test_every_hostile_message_gets_a_reply_and_neither_service_nor_store_changes(service, soak):
     chance, requests = random.Random(0), _requests()
     process = psutil.Process(service.process.pid)
     before, began = _digest(service), time.monotonic()
@@ -173,7 +173,7 @@ def test_every_hostile_message_is_answered_and_neither_service_nor_store_changes
         sender.send(_hostile(chance, requests))
     sender.finish()
     grown = process.memory_info().rss - small
-    assert sender.answered <= sender.sent <= sender.answered + sender.held
+    assert sender.replied <= sender.sent <= sender.replied + sender.held
     assert grown < 16 << 20
     assert "BufferError_" not in sender.errors and "StoreError" not in sender.errors
     assert _digest(service) == before and service.process.poll() is None
@@ -182,8 +182,8 @@ def test_every_hostile_message_is_answered_and_neither_service_nor_store_changes
     assert "failed_transactions" not in refused
     assert sum(refused.values()) >= sum(n for name, n in sender.errors.items() if name)
     print(
-        f"fuzz: {sender.sent} messages in {time.monotonic() - began:.0f} s, {sender.answered} "
-        f"answers, {sender.held} draws held; {dict(sender.errors)}; memory {grown >> 10:+d} KiB"
+        f"fuzz: {sender.sent} messages in {time.monotonic() - began:.0f} s, {sender.replied} "
+        f"replies, {sender.held} draws held; {dict(sender.errors)}; memory {grown >> 10:+d} KiB"
     )
 
 
@@ -211,15 +211,15 @@ bodies = st.one_of(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(headers.map(msgpack.packb) | st.binary(), bodies), min_size=1))
-def test_whatever_is_sent_every_message_is_answered(service, messages):
+def test_whatever_is_sent_every_message_gets_a_reply(service, messages):
     sender = Sender(service.endpoint)
     for header, body in messages:
         sender.send([header, body])
     sender.finish()
-    assert sender.answered + sender.held >= sender.sent
+    assert sender.replied + sender.held >= sender.sent
 
 
-def test_whatever_is_read_the_codec_answers_with_a_record_error_or_a_record(soak):
+def test_whatever_is_read_the_codec_returns_a_record_error_or_a_record(soak):
     chance, data = random.Random(1), codec.encode(_done())
     for _ in range(20_000 if soak else 1000):
         damaged = bytearray(data)

@@ -20,7 +20,7 @@ OPTIONS = (
     f"buffer.max_staleness={ETA}",
     "buffer.lease_s=86400",
 )
-LIFE_S = 0.1  # at most, of a service: some requests are answered, and the next is hit
+LIFE_S = 0.1  # at most, of a service: some requests get a reply, and the next is hit
 
 
 class Window:

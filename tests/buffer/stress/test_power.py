@@ -82,12 +82,12 @@ def problems(folder, image, run):
     what it trusts, and who reads beyond the end of a file is killed (SIGBUS)."""
     theirs, ours = os.pipe()
     if (child := os.fork()) == 0:
-        with suppress(BaseException), open(ours, "w") as answer:
-            json.dump(_problems(folder, image, run), answer)
+        with suppress(BaseException), open(ours, "w") as file:
+            json.dump(_problems(folder, image, run), file)
         os._exit(0)
     os.close(ours)
-    with open(theirs) as answer:
-        found = answer.read()
+    with open(theirs) as file:
+        found = file.read()
     _, status = os.waitpid(child, 0)
     return json.loads(found) if found else [f"who read it ended with status {status}"]
 

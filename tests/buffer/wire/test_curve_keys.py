@@ -11,7 +11,7 @@ from r3l.errors import BufferUnavailable, UserError
 pytestmark = pytest.mark.system
 
 
-def test_only_clients_with_a_known_key_are_answered(serve, tmp_path):
+def test_only_clients_with_a_known_key_get_replies(serve, tmp_path):
     service, known = generate(tmp_path / "keys")
     assert (service.parent / ".gitignore").read_text() == "*\n"
     _, stranger = generate(tmp_path / "others")
