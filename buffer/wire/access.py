@@ -4,8 +4,9 @@ libzmq asks about every new connection (ZAP 1.0, RFC 27). It is accepted while t
 the limit and, if the service has keys, if the peer's key is on its list. A connection is refused if
 the check gives no reply.
 
-A peer that does not finish its handshake does not count, or a few of them would lock out all others; libzmq closes its connection after HANDSHAKE_S. Peers that finish at the very same moment may
-be accepted together beyond the limit.
+A peer that does not finish its handshake does not count, or a few of them would lock out all
+others; libzmq closes its connection after HANDSHAKE_S. Peers that finish at the very same moment
+may be accepted together beyond the limit.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ zmq.Socket.set = lambda s, o, v: None if o == zmq.ROUTER_MANDATORY else keep(s, 
 
 
 def _sent_and_received(served, tasks, done):
-    """Requests sent by a client that reads only later, replies it received, replies counted as lost."""
+    """Requests of a client that reads only later, replies it received, replies counted as lost."""
     with BufferClient(served.endpoint, timeout_s=60) as client:
         client.add_tasks(tasks(1))
         group = client.lease("a", 0, GroupPlan(1)).group_id

@@ -1,4 +1,4 @@
-"""Run under DeepSpeed's launcher by test_faults_on_one_rank: what each rank sees when one of them has trouble.
+"""What each rank sees when one of them has trouble; run by test_faults_on_one_rank.py under DeepSpeed.
 
 faulty.py OUT MODEL STAGE:DTYPE…    writes OUT/<stage>-<dtype>-<rank>.json
 """
