@@ -1,4 +1,4 @@
-"""What each rank sees when one of them has trouble; run by test_faults_on_one_rank.py under DeepSpeed.
+"""What each rank sees when one of them fails; test_faults_on_one_rank runs it under DeepSpeed.
 
 faulty.py OUT MODEL STAGE:DTYPE…    writes OUT/<stage>-<dtype>-<rank>.json
 """
