@@ -133,10 +133,10 @@ class WeightPublisher:
             if any(socket in ready for socket in self._access.sockets):
                 self._access.update()
             if self._socket in ready:
-                self._reply(self._socket.recv_multipart())
+                self._handle(self._socket.recv_multipart())
         self._access.close()
 
-    def _reply(self, frames: list[bytes]) -> None:
+    def _handle(self, frames: list[bytes]) -> None:
         payload: list[Any] = []
         try:
             header, payload = self._reply(unpack(frames[-1]))

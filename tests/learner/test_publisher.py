@@ -16,7 +16,7 @@ def test_a_publisher_whose_thread_has_ended_refuses_new_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     serving = WeightPublisher("tcp://127.0.0.1:0")
-    monkeypatch.setattr(serving, "_reply", None)  # what it is called with does not matter
+    monkeypatch.setattr(serving, "_handle", None)  # what it is called with does not matter
     with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
         asking.setsockopt(zmq.LINGER, 0)
         asking.connect(serving.endpoint)
