@@ -1,7 +1,7 @@
 """How well answers are judged: real reference answers in other notations, and mutilated ones.
 
-    python -m benchmarks.math_answers notations ../shared/data/math500.jsonl
-    python -m benchmarks.math_answers mutations ../shared/data/math500.jsonl --count 10000
+    python -m benchmarks.math_answers notations math500.jsonl
+    python -m benchmarks.math_answers mutations math500.jsonl --count 10000
 
 `notations`: share of variants, all of them right, that are judged correct. `mutations`: random
 edits of reference answers; what counts is that every one gets a verdict.

@@ -17,10 +17,19 @@ SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", dict: "mapping"}
 HEAD = """# Configuration
 
-Every setting of a run. `make docs` writes this page from `r3l/config.py`. A value comes from the
-default below, from a YAML file (`--config`) or from a `KEY=VALUE` argument of a command; the last
-of these counts. An unknown key is refused, and the error lists the known ones. Each run keeps its
-configuration in `config.yaml`; `--config` reads it.
+Every setting of a run. `make docs` writes this page from `r3l/config.py` and `r3l/algorithms/`.
+A value comes from the first of these that has it:
+
+1. a `KEY=VALUE` argument of a command;
+2. a shortcut of `r3l-launch`: `--env` (`env`), `--model` (`model`), `--steps` (`learner.steps`),
+   `--seed` (`seed`);
+3. the YAML file that `--config` names. Without `--config`, `r3l-launch --resume` reads the run's
+   own `config.yaml`, and any other `r3l-launch` without `--model`, or with `--model builtin`, reads
+   `launch/presets/demo.yaml`, the settings of the demo. `r3l-eval` reads that file too if its model
+   is `builtin`;
+4. the default below.
+
+An unknown key is refused, and the error lists the known ones.
 
     r3l-launch --config my.yaml algorithm=grpo learner.lr=1e-5
 """

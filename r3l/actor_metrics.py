@@ -52,9 +52,11 @@ class ActorMetrics:
     requests_running: int = _gauge(
         "actor/requests_running", "requests", "running in the engines", combine="sum"
     )
-    weight_version: int = _gauge("actor/weight_version", "version", "weights in the engines")
+    weight_version: int = _gauge(
+        "actor/weight_version", "version", "of the weights in the engines, mean over actors"
+    )
     idle_share: float = _gauge(
-        "actor/idle_share", "share", "of the engine without requests because no lease was granted"
+        "actor/idle_share", "share", "of the engine's capacity that was unused for want of a lease"
     )
     generated_tokens: int = _total("actor/generated_tokens", "tokens", "sampled")
     prompt_tokens: int = _total("actor/prompt_tokens", "tokens", "given as prompts")

@@ -72,7 +72,7 @@ class ActorConfig(Section):
         default_factory=dict, description="further vLLM engine arguments, passed through"
     )
     engine_timeout_s: float = Field(
-        600.0, gt=0, description="an engine silent for so long is taken for dead, seconds"
+        600.0, gt=0, description="an engine silent for so long is considered dead, seconds"
     )
     engine_failures: int = Field(
         3, ge=1, description="engine failures in a row, with no result between, that end the actor"
@@ -156,7 +156,7 @@ class BufferConfig(Section):
         4,
         ge=0,
         le=1 << 31,
-        description="η, oldest policy version a drawn group may hold, optimizer steps",
+        description="η, how many optimizer steps old the oldest token of a drawn group may be",
     )
     retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
 
@@ -201,9 +201,7 @@ class LearnerConfig(Section):
     """The optimizer and its loop."""
 
     steps: int = Field(60, ge=0, description="optimizer steps")
-    groups_per_step: int = Field(
-        16, ge=1, le=4096, description="B, groups in one optimizer step; the buffer draws no more"
-    )
+    groups_per_step: int = Field(16, ge=1, le=4096, description="B, groups in one optimizer step")
     lr: float = Field(1e-6, gt=0, description="learning rate")
     warmup_steps: int = Field(0, ge=0, description="linear learning-rate warm-up, steps")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
@@ -241,7 +239,9 @@ class LearnerConfig(Section):
     )
     sync_every: int = Field(1, ge=1, description="optimizer steps between weight broadcasts")
     anchor_every: int = Field(
-        50, ge=1, description="versions between two that actors fetch whole instead of as patches"
+        50,
+        ge=1,
+        description="optimizer steps between versions that actors fetch as a whole, not as patches",
     )
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
     keep_checkpoints: int = Field(2, ge=1, description="newest checkpoints that stay on disk")
@@ -291,12 +291,17 @@ class LearnerConfig(Section):
 class EvalConfig(Section):
     """Evaluation on held-out tasks, played by the actors."""
 
-    every: int = Field(20, ge=0, description="optimizer steps between evaluations; 0: ends only")
+    every: int = Field(
+        20,
+        ge=0,
+        description="optimizer steps between evaluations; 0: only before the first step and after "
+        "the last one",
+    )
     tasks: int = Field(
         200,
         ge=0,
         le=4096,
-        description="held-out tasks per evaluation, no more than the buffer gives at once; 0: none",
+        description="held-out tasks per evaluation; 0: no evaluations",
     )
     temperature: float = Field(0.4, ge=0, description="sampling temperature")
 

@@ -12,7 +12,9 @@
     ├── EngineDead           the inference engine is gone; its actor ends
     ├── BufferError_         a request the buffer refused or could not fulfil
     │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownOperation,
-    │       StoreError, Conflict, IllegalMove
+    │   │   StoreError, IllegalMove
+    │   └── Conflict
+    │       └── DrawExpired
     ├── WeightsError         weights that did not arrive whole
     │   └── PublisherUnavailable
     ├── RankLost             another rank of the learner is not heard of

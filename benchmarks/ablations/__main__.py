@@ -34,8 +34,8 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no_credit": ("w/o credit", ("algorithm=r3l", "algorithm.credit=false")),
     "no_amplify": ("w/o amplification", ("algorithm=r3l", "algorithm.amplify=false")),
     "no_reflect": ("w/o reflect", ("algorithm=r3l", "algorithm.reflect=false")),
-    "from_start": ("from start", ("algorithm=r3l", "algorithm.from_start=true")),
-    "no_guidance": ("no guidance", ("algorithm=r3l", "algorithm.guidance=false")),
+    "from_start": ("from start (with credit)", ("algorithm=r3l", "algorithm.from_start=true")),
+    "no_guidance": ("no guidance (with credit)", ("algorithm=r3l", "algorithm.guidance=false")),
     "no_credit_from_start": (
         "w/o credit, from start",
         ("algorithm=r3l", "algorithm.credit=false", "algorithm.from_start=true"),

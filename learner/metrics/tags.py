@@ -26,7 +26,7 @@ class Metric(NamedTuple):
 
 GROUP = (
     ("reward_mean", "reward", "mean over base and distilled trajectories"),
-    ("reward_max", "reward", "best of a group, mean over groups"),
+    ("reward_max", "reward", "highest of a group, mean over groups"),
     ("reward_std", "reward", "standard deviation within a group, mean over groups"),
     ("success_base", "share", "base trajectories with full reward"),
     ("success_retry", "share", "distilled trajectories with full reward"),
@@ -41,11 +41,11 @@ GROUP = (
     ("no_contrast", "share", "groups whose rewards are all equal"),
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
-    ("response_tokens", "tokens", "sampled in one step of a base trajectory"),
+    ("response_tokens", "tokens", "in one step of a base trajectory, mean"),
     ("aux_samples", "samples", "auxiliary samples, trained on by supervised loss"),
     ("praise_share", "share", "tokens of auxiliary samples that praise a success"),
     ("failed_<cause>", "slots", "failed, by cause"),
-    ("fault_<name>", "faults", "troubles that trajectories outlived, by name"),
+    ("fault_<name>", "faults", "of environments that did not end the attempt, by name"),
 )
 
 STALENESS = (
@@ -76,14 +76,14 @@ BUFFER = (
 ACTOR = (
     ("tokens_per_s", "tokens/s", "sampled since the step before"),
     ("prefix_hit", "share", "prompt tokens in the prefix cache"),
-    ("retry_prefix_hit", "share", "the same, of what retries repeat"),
+    ("retry_prefix_hit", "share", "the same, only of the prefixes that retries repeat"),
 )
 
 LEARNER = (
     ("loss", "loss", "the whole loss"),
-    ("loss_policy", "loss", "policy loss with the reference penalty"),
+    ("loss_policy", "loss", "policy loss and weighted KL to the reference model"),
     ("loss_sft", "loss", "supervised loss on auxiliary samples, before its coefficient"),
-    ("policy", "loss", "policy loss alone"),
+    ("policy", "loss", "policy loss without the KL to the reference model"),
     ("aux_share", "share", "weight of auxiliary samples in the loss, of all rows with a gradient"),
     ("largest_token_weight", "1", "of a trajectory's token in the loss; the mean token has 1"),
     ("kl_reference", "nats/token", "KL to the reference model, before its coefficient"),
@@ -104,7 +104,7 @@ LEARNER = (
     ("step_s", "s", "forward, backward and update"),
     ("pack_s", "s", "rows made of groups"),
     ("wait_s", "s", "waited for a batch"),
-    ("idle_share", "share", "of the time of wait and step that was waited"),
+    ("idle_share", "share", "of the time from step to step that was spent waiting for a batch"),
     ("skipped_steps", "steps", "discarded because loss or gradient was not finite, so far"),
     ("out_of_memory", "times", "the budget was halved, since the learner started"),
     ("safety_alarms", "alarms", "safety rules fired, since the learner started"),
@@ -132,7 +132,10 @@ EVAL = (
 
 SECTIONS = {
     "group": ("The groups of a step: rewards, reflections, retries.", GROUP),
-    "staleness": ("Age of a step's groups at their draw, and seconds of each phase.", STALENESS),
+    "staleness": (
+        "Ages of a step's groups at their draw, and times: how long each phase took.",
+        STALENESS,
+    ),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),
     "learner": ("The optimizer step, and the learner's waits and failures.", LEARNER),

@@ -162,7 +162,13 @@ class AlgorithmConfig(Section):
     as defaults, and builds the Algorithm."""
 
     name: str
-    group_size: int = Field(8, ge=1, le=1024, description="N, attempts in a group")
+    group_size: int = Field(
+        8,
+        ge=1,
+        le=1024,
+        description="N: base attempts of a group; r3l: N/2 and up to N/2 retries; reflect_grpo: N "
+        "and up to N/2 retries; critique_grpo: N and up to N retries",
+    )
 
     @abstractmethod
     def build(self) -> Algorithm:

@@ -90,7 +90,7 @@ TokenLoss = Callable[[TokenBatch], Terms]
 
 def policy_gradient(batch: TokenBatch, *, scale: float = 1.0) -> Terms:
     """term = −scale · Â_i · log π(y_it): R³L's objective, RAFT's with Â = 1, and OPMD's with
-    scale = 1 / (1 + τ)."""
+    scale = 1 / (1 + tau)."""
     return -scale * batch.advantages_B1 * batch.logprobs_BT, {}
 
 

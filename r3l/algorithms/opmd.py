@@ -17,11 +17,11 @@ class OPMDConfig(AlgorithmConfig):
     """Settings of OPMD."""
 
     name: Literal["opmd"] = Field("opmd", description="algorithm")
-    tau: float = Field(1.0, ge=0, description="τ; the gradient is divided by 1 + τ")
+    tau: float = Field(1.0, ge=0, description="the gradient is divided by 1 + tau")
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
-        """N base attempts; −(R − mean) · log π / (1 + τ)."""
+        """N base attempts; −(R − mean) · log π / (1 + tau)."""
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),

@@ -1,5 +1,9 @@
 """R³L: reflect, retry from the pivot, train with pivotal credit and positive amplification
-(arXiv 2601.03715)."""
+(arXiv 2601.03715).
+
+The exploration is r3l.rollout.group, the credit r3l.algorithms.credit.group_masks, the
+amplification (Eq. 11) r3l.algorithms.advantages.amplified.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ class EnvSpec:
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
     some order) or "no". `thread_safe`: whether instances may play in threads of one process.
     `sessions`: instances that one environment process holds at the same time.
-    `feedback`: whether observations name the cause of an error.
+    `feedback`: what observations say of an error: its cause ("causal"), that there is one
+    ("weak") or nothing ("none").
     """
 
     name: str
