@@ -56,7 +56,7 @@ class ActorMetrics:
         "actor/weight_version", "version", "of the weights in the engines, mean over actors"
     )
     idle_share: float = _gauge(
-        "actor/idle_share", "share", "of the engine's capacity that was unused for want of a lease"
+        "actor/idle_share", "share", "of the engine's capacity, unused because no lease was granted"
     )
     generated_tokens: int = _total("actor/generated_tokens", "tokens", "sampled")
     prompt_tokens: int = _total("actor/prompt_tokens", "tokens", "given as prompts")

@@ -104,7 +104,7 @@ LEARNER = (
     ("step_s", "s", "forward, backward and update"),
     ("pack_s", "s", "rows made of groups"),
     ("wait_s", "s", "waited for a batch"),
-    ("idle_share", "share", "of the time from step to step that was spent waiting for a batch"),
+    ("idle_share", "share", "of the time of a wait and a step, waiting for a batch"),
     ("skipped_steps", "steps", "discarded because loss or gradient was not finite, so far"),
     ("out_of_memory", "times", "the budget was halved, since the learner started"),
     ("safety_alarms", "alarms", "safety rules fired, since the learner started"),
