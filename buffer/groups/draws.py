@@ -97,9 +97,7 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
     An expired draw can still be committed if all of its groups are free; raises DrawExpired
     otherwise.
     """
-    drawn = work.txn.draw(args.draw_id)
-    if drawn is None:
-        raise NotFound(f"there is no draw {args.draw_id}")
+    drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
     draw_deadlines.extend(work, drawn.consumer)
@@ -130,9 +128,7 @@ def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
     returns how many."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
-    drawn = work.txn.draw(args.draw_id)
-    if drawn is None:
-        raise NotFound(f"there is no draw {args.draw_id}")
+    drawn = _find(work, args.draw_id)
     if drawn.outcome == "discarded":
         return Amount(len(drawn.groups))
     if drawn.outcome not in ("open", "expired"):
@@ -145,6 +141,13 @@ def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
         work.expire(work.row(group_id), args.cause, "discard")
     work.save_draw(replace(drawn, outcome="discarded"))
     return Amount(len(groups))
+
+
+def _find(work: UnitOfWork, draw_id: int) -> DrawRow:
+    drawn = work.txn.draw(draw_id)
+    if drawn is None:
+        raise NotFound(f"there is no draw {draw_id}")
+    return drawn
 
 
 def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
@@ -208,17 +211,17 @@ def _candidates(work: UnitOfWork) -> list[GroupRow]:
     fresh = work.index.drawable()
     since = work.index.next_draw - work.config.sampler.cooldown
     rested = [row for row in work.index.replayable() if row.draw_id < since]
-    return sorted(fresh + rested, key=lambda e: e.group_id) if rested else fresh
+    return sorted(fresh + rested, key=lambda row: row.group_id) if rested else fresh
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
     """Raise DrawExpired if others drew groups of an expired draw since, or they expired."""
-    lost = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
-    if lost:
+    taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
+    if taken:
         raise DrawExpired(
             f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired after "
-            f"{work.config.draw_s:.0f} s without a request, and {len(lost)} of its "
-            f"{len(drawn.groups)} groups were drawn or expired since ({lost[0]}); raise "
+            f"{work.config.draw_s:.0f} s without a request, and {len(taken)} of its "
+            f"{len(drawn.groups)} groups were drawn or expired since ({taken[0]}); raise "
             "buffer.draw_s if steps take longer",
             draw_id=drawn.draw_id,
         )

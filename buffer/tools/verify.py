@@ -86,7 +86,7 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
         if source is None or (source.outcome, source.step) != ("trained", step.step):
             yield f"step {step.step}: of draw {step.draw_id}, which does not say so"
     held = {(group, draw) for draw, groups in open_draws.items() for group in groups}
-    drawn_now = {(e.group_id, e.draw_id) for e in txn.rows() if e.state == "drawn"}
+    drawn_now = {(row.group_id, row.draw_id) for row in txn.rows() if row.state == "drawn"}
     for group_id, draw_id in sorted(drawn_now - held):
         yield f"{group_id}: drawn by draw {draw_id}, which does not hold it"
     for group_id, draw_id in sorted(held - drawn_now):
