@@ -2,7 +2,7 @@
 
 A metric is computed in one place (group_metrics, buffer_metrics, drift, the trainer, the publisher,
 rank 0) and named here; what an actor reports is named in r3l.actor_metrics. A tag that ends in
-`<…>` stands for a family of tags, such as one for each cause of failure.
+`<…>` is a family of tags, such as one for each cause of failure.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ GROUP = (
     ("reflection_<cause>", "share", "reflections that could not, by cause"),
     ("improvement_rate", "share", "retries with more reward than their base trajectory"),
     ("verified_rate", "share", "retries that count as verified corrections"),
-    ("pivot_mean", "step", "where retries leave their base trajectory"),
+    ("pivot_mean", "step", "pivot of a retry, mean over retries"),
     ("pivot_relative", "share", "the same, of the trajectory's steps"),
-    ("pivot", "histogram", "where retries leave their base trajectory, in steps"),
+    ("pivot", "histogram", "pivots of the retries, in steps"),
     ("no_contrast", "share", "groups whose rewards are all equal"),
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
@@ -81,9 +81,9 @@ ACTOR = (
 
 LEARNER = (
     ("loss", "loss", "the whole loss"),
-    ("loss_policy", "loss", "policy loss and weighted KL to the reference model"),
+    ("loss_penalized", "loss", "policy loss and weighted KL to the reference model"),
     ("loss_sft", "loss", "supervised loss on auxiliary samples, before its coefficient"),
-    ("policy", "loss", "policy loss without the KL to the reference model"),
+    ("loss_policy", "loss", "policy loss without the KL to the reference model"),
     ("aux_share", "share", "weight of auxiliary samples in the loss, of all rows with a gradient"),
     ("largest_token_weight", "1", "of a trajectory's token in the loss; the mean token has 1"),
     ("kl_reference", "nats/token", "KL to the reference model, before its coefficient"),

@@ -27,7 +27,7 @@ from r3l.records import AuxSample, Bool, Float32, Group, Int32
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence to learn from: arrays [L], L cut behind its last trained token.
+    """One sequence to learn from: arrays [L], truncated after its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
     `weight`: of each trained token in the loss (r3l.algorithms.losses).
@@ -98,11 +98,11 @@ def rows_of(
         if algorithm.sft_weight:
             aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
     if algorithm.sft_pool == "shared":
-        rows = _weighed([*policy, *aux], algorithm.normalize)
+        rows = _weigh([*policy, *aux], algorithm.normalize)
     else:
-        rows = [*_weighed(policy, algorithm.normalize), *_weighed(aux, "token")]
-    idle = not algorithm.needs_reference
-    return [row for row in rows if len(row.mask) and (row.aux or row.advantage or not idle)]
+        rows = [*_weigh(policy, algorithm.normalize), *_weigh(aux, "token")]
+    penalized = algorithm.needs_reference  # a row of advantage 0 then has a gradient too
+    return [row for row in rows if len(row.mask) and (row.aux or row.advantage or penalized)]
 
 
 def _policy_rows(group: Group, algorithm: Algorithm, weight: float) -> list[_Counted]:
@@ -129,12 +129,12 @@ def _aux_row(sample: AuxSample, weight: float) -> _Counted:
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
-    """A row cut behind its last trained token; of length 0 if it has none."""
+    """A row truncated after its last trained token; of length 0 if it has none."""
     end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
     return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
 
 
-def _weighed(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
+def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
     """Rows of one mean: their importance weights become weights of each token."""
     shares = credit.token_weights(normalize, [length for _, length in counted])
     pairs = zip(counted, shares, strict=True)

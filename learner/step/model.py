@@ -45,7 +45,7 @@ class PolicyModule(nn.Module):
         self.head.forward = partial(score, self.head)
 
     def forward(self, nodes: Nodes, select_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """(logprobs_BT, entropy_BT) in nats, float32; 0 where `select_BT` is False.
+        """(logprobs_BT, entropy_BT) in nats, float32; 0 if `select_BT` is False.
 
         Position t holds log π(token t | tokens before t); position 0 is never selected.
         Entropies carry no gradient. A node that several rows select is computed once, and its

@@ -232,7 +232,7 @@ class Trainer:
         loss_sft = sft(logprobs_BT, aux_BT, micro.weights_B)
         loss, parts = loss_sft, {"loss_sft": loss_sft.item()}
         if self.algorithm is not None:
-            loss_policy, named = self.algorithm.loss(
+            loss_penalized, named = self.algorithm.loss(
                 TokenBatch(
                     logprobs_BT,
                     micro.old_logprobs_BT,
@@ -243,8 +243,8 @@ class Trainer:
                     self._reference_logprobs(micro),
                 )
             )
-            loss = loss_policy + self.algorithm.sft_weight * loss_sft
-            parts |= {"loss_policy": loss_policy.item(), **named}
+            loss = loss_penalized + self.algorithm.sft_weight * loss_sft
+            parts |= {"loss_penalized": loss_penalized.item(), **named}
         # Even if no token is selected, a poisoned loss must reach the weights.
         loss = loss + 0.0 * logprobs_BT.sum()
         parts["loss"] = loss.item()

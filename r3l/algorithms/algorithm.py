@@ -148,7 +148,7 @@ class Algorithm:
         batch = batch.masked().unguided()
         terms_BT, measured = self.token_loss(batch)
         total = batch.total(terms_BT)
-        parts = {"policy": float(total.detach())}
+        parts = {"loss_policy": float(total.detach())}
         parts |= {name: float(batch.total(values.detach())) for name, values in measured.items()}
         if self.needs_reference:
             kl = batch.total(self.kl(batch))

@@ -80,7 +80,14 @@ def test_losses_do_not_depend_on_packing_micro_batches_ranks_or_zero_stage(
     for name, steps in variants.items():
         for step, (ours, theirs) in enumerate(zip(steps, whole, strict=True)):
             where = (name, step)
-            for key in ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl"):
+            for key in (
+                "loss",
+                "loss_penalized",
+                "loss_policy",
+                "loss_sft",
+                "entropy",
+                "behaviour_kl",
+            ):
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-5, abs=1e-6), (*where, key)
             assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3), where
     assert whole[2]["loss"] < whole[0]["loss"]
