@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class TaskRow(Record):
-    """A task and where it is registered."""
+    """A task and its place in a list."""
 
     purpose: Purpose
     tag: str

@@ -72,7 +72,8 @@ def ls(folder: Path, limit: int) -> None:
 def query(folder: Path, text: str, limit: int) -> None:
     """List the groups that pass a filter, such as "reward > 0.5 and env == 'workshop'".
 
-    Comparisons, `in` with a list, and, or, not. `reward` is the best of a group's attempts.
+    Comparisons, `in` with a list, and, or, not. `reward` is the best of a group's trajectories. The
+    rewards of a group without a trajectory are None: only `reward == None` finds it.
     """
     _list(folder, filter.parse(text, offline.ROW_NAMES), limit)
 
@@ -167,10 +168,13 @@ def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:
     with _reading(folder) as store:
         found = [row for row in offline.rows(store) if accepts(row)]
     for row in found[-limit:] if limit > 0 else []:
+        rewards = "no reward"
+        if row["reward"] is not None:
+            rewards = f"reward {row['reward']:.2f} mean {row['mean_reward']:.2f}"
         click.echo(
             f"{row['group']}  {row['purpose']:5} {row['state']:8} {row['resolved']}/{row['slots']} "
-            f"slots  reward {row['reward']:.2f} mean {row['mean_reward']:.2f}  version "
-            f"{row['version']}  {row['env']}/{row['task']}  {row['tag']} {row['cause']}".rstrip()
+            f"slots  {rewards}  version {row['version']}  {row['env']}/{row['task']}  {row['tag']} "
+            f"{row['cause']}".rstrip()
         )
     click.echo(f"{len(found)} groups", err=True)
 

@@ -1,6 +1,7 @@
 """Filters typed by people: `reward > 0.5 and env == 'workshop'`.
 
-Names, constants, comparisons, `and`, `or`, `not`, `in` with a list: nothing else is evaluated.
+Names, constants, comparisons, `and`, `or`, `not`, `in` with a list: nothing else is evaluated. A
+comparison with a value that is None is false, except `== None` and `!= None`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ def _value(node: ast.expr, row: Row) -> Any:
     left = _value(node.left, row)
     for comparison, right_node in zip(node.ops, node.comparators, strict=True):
         right = _value(right_node, row)
+        equality = isinstance(comparison, ast.Eq | ast.NotEq)
+        if (left is None or right is None) and not equality:
+            return False
         if not _COMPARE[type(comparison)](left, right):
             return False
         left = right

@@ -1,6 +1,6 @@
 """Records as lines of JSON: arrays are lists, maps have text keys, bytes are base64.
 
-JSON has neither NaN nor infinities; where an array holds one, the list has its bits as text,
+JSON has neither NaN nor infinities; if an array holds one, the list has its bits as text,
 such as "0x7fc00000".
 """
 

@@ -20,7 +20,10 @@ ROW_NAMES = frozenset(
 
 
 def rows(store: Store) -> Iterator[dict[str, Any]]:
-    """Plain values of every group by ROW_NAMES, in the order the groups were made."""
+    """Plain values of every group by ROW_NAMES, in the order the groups were made.
+
+    The rewards of a group without a trajectory are None.
+    """
     with store.read() as txn:
         for row in txn.rows():
             yield _row(txn, row)
@@ -71,7 +74,7 @@ def weights(store: Store, step: int) -> dict[str, float]:
 
 
 def _row(txn: Txn, row: GroupRow) -> dict[str, Any]:
-    rewards = row.rewards or (0.0,)
+    rewards = row.rewards
     return {
         "group": row.group_id,
         "task": row.task_id,
@@ -81,9 +84,9 @@ def _row(txn: Txn, row: GroupRow) -> dict[str, Any]:
         "state": row.state,
         "cause": row.cause,
         "actor": row.actor,
-        "reward": max(rewards),
-        "mean_reward": sum(rewards) / len(rewards),
-        "min_reward": min(rewards),
+        "reward": max(rewards, default=None),
+        "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+        "min_reward": min(rewards, default=None),
         "contrast": row.contrast,
         "version": row.oldest,
         "slots": row.plan.base + row.plan.distilled,

@@ -98,6 +98,19 @@ def test_every_row_has_the_names_filters_may_use(filled):
     assert all(row.keys() == offline.ROW_NAMES for row in offline.rows(filled.store))
 
 
+def test_a_group_without_a_trajectory_has_no_reward_and_passes_no_comparison_of_rewards(filled):
+    rows = list(offline.rows(filled.store))
+    assert [row["reward"] for row in rows] == [1.0, 1.0, None, 0.0]
+    assert rows[2]["mean_reward"] is rows[2]["min_reward"] is None
+
+    def found(text):
+        accepts = filter.parse(text, offline.ROW_NAMES)
+        return [number for number, row in enumerate(rows) if accepts(row)]
+
+    assert found("reward < 0.5") == found("0 <= mean_reward < 1") == [3]
+    assert found("reward == None") == [2] and found("reward != None") == [0, 1, 3]
+
+
 def test_a_notebook_reads_a_snapshot(filled, tmp_path):
     filled.store.copy(tmp_path / "snapshot")
     store = Store(str(tmp_path / "snapshot"), read_only=True)
@@ -120,7 +133,7 @@ def test_the_commands_read_a_snapshot(filled, tmp_path):
         assert result.exit_code == 0
         return result.output
 
-    assert "4 groups" in run("ls", *at)
+    assert "4 groups" in run("ls", *at) and "no reward" in run("query", *at, "reward == None")
     assert "2 groups" in run("query", *at, "state == 'trained' and reward == 1")
     assert "base 0: done" in run("show", *at, "g0000000001")
     assert json.loads(run("replay", *at, "1").splitlines()[0])["group_id"] == "g0000000001"
