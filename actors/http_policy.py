@@ -1,4 +1,4 @@
-"""The policy on a running `vllm serve`: token ids in and out, over HTTP.
+"""The policy on a running vLLM server: token ids in and out, over HTTP.
 
 The server's /v1/completions takes and returns token ids, so nothing is tokenised again; the
 tokenizer is read from the model's folder for the chat format. The weights stay at version 0.
@@ -61,7 +61,7 @@ class ServedPolicy:
             await client.aclose()
             raise UserError(
                 f"--engine {url}: no vLLM server replies there ({type(error).__name__}: {error}); "
-                "start one with: vllm serve MODEL_FOLDER"
+                "start one with: python -m vllm.entrypoints.openai.api_server --model MODEL_FOLDER"
             ) from None
         root = str(served.get("root") or name)
         if Path(root).name != folder.name:

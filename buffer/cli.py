@@ -23,8 +23,8 @@ from r3l.endpoints import check_bind
 from r3l.errors import NotFound, R3LError, SchemaVersionError, UserError
 
 PATH = click.Path(path_type=Path)
-SPARE_FILES = 1000  # open files beside connections, and room for those being turned away
-SILENT_FILES = 20_000  # for connections that have yet to say who they are, where the system allows
+SPARE_FILES = 1000  # open files that are not connections, and spare ones for refused connections
+SILENT_FILES = 20_000  # for connections before their handshake, if the system allows
 
 
 @click.group()

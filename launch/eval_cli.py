@@ -22,7 +22,7 @@ from r3l.rollout.interfaces import Policy
 
 @click.command()
 @click.option("--model", default="builtin", show_default=True, help="model folder, or builtin")
-@click.option("--engine", help="URL of a running `vllm serve` of that model; default: start one")
+@click.option("--engine", help="URL of a running vLLM server of that model; default: start one")
 @click.option(
     "--env",
     "env_name",

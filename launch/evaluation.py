@@ -4,9 +4,9 @@
                                                                                       │
                               report: means, pass@k, intervals, by kind of task ◄─────┘
 
-An interrupted evaluation continues where it stopped. Attempts that failed (through the environment
-or the engine) have no result: the report counts them with reward 0, and the next run plays them
-again.
+An interrupted evaluation keeps its results and continues. Attempts that failed (through the
+environment or the engine) have no result: the report counts them with reward 0, and the next run
+plays them again.
 """
 
 from __future__ import annotations

@@ -97,12 +97,12 @@ def _check_reachable(path: Path, host: str) -> None:
     machine."""
     command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={REACHED_S}", host, "true"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=2 * REACHED_S)
-        answer = asked.stderr.strip().splitlines()
+        probe = subprocess.run(command, capture_output=True, text=True, timeout=2 * REACHED_S)
+        output = probe.stderr.strip().splitlines()
     except subprocess.TimeoutExpired:
-        asked, answer = None, [f"no answer in {2 * REACHED_S} s"]
-    if asked is None or asked.returncode:
-        why = answer[-1] if answer else "no message"
+        probe, output = None, [f"no reply in {2 * REACHED_S} s"]
+    if probe is None or probe.returncode:
+        why = output[-1] if output else "no message"
         raise UserError(
             f"--hostfile {path}: {host} cannot be reached ({why[:200]}); `ssh {host} true` must "
             "work from here without a password, for this machine's own name too"

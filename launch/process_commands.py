@@ -100,7 +100,7 @@ def _python(module: str) -> list[str]:
 def free_port() -> int:
     """A free TCP port for DeepSpeed's `--master_port`.
 
-    It must be chosen here because every rank is told the port before rank 0 listens on it. It lies
+    It must be chosen here because every rank receives the port before rank 0 listens on it. It lies
     below the ports that the system gives to connections, so that none of these takes it first.
     """
     while True:

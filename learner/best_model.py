@@ -44,5 +44,5 @@ def keep_if_best(run: Path, evaluation: Evaluation) -> None:
 
 
 def remove_candidates(run: Path) -> None:
-    """Remove the weights of evaluations that nobody waits for any more."""
+    """Remove the weights of evaluations that are no longer awaited."""
     shutil.rmtree(run / CANDIDATES, ignore_errors=True)

@@ -4,7 +4,7 @@
 
 It holds one copy of the weights, cut into chunks, and for each chunk the patches that led to it
 (r3l.weights.chunks). A subscriber requests a set chunk by chunk, so a slow or stopped one delays
-nobody and costs only the memory of the few chunks on their way to it.
+no other and costs only the memory of the few chunks in transit to it.
 
 Publishing replaces one chunk after the other. A request for a chunk that was replaced already is
 replied to with `gone`; the subscriber keeps what it has and asks for the new version.

@@ -45,7 +45,7 @@ class Follower:
         meet(self.trainer)
 
     def draw(self, version: int) -> Draw | None:
-        """Wait for the batch that rank 0 drew; None when it was asked to stop."""
+        """Wait for the batch that rank 0 drew; None if the run stops."""
         return receive_draw(self.trainer)
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:

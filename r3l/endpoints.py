@@ -32,7 +32,7 @@ def check_endpoint(endpoint: str, what: str) -> str:
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
     """`bind`, if a service may listen there; raises UserError otherwise.
 
-    Without keys only this machine may connect, so that nobody else writes training data or reads
+    Without keys only this machine may connect: no other one may write training data or read
     weights.
     """
     tcp = _BIND.fullmatch(bind)

@@ -17,7 +17,7 @@
     │       └── DrawExpired
     ├── WeightsError         weights that did not arrive whole
     │   └── PublisherUnavailable
-    ├── RankLost             another rank of the learner is not heard of
+    ├── RankLost             another rank of the learner does not respond
     ├── LearnerHung          the learner sent no heartbeat for too long, and ended itself
     ├── TrainingStopped      the learner gave up, and would again: it is not restarted
     └── RestartNeeded        the learner can only go on in new processes
@@ -96,7 +96,7 @@ class BufferUnavailable(BufferError_, TimeoutError):
 
 
 class ClientClosed(BufferError_, ValueError):
-    """A request of a client that was closed, before it or meanwhile."""
+    """A request of a client that was closed before or during the request."""
 
 
 class LeaseLost(BufferError_):

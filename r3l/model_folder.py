@@ -59,7 +59,7 @@ def read_tokenizer(folder: Path, called: str) -> Any:
     try:
         AutoConfig.from_pretrained(folder, local_files_only=True)
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # what a damaged file raises depends on where it is damaged
+    except Exception as error:  # the error depends on the place of the damage
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{called}: transformers cannot read it ({reason})") from None
 

@@ -124,7 +124,7 @@ class ReflectionRecord(Record):
     """What the policy wrote when asked to reflect on one base trajectory.
 
     `cause` is "" when the text parsed, else why not (r3l.rollout.reflection.CAUSES); `outcome` and
-    `pivot` are then "" and -1. `pivot` is -1 where the reflection names none.
+    `pivot` are then "" and -1. `pivot` is -1 if the reflection names none.
     """
 
     text: str
@@ -191,7 +191,7 @@ class GroupPlan(Record):
         yield from (("distilled", slot) for slot in range(self.distilled))
 
     def last_role(self, slot: int) -> Role:
-        """The role that ends the work on a base slot: its retry's, where one is planned."""
+        """The role that ends the work on a base slot: its retry's, if one is planned."""
         return "distilled" if slot < self.distilled else "base"
 
 

@@ -1,4 +1,4 @@
-"""YAML as settings are written in it: nothing stands twice, and 1e-5 is a number."""
+"""YAML as settings are written in it: no key is repeated, and 1e-5 is a number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one section: the first would be lost."""
+    """Refuses a key that is repeated in one section: the first would be lost."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -32,7 +32,7 @@ for _yaml in (_Loader, _Dumper):
 
 
 def parse(text: str, what: str) -> Any:
-    """The value that YAML `text` stands for. Raises UserError that names `what`."""
+    """The value of YAML `text`. Raises UserError that names `what`."""
     try:
         value = yaml.load(text, _Loader)
         json.dumps(value, default=str, skipkeys=True)  # raises for an anchor that holds itself

@@ -8,7 +8,7 @@ Every request has an id and a deadline. When a reply is late the request is sent
 a new socket, as often as the deadline allows; the service replies to a known id as it did before,
 so nothing happens twice. After the deadline: BufferUnavailable.
 
-A request that waits when its client is closed ends with ClientClosed. A client that nobody closed
+A request that waits when its client is closed ends with ClientClosed. A client that was not closed
 is closed when it is collected, with a ResourceWarning; one that lives to the end of its process
 keeps no process from ending.
 """
@@ -66,7 +66,7 @@ class _Client:
         self._context = zmq.Context()
         self._socket: Any = None
         client = uuid.uuid4().hex
-        self._rids = (f"{client}-{number}" for number in itertools.count())  # nobody else's
+        self._rids = (f"{client}-{number}" for number in itertools.count())  # of this client alone
         self._closed = False
 
     def __del__(self) -> None:

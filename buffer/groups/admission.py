@@ -10,11 +10,11 @@ Why this bounds staleness. The learner consumes whole batches of B groups, so be
 group is drawn at most I // B full batches are drawn from those ahead of it. If actors keep pace
 (no group that starts later is drawn before it), it is in the batch after those, drawn while the
 learner is at version V + I // B. Its oldest token was sampled by version v or newer, so its
-staleness then is at most V + I // B − v ≤ η. Where actors do not keep pace the estimate can be
+staleness then is at most V + I // B − v ≤ η. If actors do not keep pace the estimate can be
 exceeded; the draw therefore checks the bound again and drops what breaks it, so no drawn group
 is ever older than η, whatever the schedule.
 
-Why nobody starves. An actor at the learner's version (v = V) is refused only when I // B > η,
+Why no actor starves. An actor at the learner's version (v = V) is refused only when I // B > η,
 that is I ≥ B(η + 1) ≥ B. So whenever fewer than B groups are in flight an actor at version V is
 granted one. While at least B are in flight each is either complete (B of them make a batch, the
 learner draws), or drawn (a commit or release follows), or unfinished (its actor finishes it, or
@@ -38,7 +38,7 @@ def staleness_at_draw(learner: int, ahead: int, per_step: int, actor: int) -> in
 
 
 def ahead_of_takeover(in_flight: int, unheld: int) -> int:
-    """I for a group that is already in flight but held by nobody.
+    """I for a group that is already in flight but has no holder.
 
     Groups without a holder cannot be finished before they are taken over, so none of them is ahead.
     If they counted, enough of them would refuse their own takeover without end.

@@ -72,7 +72,7 @@ def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
 
 
 def describe_holders(work: UnitOfWork) -> str:
-    """Who holds drawn groups, for those who wait for them; "" if nobody does."""
+    """The consumers that hold drawn groups, as text for those who wait; "" for none."""
     seen, limit = work.index.last_seen, work.config.draw_s
     after = f", expires after {limit:.0f} s" if limit else ""
     return ", ".join(

@@ -19,11 +19,11 @@ from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordErr
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Mark exactly `count` complete groups drawn, none older than η; None if too few are.
 
-    Groups that became too old expire as stale. Groups that were trained on are candidates like new
-    ones until they were in `reuse` steps. A draw of this consumer at this version that was
-    returned is drawn again if it can be, so that a learner that goes back to a checkpoint learns
-    the same steps again. Raises Conflict for a version more than a step beyond the learner's: one
-    wrong number would expire every group.
+    Groups that became too old expire as stale. Trained groups remain candidates until `reuse` steps
+    have used them. A returned draw of this consumer at this version is repeated if its groups are
+    still drawable, so that a learner that goes back to a checkpoint learns the same steps again.
+    Raises Conflict for a version more than a step beyond the learner's: one wrong number would
+    expire every group.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -58,7 +58,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
 
 
 def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
-    """Why a draw cannot be filled: what is there, and who is waited for."""
+    """Why a draw cannot be filled: the groups there are, and what is missing."""
     index = work.index
     fresh, ready = len(index.drawable()), len(_candidates(work))
     resting = len(index.replayable()) - (ready - fresh)
@@ -72,7 +72,7 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     else:
         parts.append("waits for actors: none holds a group")
     if unheld:
-        parts.append(f"nobody holds {unheld} unfinished ones")
+        parts.append(f"{unheld} unfinished have no actor")
     if resting:
         cooldown = work.config.sampler.cooldown
         parts.append(f"{resting} rest between two draws (cooldown {cooldown})")
@@ -81,8 +81,7 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     if held := draw_deadlines.describe_holders(work):
         parts.append(held)
     if stale:
-        limit = work.max_staleness
-        parts.append(f"{stale} expired so far, more than {limit} steps old at a draw")
+        parts.append(f"{stale} expired as stale so far (max_staleness {work.max_staleness})")
     return "; ".join(parts)
 
 
@@ -184,7 +183,7 @@ def _sample(
 def _repeat(
     work: UnitOfWork, args: operations.DrawGroups, candidates: list[GroupRow]
 ) -> list[Pick]:
-    """The picks of a returned draw; none if one of its groups is no candidate any more."""
+    """The picks of a returned draw; empty if one of its groups cannot be drawn any more."""
     before = work.index.returned.get((args.consumer, args.version))
     if before is None or len(before.groups) != args.count:
         return []
@@ -196,7 +195,7 @@ def _repeat(
 
 
 def _expire_stale(work: UnitOfWork, version: int) -> None:
-    """Expire what is older than η, so that it is no candidate; trained groups stay trained."""
+    """Expire new groups older than η; trained groups of that age are not drawn again."""
     oldest_useful = version - work.max_staleness
     for row in work.index.drawable():
         if row.oldest < oldest_useful:
@@ -215,7 +214,7 @@ def _candidates(work: UnitOfWork) -> list[GroupRow]:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raise DrawExpired if others drew groups of an expired draw since, or they expired."""
+    """Raise DrawExpired if groups of an expired draw were drawn or expired since."""
     taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if taken:
         raise DrawExpired(

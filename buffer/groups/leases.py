@@ -23,10 +23,10 @@ FULL_RETRY_S = 2.0
 
 
 def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
-    """Lease a group to the actor: one that nobody holds, or a new one; Wait says why not.
+    """Lease a group to the actor: an unheld one or a new one; Wait says why not.
 
-    While evaluation and training both have work, as many groups of each are held: an evaluation
-    ends soon, and generation for training goes on.
+    While evaluation and training both have work, equally many groups of each are held: an
+    evaluation ends soon, and generation for training goes on.
     """
     check_name(args.actor, "actor")
     _check_plan(args.plan)
@@ -67,6 +67,7 @@ def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
 
 def release(work: UnitOfWork, args: operations.Release) -> Ids:
     """Release leases at once, keeping accepted results; returns the released groups."""
+    check_name(args.actor, "actor")
     released = []
     for group_id in dict.fromkeys(args.group_ids):
         row = work.index.live.get(group_id)
@@ -79,7 +80,7 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 
 def expire_overdue(work: UnitOfWork) -> None:
     """Apply every deadline that has passed: of draws, of leases and for stragglers. Unfinished
-    groups that nobody holds expire when they are too old to be drawn."""
+    groups without a holder expire when they are too old to be drawn."""
     index, now = work.index, work.now
     draw_deadlines.expire_overdue(work)
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
@@ -96,11 +97,9 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise RecordError unless an actor or consumer has a usable name."""
+    """Raise RecordError unless the name of an actor, consumer or cause has an accepted length."""
     if not 0 < len(name) <= operations.NAME_LIMIT:
-        raise RecordError(
-            f"{what} name {name!r:.80} must have 1 to {operations.NAME_LIMIT} letters"
-        )
+        raise RecordError(f"{what} {name!r:.80}: must have 1 to {operations.NAME_LIMIT} characters")
 
 
 def _check_plan(plan: GroupPlan) -> None:
@@ -131,7 +130,7 @@ def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
-    """An evaluation group that nobody holds, or a new one of the first list open to the actor."""
+    """An unheld evaluation group, or a new one of the first list open to the actor."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
         if args.version >= progress.eval_min_version.get(row.tag, 0):
@@ -145,7 +144,7 @@ def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | N
 
 
 def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wait:
-    """A training group that nobody holds, or a new one, if admission grants it."""
+    """An unheld training group, or a new one, if admission grants it."""
     index = work.index
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:

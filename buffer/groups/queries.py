@@ -56,7 +56,7 @@ def would_evict(txn: Txn, args: operations.Evict) -> Evicted:
 
 
 def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:
-    """Groups by id, in the order asked for."""
+    """Groups by id, in the order of the request."""
     _check_count(len(args.group_ids), least=0)
     return list(_rows(txn, args.group_ids))
 
@@ -103,5 +103,5 @@ def _listed(txn: Txn, args: operations.QueryGroups) -> Iterator[GroupRow]:
 def _check_count(count: int, least: int = 1) -> None:
     if not least <= count <= operations.GROUPS_LIMIT:
         raise LimitExceeded(
-            f"{count} groups asked for; a reply has {least} to {operations.GROUPS_LIMIT}"
+            f"{count} groups requested; a reply has {least} to {operations.GROUPS_LIMIT}"
         )

@@ -93,9 +93,9 @@ def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[Outcom
     for outcome in new:
         _check_outcome(row, outcome)
     if not row.unfinished or row.actor != actor:
-        holder = row.actor if row.unfinished else f"nobody; the group is {row.state}"
+        holder = row.actor if row.unfinished else f"no actor; the group is {row.state}"
         raise LeaseLost(
-            f"group {row.group_id} is not leased to {actor!r:.80} but to {holder or 'nobody'}",
+            f"group {row.group_id} is not leased to {actor!r:.80} but to {holder or 'no actor'}",
             group_id=row.group_id,
             state=row.state,
         )

@@ -1,4 +1,4 @@
-"""The states of a group and of its slots, and who may move them where.
+"""The states of a group and of its slots, and the operations that may change them.
 
     lease          put           put, clock         draw          commit
     ─────► leased ─────► filling ──────────► complete ────► drawn ──────► trained
@@ -32,7 +32,7 @@
     expired   expired   set_version
     expired   evicted   evict
 
-`clock` stands for deadlines that pass: leases and draws expire, stragglers are given up, and
+`clock` is every deadline that passes: leases and draws expire, stragglers are given up, and
 unfinished groups become too old. A state that stays the same changes its holder, slots or steps.
 A group that is complete or trained skips `drawn` when its draw is committed or discarded after it
 expired. A finished evaluation ends in `complete`, and only such a complete group is evicted.

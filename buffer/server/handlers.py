@@ -132,7 +132,7 @@ class WriteHandlers:
         return leases.renew(work, request.arguments)
 
     def _release_draws(self, work: UnitOfWork, args: ReleaseDraws) -> Amount:
-        """A learner that starts again no longer waits for the draws it asked for before."""
+        """End the held draws of a consumer: a learner that starts again does not wait for them."""
         for held in self._held.values():
             held.cancelled |= held.request.arguments.consumer == args.consumer
         return draws.release_draws(work, args)

@@ -3,7 +3,7 @@
 Most operations find in the store that they were carried out: a lease and a draw keep the id of
 their request, a result its slot, a commit its step. The operations that are `replayed`
 (buffer.wire.operations) would do more, or count otherwise, the second time: a learner that went
-back would go back again, from where it is by now. Their last replies are kept in the store, by
+back would go back again, from its present version. Their last replies are kept in the store, by
 request id, and given again.
 """
 

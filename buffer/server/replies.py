@@ -1,7 +1,7 @@
-"""Replies on their way out: from the threads that make them, through the front, to the network.
+"""Replies and their way out: from the threads that make them, through the front, to the network.
 
     writer, reader ──deque, a byte to wake──► front ──ROUTER──► network
-                └── unsent: bytes of large replies that a client has not taken yet ──┘
+                └── unsent: bytes of large replies that the client has not received ──┘
 
 The unsent bytes of a client are counted until libzmq releases them: when they are sent, or when the
 connection ends. A stopped peer cannot prevent that (heartbeats, buffer.server.service).
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
 
 
 class Replies:
-    """Replies of several threads, and the bytes that each client has not taken yet."""
+    """The queue of replies of several threads, and the unsent bytes of each client."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -46,7 +46,7 @@ class Replies:
         self.socket.bind(self._name)
 
     def notifier(self) -> Any:
-        """A socket on which one thread sends an empty message after it has put replies in."""
+        """A socket for one thread; an empty message on it wakes the front to take the replies."""
         socket = self._context.socket(zmq.PUSH)
         socket.set(zmq.SNDHWM, 0)
         socket.set(zmq.LINGER, 0)
@@ -87,7 +87,7 @@ class Replies:
         self._tracked.append((tracker, client, size))
 
     def release_sent(self) -> None:
-        """Uncount what was sent."""
+        """Subtract the frames that libzmq has released from the unsent bytes of their clients."""
         for _ in range(len(self._tracked)):
             tracker, client, size = self._tracked.popleft()
             if tracker.done:
@@ -96,7 +96,7 @@ class Replies:
                 self._tracked.append((tracker, client, size))
 
     def check_credit(self, client: bytes) -> None:
-        """Raise LimitExceeded for a client that does not take what it asked for."""
+        """Raise LimitExceeded if the unsent bytes of a client exceed UNSENT_LIMIT."""
         unsent = self._unsent[client]
         if unsent > UNSENT_LIMIT:
             raise LimitExceeded(

@@ -6,7 +6,7 @@
 
 The front consumes messages, checks them and passes on requests; it replies itself to what is
 malformed, too large or unknown. It waits for a message or a reply, 100 ms at most, and ends when
-told to stop and the threads behind it have replied to what they had.
+stopped, after the threads behind it have replied to their requests.
 """
 
 from __future__ import annotations

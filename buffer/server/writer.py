@@ -115,7 +115,7 @@ class Writer:
             self.refused["failed_transactions"] += 1
             self.index = self._load()
             if not requests:
-                time.sleep(TICK_S)  # nobody waits, and what failed would fail again at once
+                time.sleep(TICK_S)  # no request waits, and a retry would fail at once
             if len(requests) > 1:  # one at a time, so that only the one to blame is refused
                 return [pair for request in requests for pair in self._transact([request], last)]
             named = error if isinstance(error, R3LError) else BufferError_(f"internal: {error!r}")

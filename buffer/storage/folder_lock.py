@@ -78,7 +78,7 @@ def refuse_remote(folder: Path, mounts: str | None = None) -> None:
     kind = _file_system(folder.resolve(), mounts)
     if kind in _REMOTE or kind.startswith(_REMOTE_PREFIX):
         raise UserError(
-            f"store {folder}: is on {kind}, where memory-mapped files and locks are unsafe; "
+            f"store {folder}: is on {kind}, which makes memory-mapped files and locks unsafe; "
             "use a local disk"
         )
 

@@ -118,7 +118,7 @@ class Discard(Record):
 
 
 class LimitStaleness(Record):
-    """Lower max_staleness."""
+    """Lower max_staleness; a number above the present limit changes nothing."""
 
     max_staleness: Integer
 
@@ -187,15 +187,15 @@ class Lease(Record):
 
 
 class Wait(Record):
-    """No group now: who waits for whom, and after how many seconds to ask again."""
+    """No group now: the reason, and after how many seconds to try again."""
 
     reason: str
     retry_s: float
 
 
 class PutAck(Record):
-    """The results are on disk. `new`: how many were not when this request arrived, none where it
-    was sent again; `complete`: the group is whole."""
+    """The results are on disk. `new`: how many were not when this request arrived, 0 if it was
+    sent again; `complete`: the group is whole."""
 
     new: int
     complete: bool
@@ -240,11 +240,11 @@ class BufferStats(Record):
     groups of steps a learner went back before, `rewound_evicted` of them were gone by then and
     stay among the `trained`.
     `eval_progress`: tag -> (finished, all).
-    `actors`: latest metrics by actor, with `seen_s` seconds since it was heard, since the
-    service started. `refused`: error replies by error, and `undelivered`: replies whose client
+    `actors`: latest metrics by actor, with `seen_s` seconds since its last request, since
+    the service started. `refused`: error replies by error, and `undelivered`: replies whose client
     was gone or too slow, since the service started. `drawn_by`: groups in draws that are neither
-    committed nor given back, by consumer. `oldest_reader_s`: how long another process
-    has looked into the store at one moment, which keeps freed pages from being used again.
+    committed nor given back, by consumer. `oldest_reader_s`: age of the oldest read
+    transaction of another process, which keeps freed pages from being used again.
     """
 
     train: dict[str, int] = msgspec.field(default_factory=dict)

@@ -2,7 +2,7 @@
 
     checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages) ─► one per process
                      │ imports                                                     and settings
-                     └─ gym, torch: never needed; pyserini, spacy: replaced where missing
+                     └─ gym, torch: never needed; pyserini, spacy: replaced if missing
 
 Upstream draws prices and price limits from the global random generator while it starts; without a
 seed the same goal number would be another task in every process.

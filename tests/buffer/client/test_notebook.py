@@ -46,12 +46,12 @@ def test_what_people_get_wrong_is_refused_in_a_sentence(endpoint, tmp_path):
     _, keys = generate(tmp_path)
     BufferClient(endpoint, keys=str(keys)).close()
     client = BufferClient(endpoint)
-    (group,) = client.get("g0000000001")  # one id is not a list of letters
+    (group,) = client.get("g0000000001")  # one id is not a list of characters
     assert group.group_id == "g0000000001" and client.renew("g7", "a") == ("g7",)
     ids = ["g0000000002", "g0000000001", "g0000000002"]
     assert [group.group_id for group in client.get(ids)] == ids  # in the order asked for
     for count in (0, 4097):
-        with pytest.raises(LimitExceeded, match=f"{count} groups asked for; .* 1 to 4096"):
+        with pytest.raises(LimitExceeded, match=f"{count} groups requested; .* 1 to 4096"):
             client.query(limit=count)
     with pytest.raises(NotFound, match="no group 'x'"):
         client.get(["x"])

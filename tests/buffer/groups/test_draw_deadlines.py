@@ -175,7 +175,7 @@ def test_a_draw_that_waits_for_actors_says_how_many_groups_they_hold(short):
     short.lease("a")
     short.lease("b")
     short.release(["g0000000003"], "b")
-    said = "1 of 2 groups are there; waits for actors to finish 1; nobody holds 1 unfinished ones"
+    said = "1 of 2 groups are there; waits for actors to finish 1; 1 unfinished have no actor"
     assert short.shortage() == said
 
 
@@ -187,7 +187,7 @@ def test_a_draw_that_finds_only_stale_resting_or_drawn_groups_says_so(short):
     said = short.shortage(version=2)
     assert "; 2 rest between two draws (cooldown 3)" not in said  # too old to be drawn again
     assert "notebook holds 1 drawn groups (last seen 0 s ago, expires after 60 s)" in said
-    assert said.endswith("; 1 expired so far, more than 1 steps old at a draw")
+    assert said.endswith("; 1 expired as stale so far (max_staleness 1)")
 
 
 def test_a_draw_that_finds_only_resting_groups_says_so(short):

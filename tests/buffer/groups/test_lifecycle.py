@@ -429,7 +429,7 @@ def test_bad_requests_are_refused_and_leave_no_trace(desk, tasks, done):
         with pytest.raises(LimitExceeded, match="at most 1024 slots"):
             desk.lease(plan=plan)
     for name in ("", "a" * 201):
-        with pytest.raises(RecordError, match="1 to 200 letters"):
+        with pytest.raises(RecordError, match="1 to 200 characters"):
             desk.lease(actor=name)
     for task, rule in (
         (Task("x" * 600, "workshop", 0), "600 bytes together; limit 400"),
