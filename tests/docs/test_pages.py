@@ -12,6 +12,7 @@ import pytest
 from actors.cli import main as actor
 from buffer.cli import commands as buffer
 from buffer.groups.states import MOVES
+from buffer.wire.operations import OPERATIONS
 from envs.testing import check_env
 from launch.cli import main as launch
 from launch.eval_cli import main as evaluate
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "tests" / "README.md",
     ROOT / "tests" / "README.md",
     ROOT / "tests" / "buffer" / "README.md",
 ]
@@ -56,6 +58,13 @@ def test_the_life_of_a_group_has_the_moves_of_the_code():
     rows = [row.split(" | ") for row in table.partition("\n\n")[0].splitlines()]
     shown = {(start, end) for starts, end, _ in rows for start in starts[2:].split(", ")}
     assert shown == {move for move in MOVES if len(set(move)) == 2}
+
+
+def test_every_operation_of_the_buffer_is_listed_with_who_uses_it():
+    page = (ROOT / "docs" / "buffer.md").read_text("utf-8")
+    _, table = page.split("| operation | who | what it does |\n")
+    rows = [row.split(" | ")[0] for row in table.partition("\n\n")[0].splitlines()]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(OPERATIONS)
 
 
 def code(page: Path) -> list[str]:
