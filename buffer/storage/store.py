@@ -144,13 +144,10 @@ class Store:
             raise StoreError(f"store {self.folder}: {error}", cause=cause) from error
 
     @contextmanager
-    def read(self, *, in_place: bool = False) -> Iterator[Txn]:
-        """One consistent view. Keep it short: an open view keeps old pages from being reused.
-
-        `in_place`: keys and values are memoryviews, valid inside the block only.
-        """
+    def read(self) -> Iterator[Txn]:
+        """One consistent view. Keep it short: an open view keeps old pages from being reused."""
         self._refuse_fork()
-        with self._env.begin(buffers=in_place) as raw:
+        with self._env.begin() as raw:
             yield Txn(raw, self._tables)
 
     @property

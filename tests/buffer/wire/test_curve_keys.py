@@ -46,7 +46,7 @@ def test_a_file_that_holds_other_keys_is_refused(tmp_path):
     service, client = generate(tmp_path)
     with pytest.raises(UserError, match="not a ClientKeys file"):
         load(ClientKeys, service)
-    with pytest.raises(UserError, match="no ServiceKeys"):
+    with pytest.raises(UserError, match="not a ServiceKeys file"):
         load(ServiceKeys, client)
     with pytest.raises(UserError, match="cannot be read"):
         load(ServiceKeys, tmp_path / "nothing")
