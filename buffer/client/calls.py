@@ -106,7 +106,7 @@ def put(
     none, however often it is sent.
 
     `fingerprint`: policy version and hash of the weights that sampled them. Raises LeaseLost if
-    the group is another actor's by now, Conflict if a slot was resolved with another result.
+    another actor holds the group now, Conflict if a slot was resolved with another result.
     """
     several = (results,) if isinstance(results, SlotResult) else results
     encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)

@@ -17,7 +17,7 @@ from r3l.records import Purpose
 
 
 class Index:
-    """What operations read without a look into the store.
+    """The state that operations read from memory instead of the store.
 
     `live`: groups that are not closed, by id. `lease_rids`, `draw_rids`: ids of the requests that
     got a lease or an open draw. `draws`: open draws. `returned`: the last draw of a

@@ -1,4 +1,4 @@
-"""The tables of a store: their names and keys, and the number of their schema.
+"""The tables of a store: names, keys and schema version.
 
     sys       name -> value                    schema, progress
     count     name -> number                   every count, as in buffer.storage.counts
@@ -28,7 +28,7 @@ from r3l.records import Purpose, Role
 TABLES = tuple(
     "sys count task task_id state live tomb part group history tag drop draw ledger".split()
 )
-SCHEMA = 3  # of the tables; their records carry codec.SCHEMA
+SCHEMA = 3  # version of the tables; that of the records is codec.SCHEMA
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
 
 

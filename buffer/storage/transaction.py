@@ -191,7 +191,8 @@ class Txn:
         return parts
 
     def seal(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Make the parts of a group, and `last` results that were not written, its record."""
+        """Write the record of a finished group from its parts and `last`, results not written as
+        parts, and delete the parts."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))
@@ -230,7 +231,7 @@ class Txn:
         )
 
     def evict(self, row: GroupRow) -> None:
-        """Remove a closed group; its id stays refused."""
+        """Remove a closed group; results for its id are refused from then on."""
         key = row.group_id.encode()
         self.delete("group", key)
         self.delete("state", key)
@@ -303,7 +304,7 @@ def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
 
 @lru_cache(maxsize=1024)
 def _read_task(data: bytes) -> Task:
-    """A task is read at its lease, at its end, and by every read of its groups."""
+    """A task; cached, because every lease, seal and read of its groups needs it."""
     return codec.decode(Task, data)
 
 

@@ -97,7 +97,7 @@ class DrawGroups(Record):
 
 
 class ReleaseDraws(Record):
-    """Give back what was drawn and not committed."""
+    """Release the groups that were drawn and not committed."""
 
     consumer: str
 
@@ -243,7 +243,7 @@ class BufferStats(Record):
     `actors`: latest metrics by actor, with `seen_s` seconds since its last request, since
     the service started. `refused`: error replies by error, and `undelivered`: replies whose client
     was gone or too slow, since the service started. `drawn_by`: groups in draws that are neither
-    committed nor given back, by consumer. `oldest_reader_s`: age of the oldest read
+    committed nor released, by consumer. `oldest_reader_s`: age of the oldest read
     transaction of another process, which keeps freed pages from being used again.
     """
 

@@ -30,7 +30,8 @@ class Row:
     """One sequence to learn from: arrays [L], truncated after its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
-    `weight`: of each trained token in the loss (r3l.algorithms.losses).
+    `weight`: of each trained token in the loss (r3l.algorithms.losses). The store's rows
+    (buffer.storage.rows) are other records.
     """
 
     token_ids: Int32
@@ -42,7 +43,7 @@ class Row:
     weight: float = 1.0
 
 
-_Counted = tuple[Row, int]  # a row that still has its group's weight, and its length |τ|
+_Counted = tuple[Row, int]  # a row whose weight is its group's w_g, and its length |τ|
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Rows of one mean: their importance weights become weights of each token."""
+    """The rows of one mean, each weight w_g multiplied by the row's token weight c."""
     shares = credit.token_weights(normalize, [length for _, length in counted])
     pairs = zip(counted, shares, strict=True)
     return [replace(row, weight=row.weight * share) for (row, _), share in pairs]

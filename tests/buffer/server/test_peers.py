@@ -146,7 +146,7 @@ def test_a_client_that_asks_and_never_takes_is_given_no_more_than_its_share(serv
         context.destroy(linger=0)
 
 
-def test_a_service_whose_gate_is_dead_lets_nobody_in(tmp_path):
+def test_a_service_whose_access_thread_is_dead_accepts_no_connection(tmp_path):
     service, client = (
         load(kind, path)
         for kind, path in zip((ServiceKeys, ClientKeys), generate(tmp_path), strict=True)
