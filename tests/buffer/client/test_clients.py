@@ -1,4 +1,4 @@
-"""Clients that are closed while they are at work, and clients that nobody closes."""
+"""Clients that are closed while they are at work, and clients that are never closed."""
 
 import asyncio
 import random

@@ -38,7 +38,7 @@ def test_without_staleness_only_one_batch_is_in_flight_and_only_at_the_learners_
     assert not admits(learner=7, ahead=0, per_step=4, max_staleness=0, actor=6)
 
 
-def test_groups_that_nobody_holds_never_prevent_their_own_takeover():
+def test_groups_without_a_holder_never_prevent_their_own_takeover():
     ahead = ahead_of_takeover(in_flight=40, unheld=38)
     assert admits(learner=3, ahead=ahead, per_step=4, max_staleness=0, actor=3)
 

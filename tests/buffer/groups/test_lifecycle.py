@@ -186,7 +186,7 @@ def test_no_drawn_group_is_older_than_the_limit_and_the_dropped_are_counted(desk
     assert counts.group_drops(desk.index.drops) == {"stale": 1}
 
 
-def test_a_draw_at_a_version_that_nobody_can_have_is_refused_and_drops_nothing(desk, tasks):
+def test_a_draw_at_an_impossible_version_is_refused_and_drops_nothing(desk, tasks):
     desk.add(tasks(3))
     group = desk.complete()
     for version, error in ((-1, RecordError), (2, Conflict), (1 << 40, Conflict)):
@@ -281,7 +281,7 @@ def test_tasks_come_in_a_shuffled_order_that_differs_by_epoch_and_repeats_by_see
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_a_lease_that_ran_out_and_is_renewed_is_nobody_elses(desk, tasks):
+def test_a_lease_that_ran_out_and_is_renewed_stays_with_its_actor(desk, tasks):
     desk.add(tasks(2))
     group = desk.lease("a").group_id
     desk.now += 11
@@ -429,8 +429,10 @@ def test_bad_requests_are_refused_and_leave_no_trace(desk, tasks, done):
         with pytest.raises(LimitExceeded, match="at most 1024 slots"):
             desk.lease(plan=plan)
     for name in ("", "a" * 201):
-        with pytest.raises(RecordError, match="1 to 200 characters"):
+        with pytest.raises(RecordError, match=r"actor .* 1 to 200 characters"):
             desk.lease(actor=name)
+        with pytest.raises(RecordError, match=r"actor .* 1 to 200 characters"):
+            desk.release([group], name)
     for task, rule in (
         (Task("x" * 600, "workshop", 0), "600 bytes together; limit 400"),
         (Task("x\0y", "workshop", 0), "NUL"),
