@@ -66,7 +66,7 @@ def test_limits_of_an_eviction_are_refused_in_one_line(tmp_path, capsys):
         _refused(["evict", "--store", str(tmp_path / "store"), *limits], rule, capsys)
 
 
-def test_what_is_not_there_or_cannot_be_is_refused_in_one_line(tmp_path, capsys):
+def test_wrong_arguments_of_a_command_are_refused_in_one_line(tmp_path, capsys):
     folder = tmp_path / "store"
     Store(folder, map_gib=0.1).close()
     at, file = ["--store", str(folder)], tmp_path / "file"

@@ -42,7 +42,7 @@ def test_the_examples_of_the_page_run_as_they_are(served, capsys):
     assert len(names["batch"]) == 2 and not names["evicted"]
 
 
-def test_what_people_get_wrong_is_refused_in_a_sentence(endpoint, tmp_path):
+def test_common_mistakes_are_refused_in_one_line(endpoint, tmp_path):
     _, keys = generate(tmp_path)
     BufferClient(endpoint, keys=str(keys)).close()
     client = BufferClient(endpoint)

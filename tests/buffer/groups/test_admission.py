@@ -32,7 +32,7 @@ def test_no_more_groups_are_in_flight_than_can_be_drawn_fresh(per_step, eta, lag
     assert granted == [i < most for i in range(most + per_step)]
 
 
-def test_without_staleness_only_one_batch_is_in_flight_and_only_at_the_learners_version():
+def test_one_batch_is_in_flight_without_staleness_and_only_at_the_learners_version():
     assert admits(learner=7, ahead=3, per_step=4, max_staleness=0, actor=7)
     assert not admits(learner=7, ahead=4, per_step=4, max_staleness=0, actor=7)
     assert not admits(learner=7, ahead=0, per_step=4, max_staleness=0, actor=6)
@@ -123,7 +123,7 @@ class Schedule:
         raise AssertionError(f"stuck at version {self.version}: {self.groups}")
 
 
-def test_thousands_of_random_schedules_keep_the_bound_and_none_gets_stuck(soak):
+def test_random_schedules_keep_the_bound_and_never_get_stuck(soak):
     for seed in range(20_000 if soak else 2000):
         Schedule(random.Random(seed)).run()
 
@@ -197,7 +197,7 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_under_random_schedules_training_goes_on_and_no_batch_is_too_old(
+def test_training_goes_on_under_random_schedules_and_no_batch_is_too_old(
     make_desk, tasks, done, seed
 ):
     chance = random.Random(seed)

@@ -40,7 +40,7 @@ def test_two_consumers_never_share_a_group(make):
     assert desk.draw(2).groups == theirs.groups
 
 
-def test_what_a_silent_consumer_drew_comes_back_once_at_its_deadline(make):
+def test_the_draws_of_a_silent_consumer_are_released_once_at_their_deadline(make):
     desk = make()
     theirs, ours = desk.draw(2, consumer="notebook"), desk.draw(2)
     desk.do(leases.expire_overdue)
@@ -60,7 +60,7 @@ def test_what_a_silent_consumer_drew_comes_back_once_at_its_deadline(make):
 
 
 @pytest.mark.parametrize("speak", ["draw", "commit", "discard"])
-def test_a_consumer_that_speaks_keeps_all_it_drew(make, speak):
+def test_any_request_of_a_consumer_renews_all_its_draws(make, speak):
     desk = make()
     kept, other = desk.draw(2), desk.draw(2)
     desk.now += 50
@@ -84,7 +84,7 @@ def test_without_a_deadline_draws_never_expire(make):
     assert desk.row(drawn.groups[0]).state == "drawn"
 
 
-def test_a_service_that_starts_waits_the_whole_time_for_consumers(make):
+def test_a_restarted_service_gives_consumers_the_whole_deadline(make):
     desk = make()
     drawn = desk.draw(2)
     desk.now += 1000
@@ -107,7 +107,7 @@ def _expired(desk):
     return drawn
 
 
-def test_a_late_commit_counts_while_no_other_consumer_has_had_the_groups(make):
+def test_a_late_commit_counts_while_nobody_else_has_had_the_groups(make):
     desk = make()
     late = _expired(desk)
     assert desk.commit(late.draw_id, 1) == 2
@@ -142,7 +142,7 @@ def test_a_late_commit_is_refused_once_the_groups_are_too_old(make):
         desk.commit(late.draw_id, 1)
 
 
-def test_a_late_discard_drops_only_groups_without_another_holder(make):
+def test_a_late_discard_expires_only_groups_that_nobody_else_drew(make):
     desk = make(groups=2)
     late = _expired(desk)
     other = desk.draw(1, consumer="notebook")
@@ -150,7 +150,7 @@ def test_a_late_discard_drops_only_groups_without_another_holder(make):
     assert desk.row(other.groups[0]).state == "drawn"
 
 
-def test_who_holds_drawn_groups_is_said_to_those_who_wait(make):
+def test_a_waiting_actor_is_told_who_holds_drawn_groups(make):
     desk = make()
     desk.draw(2, consumer="notebook")
     desk.now += 20
@@ -160,55 +160,7 @@ def test_who_holds_drawn_groups_is_said_to_those_who_wait(make):
     assert held in wait.reason
 
 
-@pytest.fixture
-def short(make_desk, tasks):
-    """A desk with three tasks, η 1 and a cooldown."""
-    desk = make_desk(sampler={"reuse": 2, "cooldown": 3}, draw_s=60.0)
-    assert "no training task is registered" in desk.shortage()
-    desk.add(tasks(3))
-    return desk
-
-
-def test_a_draw_that_waits_for_actors_says_how_many_groups_they_hold(short):
-    assert short.shortage() == "0 of 2 groups are there; waits for actors: none holds a group"
-    short.complete()
-    short.lease("a")
-    short.lease("b")
-    short.release(["g0000000003"], "b")
-    said = "1 of 2 groups are there; waits for actors to finish 1; 1 unfinished have no actor"
-    assert short.shortage() == said
-
-
-def test_a_draw_that_finds_only_stale_resting_or_drawn_groups_says_so(short):
-    for _ in range(4):
-        short.complete()
-    short.commit(short.draw(2).draw_id, 1)
-    short.draw(1, consumer="notebook")
-    said = short.shortage(version=2)
-    assert "; 2 rest between two draws (cooldown 3)" not in said  # too old to be drawn again
-    assert "notebook holds 1 drawn groups (last seen 0 s ago, expires after 60 s)" in said
-    assert said.endswith("; 1 expired as stale so far (max_staleness 1)")
-
-
-def test_a_draw_that_finds_only_resting_groups_says_so(short):
-    for _ in range(2):
-        short.complete()
-    short.commit(short.draw(2).draw_id, 1)
-    assert "; 2 rest between two draws (cooldown 3)" in short.shortage(version=1)
-
-
-def test_a_client_is_told_why_there_is_no_batch(serve, tasks):
-    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=2")
-    with BufferClient(served.endpoint) as client:
-        client.add_tasks(tasks(3))
-        client.lease("a", 0, GroupPlan(1))
-        for wait_s in (0.0, 0.2):
-            reasons = []
-            assert client.draw(2, 0, wait_s=wait_s, explain=reasons.append) is None
-            assert reasons == ["0 of 2 groups are there; waits for actors to finish 1"]
-
-
-def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done):
+def test_a_dead_consumer_stops_neither_actors_nor_the_learner(serve, tasks, done):
     served = serve(
         "tcp://127.0.0.1:0",
         "learner.groups_per_step=2",
@@ -234,7 +186,7 @@ def test_a_dead_notebook_stops_neither_actors_nor_the_learner(serve, tasks, done
         assert stats.draws_expired == 1 and stats.drawn_by == {}
 
 
-def test_a_late_commit_of_groups_that_are_gone_says_so(make):
+def test_a_late_commit_of_evicted_groups_is_refused(make):
     desk = make(groups=2)
     theirs = desk.draw(2, consumer="notebook")
     desk.do(leases.expire_overdue)
@@ -249,7 +201,7 @@ def test_a_late_commit_of_groups_that_are_gone_says_so(make):
     assert verify(desk.store) == []
 
 
-def test_a_commit_that_comes_after_a_later_one_does_not_take_the_version_back(make):
+def test_a_commit_of_an_earlier_step_does_not_lower_the_version(make):
     desk = make()
     slow, quick = desk.draw(2, consumer="slow"), desk.draw(2, consumer="quick")
     desk.commit(quick.draw_id, 2)

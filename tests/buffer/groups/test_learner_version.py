@@ -2,14 +2,13 @@
 
 import pytest
 
-from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import group_drops
 from buffer.wire import operations
-from r3l.errors import Conflict
+from r3l.errors import RecordError
 
 
 @pytest.mark.parametrize("sampler", ["fifo", "uniform"])
-def test_a_learner_that_goes_back_is_given_the_same_batches_again(make_desk, tasks, sampler):
+def test_a_resumed_learner_draws_the_same_batches_again(make_desk, tasks, sampler):
     desk = make_desk(max_staleness=8, sampler=sampler)
     desk.add(tasks(40))
     for _ in range(12):
@@ -32,34 +31,6 @@ def test_a_learner_that_goes_back_is_given_the_same_batches_again(make_desk, tas
     assert again == [first[1], first[2], open_draw.groups]
 
 
-def test_a_batch_with_an_expired_group_is_replaced_by_another(desk, tasks):
-    desk.add(tasks(8))
-    groups = [desk.complete() for _ in range(4)]
-    draw = desk.draw(2, version=0)
-    desk.release_draws()
-    with desk.store.write() as txn:
-        work = UnitOfWork(txn, desk.index, desk.config, desk.now)
-        work.expire(work.row(draw.groups[0]), "stale", "draw")
-        work.finish()
-    assert set(desk.draw(2, version=0).groups) < set(groups) - {draw.groups[0]}
-
-
-def test_a_discarded_batch_is_dropped_with_its_cause_and_never_drawn_again(desk, tasks):
-    desk.add(tasks(8))
-    for _ in range(4):
-        desk.complete()
-    bad, good = desk.draw(2, version=0), desk.draw(2, version=0)
-    assert desk.discard(bad.draw_id, "not_finite") == 2
-    assert desk.discard(bad.draw_id, "not_finite") == 2
-    with pytest.raises(Conflict, match="was discarded"):
-        desk.commit(bad.draw_id, 1)
-    desk.reopen()
-    assert group_drops(desk.index.drops) == {"not_finite": 2}
-    desk.commit(good.draw_id, 1)
-    assert desk.set_version(0) == 2
-    assert desk.draw(2, version=0).groups == good.groups
-
-
 def test_a_lowered_staleness_limit_holds_for_leases_and_draws_and_survives_a_restart(
     make_desk, tasks
 ):
@@ -74,3 +45,28 @@ def test_a_lowered_staleness_limit_holds_for_leases_and_draws_and_survives_a_res
     assert isinstance(desk.lease(version=1), operations.Wait)
     assert desk.draw(2, version=3) is None
     assert group_drops(desk.index.drops) == {"stale": 2}
+
+
+def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again(desk, tasks):
+    desk.add(tasks(9))
+    batches = []
+    for step in (1, 2, 3):
+        for _ in range(2):
+            desk.complete(version=step - 1)
+        draw = desk.draw(2, version=step - 1)
+        batches.append(draw.groups)
+        desk.commit(draw.draw_id, step)
+    assert desk.set_version(1) == 4
+    assert desk.index.progress.version == 1
+    for step in (2, 3):
+        draw = desk.draw(2, version=step - 1)
+        assert draw.groups == batches[step - 1]
+        desk.commit(draw.draw_id, step)
+    with desk.store.read() as txn:
+        trained = [g for step in (1, 2, 3) for g in txn.step(step).groups]
+    assert sorted(trained) == sorted(set(trained)) and len(trained) == 6
+
+
+def test_a_negative_version_is_refused(desk):
+    with pytest.raises(RecordError):
+        desk.set_version(-1)

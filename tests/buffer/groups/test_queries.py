@@ -49,13 +49,13 @@ def _numbers(desk, query, *asked):
         (None, None, "trained", 9, [5, 4]),
     ],
 )
-def test_a_query_gives_the_newest_groups_of_a_purpose_tag_and_state(
+def test_a_query_returns_the_newest_groups_of_a_purpose_tag_and_state(
     filled, purpose, tag, state, limit, wanted
 ):
     assert _numbers(filled, queries.query, QueryGroups(purpose, tag, state, limit)) == wanted
 
 
-def test_the_history_of_a_task_has_what_was_attempted_and_finished(filled):
+def test_the_history_of_a_task_lists_its_training_groups(filled):
     assert _numbers(filled, queries.history, GetHistory("t0", 9, True)) == [5, 4]
     assert _numbers(filled, queries.history, GetHistory("t0", 1, True)) == [5]
     assert _numbers(filled, queries.history, GetHistory("t0", 9, False)) == [4, 5]

@@ -47,7 +47,7 @@ def roomy(make_desk, tasks):
     return desk
 
 
-def test_only_closed_groups_go_and_the_oldest_of_them_first(roomy, tasks, done):
+def test_only_closed_groups_are_evicted_the_oldest_first(roomy, tasks, done):
     filling = roomy.lease(plan=GroupPlan(2)).group_id
     roomy.put(filling, done("base", 0))
     first, second, third = _trained(roomy), _trained(roomy), _trained(roomy)
@@ -63,7 +63,7 @@ def test_only_closed_groups_go_and_the_oldest_of_them_first(roomy, tasks, done):
     assert verify(roomy.store) == []
 
 
-def test_each_limit_alone_does_what_it_says(roomy):
+def test_each_limit_works_alone(roomy):
     batches = []
     for _ in range(4):
         batches.append(_trained(roomy))
@@ -78,7 +78,7 @@ def test_each_limit_alone_does_what_it_says(roomy):
     assert roomy.index.counts["evicted_bytes"] == 5 * size
 
 
-def test_a_group_that_was_closed_just_now_stays_for_the_learner_that_may_need_it(roomy):
+def test_a_recently_closed_group_stays_for_the_grace_period(roomy):
     groups = [roomy.complete() for _ in range(2)]
     roomy.now += 100  # it is long since they were leased
     roomy.commit(roomy.draw(2).draw_id, 1)
@@ -95,7 +95,7 @@ def test_a_group_without_attempts_is_behind_by_any_number_of_versions(roomy, don
     assert _there(roomy) == trained
 
 
-def test_an_evicted_group_stays_refused_and_its_id_is_never_used_again(roomy, done):
+def test_an_evicted_group_stays_refused_and_its_id_is_never_reused(roomy, done):
     groups = _trained(roomy, 8)
     _evict(roomy, groups=0)
     assert _there(roomy) == []
@@ -109,7 +109,7 @@ def test_an_evicted_group_stays_refused_and_its_id_is_never_used_again(roomy, do
     assert verify(roomy.store) == []
 
 
-def test_task_history_and_tags_forget_what_is_gone(roomy, tasks, done):
+def test_task_history_and_tags_forget_evicted_groups(roomy, tasks, done):
     roomy.add(tasks(1, "e"), "eval", "x")
     evaluated = roomy.lease().group_id
     roomy.put(evaluated, done())
@@ -123,7 +123,7 @@ def test_task_history_and_tags_forget_what_is_gone(roomy, tasks, done):
     assert roomy.index.eval_done == {"x": 1}
 
 
-def test_figures_of_the_whole_run_survive_eviction_and_add_up(roomy, done):
+def test_totals_of_the_run_survive_eviction_and_add_up(roomy, done):
     failed = roomy.lease().group_id
     roomy.put(failed, SlotResult("base", 0, "failed", cause="env"))
     _trained(roomy, 4)
@@ -140,7 +140,7 @@ def test_figures_of_the_whole_run_survive_eviction_and_add_up(roomy, done):
     assert evicted == 4 and verify(roomy.store) == []
 
 
-def test_a_learner_that_goes_back_past_evicted_groups_gets_the_rest(roomy):
+def test_a_learner_resumed_before_evicted_groups_gets_the_rest(roomy):
     old, new = _trained(roomy, 4), _trained(roomy, 4)
     _evict(roomy, groups=2)
     batch, gone = offline.replay(roomy.store, 2)
@@ -176,7 +176,7 @@ def test_a_dry_run_says_what_the_real_run_does(roomy, done):
     assert verify(roomy.store) == []
 
 
-def test_ten_times_its_size_later_the_file_is_hardly_larger_than_the_limit(make_desk, tasks, done):
+def test_the_file_stays_near_the_limit_after_ten_times_its_size(make_desk, tasks, done):
     desk = make_desk(groups_per_step=8, max_staleness=99)
     desk.add(tasks(20))
     limits, result = RetentionConfig(gib=8 / 1024, grace_s=0.0), done(length=8192)
@@ -244,7 +244,7 @@ def test_the_command_evicts_from_a_store_and_through_its_service(serve, tasks, d
     assert did["groups"] == 40
 
 
-def test_the_service_keeps_to_its_limits_by_itself(serve, tasks, done):
+def test_the_service_evicts_by_its_own_limits(serve, tasks, done):
     served = serve(
         "tcp://127.0.0.1:0",
         "learner.groups_per_step=4",

@@ -56,7 +56,7 @@ def test_a_restart_changes_nothing_about_who_may_be_drawn_again(make, restarted)
     assert desk.draw(2, version=4) is None and set(second.groups).isdisjoint(first.groups)
 
 
-def test_it_rests_for_as_many_draws_as_asked_for(make):
+def test_a_trained_group_rests_for_the_draws_of_its_cooldown(make):
     desk = make(groups=4, reuse=9, cooldown=1)
     first, second = _train(desk, 1), _train(desk, 2)
     assert not set(first.groups) & set(second.groups)
@@ -64,7 +64,7 @@ def test_it_rests_for_as_many_draws_as_asked_for(make):
     assert set(third.groups) == set(first.groups)
 
 
-def test_it_is_not_drawn_once_it_is_too_old_and_that_is_no_loss(make):
+def test_a_trained_group_that_is_too_old_is_not_drawn_again_and_does_not_count_as_expired(make):
     desk = make(reuse=9)
     _train(desk, 1)
     desk.set_version(4)
@@ -72,7 +72,7 @@ def test_it_is_not_drawn_once_it_is_too_old_and_that_is_no_loss(make):
     assert desk.index.drops == {} and desk.row("g0000000001").state == "trained"
 
 
-def test_given_back_it_is_what_it_was_before_the_draw(make):
+def test_a_released_draw_of_a_trained_group_leaves_it_as_it_was(make):
     desk = make(reuse=2)
     _train(desk, 1)
     desk.draw(2, version=1)
@@ -82,7 +82,7 @@ def test_given_back_it_is_what_it_was_before_the_draw(make):
     assert _train(desk, 2) is not None and _train(desk, 3) is None
 
 
-def test_forgotten_steps_give_their_uses_back(make):
+def test_forgotten_steps_do_not_count_as_uses(make):
     desk = make(reuse=2)
     _train(desk, 1), _train(desk, 2)
     assert desk.set_version(0) == 4
@@ -94,7 +94,7 @@ def test_forgotten_steps_give_their_uses_back(make):
     assert verify(desk.store) == []
 
 
-def test_groups_waiting_to_be_trained_again_do_not_hold_actors_back(make):
+def test_groups_that_may_be_drawn_again_do_not_count_as_in_flight(make):
     desk = make(groups=8, reuse=9)
     for step in (1, 2, 3, 4):
         _train(desk, step)

@@ -64,13 +64,13 @@ def test_another_seed_and_another_draw_pick_other_groups(name):
     assert len({picks(1, draw) for draw in range(20)}) > 15
 
 
-def test_contrast_is_how_far_rewards_lie_apart_wherever_they_lie():
+def test_contrast_is_the_range_of_rewards():
     assert _row(1, rewards=(0.75, 0.5, 0.625)).contrast == 0.25
     assert _row(1, rewards=(-3.0, -1.0)).contrast == 2.0
     assert _row(1, rewards=(0.9,)).contrast == _row(1, rewards=()).contrast == 0.0
 
 
-def test_orders_are_what_their_names_say():
+def test_fifo_deadline_and_freshest_pick_in_their_orders():
     rows = [_row(1, 5), _row(2, 3), _row(3, 5), _row(4, 4)]
     chance = samplers.chance(0, 0)
 
@@ -109,7 +109,7 @@ def test_groups_come_as_often_as_their_reported_probability(sampler, contrasts, 
     assert _chi_square(counts, probabilities) < 13.8  # 2 degrees of freedom, p = 0.001
 
 
-def test_every_further_group_is_picked_in_proportion_from_those_left():
+def test_every_further_group_is_picked_in_proportion_to_its_priority_among_the_rest():
     weights = np.array([0.5, 1.0, 2.0]) + FLOOR
     rows = [_row(i, rewards=(0.0, w - FLOOR)) for i, w in enumerate(weights)]
     sampler, rng = _made("prioritised"), np.random.default_rng(1)
@@ -128,7 +128,7 @@ def test_every_further_group_is_picked_in_proportion_from_those_left():
     alpha=st.floats(0, 5),
     beta=st.floats(0, 1),
 )
-def test_probabilities_are_exact_and_weights_undo_them(contrasts, alpha, beta):
+def test_probabilities_are_exact_and_weights_correct_for_them(contrasts, alpha, beta):
     rows = [_row(i, rewards=(0.0, c)) for i, c in enumerate(contrasts)]
     sampler = _made("prioritised", alpha=alpha, beta=beta)
     picks = sampler.pick(rows, len(rows), samplers.chance(0, 1))
@@ -141,7 +141,7 @@ def test_probabilities_are_exact_and_weights_undo_them(contrasts, alpha, beta):
     assert sum(pick.probability for pick in picks) == pytest.approx(1.0)
 
 
-def test_a_group_loses_its_priority_linearly_with_every_use():
+def test_the_priority_of_a_group_falls_linearly_with_its_uses():
     sampler = _made("prioritised", reuse=9, decay=0.25)
     rows = [_row(i, rewards=(0.0, 1.0), uses=uses) for i, uses in enumerate([0, 1, 4, 6])]
     picks = sampler.pick(rows, 4, samplers.chance(0, 1))
@@ -151,6 +151,6 @@ def test_a_group_loses_its_priority_linearly_with_every_use():
     assert [shares[i] for i in range(4)] == pytest.approx(wanted)
 
 
-def test_a_sampler_that_does_not_exist_is_refused_with_those_that_do():
+def test_an_unknown_sampler_is_refused_with_the_known_ones():
     with pytest.raises(UserError, match="'best': unknown; choose one of fifo, deadline"):
         _made("best")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.system
 
 
 @pytest.mark.parametrize("away", ["moved", "deleted", "replaced"])
-def test_nothing_is_said_to_be_kept_in_a_store_that_is_gone(serve, done, tmp_path, away) -> None:
+def test_a_removed_store_acknowledges_nothing(serve, done, tmp_path, away) -> None:
     served = serve()
     with BufferClient(served.endpoint, timeout_s=3) as client:
         client.add_tasks([Task("t", "bench", 0)])

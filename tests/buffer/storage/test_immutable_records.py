@@ -89,7 +89,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_record_is_changed_by(filled, change):
+def test_records_stay_the_same_after(filled, change):
     before, results = _records(filled.store), _results(filled.store)
     CHANGES[change](filled)
     assert _records(filled.store) == before and _results(filled.store) == results

@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from buffer import BufferClient
 from buffer.storage.store import Store
 from tests.buffer.conftest import Served
-from tests.buffer.groups.test_model import ETA, PER_STEP, Lives
+from tests.buffer.groups.test_random_lives import ETA, PER_STEP, Lives
 
 OPTIONS = (
     f"learner.groups_per_step={PER_STEP}",

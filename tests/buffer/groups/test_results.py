@@ -1,0 +1,230 @@
+"""Results: each slot is resolved once, and the last one or a deadline completes the group."""
+
+import pytest
+
+from buffer.storage import counts
+from buffer.storage.transaction import read_group
+from r3l.errors import LeaseLost, LimitExceeded, NotFound, RecordError, StoreError
+from r3l.records import GroupPlan, SlotResult, Task
+
+
+def test_a_group_is_complete_when_its_last_slot_is_resolved_and_never_before(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2, 1)).group_id
+    assert not desk.put(group, done("base", 1)).complete
+    assert not desk.put(group, SlotResult("distilled", 0, "not_triggered")).complete
+    assert desk.draw(1) is None
+    assert desk.put(group, done("base", 0)).complete
+    assert desk.draw(1).groups == (group,)
+
+
+def test_a_finished_group_is_one_record_and_its_parts_are_gone(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    desk.put(group, done("base", 0, reward=1.0), fingerprint=(0, "abc"))
+    desk.put(group, SlotResult("base", 1, "failed", cause="engine"))
+    with desk.store.read() as txn:
+        assert txn.size("part") == 0
+        record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
+    assert record.state == "complete" and record.fingerprints == {0: "abc"}
+    assert [r.status for r in record.results] == ["done", "failed"]
+    assert set(record.times) == {"leased", "filling", "complete"}
+    assert counts.slot_drops(desk.index.drops) == {"base/engine": 1}
+
+
+def test_a_repeated_put_changes_nothing_even_after_training(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    assert desk.put(group, done("base", 0)).new
+    assert not desk.put(group, done("base", 0)).new
+    desk.put(group, done("base", 1))
+    desk.commit(desk.draw(1).draw_id, 1)
+    again = desk.put(group, done("base", 1), actor="somebody else")
+    assert (again.new, again.complete) == (False, True)
+    assert desk.row(group).state == "trained"
+
+
+def test_several_results_are_put_together_or_not_at_all(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    for bad in ([done("base", 0), done("base", 3)], [done("base", 0)] * 2):
+        with pytest.raises(RecordError):
+            desk.put(group, bad)
+    assert desk.row(group).resolved == ()
+    assert desk.put(group, done("base", 1)).new == 1
+    ack = desk.put(group, [done("base", slot) for slot in (2, 1, 0)])
+    assert (ack.new, ack.complete) == (2, True)
+    with desk.store.read() as txn:
+        record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
+        assert txn.size("part") == 0
+    assert [(r.role, r.slot) for r in record.results] == [("base", slot) for slot in range(3)]
+
+
+def test_a_slot_without_a_trajectory_is_resolved_as_failed_or_skipped(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2, 1)).group_id
+    desk.put(group, done("base", 0))
+    assert desk.resolve(group, "base", 1, "engine").new
+    assert not desk.resolve(group, "base", 1, "engine").new
+    with pytest.raises(LeaseLost):
+        desk.resolve(group, "distilled", 0, actor="b")
+    with pytest.raises(RecordError, match="not in the plan"):
+        desk.resolve(group, "distilled", 1)
+    with pytest.raises(LimitExceeded, match="cause"):
+        desk.resolve(group, "distilled", 0, "x" * 81)
+    assert desk.resolve(group, "distilled", 0).complete
+    with desk.store.read() as txn:
+        record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
+    assert [(r.status, r.cause) for r in record.results] == [
+        ("done", ""), ("failed", "engine"), ("not_triggered", "")
+    ]  # fmt: skip
+
+
+def test_expired_attempts_are_counted_by_cause_role_and_task_over_a_restart(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2, 2)).group_id
+    desk.put(group, [done("base", 0), done("distilled", 0), done("distilled", 1)])
+    desk.resolve(group, "base", 1, "env")
+    desk.set_version(5)
+    assert desk.draw(1, version=5) is None  # too old by now
+    for _ in range(2):
+        lost = desk.index.drops
+        assert counts.group_drops(lost) == {"stale": 1}
+        assert counts.slot_drops(lost) == {"base/env": 1, "base/stale": 1, "distilled/stale": 2}
+        assert counts.drops_by_task(lost) == {"t0": counts.slot_drops(lost)}
+        desk.reopen()
+
+
+def test_the_longest_cause_of_the_longest_task_id_can_be_counted(desk, tasks):
+    desk.add([Task("t" * 400, "workshop", 0)])
+    group = desk.lease().group_id
+    with pytest.raises(LimitExceeded, match="80 bytes"):
+        desk.put(group, SlotResult("base", 0, "failed", cause="\N{SNOWMAN}" * 80))
+    desk.put(group, SlotResult("base", 0, "failed", cause="c" * 80))
+    assert desk.row(group).state == "expired"
+
+
+def test_a_group_without_any_trajectory_is_expired_with_its_cause(desk, tasks):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(1, 1)).group_id
+    desk.put(group, SlotResult("base", 0, "failed", cause="env"))
+    desk.put(group, SlotResult("distilled", 0, "not_triggered"))
+    assert desk.row(group).state == "expired"
+    assert (
+        counts.group_drops(desk.index.drops) == {"no_trajectories": 1} and desk.index.in_flight == 0
+    )
+
+
+def test_engines_with_different_weights_of_one_version_are_recorded(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    for slot, digest in enumerate(["one", "two", "one"]):
+        desk.put(group, done("base", slot), fingerprint=(4, digest))
+    assert desk.row(group).fingerprints == {4: "one|two"}
+    assert desk.index.counts["fingerprint_conflicts"] == 1
+
+
+def test_a_refused_result_leaves_no_trace(desk, tasks, done):
+    desk.add(tasks(2))
+    group = desk.lease().group_id
+    with pytest.raises(RecordError, match="not in the plan"):
+        desk.put(group, done("base", 1))
+    with pytest.raises(LeaseLost):
+        desk.put(group, done("base", 0), actor="b")
+    with pytest.raises(NotFound):
+        desk.put("g0", done())
+    with pytest.raises(StoreError, match="full"):
+        desk.put(group, done(), full="its disk")
+    with pytest.raises(LimitExceeded, match=r"reward 1e\+50"):
+        desk.put(group, done(reward=1e50))
+    for cause in ("c" * 81, "with a \0"):
+        with pytest.raises(LimitExceeded, match="at most 80 bytes, none of them NUL"):
+            desk.resolve(group, "base", 0, cause)
+    assert desk.row(group).resolved == () and desk.index.in_flight == 1
+
+
+PLAN = GroupPlan(3, 1)
+
+
+@pytest.fixture
+def quorum(make_desk, tasks):
+    """Completes a group with two base attempts after a minute."""
+    desk = make_desk(straggler_s=60.0, min_base=2, lease_s=100.0)
+    desk.add(tasks(9))
+    return desk
+
+
+def _record(quorum, group):
+    with quorum.store.read() as txn:
+        return read_group(txn.group_bytes(txn.row(group)), txn.row(group))
+
+
+def test_a_group_with_a_quorum_is_completed_after_its_deadline_and_names_its_stragglers(
+    quorum, done
+):
+    group = quorum.lease(plan=PLAN).group_id
+    quorum.put(group, [done("base", 0), done("base", 2)])
+    quorum.now += 59
+    assert quorum.draw(1) is None
+    quorum.now += 2
+    quorum.lease("b")  # any operation that applies deadlines
+    record = _record(quorum, group)
+    assert record.state == "complete" and record.unresolved == []
+    assert record.stragglers == [("base", 1), ("distilled", 0)]
+    assert counts.slot_drops(quorum.index.drops) == {"base/straggler": 1, "distilled/straggler": 1}
+    assert quorum.index.counts["quorums"] == 1
+    assert quorum.draw(1).groups == (group,)
+
+
+def test_the_put_that_makes_the_quorum_after_the_deadline_completes_the_group(quorum, done):
+    group = quorum.lease(plan=PLAN).group_id
+    quorum.put(group, done("base", 0))
+    quorum.now += 61
+    quorum.put(group, done("distilled", 0))
+    assert quorum.row(group).state == "filling"
+    assert quorum.put(group, done("base", 1)).complete
+    assert _record(quorum, group).stragglers == [("base", 2)]
+
+
+def test_failed_attempts_and_retries_do_not_count_for_the_quorum(quorum, done):
+    group = quorum.lease(plan=PLAN).group_id
+    quorum.put(group, [done("base", 0), done("distilled", 0)])
+    quorum.resolve(group, "base", 1, "env")
+    quorum.now += 61
+    quorum.lease("b")
+    assert quorum.row(group).state == "filling"
+
+
+def test_a_straggler_after_completion_changes_nothing(quorum, done):
+    group = quorum.lease(plan=PLAN).group_id
+    quorum.put(group, [done("base", 0), done("base", 2)])
+    quorum.now += 61
+    quorum.lease("b")
+    ack = quorum.put(group, done("base", 1))
+    assert (ack.new, ack.complete) == (0, True)
+    assert quorum.renew([group]) == (group,)
+    assert _record(quorum, group).stragglers == [("base", 1), ("distilled", 0)]
+
+
+def test_the_deadline_counts_from_the_first_lease_and_survives_a_restart(quorum, done):
+    group = quorum.lease("a", plan=PLAN).group_id
+    quorum.put(group, [done("base", 0), done("base", 1)])
+    quorum.now += 50
+    quorum.release([group])
+    quorum.reopen()
+    assert quorum.lease("b", plan=PLAN).group_id == group
+    quorum.now += 11
+    quorum.lease("c")
+    assert _record(quorum, group).stragglers == [("base", 2), ("distilled", 0)]
+
+
+def test_a_group_without_a_deadline_waits_for_every_slot(make_desk, tasks, done):
+    desk = make_desk()
+    desk.add(tasks(1))
+    group = desk.lease(plan=PLAN).group_id
+    desk.put(group, [done("base", 0), done("base", 1)])
+    desk.now += 5
+    desk.renew([group])
+    desk.now += 5
+    desk.lease("b")
+    assert desk.row(group).state == "filling"

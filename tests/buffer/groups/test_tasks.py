@@ -1,0 +1,74 @@
+"""Tasks: shuffled epochs for training, each evaluation task once."""
+
+import shutil
+
+import pytest
+
+from r3l.errors import LimitExceeded, RecordError
+from r3l.records import GroupPlan, SlotResult, Task
+
+
+def test_tasks_come_in_a_shuffled_order_that_differs_by_epoch_and_repeats_by_seed(make_desk, tasks):
+    orders = []
+    for seed in (3, 3, 4):
+        desk = make_desk(groups_per_step=50, seed=seed)
+        assert desk.add(tasks(10)) == 10
+        assert desk.add(tasks(10)) == 0
+        ids = [desk.lease().task.task_id for _ in range(20)]
+        assert sorted(ids[:10]) == sorted(ids[10:]) == sorted(t.task_id for t in tasks(10))
+        assert ids[:10] != ids[10:]
+        orders.append(ids)
+        desk.store.close()
+        shutil.rmtree(desk.folder)
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_tasks_added_during_an_epoch_join_the_next_one(make_desk, tasks):
+    desk = make_desk(groups_per_step=50)
+    desk.add(tasks(3))
+    first = desk.lease().task.task_id
+    desk.add(tasks(5))
+    desk.reopen()
+    leased = [desk.lease().task.task_id for _ in range(7)]
+    assert sorted([first, *leased[:2]]) == ["t0", "t1", "t2"]
+    assert sorted(leased[2:]) == ["t0", "t1", "t2", "t3", "t4"]
+
+
+def test_the_task_cycle_continues_after_a_restart(make_desk, tasks):
+    desk = make_desk(groups_per_step=50)
+    desk.add(tasks(6))
+    first = [desk.lease().task.task_id for _ in range(3)]
+    desk.reopen()
+    rest = [desk.lease().task.task_id for _ in range(3)]
+    assert sorted(first + rest) == sorted(t.task_id for t in tasks(6))
+
+
+def test_evaluation_tasks_are_leased_once_each_and_never_drawn(desk, tasks, done):
+    desk.add(tasks(3))
+    desk.add(tasks(2, "e"), "eval", "step-0", min_version=1)
+    desk.add(tasks(2, "e"), "eval", "step-0", min_version=1)
+    assert desk.lease(version=0).purpose == "train"
+    leases = [desk.lease("b", version=1, plan=GroupPlan(4, 4)) for _ in range(3)]
+    assert [lease.purpose for lease in leases] == ["eval", "eval", "train"]
+    assert leases[0].plan == GroupPlan(1)
+    desk.put(leases[0].group_id, done(version=1), "b")
+    desk.put(leases[1].group_id, SlotResult("base", 0, "failed", cause="env"), "b")
+    assert desk.index.eval_done == {"step-0": 2}
+    assert desk.draw(1, version=1) is None
+    desk.reopen()
+    assert desk.index.eval_done == {"step-0": 2}
+
+
+def test_a_refused_task_leaves_no_trace_and_keeps_the_others_out(desk, tasks):
+    desk.add(tasks(2))
+    for task, rule in (
+        (Task("x" * 600, "workshop", 0), "600 bytes together; limit 400"),
+        (Task("x\0y", "workshop", 0), "NUL"),
+        (Task("x", "workshop", 0, {"text": "y" * (1 << 20)}), "bytes; limit 1048576"),
+    ):
+        with pytest.raises(LimitExceeded, match=rule):
+            desk.add([Task("first", "workshop", 0), task])
+    with pytest.raises(RecordError, match="take no tag"):
+        desk.add(tasks(1), tag="x")
+    with desk.store.read() as txn:
+        assert txn.size("task") == 2

@@ -1,0 +1,90 @@
+"""A unit of work: one transaction, and the index that follows it."""
+
+import pytest
+
+from buffer.groups.unit_of_work import UnitOfWork
+from buffer.storage.counts import group_drops, slot_drops
+from r3l.errors import IllegalMove, NotFound
+from r3l.records import GroupPlan
+
+
+@pytest.fixture
+def begin(desk):
+    """Does something with a unit of work on the desk's store, and finishes it."""
+
+    def run(change):
+        with desk.store.write() as txn:
+            work = UnitOfWork(txn, desk.index, desk.config, desk.now)
+            result = change(work)
+            work.finish()
+        return result
+
+    return run
+
+
+def stored(desk):
+    with desk.store.read() as txn:
+        return txn.counts(), txn.progress(), dict(txn.drops())
+
+
+def test_counts_and_progress_are_written_when_the_work_is_finished(desk, begin):
+    def change(work):
+        work.count("leases", 3)
+        work.count("leases")
+        work.update_progress(version=5)
+        work.drop("stale", "base", "t", 2)
+        assert stored(desk)[1].version != 5
+
+    begin(change)
+    counted, progress, drops = stored(desk)
+    assert counted["leases"] == desk.index.counts["leases"] == 4
+    assert progress == desk.index.progress and progress.version == 5
+    assert drops == {("stale", "base", "t"): 2} == desk.index.drops
+
+
+def test_every_change_of_a_row_is_in_the_store_the_index_and_the_counts(desk, begin, tasks):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    renewed = begin(lambda work: work.save(work.row(group).but(deadline=2000.0), "renew"))
+    assert desk.row(group) == renewed == desk.index.live[group]
+    assert desk.index.counts["group/train/leased"] == 1
+
+
+def test_an_illegal_move_changes_nothing(desk, begin, tasks):
+    desk.add(tasks(1))
+    group = desk.lease().group_id
+    before = desk.row(group)
+    with pytest.raises(IllegalMove, match="it may not move a group from leased to trained"):
+        begin(lambda work: work.move(work.row(group), "trained", "commit"))
+    assert desk.row(group) == before == desk.index.live[group]
+
+
+def test_an_expired_group_counts_its_attempts_by_role_and_keeps_them_readable(
+    desk, begin, tasks, done
+):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2, 1)).group_id
+    desk.put(group, [done("base", 0), done("distilled", 0)])
+    begin(lambda work: work.expire(work.row(group), "stale", "clock"))
+    assert group_drops(desk.index.drops) == {"stale": 1}
+    assert slot_drops(desk.index.drops) == {"base/stale": 1, "distilled/stale": 1}
+    assert desk.row(group).times["expired"] == desk.now
+    with desk.store.read() as txn:
+        assert txn.size("part") == 0 and txn.group_bytes(txn.row(group))
+
+
+def test_a_group_that_never_was_is_not_found(begin):
+    assert begin(lambda work: work.find("g0000000009")) is None
+    with pytest.raises(NotFound):
+        begin(lambda work: work.row("g0000000009"))
+
+
+def test_the_staleness_limit_is_the_lower_one_of_configuration_and_learner(make_desk):
+    desk = make_desk(max_staleness=3)
+    with desk.store.write() as txn:
+        work = UnitOfWork(txn, desk.index, desk.config, desk.now)
+        limits = []
+        for lowered in (-1, 1, 9):
+            work.update_progress(staleness_limit=lowered)
+            limits.append(work.max_staleness)
+    assert limits == [3, 1, 3]
