@@ -1,10 +1,22 @@
 """Results: each slot is resolved once, and the last one or a deadline completes the group."""
 
+import threading
+
 import pytest
 
+from buffer import BufferClient
 from buffer.storage import counts
+from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
-from r3l.errors import LeaseLost, LimitExceeded, NotFound, RecordError, StoreError
+from buffer.tools.verify import verify
+from r3l.errors import (
+    Conflict,
+    LeaseLost,
+    LimitExceeded,
+    NotFound,
+    RecordError,
+    StoreError,
+)
 from r3l.records import GroupPlan, SlotResult, Task
 
 
@@ -228,3 +240,87 @@ def test_a_group_without_a_deadline_waits_for_every_slot(make_desk, tasks, done)
     desk.now += 5
     desk.lease("b")
     assert desk.row(group).state == "filling"
+
+
+@pytest.fixture
+def two(desk, tasks, done):
+    """A trained group, g0000000001, and a half-filled one, g0000000002."""
+    desk.add(tasks(9))
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    desk.put(group, [done("base", 2), done("base", 0)], fingerprint=(0, "abc"))
+    desk.resolve(group, "base", 1, "env")
+    desk.commit(desk.draw(1).draw_id, 1)
+    desk.put(desk.lease(version=1, plan=GroupPlan(2)).group_id, done("base", 1, version=1))
+    return desk
+
+
+def test_a_repeated_result_is_stored_once_even_after_its_lease_expired(two, done):
+    group, sent = "g0000000002", done("base", 1, version=1)
+    two.now += 11
+    assert two.lease("b", version=1).group_id == group
+    assert two.put(group, sent, "a").new == 0
+    with pytest.raises(Conflict, match="base slot 1 of group g0000000002"):
+        two.put(group, done("base", 1, version=1, reward=1.0), "a")
+    with pytest.raises(LeaseLost):
+        two.put(group, [done("base", 0), done("base", 1, reward=1.0)], "a")
+    assert two.put(group, done("base", 0, version=1), "b").complete
+    assert two.put(group, sent, "a").new == 0
+
+
+def test_another_result_for_a_resolved_slot_is_refused_with_its_whole_put(two, done):
+    with pytest.raises(Conflict):
+        two.put("g0000000002", [done("base", 0), done("base", 1, reward=1.0)])
+    with pytest.raises(Conflict):
+        two.resolve("g0000000002", "base", 1, "env")
+    with pytest.raises(Conflict, match="already"):
+        two.put("g0000000001", done("base", 1))
+    assert two.row("g0000000002").resolved == (("base", 1),)
+    assert two.resolve("g0000000001", "base", 1, "env").new == 0
+    assert verify(two.store) == []
+
+
+@pytest.mark.parametrize("name", ["the holder", "somebody else"])
+def test_one_of_two_clients_that_race_for_a_slot_wins(serve, tasks, done, name):
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=50")
+    replies = {}
+
+    def put(client, group, actor, result, start):
+        start.wait()
+        try:
+            replies[group, result.trajectory.reward] = client.put(group, actor, result).new
+        except (Conflict, LeaseLost) as refused:
+            replies[group, result.trajectory.reward] = refused
+
+    with BufferClient(served.endpoint) as first, BufferClient(served.endpoint) as second:
+        first.add_tasks(tasks(9))
+        groups = [first.lease("the holder", 0, GroupPlan(2)).group_id for _ in range(20)]
+        for group in groups:
+            start = threading.Barrier(2)
+            racers = [(first, group, "the holder", done(reward=0.0), start)]
+            racers += [(second, group, name, done(reward=1.0), start)]
+            threads = [threading.Thread(target=put, args=racer, daemon=True) for racer in racers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        for held in first.get(groups):
+            (won,) = held.rewards
+            assert replies[held.group_id, won] == 1
+            assert isinstance(replies[held.group_id, 1.0 - won], Conflict | LeaseLost)
+    assert served.stop() == 0
+    store = Store(served.folder, read_only=True)
+    assert verify(store) == []
+    store.close()
+
+
+def test_a_failure_that_was_put_is_told_apart_from_a_straggler(make_desk, tasks, done):
+    desk = make_desk(straggler_s=60.0, min_base=1, lease_s=100.0)
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    desk.put(group, [done("base", 0), SlotResult("base", 1, "failed", cause="env")])
+    desk.now += 61
+    desk.lease("b")
+    assert desk.put(group, done("base", 2)).new == 0
+    with pytest.raises(Conflict):
+        desk.put(group, done("base", 1))
+    assert verify(desk.store) == []

@@ -48,7 +48,7 @@ def test_everything_in_a_store_is_read_without_changing_it(full):
     assert (full.folder / "data.mdb").read_bytes() == before
 
 
-def test_a_store_written_out_and_in_again_says_the_same(full, tmp_path):
+def test_an_imported_store_equals_the_exported_one(full, tmp_path):
     copy = Store(tmp_path / "copy", map_gib=0.01)
     archive.export(full.store, tmp_path / "out", "parquet")
     archive.restore(tmp_path / "out", copy)
@@ -57,7 +57,7 @@ def test_a_store_written_out_and_in_again_says_the_same(full, tmp_path):
     copy.close()
 
 
-def test_a_store_goes_on_being_served(serve, full, done):
+def test_a_store_with_every_kind_of_row_can_be_served(serve, full, done):
     kept = contents(full.store)
     full.store.close()
     served = serve("tcp://127.0.0.1:0", *OPTIONS)

@@ -96,7 +96,7 @@ def test_records_stay_the_same_after(filled, change):
     assert verify(filled.store) == []
 
 
-def test_a_discarded_group_keeps_its_record_and_an_evicted_one_takes_no_other_along(filled):
+def test_a_discarded_group_keeps_its_record_and_eviction_removes_no_other(filled):
     before = _records(filled.store)
     filled.discard(6, "nonfinite")
     assert _records(filled.store) == before
@@ -106,7 +106,7 @@ def test_a_discarded_group_keeps_its_record_and_an_evicted_one_takes_no_other_al
     assert after.items() <= before.items()
 
 
-def test_results_stay_as_they_were_put_when_they_become_a_record(filled, done):
+def test_results_do_not_change_when_they_become_a_record(filled, done):
     before = _results(filled.store)
     filled.put("g0000000010", done("base", 1, version=2), "b")
     assert filled.row("g0000000010").state == "complete"
@@ -114,7 +114,7 @@ def test_results_stay_as_they_were_put_when_they_become_a_record(filled, done):
     assert before.items() <= after.items() and len(after) == len(before) + 1
 
 
-def test_reading_changes_not_a_byte_of_the_file(filled, tmp_path):
+def test_reading_leaves_every_byte_of_the_file(filled, tmp_path):
     filled.store.close()
     file = filled.folder / "data.mdb"
     before = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -138,7 +138,7 @@ def test_a_compacted_copy_has_the_same_records(filled, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_what_is_written_out_and_read_in_has_the_same_results(filled, tmp_path, form):
+def test_an_exported_and_imported_store_has_the_same_results(filled, tmp_path, form):
     before = _records(filled.store)
     archive.export(filled.store, tmp_path / "out", form)
     copy = Store(tmp_path / "copy", map_gib=0.25)

@@ -1,30 +1,12 @@
 """The store: who may open it, where, and what it does when it cannot write."""
 
-import os
-
 import lmdb
 import pytest
 from lmdb import verify
 
-from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from r3l.config import RetentionConfig
 from r3l.errors import StoreError, UserError
-
-
-def test_a_second_owner_is_refused_with_the_process_of_the_first(tmp_path):
-    first = Store(tmp_path, map_gib=0.01)
-    with pytest.raises(UserError, match=f"process {os.getpid()}"):
-        Store(tmp_path, map_gib=0.01)
-    first.close()
-    Store(tmp_path, map_gib=0.01).close()
-
-
-def test_a_network_file_system_is_refused(tmp_path):
-    mounts = f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n"
-    with pytest.raises(UserError, match="nfs4"):
-        folder_lock.refuse_remote(tmp_path / "store", mounts)
-    folder_lock.refuse_remote(tmp_path.parent, mounts)
 
 
 def test_a_file_of_another_lmdb_is_refused(tmp_path):
@@ -40,19 +22,19 @@ def test_a_folder_without_a_store_cannot_be_opened_for_reading(tmp_path):
         Store(tmp_path, read_only=True)
 
 
-def test_a_file_that_is_no_store_is_named(tmp_path):
+def test_a_file_that_is_not_a_store_is_refused(tmp_path):
     (tmp_path / "data.mdb").write_bytes(b"something else" * 1000)
     with pytest.raises(UserError, match="cannot be opened"):
         Store(tmp_path, map_gib=0.01)
 
 
-def test_it_is_opened_with_the_settings_that_survive_power_loss(desk):
+def test_a_store_is_opened_with_settings_that_survive_power_loss(desk):
     flags = desk.store._env.flags()
     assert flags["sync"] and flags["metasync"] and not flags["writemap"] and not flags["map_async"]
     assert not flags["readahead"]
 
 
-def test_a_full_store_refuses_by_name_and_is_as_it_was(make_desk, tasks, done):
+def test_a_full_store_refuses_results_and_keeps_the_accepted_ones(make_desk, tasks, done):
     desk = make_desk(groups_per_step=1000)
     desk.add(tasks(1))
     groups = [desk.lease().group_id for _ in range(20)]
@@ -68,7 +50,7 @@ def test_a_full_store_refuses_by_name_and_is_as_it_was(make_desk, tasks, done):
     assert desk.put(groups[len(accepted)], done(length=50_000)).complete
 
 
-def test_a_map_that_is_smaller_than_the_store_is_refused_and_used_up_it_says_what_to_do(
+def test_a_map_smaller_than_the_store_is_refused_and_a_full_one_says_what_to_do(
     make_desk, tasks, done
 ):
     desk = make_desk(groups_per_step=1000)
@@ -100,7 +82,7 @@ def test_a_copy_made_while_serving_is_a_whole_store(desk, tasks, tmp_path):
     assert verify.verify(str(tmp_path / "copy")) == []
 
 
-def test_a_copy_has_only_what_is_still_there(desk, tasks, done, tmp_path):
+def test_a_copy_leaves_out_evicted_groups(desk, tasks, done, tmp_path):
     desk.add(tasks(3))
     for step in range(1, 5):
         for _ in range(2):
@@ -114,7 +96,7 @@ def test_a_copy_has_only_what_is_still_there(desk, tasks, done, tmp_path):
     copied.close()
 
 
-def test_what_is_opened_to_be_read_cannot_be_written(desk):
+def test_a_read_only_store_cannot_be_written(desk):
     desk.store.close()
     store = Store(desk.folder, read_only=True)
     with pytest.raises(StoreError, match="Permission denied"), store.write():
@@ -122,7 +104,7 @@ def test_what_is_opened_to_be_read_cannot_be_written(desk):
     store.close()
 
 
-def test_a_store_that_was_cut_off_is_refused_where_it_would_end_the_process(desk, tasks, tmp_path):
+def test_a_store_that_was_cut_off_is_refused(desk, tasks, tmp_path):
     desk.add(tasks(3))
     for _ in range(3):
         desk.complete()
@@ -138,13 +120,13 @@ def test_a_store_that_was_cut_off_is_refused_where_it_would_end_the_process(desk
         assert (folder / "data.mdb").read_bytes() == whole[:size]
 
 
-def test_a_forked_child_cannot_write_through_its_parents_store(desk):
+def test_a_forked_child_cannot_write_to_the_store_of_its_parent(desk):
     desk.store._pid += 1
     with pytest.raises(StoreError, match="parent"), desk.store.write():
         pass
 
 
-def test_a_folder_or_a_database_of_somebody_else_is_refused_and_left_alone(tmp_path):
+def test_a_folder_or_database_of_another_program_is_refused_and_left_alone(tmp_path):
     theirs = tmp_path / "images"
     with lmdb.open(str(theirs)) as env, env.begin(write=True) as txn:
         txn.put(b"image-001", b"...")
@@ -159,19 +141,3 @@ def test_a_folder_or_a_database_of_somebody_else_is_refused_and_left_alone(tmp_p
     with pytest.raises(UserError, match=r"holds 'diary\.txt'"):
         Store(notes)
     assert [path.name for path in notes.iterdir()] == ["diary.txt"]
-
-
-def test_the_owner_writes_its_name_over_the_last_ones_or_is_refused_where_it_cannot(
-    tmp_path, monkeypatch
-):
-    tmp_path.joinpath("owner.lock").write_text("4000000, a longer name")
-    Store(tmp_path, map_gib=0.01).close()
-    assert tmp_path.joinpath("owner.lock").read_text() == f"{os.getpid()}\n"
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    for _ in range(2):  # the lock is given back
-        with pytest.raises(UserError, match=r"cannot be used \(No space"):
-            Store(tmp_path, map_gib=0.01)

@@ -1,0 +1,64 @@
+"""Counts: each follows from rows, and what was made is what is there or was evicted."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from buffer.storage import counts
+from buffer.storage.rows import GroupRow
+from r3l.records import GROUP_STATES, GroupPlan
+
+NEW = GroupRow("g0000000001", "t", 0, GroupPlan(2, 2), "leased")
+rows = st.builds(
+    lambda state, purpose, nbytes: NEW.but(state=state, purpose=purpose, tag="x", nbytes=nbytes),
+    st.sampled_from(GROUP_STATES),
+    st.sampled_from(counts.PURPOSES),
+    st.integers(0, 100),
+)
+
+
+@given(st.lists(st.lists(rows, min_size=1, max_size=5), max_size=5), st.data())
+def test_groups_made_are_those_in_the_store_and_the_evicted_ones(lives, data):
+    total = Counter()
+    for life in lives:
+        before = None
+        for row in life:
+            total.update(counts.added(before, row))
+            before = row
+        if data.draw(st.booleans()):
+            total.update(counts.evicted(before))
+    gone = sum(counts.under(total, "evicted").values())
+    assert total["made"] == len(lives) == counts.held(total) + gone
+    assert total["bytes"] + total["evicted_bytes"] == sum(life[-1].nbytes for life in lives)
+    assert all(number >= 0 for number in total.values())
+
+
+def test_a_finished_evaluation_is_counted_once_and_stays_counted_after_its_eviction():
+    held = NEW.but(purpose="eval", tag="step-3")
+    done = held.but(state="complete")
+    total, shown = Counter(), []
+    for change in (
+        counts.added(None, held),
+        counts.added(held, done),
+        counts.added(done, done.but(nbytes=5)),
+        counts.evicted(done.but(nbytes=5)),
+    ):
+        total.update(change)
+        shown.append(+counts.under(total, "eval_done"))
+    assert shown == [{}, {"step-3": 1}, {"step-3": 1}, {"step-3": 1}]
+
+
+def test_drops_of_a_group_are_its_failures_and_all_of_it_if_it_expired():
+    row = NEW.but(done=3, done_base=1, failures=("base/engine",), state="complete")
+    assert counts.dropped(row) == {("engine", "base", "t"): 1}
+    expired = counts.dropped(row.but(state="expired", cause="stale"))
+    assert counts.group_drops(expired) == {"stale": 1}
+    assert counts.slot_drops(expired) == {"base/engine": 1, "base/stale": 1, "distilled/stale": 2}
+
+
+def test_drops_by_task_show_the_tasks_with_the_most(monkeypatch):
+    monkeypatch.setattr(counts, "TASKS_SHOWN", 2)
+    drops = Counter({("env", "base", f"t{n}"): n for n in range(1, 5)})
+    drops["stale", "group", "t1"] = 99  # groups do not count here
+    assert counts.drops_by_task(drops) == {"t4": {"base/env": 4}, "t3": {"base/env": 3}}

@@ -1,0 +1,65 @@
+"""Who owns a folder or a socket, and where neither may be."""
+
+import os
+
+import pytest
+
+from buffer.storage import folder_lock
+from buffer.storage.store import Store
+from r3l.errors import UserError
+
+
+def test_a_second_owner_is_refused_with_the_process_of_the_first(tmp_path):
+    first = Store(tmp_path, map_gib=0.01)
+    with pytest.raises(UserError, match=f"process {os.getpid()}"):
+        Store(tmp_path, map_gib=0.01)
+    first.close()
+    Store(tmp_path, map_gib=0.01).close()
+
+
+def test_a_network_file_system_is_refused(tmp_path):
+    mounts = f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n"
+    with pytest.raises(UserError, match="nfs4"):
+        folder_lock.refuse_remote(tmp_path / "store", mounts)
+    folder_lock.refuse_remote(tmp_path.parent, mounts)
+
+
+def test_an_owner_writes_its_process_over_the_last_one_or_is_refused(tmp_path, monkeypatch):
+    tmp_path.joinpath("owner.lock").write_text("4000000, a longer name")
+    Store(tmp_path, map_gib=0.01).close()
+    assert tmp_path.joinpath("owner.lock").read_text() == f"{os.getpid()}\n"
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for _ in range(2):  # the lock is given back
+        with pytest.raises(UserError, match=r"cannot be used \(No space"):
+            Store(tmp_path, map_gib=0.01)
+
+
+def test_a_second_service_on_a_socket_is_refused(tmp_path):
+    lock = folder_lock.own_socket(tmp_path / "buffer.sock")
+    with pytest.raises(UserError, match="another service listens there"):
+        folder_lock.own_socket(tmp_path / "buffer.sock")
+    os.close(lock)
+    os.close(folder_lock.own_socket(tmp_path / "buffer.sock"))
+
+
+def test_a_socket_that_cannot_be_made_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"longer than \d+ bytes"):
+        folder_lock.own_socket(tmp_path / ("x" * 200))
+    with pytest.raises(UserError, match="cannot be used"):
+        folder_lock.own_socket(tmp_path / "missing" / "buffer.sock")
+
+
+def test_a_new_folder_is_written_beside_its_name_and_half_of_an_earlier_one_removed(tmp_path):
+    half = tmp_path / "copy.partial"
+    half.mkdir()
+    (half / "data.mdb").write_text("half")
+    assert folder_lock.new_folder(tmp_path / "copy", "copy to") == half and not half.exists()
+    (tmp_path / "copy").mkdir()
+    assert folder_lock.new_folder(tmp_path / "copy", "copy to") == half
+    (tmp_path / "copy" / "notes").write_text("mine")
+    with pytest.raises(UserError, match=r"copy to .*: is not empty"):
+        folder_lock.new_folder(tmp_path / "copy", "copy to")

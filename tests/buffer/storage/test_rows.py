@@ -1,0 +1,47 @@
+"""Rows: what follows from the mutable state of a group."""
+
+import pytest
+
+from buffer.storage.rows import Evicted, GroupRow
+from r3l.records import GroupPlan
+
+NEW = GroupRow("g0000000001", "t", 0, GroupPlan(2, 1), "leased", actor="a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "unfinished", "held", "closed"),
+    [
+        ({}, True, True, False),
+        ({"actor": ""}, True, False, False),
+        ({"lease_expired": True}, True, False, False),
+        ({"state": "filling"}, True, True, False),
+        ({"state": "complete"}, False, False, False),
+        ({"state": "complete", "purpose": "eval"}, False, False, True),
+        ({"state": "drawn"}, False, False, False),
+        ({"state": "trained"}, False, False, True),
+        ({"state": "expired"}, False, False, True),
+    ],
+    ids=str,
+)
+def test_a_group_is_unfinished_held_or_closed_by_its_state_and_lease(
+    changes, unfinished, held, closed
+):
+    row = NEW.but(**changes)
+    assert (row.unfinished, row.held, row.closed) == (unfinished, held, closed)
+
+
+def test_a_group_is_whole_when_every_slot_of_its_plan_is_resolved():
+    assert NEW.slots == 3 and not NEW.whole
+    assert NEW.but(resolved=(("base", 0), ("base", 1), ("distilled", 0))).whole
+
+
+def test_contrast_is_zero_without_two_rewards_that_differ():
+    assert [NEW.but(rewards=r).contrast for r in ((), (0.5,), (0.5, 0.5))] == [0.0, 0.0, 0.0]
+    assert NEW.but(rewards=(0.5, -1.0, 0.0)).contrast == 1.5
+
+
+def test_evictions_add_up_and_the_last_one_says_whether_more_follow():
+    first = Evicted(2, 100, "g1", "g2", more=True)
+    assert first + Evicted(1, 50, "g4", "g4") == Evicted(3, 150, "g1", "g4")
+    assert Evicted(more=True) + first == first
+    assert first + Evicted() == Evicted(2, 100, "g1", "g2")

@@ -1,0 +1,82 @@
+"""A transaction: the tables, typed."""
+
+import pytest
+
+from buffer.storage.store import Store
+from buffer.storage.transaction import not_found
+from r3l.errors import NotFound, StoreError
+from r3l.records import GroupPlan, SlotResult, Task
+
+
+@pytest.fixture
+def txn(tmp_path):
+    """A write transaction on an empty store."""
+    store = Store(tmp_path / "store", map_gib=0.01)
+    with store.write() as txn:
+        yield txn
+    store.close()
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_scan_has_every_key_of_its_prefix_in_order(txn, backwards):
+    wanted = [b"b", b"b\0", b"b\xff", b"b\xff\xff1"]
+    for key in [b"a\xff", *wanted, b"c", b"\xff"]:
+        txn.put("task", key, key + b"!")
+    found = wanted[::-1] if backwards else wanted
+    assert list(txn.keys("task", b"b", backwards=backwards)) == found
+    assert list(txn.scan("task", b"b", backwards=backwards)) == [(k, k + b"!") for k in found]
+    assert len(list(txn.keys("task", backwards=backwards))) == txn.size("task") == 7
+    assert list(txn.keys("group", b"b", backwards=backwards)) == []
+
+
+def test_a_task_is_registered_once_by_its_id(txn):
+    first, second = Task("t", "workshop", 1), Task("t", "workshop", 2)
+    assert txn.add_task("train", "", 0, first) and not txn.add_task("train", "", 1, second)
+    assert txn.add_task("eval", "x", 0, second)
+    assert txn.task("train", "", 0) == first and txn.task("eval", "x", 0) == second
+    with pytest.raises(StoreError, match="task 1 of train '' is missing"):
+        txn.task("train", "", 1)
+
+
+def test_a_count_of_zero_is_no_key(txn):
+    txn.put_count("puts", 3)
+    txn.put_count("draws", 1)
+    txn.put_count("puts", 0)
+    assert txn.counts() == {"draws": 1} and txn.size("count") == 1
+
+
+def test_drops_keep_cause_role_and_task(txn):
+    txn.put_drops(("stale", "base", "a/b c"), 2)
+    assert list(txn.drops()) == [(("stale", "base", "a/b c"), 2)]
+
+
+def test_the_newest_group_is_found_even_if_it_was_evicted(desk, tasks, done):
+    desk.add(tasks(2))
+    with desk.store.read() as txn:
+        assert txn.last_group() == "" and txn.last_draw() == 0
+    group = desk.lease().group_id
+    desk.put(group, SlotResult("base", 0, "failed", cause="env"))
+    with desk.store.write() as txn:
+        txn.evict(txn.row(group))
+        assert txn.last_group() == group and txn.evicted(group) and txn.row(group) is None
+        assert str(not_found(txn, group)) == f"group {group} was evicted"
+        assert str(not_found(txn, "g7")) == "there is no group 'g7'"
+        for table in ("group", "state", "history", "tag"):
+            assert txn.size(table) == 0
+
+
+def test_the_record_of_an_unfinished_group_has_the_accepted_results(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(12)).group_id
+    for slot in (10, 2):
+        desk.put(group, done("base", slot))
+    with desk.store.read() as txn:
+        assert list(txn.parts(group)) == [("base", 2), ("base", 10)]
+        assert txn.group_bytes(txn.row(group))
+        with pytest.raises(NotFound, match="has no record"):
+            txn.sealed(group)
+
+
+def test_a_draw_or_step_that_cannot_be_is_missing(txn):
+    assert txn.draw(-1) is None and txn.draw(7) is None
+    assert txn.step(-1) is None and txn.step(1 << 64) is None
