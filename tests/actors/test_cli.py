@@ -19,7 +19,7 @@ from envs.builtin.policy import builtin_policy
 from launch.plan import DEMO
 from r3l.config import dump, load
 from r3l.errors import EngineDead
-from tests.buffer.conftest import Served
+from tests.buffer.fakes import Served
 
 
 def refused(tmp_path: Path, *settings: str, arguments: tuple[str, ...] = ()) -> str:

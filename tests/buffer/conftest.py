@@ -1,46 +1,16 @@
-"""Makers of results, an in-process store with its own clock, and real services."""
+"""Fixtures of the buffer's tests; their classes are in fakes.py."""
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
-import msgspec
-import numpy as np
 import pytest
+import zmq
 
-from buffer.groups import draws, learner_version, leases, results, retention
-from buffer.groups.index import Index
-from buffer.groups.tasks import add_tasks
-from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.store import Store
-from buffer.wire import operations
+from buffer import BufferClient
 from r3l import codec
-from r3l.config import RunConfig
-from r3l.records import GroupPlan, SlotResult, Task, Trajectory
-
-
-def _done(role="base", slot=0, *, version=0, reward=0.0, length=8) -> SlotResult:
-    mask = np.zeros(length, dtype=np.bool_)
-    mask[2:] = True
-    trajectory = Trajectory(
-        role=role,
-        slot=slot,
-        token_ids=np.arange(length, dtype=np.int32),
-        response_mask=mask,
-        logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
-        step_spans=np.array([[2, length]], dtype=np.int32),
-        step_versions=np.array([version], dtype=np.int32),
-        step_seconds=np.zeros(1, dtype=np.float32),
-        reward=reward,
-        system="",
-        observations=("before", "after"),
-        actions=("act",),
-    )
-    return SlotResult(role, slot, "done", trajectory=trajectory)
+from r3l.records import SlotResult, Task
+from tests.buffer.fakes import Desk, Served, finished
 
 
 @pytest.fixture(scope="session")
@@ -51,108 +21,12 @@ def soak() -> bool:
 
 @pytest.fixture(scope="session")
 def done() -> Callable[..., SlotResult]:
-    return _done
+    return finished
 
 
 @pytest.fixture(scope="session")
 def tasks() -> Callable[..., list[Task]]:
     return lambda count, name="t": [Task(f"{name}{i}", "workshop", i) for i in range(count)]
-
-
-class Desk:
-    """The operations of the service without its sockets; `now` is its clock."""
-
-    def __init__(self, folder, **settings):
-        self.folder, self.now, self.rids = folder, 1000.0, 0
-        self.settings = {"groups_per_step": 2, "seed": 0, "lease_s": 10.0, "max_staleness": 1}
-        self.configure(**settings)
-        self.open()
-
-    def configure(self, **settings):
-        """Change `groups_per_step`, `seed` and settings of the section `buffer`."""
-        self.settings |= settings
-        buffer = dict(self.settings)
-        learner = {"groups_per_step": buffer.pop("groups_per_step")}
-        self.config = RunConfig(seed=buffer.pop("seed"), learner=learner, buffer=buffer)
-
-    def open(self):
-        self.store = Store(self.folder, map_gib=0.25)
-        self.index = Index.load(self.store, self.config.buffer)
-
-    def reopen(self):
-        self.store.close()
-        self.open()
-
-    def do(self, operation, *arguments, **more):
-        with self.store.write() as txn:
-            work = UnitOfWork(txn, self.index, self.config, self.now, more.pop("full", ""))
-            result = operation(work, *arguments)
-            work.finish()
-        return result
-
-    def add(self, tasks, purpose="train", tag="", min_version=0):
-        return self.do(
-            add_tasks, operations.AddTasks(tuple(tasks), purpose, tag, min_version)
-        ).count
-
-    def lease(self, actor="a", version=0, plan=None, rid=None):
-        self.rids += 1
-        args = operations.AcquireLease(actor, version, plan or GroupPlan(1), {})
-        return self.do(leases.lease, args, rid or f"r{self.rids}")
-
-    def put(self, group_id, given, actor="a", fingerprint=None, **more):
-        several = [given] if isinstance(given, SlotResult) else given
-        encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
-        args = operations.Put(group_id, actor, fingerprint, encoded)
-        return self.do(results.put, args, **more)
-
-    def resolve(self, group_id, role, slot, cause="", actor="a"):
-        return self.do(results.resolve, operations.Resolve(group_id, actor, role, slot, cause))
-
-    def renew(self, group_ids, actor="a"):
-        return self.do(leases.renew, operations.Renew(tuple(group_ids), actor, {})).group_ids
-
-    def release(self, group_ids, actor="a"):
-        return self.do(leases.release, operations.Release(tuple(group_ids), actor)).group_ids
-
-    def draw(self, count=2, version=0, consumer="learner", rid=None):
-        self.rids += 1
-        args = operations.DrawGroups(count, version, consumer)
-        return self.do(draws.draw, args, rid or f"r{self.rids}")
-
-    def shortage(self, count=2, version=0, consumer="learner"):
-        args = operations.DrawGroups(count, version, consumer)
-        assert self.do(draws.draw, args, "unused") is None
-        return self.do(draws.shortage, args)
-
-    def commit(self, draw_id, step, version=None):
-        args = operations.Commit(draw_id, step, step if version is None else version)
-        return self.do(draws.commit, args).count
-
-    def release_draws(self, consumer="learner"):
-        return self.do(draws.release_draws, operations.ReleaseDraws(consumer)).count
-
-    def set_version(self, version):
-        return self.do(learner_version.set_version, operations.SetVersion(version)).count
-
-    def discard(self, draw_id, cause):
-        return self.do(draws.discard, operations.Discard(draw_id, cause)).count
-
-    def evict(self, limits):
-        return self.do(lambda work: retention.evict(work, limits))
-
-    def limit_staleness(self, limit):
-        return self.do(learner_version.limit_staleness, operations.LimitStaleness(limit)).count
-
-    def row(self, group_id):
-        with self.store.read() as txn:
-            return txn.row(group_id)
-
-    def complete(self, version=0, actor="a"):
-        """One whole group, as an actor would make it."""
-        lease = self.lease(actor, version)
-        self.put(lease.group_id, _done(version=version), actor)
-        return lease.group_id
 
 
 @pytest.fixture
@@ -173,36 +47,6 @@ def desk(make_desk) -> Desk:
     return make_desk()
 
 
-class Served:
-    """A real `r3l-buffer serve` process."""
-
-    def __init__(self, folder, bind="tcp://127.0.0.1:0", *options, change="", env=None):
-        """`options`: of the command, or of the configuration; `change`: Python to be run first, for
-        mutants; `env`: more environment variables."""
-        self.folder = folder
-        program = f"{change}\nfrom buffer.cli import main\nmain()"
-        command = [sys.executable, *(["-c", program] if change else ["-m", "buffer.cli"]), "serve"]
-        command += ["--store", str(folder), "buffer.map_gib=1"]
-        self.process = subprocess.Popen(
-            [*command, "--bind", bind, *map(str, options)],
-            env=os.environ | (env or {}),
-            stdout=subprocess.PIPE,
-            stderr=open(f"{folder}.log", "ab"),  # noqa: SIM115 - the child's
-            text=True,
-        )
-        line = self.process.stdout.readline()
-        assert line.startswith("r3l-buffer ready "), Path(f"{folder}.log").read_text()
-        self.endpoint = line.split()[-1]
-
-    def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self):
-        self.process.terminate()
-        return self.process.wait(timeout=30)
-
-
 @pytest.fixture
 def serve(tmp_path) -> Iterator[Callable[..., Served]]:
     with ExitStack() as stack:
@@ -213,3 +57,32 @@ def serve(tmp_path) -> Iterator[Callable[..., Served]]:
             return served
 
         yield start
+
+
+@pytest.fixture
+def served(serve) -> Served:
+    """A service with small steps."""
+    return serve("tcp://127.0.0.1:0", "learner.groups_per_step=4", "buffer.max_staleness=1")
+
+
+@pytest.fixture
+def client(served) -> Iterator[BufferClient]:
+    """A client of `served`."""
+    with BufferClient(served.endpoint, name="test", timeout_s=10) as client:
+        yield client
+
+
+@pytest.fixture
+def raw(served) -> Iterator[Callable[..., dict]]:
+    """Sends frames to `served`; returns the header of the reply."""
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(served.endpoint)
+
+    def ask(*frames):
+        dealer.send_multipart(list(frames))
+        assert dealer.poll(10_000), "no reply"
+        return codec.unpack(dealer.recv_multipart()[0])
+
+    yield ask
+    context.destroy(linger=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.buffer.conftest import Served
+from tests.buffer.fakes import Served
 
 
 @pytest.fixture

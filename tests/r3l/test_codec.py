@@ -186,7 +186,7 @@ def test_random_damage_is_an_error_or_a_record_and_nothing_else(noise, at, byte)
             codec.decode(Task, data)
 
 
-def test_what_a_record_cannot_hold_is_refused_when_it_is_made_written_or_read():
+def test_an_impossible_value_is_refused_when_a_record_is_made_written_or_read():
     with pytest.raises(RecordError, match="options holds <object"):
         Task("t", "e", 1, {"x": object()})
     deep = []

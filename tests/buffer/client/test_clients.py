@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from buffer import AsyncBufferClient, BufferClient
-from r3l.errors import ClientClosed, R3LError
+from buffer import AsyncBufferClient, BufferClient, Wait
+from buffer.wire.messages import CREDIT
+from r3l.errors import BufferUnavailable, ClientClosed, R3LError
+from r3l.records import GroupPlan
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +36,7 @@ raise RuntimeError(f"the end, with {kept.name}")
 """
 
 
-def test_a_process_that_forgets_its_clients_ends_at_once(serve) -> None:
+def test_a_process_with_unclosed_clients_ends_at_once(serve) -> None:
     served = serve()
     done = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", "-c", FORGETS, served.endpoint],
@@ -48,7 +51,7 @@ def test_a_process_that_forgets_its_clients_ends_at_once(serve) -> None:
     assert f"the forgotten one of the buffer at {served.endpoint} was not closed" in warned[0]
 
 
-def test_a_client_is_closed_under_the_requests_of_other_threads(serve) -> None:
+def test_a_client_can_be_closed_during_requests_of_other_threads(serve) -> None:
     served, ended = serve(), list[R3LError]()
 
     def ask(client: BufferClient, wait_s: float) -> None:
@@ -71,7 +74,7 @@ def test_a_client_is_closed_under_the_requests_of_other_threads(serve) -> None:
     assert str(ended[0]) == f"shared of the buffer at {served.endpoint} was closed: no draw"
 
 
-def test_a_client_of_an_event_loop_is_closed_under_its_requests(serve) -> None:
+def test_an_async_client_can_be_closed_during_its_requests(serve) -> None:
     served = serve()
 
     async def closed_while_drawing() -> None:
@@ -85,3 +88,51 @@ def test_a_client_of_an_event_loop_is_closed_under_its_requests(serve) -> None:
             await client.stats()
 
     asyncio.run(asyncio.wait_for(closed_while_drawing(), 60))
+
+
+@pytest.mark.system
+def test_a_client_queues_requests_beyond_its_limit(serve):
+    served = serve()
+
+    async def ask() -> list[object]:
+        async with AsyncBufferClient(served.endpoint) as client:
+            draws = (client.draw(1, 0, consumer=f"c{n}", wait_s=0.2) for n in range(2 * CREDIT))
+            return await asyncio.gather(*draws)
+
+    assert asyncio.run(ask()) == [None] * (2 * CREDIT)
+
+
+@pytest.mark.system
+def test_coroutines_share_one_client(served, tasks, done):
+    async def actors():
+        async with AsyncBufferClient(served.endpoint) as client:
+            await client.add_tasks(tasks(8))
+            plan = GroupPlan(1)
+            leases = await asyncio.gather(*(client.lease(f"a{i}", 0, plan) for i in range(8)))
+            acks = await asyncio.gather(
+                *(client.put(lease.group_id, f"a{i}", done()) for i, lease in enumerate(leases))
+            )
+            assert isinstance(await client.lease("late", 0, plan), Wait)
+            return {lease.group_id for lease in leases}, acks
+
+    groups, acks = asyncio.run(actors())
+    assert len(groups) == 8 and all(ack.new and ack.complete for ack in acks)
+
+
+@pytest.mark.system
+def test_a_missing_reply_names_the_endpoint_and_the_wait():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
+    with (
+        BufferClient(endpoint, timeout_s=0.3) as client,
+        pytest.raises(BufferUnavailable, match=endpoint),
+    ):
+        client.stats()
+
+    async def ask():
+        async with AsyncBufferClient(endpoint, name="a notebook", timeout_s=0.3) as client:
+            await client.stats()
+
+    with pytest.raises(BufferUnavailable, match="no reply to stats from a notebook in"):
+        asyncio.run(ask())

@@ -30,14 +30,14 @@ def endpoint(served):
     return served.endpoint
 
 
-def test_the_examples_of_the_page_run_as_they_are(served, capsys):
+def test_the_examples_of_the_page_run_unchanged(served, capsys):
     page = (Path(__file__).parents[3] / "docs" / "buffer.md").read_text("utf-8")
     online, offline = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(online.replace("tcp://127.0.0.1:5555", served.endpoint), {})
     printed = capsys.readouterr().out
     assert "trained=2" in printed and "g0000000002 [0.75] [-1]" in printed
     names = {}
-    exec(offline.replace("runs/demo/buffer", str(served.folder)).replace("17", "1"), names)
+    exec(offline.replace("17", "1").replace("runs/demo/buffer", str(served.folder)), names)
     assert names["best"]["reward"] == 0.75 and "task_id=" in capsys.readouterr().out
     assert len(names["batch"]) == 2 and not names["evicted"]
 

@@ -107,7 +107,7 @@ def _expired(desk):
     return drawn
 
 
-def test_a_late_commit_counts_while_nobody_else_has_had_the_groups(make):
+def test_a_late_commit_counts_while_no_other_consumer_has_had_the_groups(make):
     desk = make()
     late = _expired(desk)
     assert desk.commit(late.draw_id, 1) == 2
@@ -142,7 +142,7 @@ def test_a_late_commit_is_refused_once_the_groups_are_too_old(make):
         desk.commit(late.draw_id, 1)
 
 
-def test_a_late_discard_expires_only_groups_that_nobody_else_drew(make):
+def test_a_late_discard_expires_only_groups_without_another_holder(make):
     desk = make(groups=2)
     late = _expired(desk)
     other = desk.draw(1, consumer="notebook")

@@ -152,7 +152,7 @@ def test_a_draw_that_finds_only_resting_groups_says_so(short):
     assert "; 2 rest between two draws (cooldown 3)" in short.shortage(version=1)
 
 
-def test_a_client_is_told_why_there_is_no_batch(serve, tasks):
+def test_a_client_is_told_why_a_draw_has_no_groups(serve, tasks):
     served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=2")
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(3))

@@ -6,7 +6,7 @@ from buffer.groups import leases as acting
 from buffer.storage import counts
 from buffer.wire.operations import Lease, Wait
 from r3l.errors import LeaseLost, LimitExceeded, RecordError
-from r3l.records import GroupPlan
+from r3l.records import GroupPlan, Task
 
 
 def test_an_expired_lease_goes_to_the_next_actor_with_the_accepted_results(desk, tasks, done):
@@ -141,3 +141,11 @@ def test_a_lease_for_an_impossible_plan_or_name_is_refused(desk, tasks):
         with pytest.raises(RecordError, match=r"actor .* 1 to 200 characters"):
             desk.release([group], name)
     assert desk.index.in_flight == 1
+
+
+def test_an_abandoned_evaluation_goes_only_to_an_actor_with_its_version(desk, tasks):
+    desk.add([Task("e", "workshop", 0)], "eval", "step-3", min_version=3)
+    abandoned = desk.lease("a", version=3).group_id
+    desk.release([abandoned])
+    assert isinstance(desk.lease("b", version=2), Wait)
+    assert desk.lease("b", version=3).group_id == abandoned

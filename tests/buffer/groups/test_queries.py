@@ -1,15 +1,11 @@
 """Queries return exactly what they ask for, and lists in `stats` have a limit."""
 
-from collections import Counter
-
 import pytest
 
 from buffer.groups import queries
-from buffer.server import stats
-from buffer.storage import counts
-from buffer.wire.operations import GetHistory, QueryGroups, Wait
+from buffer.wire.operations import GetHistory, QueryGroups
 from r3l.errors import LimitExceeded
-from r3l.records import SlotResult, Task
+from r3l.records import SlotResult
 
 
 @pytest.fixture
@@ -74,30 +70,3 @@ def test_more_than_a_reply_can_hold_is_refused_with_the_limit(filled, monkeypatc
         monkeypatch.setattr(queries, "REPLY_LIMIT", size - 1)
         with pytest.raises(LimitExceeded, match=f"more than {size - 1} bytes; ask for fewer"):
             queries.records(txn, rows)
-
-
-def test_losses_by_task_name_the_tasks_that_lost_most():
-    drops = Counter({("env", "base", f"t{n}"): n for n in range(1, 100)})
-    drops["stale", "group", "t1"] = 1000  # its attempts are counted by themselves
-    shown = counts.drops_by_task(drops)
-    assert list(shown) == [f"t{n}" for n in range(99, 99 - counts.TASKS_SHOWN, -1)]
-    assert shown["t99"] == {"base/env": 99}
-
-
-def test_figures_of_actors_are_kept_for_so_many_of_each_and_the_longest_unheard_go_first():
-    metrics = stats.ActorMetrics()
-    for number in range(stats.ACTORS_LIMIT):
-        metrics.update(f"a{number}", {})
-    metrics.update("a0", {f"figure{n}": float(n) for n in range(stats.METRICS_LIMIT + 9)})
-    metrics.update("new", {})
-    report = metrics.report()
-    assert len(report) == stats.ACTORS_LIMIT and "a1" not in report
-    assert len(report["a0"]) == stats.METRICS_LIMIT + 1 and "figure8" not in report["a0"]
-
-
-def test_an_abandoned_evaluation_goes_to_an_actor_with_its_version_only(desk, tasks):
-    desk.add([Task("e", "workshop", 0)], "eval", "step-3", min_version=3)
-    abandoned = desk.lease("a", version=3).group_id
-    desk.release([abandoned])
-    assert isinstance(desk.lease("b", version=2), Wait)
-    assert desk.lease("b", version=3).group_id == abandoned

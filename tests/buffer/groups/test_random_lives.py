@@ -18,7 +18,7 @@ from r3l import codec
 from r3l.config import RetentionConfig
 from r3l.errors import Conflict, DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
-from tests.buffer.conftest import Desk, _done
+from tests.buffer.fakes import Desk, finished
 
 PER_STEP, ETA = 2, 2
 SETTINGS = {"lease_s": 10.0, "max_staleness": ETA, "groups_per_step": PER_STEP}
@@ -75,7 +75,7 @@ class Lives(RuleBasedStateMachine):
         known = slot in self.slots[group]
         result = SlotResult("base", slot, "failed", cause="env")
         if not fails:
-            result = _done("base", slot, version=self.version, reward=float(slot))
+            result = finished("base", slot, version=self.version, reward=float(slot))
         same = known and self.slots[group][slot] == codec.encode(result)
         try:
             ack = self.desk.put(group, result, actor)

@@ -5,10 +5,12 @@ import threading
 import pytest
 
 from buffer import BufferClient
+from buffer.groups import results
 from buffer.storage import counts
 from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
+from r3l import codec
 from r3l.errors import (
     Conflict,
     LeaseLost,
@@ -324,3 +326,19 @@ def test_a_failure_that_was_put_is_told_apart_from_a_straggler(make_desk, tasks,
     with pytest.raises(Conflict):
         desk.put(group, done("base", 1))
     assert verify(desk.store) == []
+
+
+def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results(
+    desk, tasks, done, monkeypatch
+):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    desk.put(group, done("base", 0, length=900_000))
+    with pytest.raises(LimitExceeded, match=r"group g0000000001: \d+ bytes; limit \d+"):
+        desk.put(group, done("base", 1, length=900_000))
+    assert desk.row(group).resolved == (("base", 0),)
+    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
+    desk.resolve(group, "base", 1, "x" * results.CAUSE_LIMIT)  # a failure always has room
+    desk.put(group, SlotResult("base", 2, "failed", cause="too_large"))
+    assert desk.row(group).state == "complete"
+    assert desk.row(group).nbytes < codec.RECORD_LIMIT

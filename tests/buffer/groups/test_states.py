@@ -13,7 +13,7 @@ from buffer.tools.verify import verify
 from r3l.config import RetentionConfig
 from r3l.errors import IllegalMove
 from r3l.records import GROUP_STATES, GroupPlan, SlotResult, Task
-from tests.buffer.conftest import Desk, _done
+from tests.buffer.fakes import Desk, finished
 
 OPERATIONS = get_args(Operation)
 EVERYTHING = RetentionConfig(groups=0, grace_s=0.0)
@@ -152,7 +152,7 @@ def moves(monkeypatch):
 def _leased(desk):
     """Leases that are renewed, released and taken over; groups without a trajectory."""
     failed = SlotResult("base", 0, "failed", cause="env")
-    for first in ([], [_done("base", 0)]):
+    for first in ([], [finished("base", 0)]):
         group = desk.lease("a", plan=GroupPlan(3)).group_id
         if first:
             desk.put(group, first)
@@ -161,9 +161,9 @@ def _leased(desk):
         assert desk.lease("b").group_id == group
         desk.now += 11
         assert desk.lease("c").group_id == group
-        desk.put(group, [_done("base", slot) for slot in range(len(first), 2)], "c")
-        desk.put(group, _done("base", 2), "c")
-    desk.put(desk.lease(plan=GroupPlan(2)).group_id, [_done("base", 0), _done("base", 1)])
+        desk.put(group, [finished("base", slot) for slot in range(len(first), 2)], "c")
+        desk.put(group, finished("base", 2), "c")
+    desk.put(desk.lease(plan=GroupPlan(2)).group_id, [finished("base", 0), finished("base", 1)])
     desk.put(desk.lease(plan=GroupPlan(1)).group_id, failed)
     group = desk.lease(plan=GroupPlan(2)).group_id
     desk.put(group, failed)
@@ -174,11 +174,11 @@ def _overdue(desk):
     """Stragglers that are given up, and a group that is too old before it is finished."""
     desk.configure(straggler_s=5.0)
     quorum, old = (desk.lease(plan=GroupPlan(2)).group_id for _ in range(2))
-    desk.put(quorum, _done())
+    desk.put(quorum, finished())
     desk.now += 6
     desk.lease()
     desk.configure(straggler_s=0.0)
-    desk.put(old, _done())
+    desk.put(old, finished())
     desk.release([old])
     desk.set_version(9)
     desk.lease(version=9)
@@ -228,7 +228,7 @@ def _evicted(desk):
     desk.complete(9)
     desk.commit(desk.draw(1, 9).draw_id, 10)
     desk.add([Task("e", "workshop", 0)], "eval", "step-10")
-    desk.put(desk.lease(version=10).group_id, _done(version=10))
+    desk.put(desk.lease(version=10).group_id, finished(version=10))
     assert desk.evict(EVERYTHING).groups == 3
 
 
@@ -260,10 +260,10 @@ def test_a_service_undoes_an_illegal_move_names_it_and_goes_on(serve, tasks):
     served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=1", change=change)
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(2))
-        client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", _done())
+        client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", finished())
         with pytest.raises(IllegalMove, match="draw: it may not move a group from complete"):
             client.draw(1, 0)
-        client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", _done())
+        client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", finished())
         stats = client.stats()
         assert (stats.train["complete"], stats.draws, stats.drawn_by) == (2, 0, {})
         assert stats.refused == {"IllegalMove": 1, "failed_transactions": 1}

@@ -66,9 +66,7 @@ def _goes_on(client, taken, step):
     assert client.ledger(step) == [group.group_id for group in draw.groups] == taken[:2]
 
 
-def test_with_a_full_disk_only_results_are_refused_until_there_is_space(
-    serve, small_disk, tasks, done
-):
+def test_a_full_disk_refuses_only_results_until_there_is_space(serve, small_disk, tasks, done):
     ballast = _ballast(small_disk, 20 << 20)
     served = serve("tcp://127.0.0.1:0", *OPTIONS, folder=small_disk / "store")
     with BufferClient(served.endpoint) as client:
@@ -93,7 +91,7 @@ def test_with_a_full_disk_only_results_are_refused_until_there_is_space(
     store.close()
 
 
-def test_a_commit_that_finds_no_space_fails_by_name_and_leaves_the_store_as_it_was(
+def test_a_commit_without_disk_space_fails_by_name_and_changes_nothing(
     make_desk, small_disk, tasks, done
 ):
     desk = make_desk(groups_per_step=100)
@@ -116,7 +114,7 @@ def test_a_commit_that_finds_no_space_fails_by_name_and_leaves_the_store_as_it_w
     assert verify(desk.store) == []
 
 
-def test_with_a_full_map_only_results_are_refused_until_groups_are_evicted(serve, tasks, done):
+def test_a_full_map_refuses_only_results_until_groups_are_evicted(serve, tasks, done):
     small = (f"buffer.map_gib={16 / 1024}", "buffer.retention.grace_s=0")
     served = serve("tcp://127.0.0.1:0", *OPTIONS, *small)
     with BufferClient(served.endpoint) as client:
@@ -137,7 +135,7 @@ def test_with_a_full_map_only_results_are_refused_until_groups_are_evicted(serve
     store.close()
 
 
-def test_a_map_that_is_nearly_used_up_has_room_for_what_was_evicted(tmp_path):
+def test_a_nearly_full_map_accepts_results_after_an_eviction(tmp_path):
     store = Store(tmp_path, map_gib=1 / 1024)
     capacity = Capacity(store, floor=0)
     assert capacity.refusal(held=0) == ""

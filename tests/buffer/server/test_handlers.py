@@ -1,15 +1,19 @@
-"""Requests that are held until there is a result."""
+"""Handlers of the writer: requests are held until there is a result, and each gets one reply."""
 
 import time
 from collections import Counter
 
 import pytest
+import zmq
 
+from buffer import BufferClient
 from buffer.client import calls
 from buffer.server.handlers import WriteHandlers
 from buffer.wire import messages
+from buffer.wire.messages import CREDIT, reply_id
 from buffer.wire.operations import DrawHead
-from r3l.errors import Conflict
+from r3l.errors import Conflict, LimitExceeded
+from r3l.records import GroupPlan
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def test_a_draw_that_may_not_wait_says_why_there_are_no_groups(desk, handlers):
     assert _held(desk, handlers) == []
 
 
-def test_when_the_service_stops_every_held_draw_says_why_there_are_no_groups(desk, handlers):
+def test_every_held_draw_gets_its_reason_when_the_service_stops(desk, handlers):
     for number in range(3):
         assert _handle(desk, handlers, calls.draw(1, 0, wait_s=60.0), f"r{number}") is None
     replies = [reply for _, reply in _held(desk, handlers, last=True)]
@@ -78,3 +82,69 @@ def test_a_held_draw_that_becomes_impossible_is_refused_and_harms_no_other_reque
     ((_, error),) = _held(desk, handlers)
     assert isinstance(error, Conflict) and "draw at version 5" in str(error)
     assert _held(desk, handlers) == []
+
+
+@pytest.fixture
+def learner():
+    """A learner's socket, for requests whose replies are taken later, or never."""
+    context = zmq.Context()
+    yield context.socket(zmq.DEALER)
+    context.destroy(linger=0)
+
+
+def _reply(learner, call, rid):
+    assert learner.poll(15_000), f"no reply to {rid}"
+    frames = learner.recv_multipart()
+    assert reply_id(frames) == rid
+    return call.read(frames)
+
+
+def _wait_for_a_draw(learner, endpoint, explain=None):
+    """Ask for a group there is not yet; returns the call once the service has it."""
+    learner.connect(endpoint)
+    draw, stats = calls.draw(1, 0, wait_s=60.0, explain=explain), calls.stats()
+    learner.send_multipart(draw.frames("waits", 0.0))
+    learner.send_multipart(stats.frames("after it", 0.0))
+    assert _reply(learner, stats, "after it").draws == 0
+    return draw
+
+
+@pytest.mark.system
+def test_a_waiting_draw_gets_its_reason_when_the_service_stops(serve, learner):
+    served, said = serve(), []
+    draw = _wait_for_a_draw(learner, served.endpoint, said.append)
+    assert served.stop() == 0
+    assert _reply(learner, draw, "waits") is None
+    assert said == ["0 of 1 groups are there; no training task is registered"]
+
+
+@pytest.mark.system
+def test_a_waiting_draw_of_a_dead_learner_gets_nothing_after_its_restart(
+    serve, learner, tasks, done
+):
+    served = serve()
+    _wait_for_a_draw(learner, served.endpoint)
+    with BufferClient(served.endpoint) as client:
+        client.release_draws("another one")
+        client.release_draws()
+        client.add_tasks(tasks(1))
+        client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", done())
+        assert client.stats().drawn_by == {}
+        assert len(client.draw(1, 0).groups) == 1
+
+
+@pytest.mark.system
+def test_a_client_with_the_most_waiting_requests_is_refused_one_more(serve, learner):
+    served = serve()
+    learner.connect(served.endpoint)
+    draw, stats = calls.draw(1, 0, wait_s=60.0), calls.stats()
+    for number in range(CREDIT):
+        learner.send_multipart(draw.frames(f"draw {number}", 0.0))
+    learner.send_multipart(stats.frames("one more", 0.0))
+    with pytest.raises(LimitExceeded, match=f"{CREDIT} requests wait for replies"):
+        _reply(learner, stats, "one more")
+    with BufferClient(served.endpoint) as client:
+        assert client.stats().refused == {"LimitExceeded": 1}
+    assert served.stop() == 0
+    for number in range(CREDIT):  # and every one of them is replied to
+        assert _reply(learner, draw, f"draw {number}") is None

@@ -67,7 +67,7 @@ def _ends_well(served):
     store.close()
 
 
-def test_a_reply_that_is_lost_on_its_way_comes_again(serve, tasks, done, mark):
+def test_a_lost_reply_is_sent_again(serve, tasks, done, mark):
     served = serve("tcp://127.0.0.1:0", *OPTIONS, change=LOSES.format(mark=str(mark), loss="pass"))
 
     def call(ask):
@@ -81,7 +81,7 @@ def test_a_reply_that_is_lost_on_its_way_comes_again(serve, tasks, done, mark):
     _ends_well(served)
 
 
-def test_a_reply_that_died_with_the_service_comes_from_the_next_one(serve, tasks, done, mark):
+def test_a_reply_lost_with_the_service_comes_from_the_next_service(serve, tasks, done, mark):
     """The service ends between its commit and its reply, every time."""
     change = LOSES.format(mark=str(mark), loss="os._exit(9)")
     served = [serve("tcp://127.0.0.1:0", *OPTIONS, change=change)]
@@ -101,7 +101,7 @@ def test_a_reply_that_died_with_the_service_comes_from_the_next_one(serve, tasks
     _ends_well(served[-1])
 
 
-def test_a_request_that_arrives_late_for_a_second_time_changes_nothing(serve, tasks, done):
+def test_a_late_duplicate_of_a_request_changes_nothing(serve, tasks, done):
     """What lay in the network while its sender asked again, and went on."""
     served = serve("tcp://127.0.0.1:0", *OPTIONS)
     context = zmq.Context()
@@ -133,3 +133,16 @@ def test_a_request_that_arrives_late_for_a_second_time_changes_nothing(serve, ta
             assert ask(calls.add_tasks(tasks(1)).frames(f"t{number}", 0.0)) == 0
     context.destroy(linger=0)
     _ends_well(served)
+
+
+def test_a_request_sent_twice_is_carried_out_once(client, raw, tasks, done):
+    client.add_tasks(tasks(5))
+    lease = calls.lease("a", 0, GroupPlan(1)).frames("lease-1", 0.0)
+    raw(*lease), raw(*lease)
+    assert client.stats().train["leased"] == 1
+    put = calls.put("g0000000001", "a", done()).frames("put-1", 0.0)
+    raw(*put), raw(*put)
+    draw = calls.draw(1, 0).frames("draw-1", 0.0)
+    raw(*draw), raw(*draw)
+    stats = client.stats()
+    assert (stats.puts, stats.draws, stats.train["drawn"]) == (1, 1, 1)

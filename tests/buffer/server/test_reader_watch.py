@@ -45,7 +45,7 @@ def test_a_read_transaction_of_another_process_is_aged_and_named_in_the_log(desk
 
 
 @pytest.mark.system
-def test_a_read_transaction_whose_process_was_killed_keeps_nothing(desk, tasks):
+def test_a_read_transaction_of_a_killed_process_keeps_no_pages(desk, tasks):
     desk.add(tasks(1))
     watch = ReaderWatch(desk.store)
     command = [sys.executable, "-c", LOOK, str(desk.folder)]

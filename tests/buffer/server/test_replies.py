@@ -2,12 +2,15 @@
 
 import time
 
+import psutil
 import pytest
 import zmq
 
 from buffer import BufferClient
 from buffer.client import calls
+from buffer.server.replies import UNSENT_LIMIT
 from r3l.records import GroupPlan
+from tests.buffer.fakes import until
 
 pytestmark = pytest.mark.system
 
@@ -55,6 +58,40 @@ def test_every_reply_arrives_or_is_counted(serve, tasks, done):
     assert lost > 0 and received + lost == sent
 
 
-def test_a_router_that_drops_silently_fails_the_same_test(serve, tasks, done):
+def test_a_router_that_drops_silently_fails_this_check(serve, tasks, done):
     sent, received, lost = _sent_and_received(serve(change=FORGETFUL), tasks, done)
     assert received + lost < sent
+
+
+def test_a_client_that_takes_its_replies_gets_as_many_as_it_requests(serve, tasks, done):
+    served = serve()
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(1))
+        group = client.lease("a", 0, GroupPlan(1)).group_id
+        client.put(group, "a", done(length=600_000))
+        taken = 0
+        while taken < 1.5 * UNSENT_LIMIT:
+            (got,) = client.get([group])
+            taken += 9 * len(got.trajectories[0].token_ids)
+        assert client.stats().refused == {}
+
+
+def test_a_client_that_never_takes_its_replies_gets_no_more_than_its_share(serve, tasks, done):
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=99")
+    process = psutil.Process(served.process.pid)
+    with BufferClient(served.endpoint, timeout_s=60) as client:
+        client.add_tasks(tasks(4))
+        groups = [client.lease("a", 0, GroupPlan(1)).group_id for _ in range(4)]
+        for group in groups:
+            client.put(group, "a", done(length=900_000))
+        before = process.memory_info().rss
+        context = zmq.Context()
+        stuck = context.socket(zmq.DEALER)
+        stuck.set(zmq.RCVHWM, 1)
+        stuck.connect(served.endpoint)
+        for number in range(60):  # 60 replies of 32 MB
+            stuck.send_multipart(calls.get(groups).frames(f"r{number}", 0.0))
+        until(lambda: client.stats().refused.get("LimitExceeded", 0) > 20)
+        assert len(client.get(groups[:1])) == 1
+        assert process.memory_info().rss - before < 3 * UNSENT_LIMIT + (64 << 20)
+        context.destroy(linger=0)

@@ -1,8 +1,6 @@
 """The service as a process: what it promises when it, its clients or its messages go wrong."""
 
-import asyncio
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -14,51 +12,26 @@ import msgspec
 import numpy as np
 import pytest
 import zmq
+from msgspec.structs import replace
 
-from buffer import AsyncBufferClient, BufferClient, Wait
+from buffer import BufferClient
 from buffer.client import calls
 from buffer.groups.samplers import FLOOR
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.wire import messages, operations
 from r3l import codec
-from r3l.errors import BufferUnavailable, LeaseLost, LimitExceeded, RecordError, StoreError
+from r3l.errors import LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import GroupPlan, SlotResult
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def served(serve):
-    return serve("tcp://127.0.0.1:0", "learner.groups_per_step=4", "buffer.max_staleness=1")
-
-
-@pytest.fixture
-def client(served):
-    with BufferClient(served.endpoint, name="test", timeout_s=10) as client:
-        yield client
-
-
-@pytest.fixture
-def raw(served):
-    context = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.connect(served.endpoint)
-
-    def ask(*frames):
-        dealer.send_multipart(list(frames))
-        assert dealer.poll(10_000), "no reply"
-        return codec.unpack(dealer.recv_multipart()[0])
-
-    yield ask
-    context.destroy(linger=0)
 
 
 def _header(op="stats", rid="r", **more):
     return msgpack.packb({"v": messages.PROTOCOL, "op": op, "rid": rid, "hold_s": 0.0} | more)
 
 
-def test_a_run_of_two_steps_from_tasks_to_ledger(client, tasks, done):
+def test_two_steps_run_from_tasks_to_the_ledger(client, tasks, done):
     assert client.add_tasks(tasks(5)) == 5
     for step in (1, 2):
         for _ in range(4):
@@ -108,7 +81,7 @@ def test_a_prioritised_batch_comes_with_probabilities_and_weights_that_the_store
     assert (kept.probabilities, kept.weights) == (draw.probabilities, draw.weights)
 
 
-def test_a_trajectory_comes_out_of_the_service_bit_by_bit(client, tasks, done):
+def test_a_trajectory_is_returned_bit_by_bit(client, tasks, done):
     client.add_tasks(tasks(1))
     group = client.lease("a", 0, GroupPlan(1)).group_id
     sent = done(length=5000)
@@ -117,16 +90,6 @@ def test_a_trajectory_comes_out_of_the_service_bit_by_bit(client, tasks, done):
     assert got.fingerprints == {0: "hash"}
     assert codec.encode(got.results[0]) == codec.encode(sent)
     assert np.array_equal(got.trajectories[0].token_ids, sent.trajectory.token_ids)
-
-
-def test_evaluation_progress_is_shown_by_tag(client, tasks, done):
-    client.add_tasks(tasks(3, "e"), purpose="eval", tag="step-0")
-    group = client.lease("a", 0, GroupPlan(4, 4)).group_id
-    client.put(group, "a", done(reward=1.0))
-    assert client.stats().eval_progress == {"step-0": (1, 3)}
-    assert [g.group_id for g in client.query(purpose="eval", tag="step-0", state="complete")] == [
-        group
-    ]
 
 
 def test_a_draw_waits_until_there_are_enough_groups(client, served, tasks, done):
@@ -144,24 +107,8 @@ def test_a_draw_waits_until_there_are_enough_groups(client, served, tasks, done)
     assert len(drawn[0].groups) == 1
 
 
-def test_a_draw_that_waited_in_vain_is_none(client):
+def test_a_draw_without_groups_in_time_is_none(client):
     assert client.draw(1, 0, wait_s=0.3) is None
-
-
-def test_many_coroutines_share_one_client(served, tasks, done):
-    async def actors():
-        async with AsyncBufferClient(served.endpoint) as client:
-            await client.add_tasks(tasks(8))
-            plan = GroupPlan(1)
-            leases = await asyncio.gather(*(client.lease(f"a{i}", 0, plan) for i in range(8)))
-            acks = await asyncio.gather(
-                *(client.put(lease.group_id, f"a{i}", done()) for i, lease in enumerate(leases))
-            )
-            assert isinstance(await client.lease("late", 0, plan), Wait)
-            return {lease.group_id for lease in leases}, acks
-
-    groups, acks = asyncio.run(actors())
-    assert len(groups) == 8 and all(ack.new and ack.complete for ack in acks)
 
 
 def test_errors_keep_their_type_across_the_wire(client, tasks, done):
@@ -246,43 +193,7 @@ def test_a_message_too_large_to_be_read_ends_only_its_own_connection(client, ser
     assert client.stats().puts == 0
 
 
-def test_a_client_refuses_to_send_what_would_never_be_accepted(client, done):
-    with pytest.raises(RecordError, match="limit"):
-        client.put("g", "a", done(length=3 << 20))
-
-
-def test_no_reply_within_the_deadline_names_the_endpoint_and_the_wait():
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        endpoint = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
-    with (
-        BufferClient(endpoint, timeout_s=0.3) as client,
-        pytest.raises(BufferUnavailable, match=endpoint),
-    ):
-        client.stats()
-
-    async def ask():
-        async with AsyncBufferClient(endpoint, name="a notebook", timeout_s=0.3) as client:
-            await client.stats()
-
-    with pytest.raises(BufferUnavailable, match="no reply to stats from a notebook in"):
-        asyncio.run(ask())
-
-
-def test_a_request_sent_twice_is_carried_out_once(client, raw, tasks, done):
-    client.add_tasks(tasks(5))
-    lease = calls.lease("a", 0, GroupPlan(1)).frames("lease-1", 0.0)
-    raw(*lease), raw(*lease)
-    assert client.stats().train["leased"] == 1
-    put = calls.put("g0000000001", "a", done()).frames("put-1", 0.0)
-    raw(*put), raw(*put)
-    draw = calls.draw(1, 0).frames("draw-1", 0.0)
-    raw(*draw), raw(*draw)
-    stats = client.stats()
-    assert (stats.puts, stats.draws, stats.train["drawn"]) == (1, 1, 1)
-
-
-def test_killed_and_started_again_it_has_every_acknowledged_result(serve, tasks, done):
+def test_a_killed_and_restarted_service_has_every_acknowledged_result(serve, tasks, done):
     served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=4", "buffer.max_staleness=30")
     acked, errors = [], []
 
@@ -319,7 +230,7 @@ def test_killed_and_started_again_it_has_every_acknowledged_result(serve, tasks,
         assert stats.train["complete"] == len(acked) // 2
 
 
-def test_stopped_by_sigterm_it_ends_well_and_keeps_leases_for_the_next(serve, tasks, done):
+def test_a_service_stopped_by_sigterm_ends_with_0_and_keeps_its_leases(serve, tasks, done):
     served = serve("tcp://127.0.0.1:0", "buffer.lease_s=60")
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(2))
@@ -339,7 +250,7 @@ def _fails(*arguments):
     return ended.stderr
 
 
-def test_what_it_cannot_serve_it_refuses_in_one_line(served, tmp_path):
+def test_a_service_that_cannot_start_says_why_in_one_line(served, tmp_path):
     anywhere = "tcp://127.0.0.1:0"
     assert "already served by process" in _fails("--store", served.folder, "--bind", anywhere)
     other = tmp_path / "other"
@@ -353,3 +264,19 @@ def test_what_it_cannot_serve_it_refuses_in_one_line(served, tmp_path):
     assert "sampler" in _fails("--store", other, "--bind", anywhere, "buffer.sampler=best")
     (tmp_path / "file").write_text("")
     assert "cannot be used" in _fails("--store", tmp_path / "file", "--bind", anywhere)
+
+
+def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_its_field(serve, tasks, done):
+    served = serve()
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(1))
+        group = client.lease("a", 0, GroupPlan(1)).group_id
+        call = calls.put(group, "a", done())
+        good = np.arange(8, dtype="<i4").tobytes()
+        whole = bytes(call.arguments.results[0])
+        bad = whole.replace(b"\xc4\x20" + good, b"\xc4\x1c" + good[:28])
+        assert len(bad) == len(whole) - 4
+        arguments = replace(call.arguments, results=(msgspec.Raw(bad),))
+        with pytest.raises(RecordError, match=r"trajectory\.token_ids"):
+            client._ask(calls.Call("put", arguments))
+        assert set(client.stats().refused) == {"RecordError"}

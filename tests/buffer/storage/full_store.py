@@ -9,7 +9,7 @@ from buffer.storage.rows import DrawRow
 from r3l import codec
 from r3l.config import RetentionConfig
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
-from tests.buffer.conftest import _done
+from tests.buffer.fakes import finished
 
 SAMPLER = {"name": "prioritised", "reuse": 2, "cooldown": 1, "beta": 0.5}
 SETTINGS = {"max_staleness": 3, "groups_per_step": 2, "sampler": SAMPLER}
@@ -54,29 +54,34 @@ def fill(desk):
 
     desk.add(TASKS)
     for reward in (0.0, 1.0):
-        whole(0, GroupPlan(1), _done(reward=reward))
+        whole(0, GroupPlan(1), finished(reward=reward))
     desk.commit(desk.draw(2).draw_id, 1)
     desk.do(lambda work: retention.evict(work, RetentionConfig(groups=1, grace_s=0.0)))
     failed = SlotResult("base", 1, "failed", cause="env")
-    whole(1, GroupPlan(2, 1), retried(), failed, _done(version=1, reward=1.0))
-    whole(1, GroupPlan(1, 1), skipped(), _done(version=1, length=300))
+    whole(1, GroupPlan(2, 1), retried(), failed, finished(version=1, reward=1.0))
+    whole(1, GroupPlan(1, 1), skipped(), finished(version=1, length=300))
     desk.draw(2, 1)
     desk.release_draws()
     desk.commit(desk.draw(2, 1).draw_id, 2)
     desk.set_version(1)
     desk.commit(desk.draw(2, 1).draw_id, 2)
-    whole(2, GroupPlan(1), _done(version=2))
+    whole(2, GroupPlan(1), finished(version=2))
     desk.discard(desk.draw(1, 2).draw_id, "nonfinite")
     whole(2, GroupPlan(1), SlotResult("base", 0, "failed", cause="engine"))
     for reward in (0.5, -0.25, 0.75):
-        whole(2, GroupPlan(2), _done(version=2), _done("base", 1, version=2, reward=reward))
+        whole(
+            2,
+            GroupPlan(2),
+            finished(version=2),
+            finished("base", 1, version=2, reward=reward),
+        )
     desk.draw(2, 2)
     half = desk.lease("b", 2, GroupPlan(3, 1)).group_id
-    desk.put(half, [_done("base", 2, version=2, reward=0.125)], "b", (2, "hash-2"))
+    desk.put(half, [finished("base", 2, version=2, reward=0.125)], "b", (2, "hash-2"))
     desk.put(half, [skipped(), SlotResult("base", 0, "failed", cause="env")], "b", (2, "another"))
     desk.lease("c", 2, GroupPlan(2))
     desk.add([Task("e0", "workshop", 0), Task("e1", "workshop", 1)], "eval", "step-2", 2)
-    whole(2, GroupPlan(1), _done(version=2, reward=1.0))
+    whole(2, GroupPlan(1), finished(version=2, reward=1.0))
     desk.lease("c", 2)
     desk.limit_staleness(2)
 

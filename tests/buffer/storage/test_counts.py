@@ -62,3 +62,11 @@ def test_drops_by_task_show_the_tasks_with_the_most(monkeypatch):
     drops = Counter({("env", "base", f"t{n}"): n for n in range(1, 5)})
     drops["stale", "group", "t1"] = 99  # groups do not count here
     assert counts.drops_by_task(drops) == {"t4": {"base/env": 4}, "t3": {"base/env": 3}}
+
+
+def test_drops_by_task_show_the_tasks_with_the_most_and_no_group_drops():
+    drops = Counter({("env", "base", f"t{n}"): n for n in range(1, 100)})
+    drops["stale", "group", "t1"] = 1000  # its attempts are counted by themselves
+    shown = counts.drops_by_task(drops)
+    assert list(shown) == [f"t{n}" for n in range(99, 99 - counts.TASKS_SHOWN, -1)]
+    assert shown["t99"] == {"base/env": 99}

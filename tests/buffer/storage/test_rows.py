@@ -2,8 +2,15 @@
 
 import pytest
 
-from buffer.storage.rows import Evicted, GroupRow
-from r3l.records import GroupPlan
+from buffer.storage.rows import DrawRow, Evicted, GroupRow
+from r3l import codec
+from r3l.records import (
+    Group,
+    GroupPlan,
+    SlotResult,
+    Task,
+)
+from tests.buffer.fakes import full_result
 
 NEW = GroupRow("g0000000001", "t", 0, GroupPlan(2, 1), "leased", actor="a")
 
@@ -45,3 +52,22 @@ def test_evictions_add_up_and_the_last_one_says_whether_more_follow():
     assert first + Evicted(1, 50, "g4", "g4") == Evicted(3, 150, "g1", "g4")
     assert Evicted(more=True) + first == first
     assert first + Evicted() == Evicted(2, 100, "g1", "g2")
+
+
+RECORDS = [
+    full_result(),
+    SlotResult("distilled", 3, "failed", cause="engine"),
+    Group("g1", Task("t", "e", 1, {"a": [1, {"b": None}]}), GroupPlan(2), "complete",
+          (full_result(), SlotResult("base", 1, "not_triggered")), times={"leased": 1.5},
+          fingerprints={3: "x", -1: ""}),
+    GroupRow("g1", "t", 3, GroupPlan(2, 1), "filling", resolved=(("base", 0), ("distilled", 0)),
+          rewards=(0.5, -1.0), times={"leased": 2.0}, fingerprints={7: "abc"}, steps=(3, 4)),
+    DrawRow(1, "r", "learner", 3, ("g1", "g2"), "fifo", 1.5, (1.0, 1.0), (0.5, 2.0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
+def test_every_record_of_a_store_comes_back_as_the_same_bytes(record):
+    data = codec.encode(record)
+    assert codec.encode(codec.decode(type(record), data)) == data
+    assert codec.encode(codec.decode(type(record), memoryview(data))) == data

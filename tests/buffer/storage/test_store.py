@@ -1,5 +1,7 @@
 """The store: who may open it, where, and what it does when it cannot write."""
 
+import os
+
 import lmdb
 import pytest
 from lmdb import verify
@@ -141,3 +143,23 @@ def test_a_folder_or_database_of_another_program_is_refused_and_left_alone(tmp_p
     with pytest.raises(UserError, match=r"holds 'diary\.txt'"):
         Store(notes)
     assert [path.name for path in notes.iterdir()] == ["diary.txt"]
+
+
+def test_an_interrupted_copy_leaves_no_folder_that_looks_whole(desk, tasks, tmp_path, monkeypatch):
+    desk.add(tasks(1))
+    target = tmp_path / "copy"
+    (tmp_path / "copy.partial").mkdir()
+    (tmp_path / "copy.partial" / "data.mdb").write_text("half of it")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match="No space"):
+            desk.store.copy(target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+    desk.store.copy(target)
+    assert sorted(path.name for path in target.iterdir()) == ["data.mdb"]
+    with pytest.raises(UserError, match="not empty"):
+        desk.store.copy(target)

@@ -16,7 +16,7 @@ import time
 from buffer import BufferClient, Lease
 from r3l.errors import Conflict, LeaseLost
 from r3l.records import GroupPlan
-from tests.buffer.conftest import _done
+from tests.buffer.fakes import finished
 
 PER_STEP, STALENESS, CHECKPOINT_EVERY = 4, 3, 3
 
@@ -49,7 +49,7 @@ def act(client, log, name):
         taken = {result.slot for result in lease.accepted}
         try:
             for slot in {0, 1} - taken:
-                client.put(lease.group_id, name, _done("base", slot, version=version))
+                client.put(lease.group_id, name, finished("base", slot, version=version))
                 log.write("put", lease.group_id, slot)
         except (LeaseLost, Conflict):
             log.write("lost", lease.group_id)

@@ -48,7 +48,7 @@ class Crowd:
             await asyncio.sleep(0.001)
 
 
-def test_what_is_acknowledged_in_large_batches_survives_kills(serve, tasks, done, soak, tmp_path):
+def test_results_acknowledged_in_large_batches_survive_kills(serve, tasks, done, soak, tmp_path):
     """One to 256 puts are under way when the service dies."""
     served, chance, workers = [serve("tcp://127.0.0.1:0", *ROOMY)], random.Random(0), 256
 
@@ -86,7 +86,7 @@ def test_what_is_acknowledged_in_large_batches_survives_kills(serve, tasks, done
     store.close()
 
 
-def test_200_actors_and_a_stuck_learner_fit_into_memory(serve, tasks, done):
+def test_200_actors_and_a_silent_learner_fit_into_memory(serve, tasks, done):
     served = serve("tcp://127.0.0.1:0", *ROOMY)
     process, most, over = psutil.Process(served.process.pid), [0], threading.Event()
 

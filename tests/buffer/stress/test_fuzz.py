@@ -24,7 +24,7 @@ from r3l import codec
 from r3l.config import RetentionConfig
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
-from tests.buffer.conftest import Served, _done
+from tests.buffer.fakes import Served, finished
 
 pytestmark = pytest.mark.system
 
@@ -39,7 +39,7 @@ def service(tmp_path_factory):
     with BufferClient(served.endpoint) as client:
         client.add_tasks([Task(f"t{i}", "workshop", i) for i in range(5)])
         for _ in range(2):
-            client.put(client.lease("owner", 0, GroupPlan(1)).group_id, "owner", _done())
+            client.put(client.lease("owner", 0, GroupPlan(1)).group_id, "owner", finished())
         client.commit(client.draw(2, 0).draw_id, 1, 1)
         client.lease("owner", 1, GroupPlan(2))
         client.set_version(1000)  # no actor is new enough to be given a lease
@@ -102,10 +102,10 @@ def _is_held(frames):
 
 
 def _requests():
-    group, result = "g0000000003", _done()
+    group, result = "g0000000003", finished()
     requests = [
         calls.put(group, "thief", result),
-        calls.put("g0000000001", "thief", [result, _done("base", 1)], (0, "hash")),
+        calls.put("g0000000001", "thief", [result, finished("base", 1)], (0, "hash")),
         calls.resolve(group, "thief", "base", 1, cause="env"),
         calls.resolve("", "thief", "base", 0, cause="env"),
         calls.get([""]),
@@ -211,7 +211,7 @@ bodies = st.one_of(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(headers.map(msgpack.packb) | st.binary(), bodies), min_size=1))
-def test_whatever_is_sent_every_message_gets_a_reply(service, messages):
+def test_every_message_gets_a_reply(service, messages):
     sender = Sender(service.endpoint)
     for header, body in messages:
         sender.send([header, body])
@@ -219,8 +219,8 @@ def test_whatever_is_sent_every_message_gets_a_reply(service, messages):
     assert sender.replied + sender.held >= sender.sent
 
 
-def test_whatever_is_read_the_codec_returns_a_record_error_or_a_record(soak):
-    chance, data = random.Random(1), codec.encode(_done())
+def test_the_codec_returns_a_record_or_a_record_error_for_any_bytes(soak):
+    chance, data = random.Random(1), codec.encode(finished())
     for _ in range(20_000 if soak else 1000):
         damaged = bytearray(data)
         for _ in range(chance.randint(1, 6)):

@@ -174,7 +174,7 @@ def _play(serve, recorder, tmp_path, done, tasks, puts, count, change=""):
     return found
 
 
-def test_after_a_power_loss_at_any_moment_nothing_acknowledged_is_missing(
+def test_every_acknowledged_result_survives_a_power_loss_at_any_moment(
     serve, recorder, tmp_path, done, tasks, soak
 ):
     puts, count = (1200, 250) if soak else (120, 20)
@@ -183,7 +183,7 @@ def test_after_a_power_loss_at_any_moment_nothing_acknowledged_is_missing(
 
 
 @pytest.mark.parametrize("setting", MUTANTS)
-def test_a_store_that_does_not_sync_fails_the_same_test(
+def test_a_store_that_does_not_sync_fails_this_check(
     serve, recorder, tmp_path, done, tasks, setting, soak
 ):
     if setting == "metasync" and not soak:

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from buffer import BufferClient
 from buffer.storage.store import Store
-from tests.buffer.conftest import Served
+from tests.buffer.fakes import Served
 from tests.buffer.groups.test_random_lives import ETA, PER_STEP, Lives
 
 OPTIONS = (

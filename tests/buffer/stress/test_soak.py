@@ -66,7 +66,7 @@ def cast(serve, tmp_path, tasks):
 
 
 @pytest.mark.system
-def test_killed_again_and_again_they_lose_and_repeat_nothing(cast, serve, tmp_path, soak):
+def test_repeated_kills_lose_and_repeat_nothing(cast, serve, tmp_path, soak):
     served, people = cast
     chance, endpoint, began = random.Random(1), served.endpoint, time.monotonic()
     kills = 200 if soak else 8

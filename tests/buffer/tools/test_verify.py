@@ -39,18 +39,18 @@ def _change_draw(draw_id, **changes):
     return lambda txn: txn.put_draw(replace(txn.draw(draw_id), **changes))
 
 
-def test_a_group_that_says_drawn_after_its_draw_was_given_back_is_found(filled):
+def test_a_group_still_drawn_after_its_draw_was_released_is_found(filled):
     said = _problems(filled, _change_draw(3, outcome="released"))
     assert "g0000000003: drawn by draw 3, which does not hold it" in said
 
 
-def test_an_open_draw_of_a_group_that_does_not_say_so_is_found(filled):
+def test_an_open_draw_of_a_group_in_another_state_is_found(filled):
     said = _problems(filled, _change_draw(2, outcome="open"))
     assert "draw 2: holds g0000000004, which does not say so" in said
 
 
 @pytest.mark.parametrize("draw_id", [1, 2, 3])
-def test_a_draw_of_a_group_that_never_was_is_found(filled, draw_id):
+def test_a_draw_of_an_unknown_group_is_found(filled, draw_id):
     said = _problems(filled, _change_draw(draw_id, groups=("g0000000099",)))
     assert f"draw {draw_id}: of group g0000000099, which was never made" in said
 
@@ -74,7 +74,7 @@ def test_draws_and_steps_that_contradict_each_other_are_found(filled):
 
 
 @pytest.mark.parametrize("table", ["history", "tag", "live", "task_id"])
-def test_a_list_that_lost_a_line_or_all_or_has_one_too_many_is_found(filled, table):
+def test_a_list_with_missing_or_extra_keys_is_found(filled, table):
     with filled.store.read() as txn:
         lines = list(txn.scan(table))
     one = f"table {table}: 1 missing"
@@ -90,7 +90,7 @@ def _first(table, line):
     return line if table == "task_id" else line[0]
 
 
-def test_an_id_that_leads_to_another_task_is_found(filled):
+def test_a_task_id_of_another_task_is_found(filled):
     with filled.store.read() as txn:
         (key, _), *_ = txn.scan("task_id")
     assert "table task_id" in _problems(filled, lambda txn: txn.put("task_id", key, u64(3)))
@@ -115,7 +115,7 @@ def test_tasks_of_other_lists_are_told_apart(desk, tasks, done):
     assert "table task_id: 1 missing" in _problems(desk, lambda txn: txn.put("task", key, wrong))
 
 
-def test_records_of_a_damaged_file_are_not_looked_at(filled, monkeypatch):
+def test_records_of_a_damaged_file_are_not_read(filled, monkeypatch):
     def never(*_: object) -> None:
         raise AssertionError("LMDB was asked for what its file may not hold")
 

@@ -31,7 +31,7 @@ def test_only_clients_with_a_known_key_get_replies(serve, tmp_path):
         assert client.stats().refused["unknown_key"] >= 1
 
 
-def test_keys_are_readable_by_their_owner_alone_and_never_overwritten(tmp_path):
+def test_key_files_are_readable_only_by_their_owner_and_never_overwritten(tmp_path):
     for path in generate(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(UserError, match="exists"):
@@ -42,7 +42,7 @@ def test_keys_are_readable_by_their_owner_alone_and_never_overwritten(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["client.json"]
 
 
-def test_a_file_that_holds_other_keys_is_refused(tmp_path):
+def test_a_key_file_of_another_role_is_refused(tmp_path):
     service, client = generate(tmp_path)
     with pytest.raises(UserError, match="not a ClientKeys file"):
         load(ClientKeys, service)

@@ -266,7 +266,7 @@ any_values = st.fixed_dictionaries(
 
 
 @given(any_values)
-def test_whatever_the_schema_admits_parses_and_nothing_else_with_all_fields(values):
+def test_the_parser_accepts_what_the_schema_accepts_and_nothing_else(values):
     try:
         parse(json.dumps(values), 3)
     except ReflectionError:

@@ -1,0 +1,54 @@
+"""Calls: what a request holds, and what is made of its reply."""
+
+import pytest
+
+from buffer.client import calls
+from buffer.storage.rows import Status
+from buffer.wire.operations import DrawHead
+from r3l import codec
+from r3l.errors import RecordError
+from r3l.records import Group, GroupPlan, Task
+from tests.buffer.fakes import full_result
+
+
+def test_a_request_larger_than_the_limit_is_never_sent(done):
+    with pytest.raises(RecordError, match="limit"):
+        calls.put("g", "a", done(length=3 << 20))
+
+
+def test_drawn_groups_are_decoded_and_checked_when_they_are_read():
+    task = Task("t", "e", 1, {"a": [1, {"b": None}]})
+    group = Group("g1", task, GroupPlan(1), "complete", (full_result(),))
+    good, now = codec.encode(group), Status("drawn", "", {"leased": 1.0})
+    records = [good, good[:-1] + b"\xc1", good]
+    read = calls.draw(3, 0).parse
+    drawn = read(DrawHead(1, 0, now=(now,) * 3), records)
+    assert drawn.records == records
+    with pytest.raises(RecordError, match="2 groups in a reply that announces 3"):
+        read(DrawHead(1, 0, now=(now,) * 3), records[:2])
+    assert len(drawn.groups) == 3 and drawn.groups[0].state == "drawn"
+    assert drawn.groups[0] is drawn.groups[0] and drawn.groups[-1].task == group.task
+    assert [g.group_id for g in drawn.groups[::2]] == ["g1", "g1"]
+    for look in (lambda: drawn.groups[1], lambda: list(drawn.groups)):
+        with pytest.raises(RecordError):
+            look()
+    with pytest.raises(IndexError):
+        drawn.groups[3]
+
+
+def test_one_id_is_not_a_sequence_of_its_characters():
+    assert calls.get("g1").arguments.group_ids == ("g1",)
+    assert calls.renew(["g1", "g2"], "a").arguments.group_ids == ("g1", "g2")
+
+
+def test_a_draw_is_held_no_longer_than_it_may_wait():
+    draw = calls.draw(1, 0, wait_s=30.0)
+    for waited, held in ((0.0, 30.0), (12.5, 17.5), (40.0, 0.0)):
+        header = codec.unpack(draw.frames("r", waited)[0])
+        assert (header["rid"], header["op"], header["hold_s"]) == ("r", "draw", held)
+
+
+def test_a_draw_without_groups_is_none_and_says_why():
+    said = []
+    assert calls.draw(1, 0, explain=said.append).parse(DrawHead(reason="none is there"), []) is None
+    assert said == ["none is there"]

@@ -1,0 +1,219 @@
+"""Results, a desk (the service without sockets, with a clock of its own) and real services."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from buffer import cli
+from buffer.groups import draws, learner_version, leases, results, retention
+from buffer.groups.index import Index
+from buffer.groups.tasks import add_tasks
+from buffer.groups.unit_of_work import UnitOfWork
+from buffer.storage.store import Store
+from buffer.wire import operations
+from r3l import codec
+from r3l.config import RunConfig
+from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Trajectory
+
+
+def finished(role="base", slot=0, *, version=0, reward=0.0, length=8) -> SlotResult:
+    mask = np.zeros(length, dtype=np.bool_)
+    mask[2:] = True
+    trajectory = Trajectory(
+        role=role,
+        slot=slot,
+        token_ids=np.arange(length, dtype=np.int32),
+        response_mask=mask,
+        logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
+        step_spans=np.array([[2, length]], dtype=np.int32),
+        step_versions=np.array([version], dtype=np.int32),
+        step_seconds=np.zeros(1, dtype=np.float32),
+        reward=reward,
+        system="",
+        observations=("before", "after"),
+        actions=("act",),
+    )
+    return SlotResult(role, slot, "done", trajectory=trajectory)
+
+
+class Desk:
+    """The operations of the service without its sockets; `now` is its clock."""
+
+    def __init__(self, folder, **settings):
+        self.folder, self.now, self.rids = folder, 1000.0, 0
+        self.settings = {"groups_per_step": 2, "seed": 0, "lease_s": 10.0, "max_staleness": 1}
+        self.configure(**settings)
+        self.open()
+
+    def configure(self, **settings):
+        """Change `groups_per_step`, `seed` and settings of the section `buffer`."""
+        self.settings |= settings
+        buffer = dict(self.settings)
+        learner = {"groups_per_step": buffer.pop("groups_per_step")}
+        self.config = RunConfig(seed=buffer.pop("seed"), learner=learner, buffer=buffer)
+
+    def open(self):
+        self.store = Store(self.folder, map_gib=0.25)
+        self.index = Index.load(self.store, self.config.buffer)
+
+    def reopen(self):
+        self.store.close()
+        self.open()
+
+    def do(self, operation, *arguments, **more):
+        with self.store.write() as txn:
+            work = UnitOfWork(txn, self.index, self.config, self.now, more.pop("full", ""))
+            result = operation(work, *arguments)
+            work.finish()
+        return result
+
+    def add(self, tasks, purpose="train", tag="", min_version=0):
+        return self.do(
+            add_tasks, operations.AddTasks(tuple(tasks), purpose, tag, min_version)
+        ).count
+
+    def lease(self, actor="a", version=0, plan=None, rid=None):
+        self.rids += 1
+        args = operations.AcquireLease(actor, version, plan or GroupPlan(1), {})
+        return self.do(leases.lease, args, rid or f"r{self.rids}")
+
+    def put(self, group_id, given, actor="a", fingerprint=None, **more):
+        several = [given] if isinstance(given, SlotResult) else given
+        encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
+        args = operations.Put(group_id, actor, fingerprint, encoded)
+        return self.do(results.put, args, **more)
+
+    def resolve(self, group_id, role, slot, cause="", actor="a"):
+        return self.do(results.resolve, operations.Resolve(group_id, actor, role, slot, cause))
+
+    def renew(self, group_ids, actor="a"):
+        return self.do(leases.renew, operations.Renew(tuple(group_ids), actor, {})).group_ids
+
+    def release(self, group_ids, actor="a"):
+        return self.do(leases.release, operations.Release(tuple(group_ids), actor)).group_ids
+
+    def draw(self, count=2, version=0, consumer="learner", rid=None):
+        self.rids += 1
+        args = operations.DrawGroups(count, version, consumer)
+        return self.do(draws.draw, args, rid or f"r{self.rids}")
+
+    def shortage(self, count=2, version=0, consumer="learner"):
+        args = operations.DrawGroups(count, version, consumer)
+        assert self.do(draws.draw, args, "unused") is None
+        return self.do(draws.shortage, args)
+
+    def commit(self, draw_id, step, version=None):
+        args = operations.Commit(draw_id, step, step if version is None else version)
+        return self.do(draws.commit, args).count
+
+    def release_draws(self, consumer="learner"):
+        return self.do(draws.release_draws, operations.ReleaseDraws(consumer)).count
+
+    def set_version(self, version):
+        return self.do(learner_version.set_version, operations.SetVersion(version)).count
+
+    def discard(self, draw_id, cause):
+        return self.do(draws.discard, operations.Discard(draw_id, cause)).count
+
+    def evict(self, limits):
+        return self.do(lambda work: retention.evict(work, limits))
+
+    def limit_staleness(self, limit):
+        return self.do(learner_version.limit_staleness, operations.LimitStaleness(limit)).count
+
+    def row(self, group_id):
+        with self.store.read() as txn:
+            return txn.row(group_id)
+
+    def complete(self, version=0, actor="a"):
+        """One whole group, as an actor would make it."""
+        lease = self.lease(actor, version)
+        self.put(lease.group_id, finished(version=version), actor)
+        return lease.group_id
+
+
+class Served:
+    """A real `r3l-buffer serve` process."""
+
+    def __init__(self, folder, bind="tcp://127.0.0.1:0", *options, change="", env=None):
+        """`options`: of the command, or of the configuration; `change`: Python to be run first, for
+        mutants; `env`: more environment variables."""
+        self.folder = folder
+        program = f"{change}\nfrom buffer.cli import main\nmain()"
+        command = [sys.executable, *(["-c", program] if change else ["-m", "buffer.cli"]), "serve"]
+        command += ["--store", str(folder), "buffer.map_gib=1"]
+        self.process = subprocess.Popen(
+            [*command, "--bind", bind, *map(str, options)],
+            env=os.environ | (env or {}),
+            stdout=subprocess.PIPE,
+            stderr=open(f"{folder}.log", "ab"),  # noqa: SIM115 - the child's
+            text=True,
+        )
+        line = self.process.stdout.readline()
+        assert line.startswith("r3l-buffer ready "), Path(f"{folder}.log").read_text()
+        self.endpoint = line.split()[-1]
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+
+def until(happened, seconds=30):
+    """Wait until something has happened."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def _trajectory(steps=2, tokens=9, **more):
+    spans = np.array([[3 * k, 3 * k + 2] for k in range(steps)], dtype=np.int32)
+    mask = np.zeros(max(tokens, 3 * steps), dtype=np.bool_)
+    for start, end in spans:
+        mask[start:end] = True
+    return Trajectory(
+        **{
+            "role": "base",
+            "slot": 0,
+            "token_ids": np.arange(len(mask), dtype=np.int32),
+            "response_mask": mask,
+            "logprobs": np.full(len(mask), -0.5, dtype=np.float32),
+            "step_spans": spans,
+            "step_versions": np.arange(5, 5 + steps, dtype=np.int32),
+            "step_seconds": np.zeros(steps, dtype=np.float32),
+            "reward": 0.5,
+            "system": "s",
+            "observations": ("o",) * (steps + 1),
+            "actions": ("a",) * steps,
+        }
+        | more
+    )
+
+
+def full_result(**more) -> SlotResult:
+    """A result with a reflection and an auxiliary sample; `more`: fields of its trajectory."""
+    aux = AuxSample("retry", np.arange(3, dtype=np.int32), np.array([False, True, True]))
+    thought = ReflectionRecord("{}", outcome="failure", pivot=1, tokens=3, version=2, seconds=0.5)
+    return SlotResult("base", 0, "done", "", _trajectory(**more), thought, (aux,))
+
+
+def refused(arguments, rule, capsys):
+    """`r3l-buffer` ends with exit code 2 and one line of its own, or click's with its usage."""
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(sys, "argv", ["r3l-buffer", *arguments])
+        cli.main()
+    said = capsys.readouterr()
+    last = said.err.splitlines()[-1]
+    assert ended.value.code == 2 and not said.out, said
+    assert last.startswith(("r3l-buffer: ", "Error: ")) and rule in last

@@ -1,0 +1,51 @@
+"""The metrics of the service and of its actors."""
+
+from collections import Counter
+
+import pytest
+
+from buffer.server import stats
+from r3l.config import RetentionConfig
+from r3l.records import GROUP_STATES, GroupPlan
+
+
+def test_metrics_are_bounded_per_actor_and_the_longest_silent_actor_is_forgotten():
+    metrics = stats.ActorMetrics()
+    for number in range(stats.ACTORS_LIMIT):
+        metrics.update(f"a{number}", {})
+    metrics.update("a0", {f"figure{n}": float(n) for n in range(stats.METRICS_LIMIT + 9)})
+    metrics.update("new", {})
+    report = metrics.report()
+    assert len(report) == stats.ACTORS_LIMIT and "a1" not in report
+    assert len(report["a0"]) == stats.METRICS_LIMIT + 1 and "figure8" not in report["a0"]
+
+
+@pytest.mark.system
+def test_evaluation_progress_is_shown_by_tag(client, tasks, done):
+    client.add_tasks(tasks(3, "e"), purpose="eval", tag="step-0")
+    group = client.lease("a", 0, GroupPlan(4, 4)).group_id
+    client.put(group, "a", done(reward=1.0))
+    assert client.stats().eval_progress == {"step-0": (1, 3)}
+    assert [g.group_id for g in client.query(purpose="eval", tag="step-0", state="complete")] == [
+        group
+    ]
+
+
+def test_the_metrics_count_what_happened_to_groups_results_and_requests(desk, tasks, done):
+    desk.add(tasks(9))
+    for _ in range(2):
+        desk.complete()
+    desk.commit(desk.draw(2).draw_id, 1)
+    desk.evict(RetentionConfig(groups=1, grace_s=0.0))
+    failed = desk.lease(version=1).group_id
+    desk.resolve(failed, "base", 0, "env")
+    desk.lease(version=1)
+    actors, refused = stats.ActorMetrics(), Counter(undelivered=2, NotFound=3, LeaseLost=0)
+    found = desk.do(lambda work: stats.collect(work, desk.store, actors, refused, 7.0, 0.5))
+    assert found.train == dict.fromkeys(GROUP_STATES, 0) | {"leased": 1, "trained": 1, "expired": 1}
+    assert (found.made, found.evicted, found.trained, found.leases, found.puts) == (4, 1, 2, 4, 3)
+    assert (found.draws, found.drawn_groups, found.learner_version) == (1, 2, 1)
+    assert found.drops == {"no_trajectories": 1} and found.slot_drops == {"base/env": 1}
+    assert found.undelivered == 2 and found.refused == {"NotFound": 3}
+    assert (found.uptime_s, found.oldest_reader_s, found.tasks) == (7.0, 0.5, 9)
+    assert found.disk_bytes > 0 and found.held_bytes > 0

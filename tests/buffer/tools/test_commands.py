@@ -1,0 +1,136 @@
+"""The commands that read, check, copy, export and import a store."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from buffer import BufferClient, cli
+from buffer.storage.store import Store
+from buffer.tools import offline
+from buffer.tools.verify import verify
+from r3l import codec
+from r3l.records import GroupPlan
+from tests.buffer.fakes import refused
+
+
+@pytest.mark.parametrize("form", ["--jsonl", "--parquet"])
+def test_the_commands_export_and_import(filled, tmp_path, form):
+    filled.store.copy(tmp_path / "snapshot")
+
+    def run(*arguments):
+        result = CliRunner().invoke(cli.commands, list(map(str, arguments)), catch_exceptions=False)
+        assert result.exit_code == 0
+        return json.loads(result.output)
+
+    rows = run("export", "--store", tmp_path / "snapshot", tmp_path / "out", form)
+    assert rows["groups"] == 4
+    new = ("--store", tmp_path / "new")
+    assert run("import", *new, tmp_path / "out") == rows
+
+
+def test_the_commands_read_a_copy(trained, tmp_path):
+    trained.store.copy(tmp_path / "snapshot")
+    at = ["--store", str(tmp_path / "snapshot")]
+
+    def run(*arguments):
+        result = CliRunner().invoke(cli.commands, arguments, catch_exceptions=False)
+        assert result.exit_code == 0
+        return result.output
+
+    assert "4 groups" in run("ls", *at) and "no reward" in run("query", *at, "reward == None")
+    assert "2 groups" in run("query", *at, "state == 'trained' and reward == 1")
+    assert "base 0: done" in run("show", *at, "g0000000001")
+    assert json.loads(run("replay", *at, "1").splitlines()[0])["group_id"] == "g0000000001"
+    assert run("verify", *at) == "clean\n"
+    assert json.loads(run("stats", *at))["groups"]["train/trained"] == 2
+    assert json.loads(run("stats", *at))["slot_drops"] == {"base/env": 1}
+    run("compact", *at, str(tmp_path / "smaller"))
+    copied = Store(tmp_path / "smaller", read_only=True)
+    assert verify(copied) == []
+    copied.close()
+
+
+OPTIONS = ("learner.groups_per_step=4", "buffer.max_staleness=500")
+
+
+class Work:
+    """Puts and commits without end; `acked`: groups that were acknowledged."""
+
+    def __init__(self, endpoint, done):
+        self.endpoint, self.done = endpoint, done
+        self.over, self.acked, self.errors = threading.Event(), [], []
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        try:
+            with BufferClient(self.endpoint, timeout_s=60) as client:
+                while not self.over.is_set():
+                    for _ in range(4):
+                        group = client.lease("a", 0, GroupPlan(1)).group_id
+                        client.put(group, "a", self.done(length=3000))
+                        self.acked.append(group)
+                    draw = client.draw(4, 0)
+                    client.commit(draw.draw_id, len(self.acked) // 4, 0)
+        except Exception as error:
+            self.errors.append(error)
+
+    def wait_for(self, groups):
+        while len(self.acked) < groups and not self.errors:
+            self.over.wait(0.01)
+
+
+def _compact(folder, target):
+    command = [sys.executable, "-m", "buffer.cli", "compact", "--store", str(folder), str(target)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.system
+def test_a_copy_made_under_load_is_one_moment_with_every_acknowledged_result(
+    serve, tasks, done, tmp_path
+):
+    served = serve("tcp://127.0.0.1:0", *OPTIONS)
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(9))
+    work = Work(served.endpoint, done)
+    for number in range(3):
+        work.wait_for(8 * (number + 1))
+        before = list(work.acked)
+        _compact(served.folder, tmp_path / f"copy-{number}")
+        copy = Store(tmp_path / f"copy-{number}", read_only=True)
+        rows = list(offline.rows(copy))
+        assert [row["group"] for row in rows] == [f"g{i + 1:010d}" for i in range(len(rows))]
+        assert len(rows) >= len(before) and verify(copy) == []
+        assert copy.disk_bytes <= 1.3 * sum(row["bytes"] for row in rows) + (1 << 20)
+        copy.close()
+    work.over.set()
+    work.thread.join()
+    assert not work.errors
+
+
+def test_wrong_arguments_of_a_command_are_refused_in_one_line(tmp_path, capsys):
+    folder = tmp_path / "store"
+    Store(folder, map_gib=0.1).close()
+    at, file = ["--store", str(folder)], tmp_path / "file"
+    file.write_text("")
+    for arguments, rule in (
+        (["stats", "--endpoint", "nonsense"], "buffer 'nonsense': must look like tcp://HOST:PORT"),
+        (["show", *at, ""], "no group ''"),
+        (["show", *at, "g7"], "no group 'g7'"),
+        (["replay", *at, "7"], "step 7 is not in the ledger"),
+        (["replay", *at, "9" * 23], "is not in the ledger"),
+        (["compact", *at, "."], "by its name"),
+        (["compact", *at, str(file)], "is not empty; choose a new folder"),
+        (["keygen", str(file)], "cannot be created (File exists)"),
+        (["keygen", str(file / "keys")], "cannot be created (Not a directory)"),
+    ):
+        refused(arguments, rule, capsys)
+    store = Store(folder, map_gib=0.1)
+    with store.write() as txn:
+        txn.put("sys", b"schema", codec.pack({"schema": 99}))
+    store.close()
+    refused(["ls", *at], "has schema 99, this r3l reads", capsys)
