@@ -37,6 +37,22 @@ FOLDERS = {
 }
 """The folders of each room from the top down: a folder imports only those listed after it."""
 NAMES_OF_SEVERAL_MODULES = {"__init__", "cli", "registry"}
+TOPICS = {
+    "buffer/client/test_notebook.py",
+    "buffer/groups/test_random_lives.py",
+    "buffer/groups/test_reuse.py",
+    "buffer/server/test_extreme_records.py",
+    "buffer/storage/test_full_store.py",
+    "buffer/storage/test_immutable_records.py",
+    "learner/step/test_algorithm_by_hand.py",
+    "learner/step/test_faults_on_one_rank.py",
+    "learner/step/test_offload.py",
+    "learner/test_resume.py",
+    "learner/test_safety_rules_in_a_run.py",
+    "learner/test_waiting_ranks.py",
+    "r3l/algorithms/test_gradient_of_the_paper.py",
+}
+"""Test files of several modules together; those of `buffer/stress` are too."""
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
@@ -116,6 +132,29 @@ def test_every_folder_of_modules_is_installed() -> None:
     listed = set(settings["options"]["packages"].split())
     folders = {module_of(p) for room in ROOMS for p in (ROOT / room).rglob("__init__.py")}
     assert listed == folders
+
+
+def place_of_tests(path: Path) -> Path:
+    """Where the tests of a module are."""
+    return ROOT / "tests" / path.parent.relative_to(ROOT) / f"test_{path.name}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_module_with_functions_has_its_test_file(room: str) -> None:
+    for path in (ROOT / room).rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        works = any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
+        if works and path.name != "__init__.py":
+            assert place_of_tests(path).is_file(), f"{path.relative_to(ROOT)} has no test file"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_test_file_is_of_a_module_or_of_a_listed_topic(room: str) -> None:
+    modules = {place_of_tests(path) for path in (ROOT / room).rglob("*.py")}
+    found = set((ROOT / "tests" / room).rglob("test_*.py")) - modules
+    topics = {ROOT / "tests" / name for name in TOPICS}
+    strays = {path for path in found - topics if path.parent.name != "stress"}
+    assert not strays, strays
 
 
 @pytest.mark.parametrize("room", ROOMS)
