@@ -95,7 +95,7 @@ class Rank0:
             log.info("at version %d: %d groups may be drawn again", version, rewound + released)
         if state.max_staleness >= 0:
             self.max_staleness = min(self.max_staleness, state.max_staleness)
-        self.max_staleness = self.client.limit_staleness(self.max_staleness)
+        self.client.limit_staleness(self.max_staleness)
         self.publish(version)
         self.evaluator.take_up(self.reporter.evaluated, version)
         if version == 0:

@@ -177,7 +177,7 @@ def discard(draw_id: int, cause: str) -> Call[int]:
 
 
 def limit_staleness(max_staleness: int) -> Call[int]:
-    """Lower max_staleness for good, never raise it; returns the one that holds."""
+    """Lower max_staleness (to the configured one at most); returns the one that holds."""
     return Call("limit_staleness", operations.LimitStaleness(max_staleness), _amount)
 
 
@@ -215,7 +215,7 @@ def get(group_ids: Sequence[str]) -> Call[list[Group]]:
 def evict(limits: RetentionConfig) -> Call[Evicted]:
     """Evict closed groups, oldest first, until `limits` hold.
 
-    A call evicts some of them and says if there are `more`, so that no request waits for long.
+    A call evicts some of them and says if there are `more`, so that nobody waits for long.
     """
     return Call("evict", operations.Evict(limits.model_dump()))
 
@@ -256,7 +256,7 @@ class ReceivedGroups(Sequence[Group]):
 
 
 def _each(group_ids: Sequence[str]) -> tuple[str, ...]:
-    """The ids; one alone is a sequence of one, not of its characters."""
+    """The ids; one alone is a sequence of one, not of its letters."""
     return (group_ids,) if isinstance(group_ids, str) else tuple(group_ids)
 
 

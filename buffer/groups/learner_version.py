@@ -12,23 +12,19 @@ from r3l.errors import RecordError
 
 
 def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount:
-    """Lower max_staleness for as long as the store lives; returns the one that holds.
-
-    A number above the present limit changes nothing: the limit only goes down.
-    """
+    """Lower max_staleness, also for restarted services; returns the one that holds."""
     if args.max_staleness < 0:
         raise RecordError(f"max_staleness {args.max_staleness} is negative", field="max_staleness")
-    if args.max_staleness < work.max_staleness:
-        work.update_progress(staleness_limit=args.max_staleness)
+    work.update_progress(staleness_limit=args.max_staleness)
     return Amount(work.max_staleness)
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Set the version that a learner starts from; undo the steps that made later versions.
+    """Take the version that a learner starts from; steps that made later versions are undone.
 
     A learner that resumes from a checkpoint has lost the steps after it. They leave the ledger and
-    their groups become drawable again, so that the ledger has every group at most `reuse` times.
-    Returns how many groups.
+    their groups become drawable again, so that the ledger has every group once. Returns how many
+    groups.
     """
     if args.version < 0:
         raise RecordError(f"version {args.version} is negative", field="version")
