@@ -177,7 +177,7 @@ def discard(draw_id: int, cause: str) -> Call[int]:
 
 
 def limit_staleness(max_staleness: int) -> Call[int]:
-    """Lower max_staleness (to the configured one at most); returns the one that holds."""
+    """Set the staleness limit, at most the configured max_staleness; returns the one that holds."""
     return Call("limit_staleness", operations.LimitStaleness(max_staleness), _amount)
 
 

@@ -12,7 +12,9 @@ from r3l.errors import RecordError
 
 
 def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount:
-    """Lower max_staleness, also for restarted services; returns the one that holds."""
+    """Set the staleness limit, also for restarted services; returns the one that holds, which is
+    never above the configured max_staleness. The learner decides: one that resumes from a
+    checkpoint sets the limit that it had there."""
     if args.max_staleness < 0:
         raise RecordError(f"max_staleness {args.max_staleness} is negative", field="max_staleness")
     work.update_progress(staleness_limit=args.max_staleness)
@@ -23,8 +25,8 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
     """Take the version that a learner starts from; steps that made later versions are undone.
 
     A learner that resumes from a checkpoint has lost the steps after it. They leave the ledger and
-    their groups become drawable again, so that the ledger has every group once. Returns how many
-    groups.
+    their groups become drawable again, so that the ledger has every group at most
+    `buffer.sampler.reuse` times. Returns how many groups.
     """
     if args.version < 0:
         raise RecordError(f"version {args.version} is negative", field="version")
