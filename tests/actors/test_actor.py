@@ -58,6 +58,7 @@ class Buffer:
         self.released: list[str] = []
         self.slow = asyncio.Event()
         self.taken: dict[str, type[R3LError]] = {}
+        self.heartbeats = 0
 
     async def lease(self, actor: str, version: int, plan: GroupPlan, *_: Any) -> Lease | Wait:
         if self.granted == self.groups:
@@ -75,6 +76,7 @@ class Buffer:
         self.puts.append((group_id, result, stamp))
 
     async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> list[str]:
+        self.heartbeats += 1
         return []
 
     async def release(self, groups: list[str], actor: str) -> None:
@@ -111,6 +113,24 @@ def test_groups_are_leased_until_the_engine_is_full() -> None:
             for _ in range(6 * 3):  # three doors in each attempt
                 engine.replies.release()
             await eventually(lambda: buffer.granted == 6 and engine.metrics.requests_running == 6)
+            actor.stop.set()
+            await running
+
+    asyncio.run(scenario())
+
+
+def test_an_actor_reports_its_metrics_before_its_first_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.actor.HEARTBEAT_S", 3600.0)
+
+    async def scenario() -> None:
+        engine, buffer = Engine(), Buffer(groups=1)
+        async with acting(engine, buffer, requests=64) as actor:
+            running = asyncio.create_task(actor.run())
+            await eventually(lambda: engine.metrics.requests_running == 2)
+            assert buffer.heartbeats == 1 and not buffer.puts
+            buffer.slow.set()
             actor.stop.set()
             await running
 
