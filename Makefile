@@ -10,7 +10,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
 .PHONY: demo test unit system check format docs clean
-.PHONY: soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
+.PHONY: results soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
 
 demo: $(VENV)/.installed
 	$(BIN)/r3l-launch
@@ -54,6 +54,10 @@ soak-actors: $(VENV)/.installed
 test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs -rs
+
+# Hours. Stop and start it at any time: runs that have ended are kept. RESULTS='--only e1 --seeds 1'
+results: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.results $(RESULTS)
 
 # Waiting threads sleep, as in a run: on cores that others use too, spinning costs ten times as much.
 bench-learner: $(VENV)/.installed

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.ablations.alternate import explore, sampler
+from benchmarks.results.alternate import explore, sampler
 from buffer import BufferClient, Lease
 from envs.builtin.policy import builtin_policy
 from envs.registry import task_source

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.results.taught import Taught
 from envs.registry import make, task_source
 from learner.metrics.group_metrics import group_metrics
 from learner.step.batch import rows_of
@@ -31,36 +33,58 @@ from r3l.rollout.chat import ChatFormat
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Policy
 
-CURVES = ("success_base", "trigger_rate", "improvement_rate")
+CURVES = ("success_base", "success_retry", "trigger_rate", "improvement_rate")
+LEARNED = 0.95
+"""A run without a budget of tokens ends when so many first attempts of WINDOW steps succeed."""
+WINDOW = 5
+Curve = dict[str, list[float | None]]
 
 
-async def alternate(config: RunConfig, tokens: int) -> dict[str, Any]:
-    """Train `config.model` until `tokens` tokens were sampled, attempts and reflections alike;
-    the last step is finished. Returns what the held-out tasks showed, what was spent
-    (`seconds` without loading and evaluation) and the `curve`: for each step the tokens sampled
-    so far, and shares of 1 of its attempts (None without attempts)."""
+async def alternate(
+    config: RunConfig, *, steps: int, tokens: int | None = None, lag: int = 0, teacher: bool = False
+) -> dict[str, Any]:
+    """Train `config.model` until `tokens` tokens were sampled, attempts and reflections alike (the
+    last step is finished), or, without such a budget, for `steps` optimizer steps or until its
+    first attempts succeed. `lag`: steps by which the sampled policy is behind the trained one.
+
+    Returns what the held-out tasks showed, what was spent (`cpu`: seconds of this process without
+    loading and evaluation) and the `curve`: for each step tokens, attempts and CPU seconds so far,
+    and shares of 1 of its attempts (None without attempts)."""
     algorithm = config.algorithm.build()
     trainer = Trainer(Path(config.model), config.learner, algorithm, seed=config.seed)
     policy = sampler(Path(config.model), config.seed)
     source = task_source(config.env.name, **config.env.options)
     count, limit = config.learner.groups_per_step, config.env.train_tasks
-    curve: list[dict[str, float | None]] = []
-    attempts = spent = 0
-    began = time.monotonic()
-    while spent < tokens:
-        first = len(curve) * count % limit
-        tasks = source.tasks("train", count, config.seed, first)
-        groups = await explore(tasks, policy, config, algorithm.plan())
+    curve: Curve = {name: [] for name in ("tokens", "attempts", "cpu", *CURVES)}
+    waiting: deque[dict[str, torch.Tensor]] = deque()
+    attempts = spent = done = 0
+    began = time.process_time()
+    while spent < tokens if tokens is not None else done < steps and not _learned(curve):
+        tasks = source.tasks("train", count, config.seed, done * count % limit)
+        groups = await explore(tasks, policy, config, algorithm.plan(), teacher=teacher)
         trainer.step(rows_of(groups, algorithm))
-        copy_weights(trainer, policy)
+        waiting.append(full_weights(trainer))
+        if len(waiting) > lag:
+            load_weights(policy, waiting.popleft())
+        done += 1
         attempts += sum(len(group.trajectories) for group in groups)
         spent += sum(group.generated_tokens for group in groups)
+        seconds = round(time.process_time() - began, 1)
+        for name, value in (("tokens", spent), ("attempts", attempts), ("cpu", seconds)):
+            curve[name].append(value)
         metrics = group_metrics(groups)
-        shares = {name: metrics.get(f"group/{name}") for name in CURVES}
-        curve.append({"tokens": spent} | shares)
-    seconds = time.monotonic() - began
-    cost = {"steps": len(curve), "attempts": attempts, "tokens": spent, "seconds": round(seconds)}
+        for name in CURVES:
+            share = metrics.get(f"group/{name}")
+            curve[name].append(None if share is None else round(share, 4))
+    seconds = round(time.process_time() - began, 1)
+    load_weights(policy, full_weights(trainer))
+    cost = {"steps": done, "attempts": attempts, "tokens": spent, "cpu": seconds}
     return await evaluate(policy, config) | cost | {"curve": curve}
+
+
+def _learned(curve: Curve) -> bool:
+    recent = [share for share in curve["success_base"][-WINDOW:] if share is not None]
+    return len(recent) == WINDOW and sum(recent) / WINDOW >= LEARNED
 
 
 def sampler(model: Path, seed: int) -> LocalPolicy:
@@ -72,27 +96,39 @@ def sampler(model: Path, seed: int) -> LocalPolicy:
     return LocalPolicy(lm.requires_grad_(False), chat, seed=seed)
 
 
-def copy_weights(trainer: Trainer, policy: LocalPolicy) -> None:
-    """Give the sampler the trainer's weights, as its next version."""
+def full_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """A copy of the trainer's weights by name."""
     with trainer.full_weights() as weights:
-        pairs = zip(policy.model.named_parameters(), weights, strict=True)
-        for (name, mine), (theirs, value) in pairs:
-            if name != theirs:
-                raise RuntimeError(f"the trainer calls {name} {theirs}")
-            mine.copy_(value)
+        return {name: value.detach().clone() for name, value in weights}
+
+
+def load_weights(policy: LocalPolicy, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give the sampler these weights, as its next version."""
+    for name, mine in policy.model.named_parameters():
+        mine.copy_(weights[name])
     policy.version += 1
 
 
 async def explore(
-    tasks: Sequence[Task], policy: Policy, config: RunConfig, plan: GroupPlan
+    tasks: Sequence[Task],
+    policy: Policy,
+    config: RunConfig,
+    plan: GroupPlan,
+    *,
+    teacher: bool = False,
 ) -> list[Group]:
     """Explore one group per task, all at once so that their requests are sampled together.
 
-    Raises RuntimeError when not one attempt could be played.
+    `teacher`: the environment reflects instead of the policy. Raises RuntimeError when not one
+    attempt could be played.
     """
     make_env = partial(make, config.env.name, **config.env.options)
+    policies = [Taught(policy, task, make_env()) if teacher else policy for task in tasks]
     results = await asyncio.gather(
-        *(explore_group(task, policy, make_env, config, plan=plan) for task in tasks)
+        *(
+            explore_group(task, mine, make_env, config, plan=plan)
+            for task, mine in zip(tasks, policies, strict=True)
+        )
     )
     groups = [
         Group(f"group-{number}", task, plan, "complete", tuple(slots))

@@ -1,1 +1,0 @@
-"""Training runs compared at equal sampled tokens: `python -m benchmarks.ablations`."""

@@ -1,0 +1,204 @@
+"""Make the experiments of docs/results.md: `python -m benchmarks.results`, `make results`.
+
+Every run is a process of this module. When it has ended it appends one line to the file of its
+experiment, in a single write; runs that are found there are not made again, so the command can be
+stopped and started at any time. The page is written again after every run, from the files alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.results import page
+from benchmarks.results.cells import CELLS, Cell
+from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
+from r3l.errors import UserError
+
+ROOT = Path(__file__).parent.parent.parent
+LINES = ROOT / "docs" / "results"
+POLICIES = ROOT / "build" / "policies"
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command()
+@click.option("--only", default=",".join(EXPERIMENTS), show_default=True, help="experiments")
+@click.option("--cell", "cells", multiple=True, help="cells to run in; default all")
+@click.option("--variant", "variants", multiple=True, help="variants to run; default all")
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="at most")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--lines", type=_FOLDER, default=LINES, help="folder of the results files")
+@click.option("--policies", type=_FOLDER, default=POLICIES, help="folder of the warm policies")
+@click.option("--page", "only_page", is_flag=True, help="write the page and end")
+@click.option("--one", type=(str, str, str, int), default=None, hidden=True)
+def main(
+    only: str,
+    cells: tuple[str, ...],
+    variants: tuple[str, ...],
+    seeds: int,
+    jobs: int,
+    lines: Path,
+    policies: Path,
+    only_page: bool,
+    one: tuple[str, str, str, int] | None,
+) -> None:
+    """Make the missing runs and write docs/results.md."""
+    try:
+        if one is not None:
+            _make(_the_run(*one), lines, policies)
+            return
+        chosen = _known("--only", only.split(","), EXPERIMENTS)
+        _known("--cell", cells, CELLS)
+        _known("--variant", variants, VARIANTS)
+        found = finished(lines)
+        page.write(found, lines)
+        missing = [
+            run
+            for run in runs(chosen)
+            if run.seed < seeds
+            and (not cells or run.cell.name in cells)
+            and (not variants or run.variant in variants)
+            and not any(_is(line, run) for line in found)
+        ]
+        if not only_page and not _make_all(missing, jobs, lines, policies):
+            sys.exit(1)
+    except UserError as error:
+        click.echo(f"benchmarks.results: {error}", err=True)
+        sys.exit(2)
+
+
+def _known(option: str, names: Sequence[str], known: Any) -> tuple[str, ...]:
+    for name in names:
+        if name not in known:
+            raise UserError(f"{option} {name!r}: unknown; there are {', '.join(known)}")
+    return tuple(names)
+
+
+def _the_run(experiment: str, cell: str, variant: str, seed: int) -> Run:
+    return next(r for r in runs((experiment,)) if r.key == (cell, variant, seed))
+
+
+def _is(line: dict[str, Any], run: Run) -> bool:
+    found = (line["experiment"], line["cell"], line["variant"], line["seed"])
+    return found == (run.experiment, *run.key)
+
+
+def _make(run: Run, lines: Path, policies: Path) -> None:
+    """Make one run and append its line."""
+    import asyncio
+
+    import torch
+
+    from benchmarks.results.alternate import alternate
+
+    torch.set_num_threads(1)
+    variant = VARIANTS[run.variant]
+    config = run.config(run.cell.policy(policies))
+    steps = 0 if run.variant == "warm" else run.cell.steps
+    result = asyncio.run(
+        alternate(config, steps=steps, tokens=run.tokens, lag=variant.lag, teacher=variant.teacher)
+    )
+    named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
+    line = named | {"seed": run.seed, "setup": run.setup()} | result
+    _append(lines / f"{run.experiment}.jsonl", line)
+
+
+def _append(file: Path, line: dict[str, Any]) -> None:
+    with file.open("ab", buffering=0) as out:
+        out.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
+def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) -> bool:
+    """Make the runs, `jobs` at a time, each after its warm policy; whether all ended well."""
+    lines.mkdir(parents=True, exist_ok=True)
+    policies.mkdir(parents=True, exist_ok=True)
+    pool, good, running = ThreadPoolExecutor(jobs), True, set[subprocess.Popen[bytes]]()
+    try:
+        cells = {run.cell.name: run.cell for run in missing if run.cell.withheld is not None}
+        warmed = {name: pool.submit(_warm, cell, policies, lines) for name, cell in cells.items()}
+
+        def make(run: Run) -> str:
+            if run.cell.name in warmed:
+                warmed[run.cell.name].result()
+            arguments = [run.experiment, *map(str, run.key)]
+            return _spawn([*arguments, "--lines", str(lines), "--policies", str(policies)], running)
+
+        making = {pool.submit(make, run): run for run in missing}
+        for ended in as_completed(making):
+            good = good and not ended.result()
+            run = making[ended]
+            click.echo(
+                f"{run.experiment} {' '.join(map(str, run.key))}: {ended.result() or 'done'}"
+            )
+            page.write(finished(lines), lines)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in list(running):
+            process.kill()
+    return good
+
+
+def _warm(cell: Cell, policies: Path, lines: Path) -> None:
+    """Warm a cell's policy and append what was measured of it."""
+    quality = cell.warm(policies)
+    file = lines / "warm.jsonl"
+    known = [line["cell"] for line in read_lines(file)]
+    if cell.name not in known:
+        _append(file, {"cell": cell.name, "command": cell.warmup(Path("OUT"))} | quality)
+    click.echo(f"{cell.name}: warm, {quality}")
+
+
+def _spawn(arguments: list[str], running: set[subprocess.Popen[bytes]]) -> str:
+    """One run in a process of its own, on one thread: "" or what it said before it failed."""
+    command = [sys.executable, "-m", "benchmarks.results", "--one", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, cwd=ROOT)
+        running.add(process)
+        code = process.wait()
+        running.discard(process)
+        said.seek(0)
+        return f"failed\n{said.read()[-2000:].decode(errors='replace')}" if code else ""
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """The lines of a results file. Raises UserError for one that is not JSON."""
+    records = []
+    texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    for number, text in enumerate(texts, 1):
+        try:
+            records.append(json.loads(text))
+        except ValueError:
+            raise UserError(f"{file}:{number}: not a line of JSON; delete the line") from None
+    return records
+
+
+def finished(lines: Path) -> list[dict[str, Any]]:
+    """The runs of all results files. Raises UserError for one that this setup does not make."""
+    wanted = {(run.experiment, *run.key): run for run in runs()}
+    found = []
+    for name in EXPERIMENTS:
+        file = lines / f"{name}.jsonl"
+        for number, line in enumerate(read_lines(file), 1):
+            run = wanted.get((name, line["cell"], line["variant"], line["seed"]))
+            if run is None or line["setup"] != run.setup():
+                raise UserError(
+                    f"{file}:{number}: {line['cell']} {line['variant']} {line['seed']} is a run of "
+                    "another setup; delete the line, or choose another --lines"
+                )
+            found.append(line)
+    return found
+
+
+if __name__ == "__main__":
+    main()

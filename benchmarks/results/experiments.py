@@ -1,0 +1,139 @@
+"""The experiments: which variants run in which cells, with how many seeds and what budget."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.results.cells import CELLS, Cell
+from launch.plan import DEMO as PRESET
+from r3l import config as configuration
+from r3l.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An algorithm under some settings. `lag`: optimizer steps by which the sampled policy is
+    behind the trained one; `teacher`: reflections come from the environment."""
+
+    label: str
+    overrides: tuple[str, ...]
+    lag: int = 0
+    teacher: bool = False
+
+
+def _r3l(label: str, *settings: str, lag: int = 0, teacher: bool = False) -> Variant:
+    named = tuple(f"algorithm.{setting}" for setting in settings)
+    return Variant(label, ("algorithm=r3l", *named), lag, teacher)
+
+
+VARIANTS: dict[str, Variant] = {
+    "warm": Variant("warm policy, untrained", ("algorithm=grpo",)),
+    "r3l": _r3l("R³L"),
+    "no_credit": _r3l("w/o credit", "credit=false"),
+    "no_amplify": _r3l("w/o amplification", "amplify=false"),
+    "no_reflect": _r3l("w/o reflect", "reflect=false"),
+    "from_start": _r3l("from start (with credit)", "from_start=true"),
+    "no_guidance": _r3l("no guidance (with credit)", "guidance=false"),
+    "no_credit_from_start": _r3l("w/o credit, from start", "credit=false", "from_start=true"),
+    "no_credit_no_guidance": _r3l("w/o credit, no guidance", "credit=false", "guidance=false"),
+    "grpo": Variant("GRPO", ("algorithm=grpo",)),
+    "grpo_equal": Variant("GRPO, as many tokens a step", ("algorithm=grpo",)),
+    "raft": Variant("RAFT", ("algorithm=raft",)),
+    "opmd": Variant("OPMD", ("algorithm=opmd",)),
+    "reflect_grpo": Variant("Reflect-GRPO", ("algorithm=reflect_grpo",)),
+    "r3l_failures": _r3l("R³L, reflects on failures", "reflect_on=failures"),
+    "max_advantage": _r3l("advantage of a success 1 (release)", "max_advantage=1.0"),
+    "sft_none": _r3l("without auxiliary loss", "sft_weight=0"),
+    "sft_tenth": _r3l("auxiliary loss × 0.1", "sft_weight=0.1"),
+    "r3l_lag_1": _r3l("R³L, a step stale", lag=1),
+    "r3l_lag_4": _r3l("R³L, four steps stale", lag=4),
+    "grpo_lag_4": Variant("GRPO, four steps stale", ("algorithm=grpo",), lag=4),
+    "restart": _r3l("restart without guidance", "guidance=false", "from_start=true"),
+    "teacher": _r3l("reflections by the environment", teacher=True),
+    "pivot_earlier": _r3l("pivots 2 steps earlier", "pivot_shift=-2"),
+    "pivot_later": _r3l("pivots 2 steps later", "pivot_shift=2"),
+    "grpo_lr_low": Variant("GRPO, learning rate / 2", ("algorithm=grpo", "learner.lr=1.0e-4")),
+    "grpo_lr_high": Variant("GRPO, learning rate × 2", ("algorithm=grpo", "learner.lr=4.0e-4")),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. `tokens`: it ends when so many were sampled (None: at its cell's limit of
+    steps, or once its policy has learned the world)."""
+
+    experiment: str
+    cell: Cell
+    variant: str
+    seed: int
+    tokens: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What names it among the runs of its experiment."""
+        return self.cell.name, self.variant, self.seed
+
+    def config(self, model: Path | str) -> RunConfig:
+        """Its settings, from the policy in folder `model`."""
+        own = VARIANTS[self.variant].overrides
+        if self.variant == "grpo_equal":
+            own = (*own, f"algorithm.group_size={self.cell.equal}")
+        settings = (f"model={model}", *BASE, *self.cell.overrides(), *own, f"seed={self.seed}")
+        return configuration.load(PRESET, list(settings))
+
+    def setup(self) -> str:
+        """Digest of everything that its result depends on but the code."""
+        settings = self.config("builtin").model_dump_json()
+        parts = (settings, self.tokens, self.cell.steps, self.cell.warmup(Path("-")))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Variants with one number of seeds in some cells."""
+
+    cells: tuple[str, ...]
+    variants: tuple[str, ...]
+    seeds: int
+    tokens: int | None = None
+
+
+BASE = ("actor.max_model_len=4096",)
+"""Settings of every run, over those of the demo."""
+
+E0_TOKENS = 60_000
+_MAP = tuple(name for name in CELLS if name != "demo")
+_EASY, _HARD = "base-0.13-rho-1", "base-0.0014-rho-1"
+_LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
+_STALE = ("r3l_lag_1", "r3l_lag_4", "grpo_lag_4")
+_CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
+_ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
+_MORE = ("no_credit_no_guidance", "raft", "opmd", "reflect_grpo")
+
+EXPERIMENTS: dict[str, tuple[Part, ...]] = {
+    "e1": (
+        Part(_MAP, ("r3l", "grpo"), 5),
+        Part(_MAP, ("r3l_failures", "grpo_equal", "no_reflect"), 3),
+        Part((_EASY, _HARD), ("grpo_lr_low", "grpo_lr_high"), 3),
+    ),
+    "e0": (
+        Part(("demo",), ("warm",), 5),
+        Part(("demo",), ("r3l", "grpo", "no_reflect"), 5, E0_TOKENS),
+        Part(("demo",), (*_ROWS, *_MORE), 3, E0_TOKENS),
+    ),
+    "e2": (Part((_EASY, _HARD), (*_LEVERS, *_STALE), 3),),
+    "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
+}
+
+
+def runs(names: tuple[str, ...] = tuple(EXPERIMENTS)) -> Iterator[Run]:
+    """The runs of some experiments, the first seed of everything before the second of anything."""
+    parts = [(name, part) for name in names for part in EXPERIMENTS[name]]
+    for seed in range(max(part.seeds for _, part in parts)):
+        for name, part in parts:
+            for cell in part.cells:
+                for variant in part.variants if seed < part.seeds else ():
+                    yield Run(name, CELLS[cell], variant, seed, part.tokens)

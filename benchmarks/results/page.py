@@ -1,0 +1,190 @@
+"""From the results files to `docs/results.md` and its pictures, by the template `page.md`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from benchmarks.results.cells import BASES, CELLS, TOLD
+from benchmarks.results.charts import grid
+from benchmarks.results.experiments import E0_TOKENS, EXPERIMENTS, VARIANTS
+from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, ratio
+
+WORTH = (0.5, 0.8)
+RHOS = (2.4, 1.0, 0.3)
+HARD = 0.01  # base success up to which the claim is made
+FINAL = ("success", "steps", "attempts", "tokens", "cpu")
+LABELS = {name: variant.label for name, variant in VARIANTS.items()}
+
+Select = Callable[[str, str], list[Record]]
+"""(cell, variant) to the runs."""
+
+
+def write(records: Sequence[Record], lines: Path) -> None:
+    """Write the page beside the folder `lines`, and the pictures into it."""
+    lines.parent.joinpath("results.md").write_text(render(records, lines), encoding="utf-8")
+    for unit in ("steps", "tokens"):
+        charts = [
+            [
+                (f"base {CELLS[cell].base:g}, ρ {rho:g}", _runs(records, "e1", cell))
+                for cell in (_cell(base, rho) for base in BASES)
+            ]
+            for rho in RHOS
+        ]
+        grid(charts, LABELS, unit, lines / f"e1-{unit}.svg")
+
+
+def render(records: Sequence[Record], lines: Path) -> str:
+    """The page for the runs that have ended."""
+    predicted = json.loads((lines / "prediction.json").read_text(encoding="utf-8"))
+    file = lines / "warm.jsonl"
+    texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    warm = {line["cell"]: line for line in map(json.loads, texts)}
+    return (Path(__file__).parent / "page.md").read_text(encoding="utf-8").format(
+        window=WINDOW,
+        worth=" and ".join(f"{worth:g}" for worth in WORTH),
+        told=TOLD,
+        demo_tokens=f"{E0_TOKENS:,}",
+        map=_map(records, predicted),
+        claim=_claim(records, warm),
+        warm=_warm(warm),
+        others=_others(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
+                                       "grpo_lr_low", "grpo_lr_high")),
+        demo=_final(_runs(records, "e0", "demo")),
+        levers=_others(records, "e2", _variants("e2")),
+        controls=_others(records, "e3", _variants("e3")),
+    )  # fmt: skip
+
+
+def _variants(experiment: str) -> list[str]:
+    return [variant for part in EXPERIMENTS[experiment] for variant in part.variants]
+
+
+def _runs(records: Sequence[Record], experiment: str, cell: str) -> dict[str, list[Record]]:
+    """The runs of a cell by variant."""
+    mine = [r for r in records if r["experiment"] == experiment and r["cell"] == cell]
+    return {v: [r for r in mine if r["variant"] == v] for v in VARIANTS if _any(mine, v)}
+
+
+def _any(records: Sequence[Record], variant: str) -> bool:
+    return any(record["variant"] == variant for record in records)
+
+
+def _cell(base: float, rho: float) -> str:
+    return next(c.name for c in CELLS.values() if c.base == base and c.rho == rho)
+
+
+def _map(records: Sequence[Record], predicted: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for base, guess in zip(BASES, predicted, strict=True):
+        for rho in RHOS:
+            runs = _runs(records, "e1", _cell(base, rho))
+            ours, theirs = runs.get("r3l", []), runs.get("grpo", [])
+            for worth in WORTH:
+                foreseen = guess[f"to_{worth}"]["ratio"]
+                shown = [
+                    str(foreseen["steps"]),
+                    _ratio(ours, theirs, worth, "steps"),
+                    str(foreseen[f"tokens_rho_{rho}"]),
+                    _ratio(ours, theirs, worth, "tokens"),
+                    _ratio(ours, theirs, worth, "cpu"),
+                    f"{len(ours)}, {len(theirs)}",
+                ]
+                rows.append([f"{base:g}", f"{rho:g}", f"{worth:g}", *shown])
+    columns = ["ρ", "success", "steps, predicted", "steps", "tokens, predicted", "tokens",
+               "CPU seconds", "seeds"]  # fmt: skip
+    return _table(["base success", *columns], rows)
+
+
+def _ratio(over: Sequence[Record], under: Sequence[Record], worth: float, unit: str) -> str:
+    if not over or not under:
+        return "–"
+    return _shown(ratio(over, under, worth, unit))
+
+
+def _shown(found: Ratio) -> str:
+    if found.kind == "?":
+        return "neither"
+    sign = "" if found.kind == "=" else f"{found.kind} "
+    return f"{sign}{found.value:.2f} ({found.low:.2f}–{found.high:.2f})"
+
+
+def _claim(records: Sequence[Record], warm: dict[str, Any]) -> str:
+    rows = []
+    for base in (base for base in BASES if base <= HARD):
+        for rho in RHOS:
+            name = _cell(base, rho)
+            runs = _runs(records, "e1", name)
+            for unit in ("steps", "tokens") if rho <= 1 else ("steps",):
+                verdicts = [
+                    _verdict(runs.get("r3l", []), runs.get("grpo", []), worth, unit)
+                    for worth in WORTH
+                ]
+                told = warm.get(name, {}).get("told")
+                counts = "–" if told is None else "yes" if told >= TOLD else f"no, told {told:.2f}"
+                rows.append([f"{base:g}", f"{rho:g}", UNITS[unit], *verdicts, counts])
+    columns = ["ρ", "unit", *(f"to {worth:g}" for worth in WORTH), "counts"]
+    return _table(["base success", *columns], rows)
+
+
+def _verdict(over: Sequence[Record], under: Sequence[Record], worth: float, unit: str) -> str:
+    if len(over) < 2 or len(under) < 2:
+        return "too few runs"
+    below = ratio(over, under, worth, unit).below_one
+    return {True: "holds", False: "does not hold", None: "undecided"}[below]
+
+
+def _warm(warm: dict[str, Any]) -> str:
+    columns = ("success", "told", "parsed", "pivots", "guided", "restart", "rho")
+    rows = [
+        [name, *(_number(warm[name].get(column)) for column in columns)]
+        for name in CELLS
+        if name in warm
+    ]
+    return _table(["cell", *columns], rows)
+
+
+def _others(records: Sequence[Record], experiment: str, variants: Iterable[str]) -> str:
+    rows = []
+    variants = list(variants)
+    for cell in CELLS:
+        runs, baseline = _runs(records, experiment, cell), _runs(records, "e1", cell)
+        for variant in variants:
+            if ours := runs.get(variant):
+                shown = [
+                    _ratio(ours, baseline.get("grpo", []), worth, unit)
+                    for worth in WORTH
+                    for unit in UNITS
+                ]
+                rows.append([cell, LABELS[variant], *shown, str(len(ours))])
+    columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
+    return _table(["cell", "variant", *columns, "seeds"], rows)
+
+
+def _final(runs: dict[str, list[Record]]) -> str:
+    rows = [
+        [LABELS[name], *(_spread([run[c] for run in made]) for c in FINAL), str(len(made))]
+        for name, made in runs.items()
+    ]
+    return _table(["", *FINAL, "seeds"], rows)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation; shares with three digits, counts with none."""
+    digits = 3 if max(values) <= 1 and isinstance(values[0], float) else 0
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{spread}"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return "(no runs)"
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,89 @@
+"""From the curves of runs to what a success costs, and ratios of costs with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+WINDOW = 5
+DRAWS = 10_000
+UNITS = {"steps": "optimizer steps", "tokens": "sampled tokens", "cpu": "CPU seconds"}
+
+Record = Mapping[str, Any]
+"""A line of a results file."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run spent until it reached a success; at least that much if it did not (`reached`
+    False)."""
+
+    amount: float
+    reached: bool
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of mean costs and its 95 % bootstrap interval over seeds.
+
+    `kind`: "=" if every run reached the success; "<" if a run of the denominator did not, so that
+    the true ratio is lower; ">" likewise if one of the numerator did not; "?" if both.
+    """
+
+    value: float
+    low: float
+    high: float
+    kind: str
+
+    @property
+    def below_one(self) -> bool | None:
+        """Whether the whole interval is below 1; None if the runs cannot say."""
+        if self.kind in "=<":
+            return True if self.high < 1 else None if self.kind == "<" else False
+        return False if self.kind == ">" and self.low > 1 else None
+
+
+def spent(run: Record, unit: str) -> list[float]:
+    """What a run had spent after each of its steps."""
+    curve = run["curve"]
+    if unit == "steps":
+        return [float(step + 1) for step in range(len(curve["tokens"]))]
+    return [float(value) for value in curve[unit]]
+
+
+def smooth(values: Sequence[float | None]) -> list[float]:
+    """The mean of each value and the WINDOW - 1 before it, without those that are None."""
+    means = []
+    for at in range(len(values)):
+        recent = [v for v in values[max(0, at + 1 - WINDOW) : at + 1] if v is not None]
+        means.append(sum(recent) / len(recent) if recent else 0.0)
+    return means
+
+
+def cost(run: Record, success: float, unit: str) -> Cost:
+    """What it took until the first attempts of WINDOW steps succeeded so often."""
+    amounts = spent(run, unit)
+    if not amounts:
+        return Cost(0.0, False)
+    for amount, share in zip(amounts, smooth(run["curve"]["success_base"]), strict=True):
+        if share >= success:
+            return Cost(amount, True)
+    return Cost(amounts[-1], False)
+
+
+def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit: str) -> Ratio:
+    """Mean cost of the runs `over` divided by that of the runs `under`; both need runs."""
+    tops, bottoms = ([cost(run, success, unit) for run in runs] for runs in (over, under))
+    first, second = (np.array([one.amount for one in costs]) for costs in (tops, bottoms))
+    rng = np.random.default_rng(0)
+    drawn = [
+        costs[rng.integers(len(costs), size=(DRAWS, len(costs)))].mean(1)
+        for costs in (first, second)
+    ]
+    low, high = np.quantile(drawn[0] / drawn[1], (0.025, 0.975))
+    open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
+    kind = "?" if open_top and open_bottom else ">" if open_top else "<" if open_bottom else "="
+    return Ratio(float(first.mean() / second.mean()), float(low), float(high), kind)

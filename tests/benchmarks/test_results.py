@@ -1,0 +1,189 @@
+"""The experiments: one real step of two variants, resumed; the page from the committed lines."""
+
+import asyncio
+import json
+from dataclasses import replace as changed
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from benchmarks.results import alternate, page
+from benchmarks.results.__main__ import LINES, finished, main
+from benchmarks.results.cells import CELLS
+from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
+from envs.builtin.policy import builtin_policy
+from envs.registry import task_source
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from learner.warmup import lessons, tiny_policy
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.records import Group, SlotResult
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    world = lessons.demonstrating("workshop")
+    tokenizer = tiny_policy.build_tokenizer(lessons.texts(world))
+    tiny_policy.build_model(tokenizer, seed=0, hidden=32, layers=1).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def small(model: Path, *settings: str) -> RunConfig:
+    limits = ("learner.groups_per_step=1", "eval.tasks=2", "actor.max_reflection_tokens=12")
+    return configuration.load(None, [f"model={model}", *limits, *settings])
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_a_run_ends_at_its_budget_of_steps_or_tokens(model_folder: Path) -> None:
+    config = small(model_folder, "algorithm=grpo")
+    steps = asyncio.run(alternate.alternate(config, steps=2))
+    assert steps["steps"] == 2 and steps["attempts"] == 16
+    curve = steps["curve"]
+    assert [len(values) for values in curve.values()] == [2] * len(curve)
+    assert curve["tokens"][-1] == steps["tokens"] and curve["trigger_rate"] == [None, None]
+    assert asyncio.run(alternate.alternate(config, steps=9, tokens=1))["steps"] == 1
+
+
+def test_the_sampler_is_as_many_steps_behind_as_asked(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(model_folder, "algorithm=grpo")
+    for lag, updates in ((0, 4), (2, 2)):
+        loads: list[int] = []
+        load = alternate.load_weights
+
+        def noted(policy, weights, load=load, loads=loads):  # type: ignore[no-untyped-def]
+            loads.append(policy.version)
+            load(policy, weights)
+
+        monkeypatch.setattr(alternate, "load_weights", noted)
+        asyncio.run(alternate.alternate(config, steps=4, lag=lag))
+        assert len(loads) == updates + 1  # and once before the evaluation
+        monkeypatch.undo()
+
+
+def test_the_sampler_is_the_trainer_of_the_step_before(model_folder: Path) -> None:
+    config = configuration.load(None, [f"model={model_folder}", "algorithm=opmd", "learner.lr=0.1"])
+    algorithm = config.algorithm.build()
+    trainer = Trainer(model_folder, config.learner, algorithm)
+    policy = alternate.sampler(model_folder, seed=0)
+    tasks = task_source("workshop").tasks("train", 1)
+    gaps = []
+    for copied in (True, False, False):
+        groups = asyncio.run(alternate.explore(tasks, policy, config, algorithm.plan()))
+        gaps.append(
+            trainer.step(rows_of(rewarded(groups), algorithm)).metrics["learner/behaviour_kl"]
+        )
+        if copied:
+            alternate.load_weights(policy, alternate.full_weights(trainer))
+    assert max(gaps[:2]) < 1e-6 < 1e-2 < gaps[2] and policy.version == 1
+
+
+def test_the_teacher_reflects_on_the_attempt_that_was_played() -> None:
+    config = configuration.load(None, [f"model={builtin_policy()}", "algorithm=r3l"])
+    policy = alternate.sampler(builtin_policy(), seed=0)
+    tasks = task_source("workshop").tasks("train", 4)
+    plan = config.algorithm.build().plan()
+    groups = asyncio.run(alternate.explore(tasks, policy, config, plan, teacher=True))
+    thoughts = [r for g in groups for r in g.results if r.reflection is not None]
+    assert len(thoughts) == 16 and not any(r.reflection.cause for r in thoughts)
+    env = lessons.demonstrating("workshop")
+    for group in groups:
+        for result in group.results:
+            if result.role == "base":
+                env.reset(seed=group.task.seed, options=group.task.options)
+                for action in result.trajectory.actions:
+                    env.step(action)
+                retry = next(
+                    r for r in group.results if r.role == "distilled" and r.slot == result.slot
+                )
+                assert json.loads(retry.reflection.text) == env.reflection()
+
+
+def test_a_command_stopped_half_way_makes_only_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Run] = []
+
+    def fake(missing, jobs, lines, policies):  # type: ignore[no-untyped-def]
+        made[:] = missing
+        return True
+
+    monkeypatch.setattr("benchmarks.results.__main__._make_all", fake)
+    monkeypatch.setattr(page, "write", lambda *_: None)
+    arguments = ["--only", "e0", "--variant", "grpo", "--lines", str(tmp_path / "lines")]
+    assert invoke(*arguments) == (0, "") and [run.seed for run in made] == [0, 1, 2, 3, 4]
+    (tmp_path / "lines").mkdir()
+    write(tmp_path / "lines" / "e0.jsonl", [line_of(run) for run in made[:2]])
+    assert invoke(*arguments) == (0, "") and [run.seed for run in made] == [2, 3, 4]
+
+
+def test_lines_of_another_setup_are_refused_by_name(tmp_path: Path) -> None:
+    run = next(runs(("e0",)))
+    write(tmp_path / "e0.jsonl", [line_of(run) | {"setup": "0"}])
+    code, said = invoke("--page", "--lines", str(tmp_path))
+    assert code == 2 and f"{tmp_path / 'e0.jsonl'}:1: demo warm 0 is a run of another setup" in said
+    write(tmp_path / "e0.jsonl", [])
+    (tmp_path / "e0.jsonl").write_text('{"half')
+    code, said = invoke("--page", "--lines", str(tmp_path))
+    assert code == 2 and "not a line of JSON" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--only", "e9"), ("--cell", "base-2"), ("--variant", "ppo")]
+)
+def test_an_unknown_name_is_answered_with_those_that_exist(arguments: tuple[str, str]) -> None:
+    code, said = invoke(*arguments)
+    assert code == 2 and repr(arguments[1]) in said and said.count("\n") == 1
+
+
+def test_every_setting_and_budget_changes_the_setup() -> None:
+    run = next(r for r in runs(("e1",)) if r.variant == "grpo")
+    others = [
+        changed(run, variant="r3l"),
+        changed(run, seed=1),
+        changed(run, tokens=5),
+        changed(run, cell=changed(run.cell, steps=1)),
+        changed(run, cell=changed(run.cell, withheld=1)),
+    ]
+    assert len({one.setup() for one in (run, *others)}) == 6
+    assert run.setup() == next(r for r in runs(("e1",)) if r.variant == "grpo").setup()
+
+
+def test_every_experiment_names_variants_and_cells_that_exist() -> None:
+    for part in (part for parts in EXPERIMENTS.values() for part in parts):
+        assert set(part.cells) <= set(CELLS) and set(part.variants) <= set(VARIANTS)
+    everything = list(runs())
+    assert len({(run.experiment, *run.key) for run in everything}) == len(everything)
+
+
+def test_the_page_is_made_from_the_committed_lines_alone() -> None:
+    assert page.render(finished(LINES), LINES) == (LINES.parent / "results.md").read_text()
+
+
+def line_of(run: Run) -> dict[str, object]:
+    named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
+    return named | {"seed": run.seed, "setup": run.setup()}
+
+
+def write(file: Path, lines: list[dict[str, object]]) -> None:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def rewarded(groups: list[Group]) -> list[Group]:
+    """The groups as if every second attempt had succeeded."""
+
+    def with_reward(result: SlotResult) -> SlotResult:
+        trajectory = replace(result.trajectory, reward=float(result.slot % 2))
+        return replace(result, trajectory=trajectory)
+
+    return [replace(g, results=tuple(map(with_reward, g.results))) for g in groups]

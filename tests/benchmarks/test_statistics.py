@@ -1,0 +1,39 @@
+"""Costs and ratios from made-up curves."""
+
+import pytest
+
+from benchmarks.results.statistics import Cost, cost, ratio, smooth
+
+
+def run(shares: list[float | None], tokens_a_step: int = 10) -> dict[str, object]:
+    tokens = [tokens_a_step * (step + 1) for step in range(len(shares))]
+    return {"curve": {"tokens": tokens, "cpu": tokens, "success_base": shares}}
+
+
+def test_a_success_is_reached_when_the_mean_of_five_steps_is() -> None:
+    curve = [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    assert smooth(curve) == pytest.approx([0, 0, 0, 0, 0.2, 0.4, 0.6])
+    assert cost(run(curve), 0.5, "steps") == Cost(7, True)
+    assert cost(run(curve), 0.5, "tokens") == Cost(70, True)
+    assert cost(run(curve), 0.8, "steps") == Cost(7, False)
+
+
+def test_steps_without_attempts_count_for_no_mean() -> None:
+    assert smooth([None, 0.5, None, 1.0]) == pytest.approx([0, 0.5, 0.5, 0.75])
+
+
+def test_a_ratio_is_that_of_the_mean_costs_with_an_interval_over_seeds() -> None:
+    quick, slow = [run([1.0] * 5), run([0.0, *[1.0] * 9])], [run([0.0] * 8 + [1.0] * 9)] * 2
+    found = ratio(quick, slow, 0.5, "steps")
+    assert found.value == pytest.approx((1 + 3) / 2 / 11, abs=0.1) and found.kind == "="
+    assert found.low < found.value < found.high and found.below_one is True
+
+
+def test_a_run_that_never_gets_there_bounds_the_ratio() -> None:
+    quick, never = [run([1.0] * 3)] * 2, [run([0.0] * 30)] * 2
+    bounded = ratio(quick, never, 0.5, "steps")
+    assert bounded.kind == "<" and bounded.value == pytest.approx(1 / 30) and bounded.below_one
+    assert ratio(never, quick, 0.5, "steps").kind == ">"
+    assert ratio(never, quick, 0.5, "steps").below_one is False
+    undecided = ratio(never, never, 0.5, "steps")
+    assert undecided.kind == "?" and undecided.below_one is None
