@@ -53,12 +53,14 @@ class Skill:
     """The skill of a demonstrator.
 
     `withheld`: number of rules that it does not know and guesses; `mistakes` and `waste`:
-    probabilities per step of a wrong answer and of a step that does nothing.
+    probabilities per step of a wrong answer and of a step that does nothing; `certainty`:
+    probability per step that it knows a withheld rule after all.
     """
 
     withheld: int = 0
     mistakes: float = 0.0
     waste: float = 0.0
+    certainty: float = 0.0
 
 
 ORACLE = Skill()
@@ -91,6 +93,9 @@ class Demonstrating(TextEnv, Protocol):
     def practice(self) -> list[dict[str, Any]]:
         """Options of the variants of this world that lessons are taken from, in these proportions:
         harder than the world itself in what must be read instead of known."""
+
+    def told(self) -> dict[str, Any]:
+        """Options of the variant of this world in which everything can be read."""
 
 
 class TaskSource(Protocol):

@@ -68,6 +68,16 @@ def make(name: str, **options: Any) -> TextEnv:
     return env
 
 
+def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """An environment's options with the default of each that is not given, so that two ways of
+    writing the same settings are equal. Raises UserError for an unknown name or option."""
+    kind = _load(name)
+    _check_options(name, kind, options)
+    known = inspect.signature(kind).parameters.values()
+    defaults = {p.name: p.default for p in known if p.default is not p.empty}
+    return defaults | dict(options)
+
+
 def try_out(name: str, options: Mapping[str, Any]) -> None:
     """Make an environment and close it. Raises UserError if either fails."""
     env = make(name, **options)

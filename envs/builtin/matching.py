@@ -4,25 +4,23 @@
 
 A rule of the world says which answer a thing needs: fixed, hidden, learned from reward. An
 exception is written in the note and holds for one attempt. The reward is 1.0 at the end if every
-answer was right, else 0.0; the remark on a wrong answer names the right one.
+answer that counts was right, else 0.0. `envs.builtin.dials` says what a remark tells.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from envs.base import Skill
-from r3l.errors import UserError
+from envs.builtin.dials import Dials, Setting, integer
 from r3l.rollout.interfaces import EnvSpec
 
 Mark = Literal["right", "wrong", "wasted"]
-Setting = tuple[str, object]
-"""A setting's name, as the user knows it, and the value given."""
-
 PROMPTS = {
     "reflect_system": "Review this attempt and answer with one JSON object: trajectory_summary, "
     "root_cause_analysis, trajectory_outcome, improvement_suggestion, retry_from_step.",
@@ -34,7 +32,8 @@ PROMPTS = {
 @dataclass(frozen=True)
 class Words:
     """The texts of a world. `things` and `answers` are names between spaces; `wrong` is formatted
-    with thing and need.
+    with thing and need. The last three are for the dials: `thought` says the words of thought,
+    `wrong_where` that an answer is wrong, and `done` neither right nor wrong.
 
     No line begins with a thing or an answer: a name always follows a space, so a tokenizer with one
     token per word has one way to write it, which is easy to copy.
@@ -50,6 +49,9 @@ class Words:
     wasted: str
     marks: dict[Mark, str]
     """One word for each outcome of a step, for reflections."""
+    thought: str = ""
+    wrong_where: str = ""
+    done: str = ""
 
 
 @dataclass
@@ -60,6 +62,8 @@ class _State:
     place: int = 0
     marks: list[Mark] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
     ended: bool = True
 
 
@@ -69,7 +73,8 @@ class Matching:
 
     `length`: things in the row; `things`, `answers`: how many the world has; `exceptions`:
     things of the row that need another answer than the rule says; `steps`: limit of steps
-    (default: two more than things in the row).
+    (default: two more than things in the row); `decisive`: places whose answers count for success,
+    drawn for each attempt and not shown (default: all).
     """
 
     words: Words
@@ -86,18 +91,22 @@ class Matching:
         answers: Setting,
         exceptions: Setting,
         steps: Setting,
+        decisive: Setting = ("decisive", None),
+        dials: Dials | None = None,
     ) -> None:
         named, answering = self.words.things.split(), self.words.answers.split()
-        self.things = named[: _checked(things, 1, len(named))]
-        self.answers = answering[: _checked(answers, 2, len(answering))]
-        self.length = _checked(length, 1, len(self.things))
-        self.exceptions = _checked(exceptions, 0, self.length)
+        self.things = named[: integer(things, 1, len(named))]
+        self.answers = answering[: integer(answers, 2, len(answering))]
+        self.length = integer(length, 1, len(self.things))
+        self.exceptions = integer(exceptions, 0, self.length)
+        self.decisive = integer(decisive, 1, self.length, default=self.length)
+        self.dials = dials or Dials()
         self.spec = EnvSpec(
             name=name,
             system_prompt=system_prompt.format(answers=", ".join(self.answers)),
-            max_steps=_checked(steps, self.length, 1000, default=self.length + 2),
-            max_response_tokens=8,
-            feedback="causal",
+            max_steps=integer(steps, self.length, 1000, default=self.length + 2),
+            max_response_tokens=8 + self.dials.words,
+            feedback=self.dials.feedback,
             data_license="Apache-2.0",
             prompts=PROMPTS,
         )
@@ -122,6 +131,7 @@ class Matching:
             row=row,
             needs=[changed.get(thing, self.rule[thing]) for thing in row],
             note=[f"{thing} needs {answer}" for thing, answer in changed.items()],
+            counted=rng.sample(range(self.length), self.decisive),
             ended=False,
         )
         note = f"note: {', '.join(self.state.note)}. " if changed else ""
@@ -132,8 +142,9 @@ class Matching:
         state = self.state
         if state.ended:
             return "it is over.", 0.0, True, False, {}
-        mark, remark = self._judge(action)
+        mark, remark, said = self._judge(action)
         state.places.append(state.place)
+        state.said.append(said)
         state.marks.append(mark)
         state.place += mark != "wasted"
         terminated = state.place == self.length or (mark == "wrong" and self.wrong_ends)
@@ -160,7 +171,8 @@ class Matching:
 
     def demonstration(self) -> list[str]:
         """The answers that the rest of the row needs."""
-        return [f"{self.words.verb} {need}" for need in self.state.needs[self.state.place :]]
+        needs = self.state.needs[self.state.place :]
+        return [self._thinking(f"{self.words.verb} {need}") for need in needs]
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
         """The next action of a demonstrator (envs.base.Demonstrating).
@@ -170,39 +182,55 @@ class Matching:
         state = self.state
         thing = state.row[state.place]
         told = dict(re.findall(r"(\w+) needs (\w+)", f"{', '.join(state.note)}, {advice}"))
+        known = thing not in self.things[: skill.withheld]
         draw = rng.random()
         if self.words.waste not in advice and draw < skill.waste:
-            return self.words.waste
+            return self._thinking(self.words.waste)
         if draw > 1 - skill.mistakes:
             answer = rng.choice(self.answers)
         elif thing in told:
             answer = told[thing]
-        elif thing in self.things[: skill.withheld]:
-            answer = rng.choice(self.answers)
-        else:
+        elif known or (skill.certainty and rng.random() < skill.certainty):
             answer = self.rule[thing]
-        return f"{self.words.verb} {answer}"
+        else:
+            answer = rng.choice([a for a in self.answers if f"not {a} for {thing}" not in advice])
+        return self._thinking(f"{self.words.verb} {answer}")
+
+    def chance_of_success(self, skill: Skill) -> float:
+        """The probability that an attempt of a demonstrator without mistakes and waste succeeds:
+        the mean of q^w over the draws of a task, where w of the places that count show a thing that
+        is withheld and not in the note, and q is the probability of answering one of these."""
+        things, withheld = len(self.things), min(skill.withheld, len(self.things))
+        q = skill.certainty + (1 - skill.certainty) / len(self.answers)
+        return sum(
+            _hypergeometric(self.length, self.exceptions, self.decisive, noted)
+            * _hypergeometric(things, withheld, self.decisive - noted, w)
+            * q**w
+            for noted in range(self.decisive + 1)
+            for w in range(self.decisive - noted + 1)
+        )
 
     def reflection(self) -> dict[str, Any]:
-        """A teacher's reflection: retry from the first wrong step or, if there is none, from the
-        first wasted one."""
-        state, words = self.state, self.words
-        wrong = [k for k, mark in enumerate(state.marks) if mark == "wrong"]
-        wasted = [k for k, mark in enumerate(state.marks) if mark == "wasted"]
-        advice = [f"{self._thing_at(k)[0]} needs {self._thing_at(k)[1]}" for k in wrong]
-        advice += [f"not to {words.waste}"] if wasted else []
-        marks = [f"{k} {words.marks[mark]}" for k, mark in enumerate(state.marks)]
-        succeeded = self._succeeded()
-        bad = wrong if wrong else wasted
-        fault = ""
-        if bad:
-            fault = f"step {bad[0]} {words.marks[state.marks[bad[0]]]}"
+        """A teacher's reflection, which says only what the log of the attempt shows.
+
+        It retries from the first wrong step or, if there is none, from the first wasted one. If
+        remarks do not tell wrong from right (hint none), a failure is retried from step 0.
+        """
+        marks, succeeded = self.state.marks, self._succeeded()
+        blind = self.dials.hint == "none" and not succeeded
+        wasted = [k for k, mark in enumerate(marks) if mark == "wasted"]
+        wrong = [k for k, mark in enumerate(marks) if mark == "wrong" and not (succeeded or blind)]
+        bad = [0] if blind else wrong or wasted
+        advice = [self._fact(k) for k in wrong] + ([f"not to {self.words.waste}"] if wasted else [])
+        said = f"remember {', '.join(advice)}"
+        if blind:
+            said = ", ".join(["try again from step 0", *advice])
         outcome = "failure" if not succeeded else "success_but_inefficient" if bad else "success"
         return {
-            "trajectory_summary": "step " + ", ".join(marks),
-            "root_cause_analysis": fault or None,
+            "trajectory_summary": self._summary(),
+            "root_cause_analysis": f"step {self._shown(bad[0])}" if bad and not blind else None,
             "trajectory_outcome": outcome,
-            "improvement_suggestion": f"remember {', '.join(advice)}" if advice else None,
+            "improvement_suggestion": said if bad else None,
             "retry_from_step": bad[0] if bad else None,
         }
 
@@ -211,7 +239,8 @@ class Matching:
         w = self.words
         spec = [self.spec.system_prompt, *self.spec.prompts.values()]
         said = ["remember", w.place, w.verb, w.waste, w.right, w.wrong, w.wasted, *w.marks.values()]
-        return [w.things, w.answers, *said, *spec, self._unknown("")]
+        dials = [w.thought, w.wrong_where, w.done, "not for", "all right", "try again from step"]
+        return [w.things, w.answers, *said, *dials, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
         """Options under which up to all things of a row are exceptions, so that the note must be
@@ -219,17 +248,38 @@ class Matching:
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
-    def _judge(self, action: str) -> tuple[Mark, str]:
+    def told(self) -> dict[str, Any]:
+        """Options under which the note says what every thing of the row needs."""
+        return {"exceptions": self.length}
+
+    def _judge(self, action: str) -> tuple[Mark, str, str]:
+        """(mark, remark, answer given or "") of an action; after a thought its last words count."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
-        match action.lower().rstrip(" .").split():
+        said = action.lower().rstrip(" .").split()
+        if self.dials.words:
+            said = said[-1:] if said[-1:] == [words.waste] else said[-2:]
+        match said:
             case [verb, answer] if verb == words.verb and answer in self.answers:
-                if answer == need:
-                    return "right", words.right
-                return "wrong", words.wrong.format(thing=thing, need=need)
+                mark: Mark = "right" if answer == need else "wrong"
+                return mark, self._remark(mark).format(thing=thing, need=need), answer
             case [waste] if waste == words.waste:
-                return "wasted", words.wasted
-        return "wasted", self._unknown(action)
+                return "wasted", words.wasted, ""
+        return "wasted", self._unknown(" ".join(said) if self.dials.words else action), ""
+
+    def _remark(self, mark: Mark) -> str:
+        match mark, self.dials.hint:
+            case _, "none":
+                return self.words.done
+            case "right", _:
+                return self.words.right
+            case _, "where":
+                return self.words.wrong_where
+        return self.words.wrong
+
+    def _thinking(self, answer: str) -> str:
+        """An answer after the words of thought: always the same ones, which are soon learned."""
+        return " ".join([*self.words.thought.split()[: self.dials.words], answer])
 
     def _unknown(self, action: str) -> str:
         said = " ".join(action.split())[:40]
@@ -240,20 +290,39 @@ class Matching:
     def _view(self) -> str:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
-    def _thing_at(self, step: int) -> tuple[str, str]:
-        """(thing, the answer it needs) at a step of the attempt."""
+    def _fact(self, step: int) -> str:
+        """What the remark on a wrong step tells."""
         place = self.state.places[step]
-        return self.state.row[place], self.state.needs[place]
+        thing = self.state.row[place]
+        if self.dials.hint == "where":
+            return f"not {self.state.said[step]} for {thing}"
+        return f"{thing} needs {self.state.needs[place]}"
+
+    def _shown(self, step: int) -> str:
+        """A step and the word for its outcome, as far as its remark tells."""
+        mark = self.state.marks[step]
+        unsaid = self.dials.hint == "none" and mark != "wasted"
+        return f"{step} {'done' if unsaid else self.words.marks[mark]}"
+
+    def _summary(self) -> str:
+        """The outcome of each step, or (brief) of each step that is known not to be right."""
+        plain = {"right", "wrong"} if self.dials.hint == "none" else {"right"}
+        brief, marks = self.dials.summary == "brief", self.state.marks
+        listed = [self._shown(k) for k, mark in enumerate(marks) if not (brief and mark in plain)]
+        if listed:
+            return f"step {', '.join(listed)}"
+        return "all right" if self._succeeded() else self.feedback().rstrip(".")
 
     def _succeeded(self) -> bool:
-        return self.state.place == self.length and "wrong" not in self.state.marks
+        wrong = {
+            place
+            for place, mark in zip(self.state.places, self.state.marks, strict=True)
+            if mark == "wrong"
+        }
+        return self.state.place == self.length and wrong.isdisjoint(self.state.counted)
 
 
-def _checked(setting: Setting, low: int, high: int, default: int | None = None) -> int:
-    """The setting's value, or `default` for None. Raises UserError outside low..high."""
-    name, value = setting
-    if value is None and default is not None:
-        return default
-    if type(value) is not int or not low <= value <= high:
-        raise UserError(f"env option {name} is {value!r}; it must be an integer in {low}..{high}")
-    return value
+def _hypergeometric(population: int, marked: int, draws: int, k: int) -> float:
+    """The probability that k of `draws` members, drawn from `population`, are `marked` ones."""
+    ways = math.comb(marked, k) * math.comb(population - marked, draws - k)
+    return ways / math.comb(population, draws)

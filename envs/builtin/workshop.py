@@ -6,12 +6,23 @@ judged only at the end. So the failing step lies before the end, and a retry can
 
 from __future__ import annotations
 
+from envs.builtin.dials import Dials, Hint, Summary
 from envs.builtin.matching import Matching, Words
+
+THOUGHT = (
+    "say first what this task is and which decision must be done before an answer did succeed "
+    "try over again from the same thing as in one earlier attempt or change when nothing else "
+    "happens here why should all of them that was kept by yourself instead not act on everything "
+    "naming how few sentences mention next object to decide numbered log for review"
+)
+"""64 words of thought, all of them different: each word tells which one comes next."""
 
 
 class Workshop(Matching):
     """A row of stations. `stations`: in the row; `items`, `tools`: in the world; `exceptions`: per
-    attempt; `steps`: limit (default: two more than stations)."""
+    attempt; `steps`: limit (default: two more than stations); `decisive`: stations that count for
+    success, drawn for each attempt and not shown (default: all); `words`, `summary`, `hint`: see
+    `envs.builtin.dials.Dials`."""
 
     words = Words(
         things="tin lamp rope vase boot drum clock chair kite mirror basket anchor "
@@ -24,6 +35,9 @@ class Workshop(Matching):
         wrong="it spoils, {thing} needs {need}.",
         wasted="nothing happens.",
         marks={"right": "fits", "wrong": "spoils", "wasted": "wasted"},
+        wrong_where="it spoils.",
+        done="it is done.",
+        thought=THOUGHT,
     )
     wrong_ends = False
 
@@ -35,6 +49,10 @@ class Workshop(Matching):
         tools: int = 6,
         exceptions: int = 1,
         steps: int | None = None,
+        words: int = 0,
+        summary: Summary = "full",
+        hint: Hint = "what",
+        decisive: int | None = None,
     ) -> None:
         super().__init__(
             "workshop",
@@ -44,4 +62,6 @@ class Workshop(Matching):
             answers=("tools", tools),
             exceptions=("exceptions", exceptions),
             steps=("steps", steps),
+            decisive=("decisive", decisive),
+            dials=Dials(words, summary, hint),
         )

@@ -9,7 +9,9 @@ from typing import Any, get_args
 
 import click
 
+from envs import registry
 from learner.warmup.recipe import Recipe
+from r3l import yaml_text
 from r3l.errors import UserError
 from r3l.model_folder import user_path
 from r3l.rollout.chat import EarlierReasoning
@@ -19,6 +21,9 @@ SMALL_BYTES = 64 << 20  # of weights
 
 @click.command("warmup")
 @click.option("--env", "envs", multiple=True, required=True, help="environment; may be repeated")
+@click.option(
+    "--set", "options", multiple=True, help="an option of the environment, NAME=VALUE; repeatable"
+)
 @click.option(
     "--model", type=Path, help="Hugging Face folder to continue from; unset: the tiny one"
 )
@@ -59,6 +64,13 @@ SMALL_BYTES = 64 << 20  # of weights
     help="rules left for reward to teach",
 )
 @click.option(
+    "--certainty",
+    type=click.FloatRange(0, 1),
+    default=Recipe.certainty,
+    show_default=True,
+    help="probability per step that such a rule is known after all",
+)
+@click.option(
     "--earlier-reasoning",
     type=click.Choice(get_args(EarlierReasoning)),
     default=Recipe.earlier_reasoning,
@@ -72,12 +84,15 @@ SMALL_BYTES = 64 << 20  # of weights
     show_default=True,
     help="held-out tasks played at the end",
 )
-def warmup_command(envs: tuple[str, ...], model: Path | None, out: Path, **settings: Any) -> None:
+def warmup_command(
+    envs: tuple[str, ...], options: tuple[str, ...], model: Path | None, out: Path, **settings: Any
+) -> None:
     """Teach a policy, from demonstrations, to act, to reflect and to follow advice."""
     if not settings["lr"] > 0:
         raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
     if user_path(str(out)).exists():
         raise UserError(f"--out {out}: exists; warmup writes a new folder, name another")
+    recipe = Recipe(envs, model, _options(envs, options), **settings)
     import torch
 
     from learner.warmup.warmup import warmup
@@ -90,7 +105,7 @@ def warmup_command(envs: tuple[str, ...], model: Path | None, out: Path, **setti
     except OSError as error:
         raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
     try:
-        found = warmup(Recipe(envs, model, **settings), out)
+        found = warmup(recipe, out)
     except BaseException:
         with suppress(OSError):  # it is not empty
             out.rmdir()
@@ -98,3 +113,18 @@ def warmup_command(envs: tuple[str, ...], model: Path | None, out: Path, **setti
     for name, quality in found.items():
         shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(quality).items() if k != "tasks")
         click.echo(f"{name} ({quality.tasks} tasks): {shares}")
+
+
+def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:
+    """The environment's options of --set. Raises UserError, also for one that it refuses."""
+    if given and len(envs) > 1:
+        raise UserError(f"--set {given[0]}: belongs to one --env, but there are {len(envs)}")
+    options = {}
+    for setting in given:
+        name, equals, text = setting.partition("=")
+        if not (name and equals):
+            raise UserError(f"--set {setting}: must be NAME=VALUE, such as words=6")
+        options[name] = yaml_text.parse(text, f"--set {setting}")
+    for env in envs:
+        registry.try_out(env, options)
+    return options

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -124,13 +125,15 @@ class Teacher:
         return attempt
 
 
-def teachers(env: str, chat: ChatFormat, skill: Skill) -> list[Teacher]:
-    """One teacher for each variant in which a registered environment is practised.
+def teachers(
+    env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any] = MappingProxyType({})
+) -> list[Teacher]:
+    """One teacher for each variant in which a registered environment with `options` is practised.
 
-    Raises UserError if it offers no demonstrations.
+    Raises UserError if it offers no demonstrations, or refuses the options.
     """
-    variants = demonstrating(env).practice()
-    return [Teacher(demonstrating(env, **options), chat, skill) for options in variants]
+    variants = demonstrating(env, **options).practice()
+    return [Teacher(demonstrating(env, **{**options, **other}), chat, skill) for other in variants]
 
 
 def demonstrating(name: str, **options: Any) -> Demonstrating:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
 
 from envs import registry
+from envs.base import Demonstrating
 from learner.warmup import lessons
 from r3l.algorithms.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import ActorConfig, EnvConfig, RunConfig
-from r3l.records import SlotResult, Task, Trajectory
+from r3l.records import ReflectionRecord, SlotResult, Task, Trajectory
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Policy
+
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,9 @@ class Quality:
     """Results on held-out tasks, as shares of 1.
 
     `success` of first attempts; `parsed` reflections; `pivots` equal to the teacher's; after
-    failed attempts, success of a `guided` retry from the pivot and of a plain `restart`.
+    failed attempts, success of a `guided` retry from the pivot and of a plain `restart`; success of
+    first attempts if every rule is `told`. `reflection_cost`: ρ, the mean number of sampled tokens
+    of a reflection over that of an attempt (not a share).
     """
 
     tasks: int
@@ -31,19 +39,27 @@ class Quality:
     pivots: float
     guided: float
     restart: float
+    told: float
+    reflection_cost: float
 
 
-def measure(policy: Policy, env: str, count: int, *, seed: int = 0) -> Quality:
-    """Play `count` held-out tasks at temperature 1: attempt, reflect, retry; restart failures."""
-    tasks = registry.task_source(env).tasks("eval", count, seed)
-    groups = asyncio.run(_explore(policy, env, tasks, reflect=True))
+def measure(
+    policy: Policy, env: str, count: int, options: Mapping[str, Any] = _NO_OPTIONS, *, seed: int = 0
+) -> Quality:
+    """Play `count` held-out tasks at temperature 1: attempt, reflect, retry; restart failures; play
+    each task once more with every rule told."""
+    tasks = registry.task_source(env, **options).tasks("eval", count, seed)
+    groups = asyncio.run(_explore(policy, env, options, tasks, reflect=True))
     firsts = [_slot(results, "base").trajectory for results in groups]
     seconds = [_slot(results, "distilled") for results in groups]
     failed = [i for i, first in enumerate(firsts) if first is None or first.reward < 1.0]
-    again = asyncio.run(_explore(policy, env, [tasks[i] for i in failed], reflect=False))
+    again = asyncio.run(_explore(policy, env, options, [tasks[i] for i in failed], reflect=False))
+    informed = {**options, **lessons.demonstrating(env, **options).told()}
+    told = asyncio.run(_explore(policy, env, informed, tasks, reflect=False))
+    teacher = lessons.demonstrating(env, **options)
     thoughts = [slot.reflection for slot in seconds]
     right = [
-        first is not None and thought is not None and thought.pivot == _pivot(env, task, first)
+        first is not None and thought is not None and thought.pivot == _pivot(teacher, task, first)
         for task, first, thought in zip(tasks, firsts, thoughts, strict=True)
     ]
     return Quality(
@@ -53,26 +69,27 @@ def measure(policy: Policy, env: str, count: int, *, seed: int = 0) -> Quality:
         pivots=_share(right),
         guided=_share([_succeeded(seconds[i]) for i in failed if seconds[i].trajectory]),
         restart=_share([_succeeded(_slot(results, "base")) for results in again]),
+        told=_share([_succeeded(_slot(results, "base")) for results in told]),
+        reflection_cost=_cost(firsts, thoughts),
     )
 
 
 async def _explore(
-    policy: Policy, env: str, tasks: Sequence[Task], *, reflect: bool
+    policy: Policy, env: str, options: Mapping[str, Any], tasks: Sequence[Task], *, reflect: bool
 ) -> list[list[SlotResult]]:
     config = RunConfig(
-        env=EnvConfig(name=env),
+        env=EnvConfig(name=env, options=dict(options)),
         algorithm=R3LConfig(group_size=2) if reflect else GRPOConfig(group_size=1),
         actor=ActorConfig(max_reflection_tokens=256),
     )
-    make = partial(registry.make, env)
+    make = partial(registry.make, env, **options)
     return list(
         await asyncio.gather(*(explore_group(task, policy, make, config) for task in tasks))
     )
 
 
-def _pivot(env: str, task: Task, attempt: Trajectory) -> int:
+def _pivot(teacher: Demonstrating, task: Task, attempt: Trajectory) -> int:
     """The pivot that the teacher would choose for an attempt; -1 for none."""
-    teacher = lessons.demonstrating(env)
     teacher.reset(seed=task.seed, options=task.options)
     for action in attempt.actions:
         teacher.step(action)
@@ -86,6 +103,14 @@ def _slot(results: Sequence[SlotResult], role: str) -> SlotResult:
 
 def _succeeded(result: SlotResult) -> bool:
     return result.trajectory is not None and result.trajectory.reward >= 1.0
+
+
+def _cost(
+    attempts: Sequence[Trajectory | None], thoughts: Sequence[ReflectionRecord | None]
+) -> float:
+    sampled = [int(attempt.response_mask.sum()) for attempt in attempts if attempt is not None]
+    written = [thought.tokens for thought in thoughts if thought is not None]
+    return fmean(written) / fmean(sampled) if written and sampled else 0.0
 
 
 def _share(values: Sequence[bool]) -> float:

@@ -1,32 +1,45 @@
-"""The recipe of a warm start: its settings, and the command line that repeats it."""
+"""The recipe of a warm start: its settings, the command line that repeats it, and its record in the
+folder that it makes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import shlex
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from envs import registry
 from envs.base import Skill
+from r3l import yaml_text
 from r3l.config import LearnerConfig
+from r3l.errors import UserError
 from r3l.rollout.chat import EarlierReasoning
+
+RECORD = "warmup.json"
+"""The file of a warmed-up folder that says how it was made, and its quality."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Settings of a warm start on `envs`.
 
-    `model`: a Hugging Face folder to continue from; None makes the tiny policy. `withheld` rules
-    of each world are not taught, and a share `waste` of the demonstrator's actions is useless.
-    `measured` held-out tasks are played at the end (0: none). `earlier_reasoning`: how to treat a
-    chat template that removes it, as in r3l.rollout.chat.
+    `options`: settings of the environment, for one environment only. `model`: a Hugging Face folder
+    to continue from; None makes the tiny policy. `withheld` rules of each world are not taught: the
+    demonstrator knows each with probability `certainty` a step. A share `waste` of its actions is
+    useless. `measured` held-out tasks are played at the end (0: none). `earlier_reasoning`: how to
+    treat a chat template that removes it, as in r3l.rollout.chat.
     """
 
     envs: tuple[str, ...]
     model: Path | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     steps: int = 2000
     tokens_per_batch: int = 2048
     lr: float = 3e-3
     seed: int = 0
     withheld: int = 4
+    certainty: float = 0.0
     waste: float = 0.03
     measured: int = 100
     earlier_reasoning: EarlierReasoning = "refuse"
@@ -34,7 +47,7 @@ class Recipe:
     @property
     def skill(self) -> Skill:
         """What the demonstrator knows."""
-        return Skill(withheld=self.withheld, waste=self.waste)
+        return Skill(withheld=self.withheld, waste=self.waste, certainty=self.certainty)
 
     @property
     def learner(self) -> LearnerConfig:
@@ -53,11 +66,75 @@ class Recipe:
     def command(self, out: Path) -> str:
         """The command line that makes the folder `out` again."""
         names = " ".join(f"--env {name}" for name in self.envs)
+        dials = "".join(
+            f" --set {shlex.quote(f'{name}={_written(value)}')}"
+            for name, value in self.options.items()
+        )
+        sure = f" --certainty {self.certainty:g}" if self.certainty else ""
         start = f" --model {self.model}" if self.model is not None else ""
         keeping = self.earlier_reasoning != "refuse"
         keep = f" --earlier-reasoning {self.earlier_reasoning}" if keeping else ""
         return (
-            f"r3l-learner warmup {names}{start} --out {out} --steps {self.steps} "
+            f"r3l-learner warmup {names}{dials}{start} --out {out} --steps {self.steps} "
             f"--tokens-per-batch {self.tokens_per_batch} --lr {self.lr:g} --seed {self.seed} "
-            f"--withheld {self.withheld}{keep}"
+            f"--withheld {self.withheld}{sure}{keep}"
         )
+
+    def record(self, out: Path) -> dict[str, Any]:
+        """How the folder `out` was made, as JSON: the command, the worlds with all their options,
+        the settings, and the same of the folder that training continued from."""
+        worlds = [
+            {"env": name, "options": registry.all_options(name, self.options)} for name in self.envs
+        ]
+        return {
+            "command": self.command(out),
+            "worlds": worlds,
+            "from": _origin(self.model),
+            "steps": self.steps,
+            "tokens_per_batch": self.tokens_per_batch,
+            "lr": self.lr,
+            "seed": self.seed,
+            "skill": asdict(self.skill),
+        }
+
+
+class Warmed(NamedTuple):
+    """A world that a policy was warmed up for: the environment, all its options, the skill of the
+    demonstrator, and the measured quality (learner.warmup.quality.Quality; empty if none was)."""
+
+    env: str
+    options: dict[str, Any]
+    skill: Skill
+    quality: dict[str, float]
+
+
+def warmed_for(folder: Path) -> list[Warmed]:
+    """The worlds that the policy in `folder` was warmed up for; compare `options` with
+    `envs.registry.all_options`. Raises UserError if its record is missing or cannot be read."""
+    path = folder / RECORD
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))
+        skill, quality = Skill(**made["skill"]), made["quality"]
+        return [
+            Warmed(world["env"], world["options"], skill, quality.get(world["env"], {}))
+            for world in made["worlds"]
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path}: not a record of a warm start ({type(error).__name__}: {error}); "
+            "make the folder with r3l-learner warmup"
+        ) from None
+
+
+def _origin(folder: Path | None) -> Any:
+    """How the folder that training continued from was made, if it has a record of it."""
+    record = folder / RECORD if folder is not None else None
+    if record is not None and record.is_file():
+        return json.loads(record.read_text(encoding="utf-8"))
+    return str(folder or "nothing")
+
+
+def _written(value: Any) -> str:
+    """An option's value as --set reads it back."""
+    plain = isinstance(value, str) and yaml_text.parse(value, "value") == value
+    return value if plain else json.dumps(value)

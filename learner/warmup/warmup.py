@@ -17,20 +17,20 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from envs.base import SeededTasks, Skill
+from envs.base import SeededTasks
 from envs.builtin.policy import BUILTIN_WORLDS
 from learner.step.batch import Row
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
 from learner.warmup.quality import Quality, measure
-from learner.warmup.recipe import Recipe
+from learner.warmup.recipe import RECORD, Recipe
 from r3l.model_folder import check_model_folder, read_tokenizer
 from r3l.records import Bool, Int32
 from r3l.rollout.chat import ChatFormat
@@ -45,7 +45,7 @@ POOL = 256
 def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
     """Warm a policy up and save it in `out`; returns its quality on each environment.
 
-    Raises UserError for an environment without lessons.
+    Raises UserError for an environment without lessons, or an option that it refuses.
     """
     from learner.step.trainer import Trainer
 
@@ -54,9 +54,7 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
         check_model_folder(start, f"--model {start}")
         tokenizer = read_tokenizer(start, f"--model {start}")
         chat = ChatFormat(tokenizer, earlier_reasoning=recipe.earlier_reasoning)
-        stream = lesson_stream(
-            recipe.envs, chat, recipe.skill, seed=recipe.seed, copying=recipe.steps // 10
-        )
+        stream = lesson_stream(recipe, chat)
         trainer = Trainer(start, recipe.learner, None, seed=recipe.seed)
     cut = batches(stream, recipe.tokens_per_batch, random.Random(recipe.seed))
     fit(trainer, cut, steps=recipe.steps)
@@ -66,40 +64,22 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     policy = tiny_policy.LocalPolicy(model, chat, seed=recipe.seed)
     tasks = recipe.measured
-    quality = {name: measure(policy, name, tasks) for name in recipe.envs if tasks}
-    _write_record(recipe, out, quality)
+    options = recipe.options
+    quality = {name: measure(policy, name, tasks, options) for name in recipe.envs if tasks}
+    found = {"quality": {name: asdict(value) for name, value in quality.items()}}
+    text = json.dumps(recipe.record(out) | found, indent=2)
+    (out / RECORD).write_text(text + "\n", encoding="utf-8")
     return quality
 
 
-def _write_record(recipe: Recipe, out: Path, quality: dict[str, Quality]) -> None:
-    """Write `warmup.json`: how the folder was made, and its quality."""
-    record = {
-        "command": recipe.command(out),
-        "from": _origin(recipe.model),
-        "steps": recipe.steps,
-        "tokens_per_batch": recipe.tokens_per_batch,
-        "lr": recipe.lr,
-        "seed": recipe.seed,
-        "skill": asdict(recipe.skill),
-        "quality": {name: asdict(value) for name, value in quality.items()},
-    }
-    (out / "warmup.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
-def _origin(folder: Path | None) -> Any:
-    """How the folder that training continued from was made, if it has a record of it."""
-    record = folder / "warmup.json" if folder is not None else None
-    if record is not None and record.is_file():
-        return json.loads(record.read_text(encoding="utf-8"))
-    return str(folder or "nothing")
-
-
-def lesson_stream(
-    envs: Sequence[str], chat: ChatFormat, skill: Skill, *, seed: int, copying: int
-) -> Iterator[Lesson]:
+def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
     """An endless stream of lessons, environments and their variants in turn; each of the first
-    `copying` tasks also brings a few random sequences to copy."""
-    teachers = [(SeededTasks(name), lessons.teachers(name, chat, skill)) for name in envs]
+    tasks, a tenth of the steps, also brings a few random sequences to copy."""
+    seed, copying = recipe.seed, recipe.steps // 10
+    teachers = [
+        (SeededTasks(name), lessons.teachers(name, chat, recipe.skill, recipe.options))
+        for name in recipe.envs
+    ]
     end = chat.tokenizer.vocab_size
     practice = lessons.copies(range(end, len(chat.tokenizer)), random.Random(seed))
     for number in itertools.count():
@@ -171,7 +151,10 @@ def _tiny_model(recipe: Recipe, folder: Path) -> Path:
     """Write the untrained tiny policy, with the words of every built-in world, so that one policy
     can continue from one world to another."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
-    worlds = [lessons.demonstrating(name) for name in names]
+    worlds = [
+        lessons.demonstrating(name, **(recipe.options if name in recipe.envs else {}))
+        for name in names
+    ]
     tokenizer = tiny_policy.build_tokenizer(t for world in worlds for t in lessons.texts(world))
     tokenizer.save_pretrained(folder)
     tiny_policy.build_model(tokenizer, seed=recipe.seed).save_pretrained(folder)
