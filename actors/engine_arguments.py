@@ -25,6 +25,7 @@ OWNED_ARGUMENTS = {
     "weight_transfer_config": None,
     "worker_extension_cls": None,
     "enable_prefix_caching": None,
+    "logprobs_mode": None,
 }
 """Engine arguments that the actor sets itself, and the setting for each, if there is one."""
 
@@ -78,6 +79,8 @@ def engine_arguments(
         "max_model_len": context_length,
         "skip_tokenizer_init": False,
         "enable_prefix_caching": True,
+        # Of the distribution that tokens are drawn from; vLLM's default ignores the temperature.
+        "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "seed": seed,
         # Weak models would fill their budget with white space, if the grammar allowed it.

@@ -2,6 +2,7 @@
 
 The server's /v1/completions takes and returns token ids, so nothing is tokenised again; the
 tokenizer is read from the model's folder for the chat format. The weights stay at version 0.
+Log-probabilities are of the kind that the server's --logprobs-mode names.
 """
 
 from __future__ import annotations

@@ -169,7 +169,9 @@ def fed_as(way: str, trainer: Trainer) -> Iterator[None]:
         module.__dict__.pop("forward", None)
 
 
-def full_logits(module: Any, nodes: Nodes, select_BT: Tensor) -> tuple[Tensor, Tensor]:
+def full_logits(
+    module: Any, nodes: Nodes, select_BT: Tensor, temperatures_B: Tensor
+) -> tuple[Tensor, Tensor]:
     """What PolicyModule.forward returns (entropies left at 0), from logits at every position."""
     present_BT = nodes.paths_BT > 0  # node 0 is a first token; elsewhere it is padding
     present_BT[:, 0] = True
@@ -178,6 +180,7 @@ def full_logits(module: Any, nodes: Nodes, select_BT: Tensor) -> tuple[Tensor, T
         input_ids=ids_BT, attention_mask=present_BT.long(), use_cache=False
     ).last_hidden_state
     logits_BTV = torch.nn.functional.linear(hidden_BTD, module.head.weight).float()
+    logits_BTV /= temperatures_B[:, None, None]
     all_BT = logits_BTV[:, :-1].log_softmax(-1).gather(2, ids_BT[:, 1:, None])[..., 0]
     logprobs_BT = torch.nn.functional.pad(all_BT, (1, 0)).masked_fill(~select_BT, 0.0)
     return logprobs_BT, torch.zeros_like(logprobs_BT)

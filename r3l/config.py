@@ -53,7 +53,11 @@ class ActorConfig(Section):
     concurrent_requests: int = Field(
         64, ge=1, description="requests kept running in the engine; groups are leased to fit"
     )
-    temperature: float = Field(1.0, ge=0, description="sampling temperature of attempts")
+    temperature: float = Field(
+        1.0,
+        ge=0.01,  # the least that vLLM samples at; all attempts of a greedy group would be the same
+        description="sampling temperature of attempts",
+    )
     reflect_temperature: float = Field(1.0, ge=0, description="temperature of reflections")
     max_response_tokens: int | None = Field(
         None, ge=1, description="tokens per response; unset: what the environment declares"

@@ -7,6 +7,7 @@ when they are made: dtype and shape of arrays, and whether fields agree with eac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, dataclass_transform, get_args
 
@@ -62,6 +63,8 @@ class Trajectory(Record):
     `actions[k]` is the policy's text at step k; `observations[k]` what it read before step k,
     so there is one more observation (the last reaction) than actions.
     `faults` names the environment's own troubles that the attempt outlived, one name each time.
+    `temperature`: all its tokens were sampled at it, 0 is greedy; `logprobs` are those of the
+    distribution ∝ exp(logits / temperature), of a greedy attempt those at 1.
     """
 
     role: Role
@@ -82,6 +85,7 @@ class Trajectory(Record):
     finish: str = "terminated"
     feedback: str = ""
     faults: tuple[str, ...] = ()
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)
@@ -263,6 +267,10 @@ def _check_attempt(attempt: Trajectory) -> None:
     if not abs(float(attempt.reward)) <= LARGEST_REWARD:  # NaN is not
         raise RecordError(
             f"reward is {attempt.reward}; it must lie within ±{LARGEST_REWARD:g}", field="reward"
+        )
+    if not 0 <= attempt.temperature < math.inf:
+        raise RecordError(
+            f"temperature is {attempt.temperature}; it must be 0 or more", field="temperature"
         )
     if not -1 <= attempt.pivot < steps:
         raise RecordError(

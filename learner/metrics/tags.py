@@ -90,7 +90,7 @@ LEARNER = (
     ("clip_fraction", "share", "tokens whose ratio was clipped"),
     ("behaviour_kl", "nats/token", "KL between sampling policy and policy (k3 estimate)"),
     ("behaviour_ess", "share", "effective sample size of the importance ratios, of the tokens"),
-    ("entropy", "nats/token", "of the policy"),
+    ("entropy", "nats/token", "of the policy, at the temperature of each trajectory"),
     ("behaviour_kl_<role>", "nats/token", "the same, on base or distilled trajectories alone"),
     ("behaviour_ess_<role>", "share", "the same, on base or distilled trajectories alone"),
     ("entropy_<role>", "nats/token", "the same, on base or distilled trajectories alone"),

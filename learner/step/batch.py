@@ -30,6 +30,7 @@ class Row:
     """One sequence to learn from: arrays [L], truncated after its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
+    `temperature`: the row's log-probabilities are those of the policy ∝ exp(logits / temperature).
     `weight`: of each trained token in the loss (r3l.algorithms.losses). The store's rows
     (buffer.storage.rows) are other records.
     """
@@ -41,6 +42,7 @@ class Row:
     distilled: bool = False
     aux: bool = False
     weight: float = 1.0
+    temperature: float = 1.0
 
 
 _Counted = tuple[Row, int]  # a row whose weight is its group's w_g, and its length |τ|
@@ -73,6 +75,7 @@ class MicroBatch:
     weights_B: Tensor
     distilled_B: Tensor
     aux_B: Tensor
+    temperatures_B: Tensor
     input_tokens: int
 
 
@@ -118,12 +121,14 @@ def _policy_rows(group: Group, algorithm: Algorithm, weight: float) -> list[_Cou
     for i in np.flatnonzero(keep):
         one = trajectories[i]
         more = {"advantage": float(advantages[i]), "distilled": one.role == "distilled"}
-        row = _row(one.token_ids, masks[i], one.logprobs, weight=weight, **more)
-        counted.append((row, lengths[i]))
+        # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
+        more |= {"weight": weight, "temperature": one.temperature or 1.0}
+        counted.append((_row(one.token_ids, masks[i], one.logprobs, **more), lengths[i]))
     return counted
 
 
 def _aux_row(sample: AuxSample, weight: float) -> _Counted:
+    """An auxiliary sample at temperature 1, whatever it was sampled at: plain likelihood."""
     zeros = np.zeros(len(sample.token_ids), dtype=np.float32)
     row = _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
     return row, int(row.mask.sum())
@@ -253,5 +258,6 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         weights_B=tensor([row.weight for row in rows], torch.float32),
         distilled_B=tensor([row.distilled for row in rows], torch.bool),
         aux_B=tensor([row.aux for row in rows], torch.bool),
+        temperatures_B=tensor([row.temperature for row in rows], torch.float32),
         input_tokens=input_tokens,
     )

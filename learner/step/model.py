@@ -44,18 +44,23 @@ class PolicyModule(nn.Module):
         # module's weights when it is called, and all ranks must call the same modules.
         self.head.forward = partial(score, self.head)
 
-    def forward(self, nodes: Nodes, select_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, nodes: Nodes, select_BT: Tensor, temperatures_B: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """(logprobs_BT, entropy_BT) in nats, float32; 0 if `select_BT` is False.
 
-        Position t holds log π(token t | tokens before t); position 0 is never selected.
-        Entropies carry no gradient. A node that several rows select is computed once, and its
-        gradient is the sum of theirs.
+        Position t holds log π(token t | tokens before t), of the policy ∝ exp(logits / temperature)
+        of its row; position 0 is never selected. Entropies carry no gradient. A node that several
+        rows of one temperature select is computed once, and its gradient is the sum of theirs.
         """
-        chosen_K, place = nodes.paths_BT[select_BT].unique(return_inverse=True)
+        levels_L, level_B = temperatures_B.unique(return_inverse=True)
+        pairs_BT = nodes.paths_BT * len(levels_L) + level_B[:, None]
+        pairs_K, place = pairs_BT[select_BT].unique(return_inverse=True)
         # One position more than selected, so that the head has work on every rank.
-        chosen_K = nn.functional.pad(chosen_K, (1, 0))
+        pairs_K = nn.functional.pad(pairs_K, (1, 0))
+        chosen_K, temperatures_K = pairs_K // len(levels_L), levels_L[pairs_K % len(levels_L)]
         hidden_KD = self._hidden(nodes, nodes.parents_N[chosen_K])
-        logprobs_K, entropy_K = self.head(hidden_KD, nodes.token_ids_N[chosen_K])
+        logprobs_K, entropy_K = self.head(hidden_KD, nodes.token_ids_N[chosen_K], temperatures_K)
         blank = (logprobs_K[0] * 0.0).expand(select_BT.shape)
         logprobs_BT = blank.masked_scatter(select_BT, logprobs_K[1:][place])
         entropy_BT = blank.detach().masked_scatter(select_BT, entropy_K[1:][place])
@@ -79,23 +84,33 @@ class PolicyModule(nn.Module):
         return hidden_1ND[0, wanted_K]
 
 
-def score(head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+def score(
+    head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor
+) -> tuple[Tensor, Tensor]:
     """(log-probability of each target, entropy of each distribution), float32 [N], computed
     CHUNK positions at a time. The backward pass recomputes the logits of every chunk but the last:
     it begins with that one, so keeping its logits needs no more memory than recomputing them."""
-    hidden, targets = hidden_ND.split(CHUNK), targets_N.split(CHUNK)
+    *earlier, last = zip(
+        hidden_ND.split(CHUNK), targets_N.split(CHUNK), temperatures_N.split(CHUNK), strict=True
+    )
     parts = [
         checkpoint(_score_chunk, head.weight, head.bias, *chunk, use_reentrant=False)
-        for chunk in zip(hidden[:-1], targets[:-1], strict=True)
+        for chunk in earlier
     ]
-    parts.append(_score_chunk(head.weight, head.bias, hidden[-1], targets[-1]))
+    parts.append(_score_chunk(head.weight, head.bias, *last))
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
 def _score_chunk(
-    weight_VD: Tensor, bias_V: Tensor | None, hidden_ND: Tensor, targets_N: Tensor
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    hidden_ND: Tensor,
+    targets_N: Tensor,
+    temperatures_N: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    logprobs_NV = nn.functional.linear(hidden_ND, weight_VD, bias_V).float().log_softmax(dim=-1)
+    logits_NV = nn.functional.linear(hidden_ND, weight_VD, bias_V).float()
+    # In place: another tensor of this size would raise the peak of memory.
+    logprobs_NV = logits_NV.div_(temperatures_N[:, None]).log_softmax(dim=-1)
     with torch.no_grad():
         entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
     return logprobs_NV.gather(1, targets_N[:, None])[:, 0], entropy_N

@@ -226,7 +226,7 @@ class Trainer:
             raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
 
     def _losses(self, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        logprobs_BT, entropy_BT = self.engine(micro.nodes, micro.mask_BT)
+        logprobs_BT, entropy_BT = self.engine(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
         aux_BT = micro.mask_BT & micro.aux_B[:, None]
         loss_sft = sft(logprobs_BT, aux_BT, micro.weights_B)
@@ -257,7 +257,8 @@ class Trainer:
         if self.reference is None:
             return None
         with torch.no_grad():
-            logprobs_BT: Tensor = self.reference(micro.nodes, micro.mask_BT)[0]
+            inputs = (micro.nodes, micro.mask_BT, micro.temperatures_B)
+            logprobs_BT: Tensor = self.reference(*inputs)[0]
             return logprobs_BT
 
     def _plain_grad_norm(self) -> float:

@@ -160,10 +160,10 @@ class LocalPolicy:
     def _draw(
         self, logits_BV: torch.Tensor, temperature_B1: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A token for each row, and its log-probability under the distribution sampled from."""
-        logprobs_BV = (logits_BV / temperature_B1.clamp(min=1e-3)).log_softmax(-1)
+        """A token for each row, and its log-probability as in `r3l.rollout.interfaces.Sample`."""
+        greedy_B1 = temperature_B1 == 0
+        logprobs_BV = (logits_BV / temperature_B1.where(~greedy_B1, 1.0)).log_softmax(-1)
         noise_BV = torch.rand(logprobs_BV.shape, generator=self.generator).clamp(min=1e-20)
         drawn_B = (logprobs_BV - (-noise_BV.log()).log()).argmax(-1)
-        greedy_B = temperature_B1[:, 0] == 0
-        drawn_B = torch.where(greedy_B, logits_BV.argmax(-1), drawn_B)
+        drawn_B = torch.where(greedy_B1[:, 0], logits_BV.argmax(-1), drawn_B)
         return drawn_B, logprobs_BV.gather(1, drawn_B[:, None])[:, 0]

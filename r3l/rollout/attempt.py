@@ -30,7 +30,7 @@ an attempt earned its reward does not matter."""
 
 
 class ParamsOfStep(Protocol):
-    """Sampling parameters of step k (seeds differ from step to step)."""
+    """Sampling parameters of step k: seeds differ from step to step, temperatures do not."""
 
     def __call__(self, step: int) -> SampleParams: ...
 
@@ -89,6 +89,7 @@ class Attempt:
     finish: str = ""
     feedback: str = ""
     faults: list[str] = field(default_factory=list)
+    temperature: float = 1.0
 
     def given(self, ids: Sequence[int]) -> None:
         """Append read-only tokens to the record and to what is shown."""
@@ -132,6 +133,7 @@ class Attempt:
             finish=self.finish,
             feedback=self.feedback,
             faults=tuple(self.faults),
+            temperature=self.temperature,
         )
 
 
@@ -211,8 +213,9 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
             attempt.snapshots.append(Snapshot(state, tuple(attempt.rewards)))
         attempt.given(chat.prompt_ids)
         began = time.monotonic()
-        step = len(attempt.actions)
-        sample = await policy.sample(attempt.shown.ids, params(step))
+        asked = params(len(attempt.actions))
+        attempt.temperature = asked.temperature
+        sample = await policy.sample(attempt.shown.ids, asked)
         if not sample.token_ids:
             attempt.finish = "context_overflow"
             break

@@ -121,7 +121,9 @@ class _Explorer:
         try:
             async with self._environment() as env:
                 attempt = await start(self.task, self.policy.chat, env)
-                await play(attempt, self.policy, env, self._step_params(env.spec, "base", slot))
+                temperature = self.config.actor.temperature
+                params = self._step_params(env.spec, "base", slot, temperature)
+                await play(attempt, self.policy, env, params)
         except EpisodeError as error:
             return SlotResult("base", slot, "failed", cause=error.cause)
         self.snapshots[slot] = attempt.snapshots
@@ -205,7 +207,9 @@ class _Explorer:
         attempt = await branch(base, pivot, self.task, chat, env, diagnosis.guidance, snapshots)
         guided_from = len(attempt.shown.ids)
         seen = SeenPrefix(len(attempt.record.ids), int(base.step_versions[pivot]))
-        params = self._step_params(env.spec, "distilled", slot, {pivot: seen} if pivot else {})
+        params = self._step_params(
+            env.spec, "distilled", slot, base.temperature, {pivot: seen} if pivot else {}
+        )
         await play(attempt, self.policy, env, params)
         retry = attempt.trajectory("distilled", slot, parent=slot, pivot=pivot)
         aux: tuple[AuxSample, ...] = ()
@@ -215,15 +219,19 @@ class _Explorer:
         return _resolved(slot, "done", diagnosis.thought, aux, retry)
 
     def _step_params(
-        self, spec: EnvSpec, role: str, slot: int, seen: Mapping[int, SeenPrefix] = _NOTHING_SEEN
+        self,
+        spec: EnvSpec,
+        role: str,
+        slot: int,
+        temperature: float,
+        seen: Mapping[int, SeenPrefix] = _NOTHING_SEEN,
     ) -> ParamsOfStep:
-        actor = self.config.actor
-        budget = actor.max_response_tokens or spec.max_response_tokens
+        budget = self.config.actor.max_response_tokens or spec.max_response_tokens
 
         def params(step: int) -> SampleParams:
             seed = self._seed(role, slot, step)
             return SampleParams(
-                budget, actor.temperature, seed, stop=tuple(spec.stop), seen=seen.get(step)
+                budget, temperature, seed, stop=tuple(spec.stop), seen=seen.get(step)
             )
 
         return params

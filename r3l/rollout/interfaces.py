@@ -43,8 +43,9 @@ class SampleParams:
 class Sample:
     """One sampled response.
 
-    `token_ids` and `logprobs` (natural log, of the sampled token under the sampling policy)
-    have equal length; a response that ended by itself includes its stop token.
+    `token_ids` and `logprobs` have equal length; a response that ended by itself includes its stop
+    token. `logprobs`: natural log of each token's probability in the distribution it was drawn
+    from, ∝ exp(logits / temperature); of a greedy token in that of temperature 1.
     `version` is the oldest policy version that sampled any of its tokens.
     `finish_reason`: stop | length (budget reached) | overflow (context full; may be empty).
     """

@@ -18,6 +18,7 @@ from r3l.rollout.reflection import FIELDS, json_schema
         ("model", r"^actor\.engine\.model: set by the actor itself; set model instead$"),
         ("max_model_len", "set actor.max_model_len instead"),
         ("weight_transfer_config", "leave it out"),
+        ("logprobs_mode", "leave it out"),
         ("max-num-seq", "not an engine argument of vLLM; did you mean max_num_seqs"),
         ("qwertz", "see vLLM's engine arguments"),
     ],

@@ -25,8 +25,8 @@ def test_the_baseline_computes_the_log_probabilities_it_is_compared_for() -> Non
     one, other, third = synthetic(0.5, length=64)[:3]
     short = Row(third.token_ids[:44], third.mask[:44], third.old_logprobs[:44])
     micro = collate([one, other, short], CPU)
-    ours, _ = module(micro.nodes, micro.mask_BT)
-    theirs, _ = full_logits(module, micro.nodes, micro.mask_BT)
+    ours, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
+    theirs, _ = full_logits(module, micro.nodes, micro.mask_BT, micro.temperatures_B)
     assert torch.allclose(ours, theirs, atol=1e-5) and ours[2].any()
 
 

@@ -41,6 +41,12 @@ def test_the_defaults_are_the_settings_of_the_paper():
     assert (learner.lr, learner.grad_clip, learner.sync_every) == (1e-6, 1.0, 1)
 
 
+def test_training_attempts_are_never_greedy_and_evaluations_may_be():
+    with pytest.raises(UserError, match=r"^config actor\.temperature: .* 0\.01$"):
+        load(None, ["actor.temperature=0"])
+    assert load(None, ["eval.temperature=0"]).eval.temperature == 0
+
+
 def test_a_section_of_a_file_may_be_its_name_alone(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("algorithm: grpo\nenv: workshop\n")

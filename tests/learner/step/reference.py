@@ -3,7 +3,7 @@
     groups ─► credit, advantages ─► loss, and its derivative by every token's log-probability
 
 Nothing here is taken from r3l or learner. `LogProbs` gives log π(token t | tokens before t) of a
-sequence, float64 [L], by the policy or the reference.
+sequence at a temperature, float64 [L], by the policy or the reference.
 """
 
 import math
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from r3l.records import AuxSample, Trajectory
 
 Float64 = npt.NDArray[np.float64]
-LogProbs = Callable[[Any], Float64]
+LogProbs = Callable[[Any, float], Float64]
 CLIP = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
 KL = {"grpo": 0.01, "gspo": 0.01, "reflect_grpo": 0.01}
 
@@ -33,10 +33,11 @@ class Drawn:
 
 @dataclass
 class Result:
-    """The loss, and its derivatives: (tokens, float64 [L] per log-probability) of each row."""
+    """The loss, and its derivatives: (tokens, temperature, float64 [L] per log-probability) of
+    each row."""
 
     loss: float = 0.0
-    derivatives: list[tuple[Any, Float64]] = field(default_factory=list)
+    derivatives: list[tuple[Any, float, Float64]] = field(default_factory=list)
 
 
 def credit(one: Trajectory, group: Sequence[Trajectory], masked: bool) -> list[int]:
@@ -162,7 +163,8 @@ def whole(
         count += sum(int(sample.response_mask.sum()) for sample, _ in shared)
     result = Result()
     for one, advantage, places, weight in rows:
-        logprobs, derivative = policy(one.token_ids), np.zeros(len(one.token_ids))
+        heat, derivative = one.temperature, np.zeros(len(one.token_ids))
+        logprobs = policy(one.token_ids, heat)
         length = {"trajectory": len(places), "attempt": int(one.response_mask.sum())}.get(means, 1)
         share = weight / count / max(length, 1)
         old = one.logprobs.astype(np.float64)
@@ -177,18 +179,18 @@ def whole(
                 result.loss += share * value
                 derivative[t] += share * slope
         if kl := settings.get("kl_coef", KL.get(name, 0.0)):
-            apart = reference(one.token_ids) - logprobs
+            apart = reference(one.token_ids, heat) - logprobs
             for t in places:
                 value, slope = divergence(name, float(apart[t]))
                 result.loss += share * kl * value
                 derivative[t] += share * kl * slope
-        result.derivatives.append((one.token_ids, derivative))
+        result.derivatives.append((one.token_ids, heat, derivative))
     pool = sum(int(sample.response_mask.sum()) for sample, _ in samples)
     for sample, weight in samples:
         share = settings.get("sft_weight", 1.0) * weight / max(pool, 1)
         if shared:
             own = 1 if means in ("token", "sum") else int(sample.response_mask.sum())
             share = settings.get("sft_weight", 1.0) * weight / count / max(own, 1)
-        result.loss -= share * float(policy(sample.token_ids)[sample.response_mask].sum())
-        result.derivatives.append((sample.token_ids, -share * sample.response_mask))
+        result.loss -= share * float(policy(sample.token_ids, 1.0)[sample.response_mask].sum())
+        result.derivatives.append((sample.token_ids, 1.0, -share * sample.response_mask))
     return result

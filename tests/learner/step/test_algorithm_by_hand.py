@@ -1,7 +1,8 @@
 """Every algorithm, from drawn groups to the gradient of a model, against a slow reference.
 
 Random groups hold what real ones do: slots that failed, were not triggered or expired, single
-attempts, equal rewards, pivots at the first and the last step, empty responses, auxiliary samples.
+attempts, equal rewards, pivots at the first and the last step, empty responses, auxiliary samples,
+attempts of several temperatures.
 """
 
 import copy
@@ -56,16 +57,16 @@ def model(seed: int) -> LlamaForCausalLM:
     ).eval()
 
 
-def logprobs(lm: LlamaForCausalLM, token_ids: np.ndarray) -> torch.Tensor:
-    """log π(token t | tokens before t), float64 [L]; 0 for the first."""
+def logprobs(lm: LlamaForCausalLM, token_ids: np.ndarray, temperature: float) -> torch.Tensor:
+    """log π(token t | tokens before t) at a temperature, float64 [L]; 0 for the first."""
     ids = torch.tensor(token_ids.astype(np.int64))
-    all_LV = lm(ids[None]).logits[0].double().log_softmax(-1)
+    all_LV = (lm(ids[None]).logits[0].double() / temperature).log_softmax(-1)
     return torch.nn.functional.pad(all_LV[:-1].gather(1, ids[1:, None])[:, 0], (1, 0))
 
 
-def values(lm: LlamaForCausalLM, token_ids: np.ndarray) -> np.ndarray:
+def values(lm: LlamaForCausalLM, token_ids: np.ndarray, temperature: float) -> np.ndarray:
     with torch.no_grad():
-        return logprobs(lm, token_ids).numpy()
+        return logprobs(lm, token_ids, temperature).numpy()
 
 
 class Groups:
@@ -93,12 +94,14 @@ class Groups:
         for start, end in spans:
             mask[start:end] = True
         noise = rng.normal(0, rng.choice([1e-4, 0.1, 0.5]), len(ids))
+        heat = float(rng.choice([1.0, 0.7, 1.3])) if base is None else base.temperature
+        sampled = values(self.lm, token_ids, heat) + noise
         return Trajectory(
             role="base" if base is None else "distilled",
             slot=slot,
             token_ids=token_ids,
             response_mask=mask,
-            logprobs=np.where(mask, values(self.lm, token_ids) + noise, 0).astype(np.float32),
+            logprobs=np.where(mask, sampled, 0).astype(np.float32),
             step_spans=np.array(spans, np.int32),
             step_versions=np.zeros(len(spans), np.int32),
             step_seconds=np.zeros(len(spans), np.float32),
@@ -108,6 +111,7 @@ class Groups:
             actions=("",) * len(spans),
             parent=-1 if base is None else slot,
             pivot=pivot,
+            temperature=heat,
         )
 
     def sample(self, kind: Any) -> AuxSample:
@@ -199,9 +203,9 @@ def learned(
 
 def followed(lm: LlamaForCausalLM, told: reference.Result) -> torch.Tensor:
     """The gradient that the derivatives by log-probabilities lead to."""
-    for token_ids, derivative in told.derivatives:
+    for token_ids, heat, derivative in told.derivatives:
         if derivative.any():
-            (torch.tensor(derivative) * logprobs(lm, token_ids)).sum().backward()
+            (torch.tensor(derivative) * logprobs(lm, token_ids, heat)).sum().backward()
     return flat(lm)
 
 

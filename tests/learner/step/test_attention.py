@@ -60,14 +60,15 @@ def groups(draw):
         old = np.where(mask, draw(st.floats(-4, -0.5)), 0.0).astype(np.float32)
         advantage = draw(st.floats(-2, 2, width=32))
         distilled, aux = draw(st.booleans()), draw(st.booleans())
-        made.append(Row(ids, mask, old, advantage, distilled, aux, draw(st.floats(0.01, 0.1))))
+        weight, temperature = draw(st.floats(0.01, 0.1)), draw(st.sampled_from([1.0, 0.7, 1.3]))
+        made.append(Row(ids, mask, old, advantage, distilled, aux, weight, temperature))
     return made
 
 
 def separate_logprobs(lm, row):
-    """log π of every token of one row, by the model as it is: (L) and the entropies (L)."""
+    """log π of every token of one row at its temperature, by the model as it is: (L)."""
     ids = torch.as_tensor(row.token_ids, dtype=torch.long)[None]
-    full = lm(input_ids=ids).logits[0].log_softmax(-1)
+    full = (lm(input_ids=ids).logits[0] / row.temperature).log_softmax(-1)
     return torch.cat([torch.zeros(1), full[:-1].gather(1, ids[0, 1:, None])[:, 0]])
 
 
@@ -116,7 +117,7 @@ def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
         for part in itertools.chain(*plan):
             micro = collate(part, CPU)
             part = part or [rows[0]]
-            logprobs, _ = module(micro.nodes, micro.mask_BT)
+            logprobs, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
             reference = logprobs.detach() - 0.1
             one = objective(
                 algorithm, part, logprobs, micro.mask_BT, micro.old_logprobs_BT, reference
@@ -145,7 +146,7 @@ def test_the_entropy_of_a_node_equals_that_of_the_policy_at_its_parent(rows):
     made = [Row(r, np.arange(len(r)) > 0, np.zeros(len(r), np.float32)) for r in rows]
     micro = collate(made, CPU)
     with torch.no_grad():
-        _, entropy_BT = PACKED(micro.nodes, micro.mask_BT)
+        _, entropy_BT = PACKED(micro.nodes, micro.mask_BT, micro.temperatures_B)
         for row, entropies in zip(rows, entropy_BT, strict=True):
             full = PLAIN(torch.as_tensor(row, dtype=torch.long)[None]).logits[0].log_softmax(-1)
             expected = -(full.exp() * full).sum(-1)[:-1]
@@ -169,7 +170,7 @@ def test_models_of_other_families_give_equal_logprobs_when_packed(make):
     expected = [separate_logprobs(lm, row) for row in made]
     assert attention.resolve("auto", lm) == "tree"
     micro = collate(made, CPU)
-    logprobs_BT, _ = PolicyModule(lm, "tree")(micro.nodes, micro.mask_BT)
+    logprobs_BT, _ = PolicyModule(lm, "tree")(micro.nodes, micro.mask_BT, micro.temperatures_B)
     for row, ours, theirs in zip(made, logprobs_BT, expected, strict=True):
         assert torch.allclose(ours[: len(row.token_ids)], theirs, atol=1e-5)
 
@@ -196,7 +197,9 @@ def test_packing_changes_neither_checkpointed_layers_nor_the_saved_model(tmp_pat
         lm = qwen2().train()
         if checkpointed:
             lm.gradient_checkpointing_enable()
-        PolicyModule(lm, "tree")(micro.nodes, micro.mask_BT)[0].sum().backward()
+        PolicyModule(lm, "tree")(micro.nodes, micro.mask_BT, micro.temperatures_B)[
+            0
+        ].sum().backward()
         found.append(gradients(lm))
     assert all(torch.allclose(found[0][name], found[1][name], atol=1e-6) for name in found[0])
     lm.save_pretrained(tmp_path)

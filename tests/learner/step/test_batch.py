@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from learner.step.batch import Row, check_tokens, collate, micro_batches, rows_of, weight_metrics
 from r3l.algorithms.r3l import R3LConfig
@@ -84,6 +85,21 @@ def test_rows_of_a_group_carry_pivot_masks_and_amplified_advantages() -> None:
     assert [r.weight * r.mask.sum() for r in policy] == pytest.approx([1 / 3] * 3)
     aux = [r for r in rows if r.aux]
     assert len(aux) == 2 and sum(r.weight * r.mask.sum() for r in aux) == pytest.approx(1)
+
+
+def test_rows_have_the_temperature_of_their_attempt_and_auxiliary_rows_have_1() -> None:
+    group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None))
+    heats = iter([0.7, 0.0, 1.3])  # greedy: log-probabilities are stored at 1
+    results = [
+        replace(r, trajectory=replace(r.trajectory, temperature=next(heats))) if r.trajectory else r
+        for r in group.results
+    ]
+    rows = rows_of([replace(group, results=tuple(results))], R3LConfig(group_size=4).build())
+    assert [r.temperature for r in rows] == [0.7, 1.0, 1.3, 1.0, 1.0]
+    assert [r.aux for r in rows] == [False] * 3 + [True] * 2
+    assert collate(rows, torch.device("cpu")).temperatures_B.tolist() == pytest.approx(
+        [0.7, 1.0, 1.3, 1.0, 1.0]
+    )
 
 
 def test_the_weight_of_a_token_follows_normalize_and_the_pool_of_auxiliary_samples() -> None:

@@ -1,5 +1,6 @@
 """The policy module: log-probabilities of the selected tokens, in little memory."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,24 +13,55 @@ from learner.step.batch import Row, collate
 from learner.step.model import PolicyModule
 
 
-def test_selected_logprobs_equal_those_of_full_logits(model_folder: Path) -> None:
+def test_selected_logprobs_equal_those_of_full_logits_at_each_rows_temperature(
+    model_folder: Path,
+) -> None:
     from transformers import AutoModelForCausalLM
 
     lm = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     ids = torch.randint(3, 250, (3, 40))
     select = torch.rand(3, 40) < 0.3
     select[:, 0] = False
-    full = lm(ids).logits.float().log_softmax(-1)
+    temperatures = torch.tensor([0.7, 1.3, 1.0])
+    full = (lm(ids).logits.float() / temperatures[:, None, None]).log_softmax(-1)
     rows = [
-        Row(i.numpy().astype("i4"), s.numpy(), np.zeros(40, "f4"))
-        for i, s in zip(ids, select, strict=True)
+        Row(i.numpy().astype("i4"), s.numpy(), np.zeros(40, "f4"), temperature=float(t))
+        for i, s, t in zip(ids, select, temperatures, strict=True)
     ]
-    logprobs, entropy = PolicyModule(lm)(collate(rows, torch.device("cpu")).nodes, select)
+    micro = collate(rows, torch.device("cpu"))
+    logprobs, entropy = PolicyModule(lm)(micro.nodes, select, micro.temperatures_B)
     expected = full[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
     assert torch.allclose(logprobs[:, 1:][select[:, 1:]], expected[select[:, 1:]], atol=1e-5)
     entropies = -(full.exp() * full).sum(-1)[:, :-1]
     assert torch.allclose(entropy[:, 1:][select[:, 1:]], entropies[select[:, 1:]], atol=1e-5)
     assert not logprobs[~select].any() and not entropy.requires_grad
+
+
+def test_a_token_that_rows_share_is_scored_at_the_temperature_of_each(model_folder: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    lm = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    ids = np.arange(3, 13, dtype="i4")
+    rows = [Row(ids, ids > 3, np.zeros(10, "f4"), temperature=t) for t in (0.5, 2.0, 0.5)]
+    micro = collate(rows, torch.device("cpu"))
+    assert len(micro.nodes.token_ids_N) == 10
+    logits = lm(torch.tensor(ids[None], dtype=torch.long)).logits[0, :-1]
+    cold, hot, again = PolicyModule(lm, "tree")(micro.nodes, micro.mask_BT, micro.temperatures_B)[0]
+    for ours, temperature in ((cold, 0.5), (hot, 2.0), (again, 0.5)):
+        full = (logits / temperature).log_softmax(-1)
+        expected = full.gather(1, torch.tensor(ids[1:, None], dtype=torch.long))[:, 0]
+        assert torch.allclose(ours[1:], expected, atol=1e-5)
+
+
+def test_logits_are_divided_by_the_temperature_before_the_softmax() -> None:
+    """Logits (0, 2 ln 3) are odds of 1 to 9 at T = 1, 1 to 3 at T = 2 and 1 to 81 at T = 0.5."""
+    head = torch.nn.Linear(2, 2)
+    head.weight.data, head.bias.data = torch.eye(2), torch.tensor([0.0, math.log(3)])
+    hidden = torch.tensor([[0.0, math.log(3)]] * 4)
+    temperatures = torch.tensor([1.0, 2.0, 2.0, 0.5])
+    logprobs, entropies = model.score(head, hidden, torch.tensor([1, 1, 0, 0]), temperatures)
+    assert logprobs.exp().tolist() == pytest.approx([0.9, 0.75, 0.25, 1 / 82])
+    assert entropies.tolist() == pytest.approx([0.325083, 0.562335, 0.562335, 0.065861], abs=1e-6)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -67,5 +99,5 @@ def test_no_tensor_of_the_loss_grows_with_length_times_vocabulary(
         rows = [Row(ids, ids > 0, np.zeros(length, "f4")), Row(ids[:9], ids[:9] > 0, ids[:9] * 0.0)]
         micro = collate(rows, torch.device("cpu"))
         with LargestTensor() as largest:
-            policy(micro.nodes, micro.mask_BT)[0].sum().backward()
+            policy(micro.nodes, micro.mask_BT, micro.temperatures_B)[0].sum().backward()
         assert largest.elements == 16 * vocab, (length, largest.elements)

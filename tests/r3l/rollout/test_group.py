@@ -31,6 +31,28 @@ def test_a_failed_attempt_is_corrected_from_its_pivot_without_the_guidance_in_th
     assert np.array_equal(base.logprobs[:start], retry.logprobs[:start])
 
 
+def test_attempts_remember_their_temperature_and_a_retry_keeps_that_of_its_base() -> None:
+    policy = learner_of_advice()
+    heats = ("actor.temperature=0.7", "actor.reflect_temperature=0.2")
+    slots = by_slot(explore(policy, *heats))
+    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    assert base is not None and retry is not None
+    assert (base.temperature, retry.temperature) == (0.7, 0.7)
+    reflections = [p.temperature for p in policy.asked if p.json_schema]
+    attempts = [p.temperature for p in policy.asked if not p.json_schema]
+    assert set(reflections) == {0.2} and set(attempts) == {0.7}
+
+    hotter = learner_of_advice()  # an actor of the resumed run, with other settings
+    settings = ("actor.temperature=1.3", "algorithm.group_size=4")
+    again = explore(hotter, *settings, accepted=[slots["base", 0]])
+    taken = by_slot(again)
+    other = taken["base", 1].trajectory
+    retry = taken["distilled", 0].trajectory
+    assert other is not None and retry is not None
+    assert (other.temperature, retry.temperature) == (1.3, 0.7)
+    assert {p.temperature for p in hotter.asked if not p.json_schema} == {1.3, 0.7}
+
+
 def test_a_verified_correction_yields_a_reflect_and_a_guided_retry_sample() -> None:
     policy = learner_of_advice()
     reflect, retry = by_slot(explore(policy))["distilled", 0].aux
