@@ -1,6 +1,7 @@
 """Mathematics with a reference answer, judged by math-verify (envs.questions.verifier).
 
-A task carries its problem and reference, so an actor needs no data; the reference is never shown.
+A task carries its problem and reference, so an actor needs no data. An attempt never sees the
+reference; a reflection does only if so set (`reflect_with_answer`).
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ REMARKS = {"correct": "Correct.", "wrong": "Incorrect."}
 
 
 class MathProblems(Question):
-    """Problems of a data set. `train`, `eval`: other data, named as in envs.questions.datasets; the
-    other settings are those of envs.questions.question.Pace."""
+    """Problems of a data set. `train`, `eval`: other data, named as in envs.questions.datasets;
+    `reflect_with_answer`: the closing feedback on a failed attempt names the right answer, so that
+    its reflection knows it and the guidance may tell it to the retry; the other settings are those
+    of envs.questions.question.Pace."""
 
     name: ClassVar[str] = "math"
     train_data: ClassVar[str | None] = "nlile/hendrycks-MATH-benchmark@train"
@@ -41,9 +44,15 @@ class MathProblems(Question):
         eval_attempts: int = 1,
         paragraphs: int = 16,
         max_response_tokens: int | None = None,
+        reflect_with_answer: bool = False,
     ) -> None:
         requirements.installed(self.name, "math_verify", "math")
-        self.train = train
+        if type(reflect_with_answer) is not bool:
+            raise UserError(
+                f"env option reflect_with_answer is {reflect_with_answer!r}; it must be true or "
+                "false"
+            )
+        self.train, self.reflect_with_answer = train, reflect_with_answer
         spec = EnvSpec(
             name=self.name,
             system_prompt="",
@@ -93,6 +102,13 @@ class MathProblems(Question):
         verdict = self.verifier.check(self.problem.answer, answer)
         fault = f"verifier_{verdict}" if verdict in ("timeout", "crash") else ""
         return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
+
+    def feedback(self) -> str:
+        """As `Question.feedback`; with `reflect_with_answer` also the answer that was missed."""
+        said = super().feedback()
+        if not self.reflect_with_answer or self.reward >= 1.0:
+            return said
+        return f"{said} The right answer is {self.problem.answer}."
 
     def close(self) -> None:
         """Release the verifier."""

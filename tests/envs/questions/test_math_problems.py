@@ -1,11 +1,18 @@
 """Mathematics: problems as tasks, verdicts as rewards."""
 
+import asyncio
+
 import pytest
 
 from envs import registry
 from envs.testing import check_env
+from r3l.config import load
 from r3l.errors import UserError
+from r3l.records import Task
+from r3l.rollout.group import explore_group
 from tests.envs.shared_data import shared
+from tests.r3l.fakes import ScriptedPolicy
+from tests.r3l.rollout.fakes import reflection
 
 
 def test_a_data_set_without_training_problems_says_how_to_give_some():
@@ -58,3 +65,34 @@ def test_the_policy_never_reads_the_reference(half):
     env = half(attempts=3)
     said = [env.step(rf"\boxed{{{n}}}")[0] for n in (1, 2, 3)] + [env.feedback()]
     assert not any("0.5" in text for text in said)
+
+
+def test_only_the_reflection_reads_the_reference_and_only_if_so_set(half):
+    def prompts(**options):
+        """(prompts of reflections, prompts of attempts) of a group whose attempts fail."""
+
+        def reply(prompt):
+            return reflection(step=0) if "You review one attempt" in prompt else r"\boxed{7}"
+
+        policy, config = ScriptedPolicy(reply), load(None, ["algorithm.group_size=2"])
+        task = Task("t", "math", 0)
+        asyncio.run(explore_group(task, policy, lambda: half(attempts=2, **options), config))
+        asked = [prompt for prompt in policy.prompts if "You review one attempt" in prompt]
+        return asked, [prompt for prompt in policy.prompts if prompt not in asked]
+
+    asked, played = prompts()
+    assert len(asked) == 1 and len(played) == 4
+    assert "No answer was right." in asked[0] and "0.5" not in asked[0]
+    asked, played = prompts(reflect_with_answer=True)
+    assert "No answer was right. The right answer is 0.5." in asked[0]
+    assert len(played) == 4 and not any("0.5" in prompt for prompt in played)
+
+
+def test_feedback_on_a_right_answer_does_not_repeat_it(half):
+    env = half(reflect_with_answer=True)
+    assert env.step(r"\boxed{1/2}")[1] == 1.0 and env.feedback() == "Answer 1 was right."
+
+
+def test_reflect_with_answer_is_true_or_false(half):
+    with pytest.raises(UserError, match="reflect_with_answer is 'yes'; it must be true or false"):
+        half(reflect_with_answer="yes")
