@@ -25,7 +25,7 @@ from envs.registry import make, task_source
 from learner.metrics.group_metrics import group_metrics
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
-from learner.warmup.tiny_policy import LocalPolicy
+from learner.warmup.local_policy import LocalPolicy
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.records import Group, GroupPlan, Task

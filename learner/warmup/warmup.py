@@ -29,6 +29,7 @@ from envs.builtin.policy import BUILTIN_WORLDS
 from learner.step.batch import Row
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
+from learner.warmup.local_policy import LocalPolicy
 from learner.warmup.quality import Quality, measure
 from learner.warmup.recipe import RECORD, Recipe
 from r3l.model_folder import check_model_folder, read_tokenizer
@@ -62,7 +63,7 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
     tokenizer.save_pretrained(out)
     AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16).save_pretrained(out)
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
-    policy = tiny_policy.LocalPolicy(model, chat, seed=recipe.seed)
+    policy = LocalPolicy(model, chat, seed=recipe.seed)
     tasks = recipe.measured
     options = recipe.options
     quality = {name: measure(policy, name, tasks, options) for name in recipe.envs if tasks}

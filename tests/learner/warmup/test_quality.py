@@ -4,13 +4,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from envs.builtin.policy import builtin_policy
-from learner.warmup import tiny_policy
+from learner.warmup.local_policy import LocalPolicy
 from learner.warmup.quality import measure
 
 
 def test_the_shipped_policy_reads_reflects_and_follows_advice_but_does_not_know_the_world(chat):
     model = AutoModelForCausalLM.from_pretrained(builtin_policy(), dtype=torch.float32)
-    quality = measure(tiny_policy.LocalPolicy(model, chat), "workshop", 64)
+    quality = measure(LocalPolicy(model, chat), "workshop", 64)
     assert 0.05 <= quality.success <= 0.5
     assert quality.parsed >= 0.85
     assert quality.pivots >= 0.7
