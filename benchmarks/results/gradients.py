@@ -1,0 +1,171 @@
+"""What pivotal credit does to the gradient: its variance and its bias, on stored groups.
+
+    policy ─► groups with retries ─► each group's gradient, with and without credit ─► noise, cosine
+        └───► many groups of plain attempts ─► plain policy gradient, the unbiased reference
+
+    python -m benchmarks.results.gradients >> docs/results/e4.jsonl
+
+*noise* is the trace of the covariance of a group's gradient over the squared norm of the mean: the
+number of groups whose mean has a signal as strong as its noise. *cosine* is that of the mean
+gradient with the reference, which itself is only known up to `ceiling`, the cosine of its halves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import torch
+from torch import Tensor
+
+from benchmarks.results.alternate import explore, full_weights, load_weights, sampler
+from envs.builtin.policy import builtin_policy
+from envs.registry import task_source
+from launch.plan import DEMO
+from learner.step.batch import collate, rows_of
+from learner.step.model import PolicyModule, load_model
+from learner.step.trainer import Trainer
+from learner.warmup.tiny_policy import LocalPolicy
+from r3l import config as configuration
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.losses import TokenBatch
+from r3l.config import RunConfig
+from r3l.records import Group
+
+ESTIMATORS = {
+    "credit": ("algorithm=r3l",),
+    "no_credit": ("algorithm=r3l", "algorithm.credit=false"),
+    "credit_plain": ("algorithm=r3l", "algorithm.amplify=false"),
+    "no_credit_plain": ("algorithm=r3l", "algorithm.credit=false", "algorithm.amplify=false"),
+}
+REFERENCE = ("algorithm=r3l", "algorithm.reflect=false", "algorithm.amplify=false")
+ALONE = ("algorithm.sft_weight=0",)
+"""The auxiliary loss is left out: it does not depend on credit."""
+
+
+@dataclass
+class Moments:
+    """Mean and noise of vectors that come one by one."""
+
+    count: int = 0
+    total: Tensor | None = None
+    squares: float = 0.0
+
+    def add(self, vector: Tensor) -> None:
+        """Count one more vector."""
+        self.count += 1
+        self.total = vector.clone() if self.total is None else self.total.add_(vector)
+        self.squares += float(vector.square().sum())
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean vector. Raises ValueError before the first."""
+        if self.total is None:
+            raise ValueError("no vector was added")
+        return self.total / self.count
+
+    @property
+    def noise(self) -> float:
+        """Trace of the covariance over the squared norm of the mean."""
+        signal = float(self.mean.square().sum())
+        spread = (self.squares - self.count * signal) / (self.count - 1)
+        return spread / max(signal - spread / self.count, 1e-30)
+
+
+@click.command()
+@click.option("--groups", type=click.IntRange(min=4), default=128, show_default=True)
+@click.option("--reference", type=click.IntRange(min=4), default=512, show_default=True)
+@click.option("--steps", multiple=True, type=int, default=(0, 10), show_default=True)
+@click.option("--seed", default=0, show_default=True)
+def main(groups: int, reference: int, steps: tuple[int, ...], seed: int) -> None:
+    """Print a line of JSON for the policy after each of STEPS optimizer steps of R³L."""
+    torch.set_num_threads(1)
+    config = _config(ESTIMATORS["credit"], seed)
+    trainer = Trainer(Path(config.model), config.learner, config.algorithm.build(), seed=seed)
+    policy = sampler(Path(config.model), seed)
+    for step in range(max(steps) + 1):
+        if step in steps:
+            found = compare(policy, groups, reference, seed)
+            print(json.dumps({"experiment": "e4", "step": step, "seed": seed} | found), flush=True)
+        trainer.step(rows_of(_groups(policy, config, 16, step * 16), config.algorithm.build()))
+        load_weights(policy, full_weights(trainer))
+
+
+def compare(policy: LocalPolicy, count: int, reference: int, seed: int) -> dict[str, object]:
+    """Noise and cosine of each estimator on the same `count` groups of the policy."""
+    module = load_model(builtin_policy(), torch.float32)
+    for name, value in module.lm.named_parameters():
+        value.data.copy_(dict(policy.model.named_parameters())[name])
+    far = 1_000_000  # tasks that no run trains on
+    plain = _config(REFERENCE, seed)
+    halves = [
+        _moments(module, _groups(policy, plain, reference // 2, far + i * reference), plain)
+        for i in (1, 2)
+    ]
+    target = halves[0].mean + halves[1].mean
+    found: dict[str, object] = {
+        "groups": count,
+        "reference": reference,
+        "ceiling": _cosine(halves[0].mean, halves[1].mean),
+    }
+    stored = _groups(policy, _config(ESTIMATORS["credit"], seed), count, far)
+    for name, overrides in ESTIMATORS.items():
+        moments = _moments(module, stored, _config((*overrides, *ALONE), seed))
+        cosine = _cosine(moments.mean, target)
+        found[name] = {"noise": round(moments.noise, 2), "cosine": cosine}
+    return found
+
+
+def gradient(module: PolicyModule, group: Group, algorithm: Algorithm) -> Tensor:
+    """The gradient of one group's policy loss, flat; zeros if it has no trained row."""
+    module.zero_grad(set_to_none=True)
+    rows = rows_of([group], algorithm)
+    parameters = list(module.lm.parameters())
+    if not rows:
+        return torch.zeros(sum(p.numel() for p in parameters))
+    micro = collate(rows, torch.device("cpu"))
+    logprobs_BT, _ = module(micro.nodes, micro.mask_BT)
+    batch = TokenBatch(
+        logprobs_BT,
+        micro.old_logprobs_BT,
+        micro.mask_BT,
+        micro.advantages_B,
+        micro.weights_B,
+        micro.distilled_B,
+    )
+    algorithm.loss(batch)[0].backward()
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    return torch.cat([grad.flatten() for grad in grads])
+
+
+def _moments(module: PolicyModule, groups: Sequence[Group], config: RunConfig) -> Moments:
+    moments, algorithm = Moments(), config.algorithm.build()
+    for group in groups:
+        moments.add(gradient(module, group, algorithm))
+    return moments
+
+
+def _cosine(one: Tensor, other: Tensor) -> float:
+    return round(float(torch.nn.functional.cosine_similarity(one, other, dim=0)), 4)
+
+
+def _config(overrides: Sequence[str], seed: int) -> RunConfig:
+    return configuration.load(DEMO, [f"model={builtin_policy()}", *overrides, f"seed={seed}"])
+
+
+def _groups(policy: LocalPolicy, config: RunConfig, count: int, first: int) -> list[Group]:
+    tasks = task_source(config.env.name).tasks("train", count, config.seed, first)
+    plan = config.algorithm.build().plan()
+    return [
+        group
+        for at in range(0, count, 32)
+        for group in asyncio.run(explore(tasks[at : at + 32], policy, config, plan))
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Gradients of groups: literal moments, and the mask of credit in a real gradient."""
+
+import pytest
+import torch
+
+from benchmarks.results import gradients
+from benchmarks.results.alternate import sampler
+from envs.builtin.policy import builtin_policy
+from learner.step.model import load_model
+
+
+def test_the_noise_of_two_vectors_by_hand() -> None:
+    moments = gradients.Moments()
+    for vector in ([3.0, 0.0], [1.0, 0.0]):
+        moments.add(torch.tensor(vector))
+    # mean 2; covariance 2; the squared mean 4 holds half the covariance: 2 / (4 - 1)
+    assert moments.mean.tolist() == [2.0, 0.0]
+    assert moments.noise == pytest.approx(2 / 3)
+
+
+def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
+    policy = sampler(builtin_policy(), seed=0)
+    config = gradients._config((*gradients.ESTIMATORS["credit"], *gradients.ALONE), 0)
+    groups = gradients._groups(policy, config, 4, 0)
+    late = [
+        group
+        for group in groups
+        if any(r.reflection and r.reflection.pivot > 0 for r in group.results)
+        and len(set(group.rewards)) > 1
+    ]
+    assert late
+    module = load_model(builtin_policy(), torch.float32)
+    whole = gradients._config(("algorithm=r3l", "algorithm.credit=false", *gradients.ALONE), 0)
+    one = gradients.gradient(module, late[0], config.algorithm.build())
+    again = gradients.gradient(module, late[0], config.algorithm.build())
+    other = gradients.gradient(module, late[0], whole.algorithm.build())
+    assert torch.equal(one, again) and 0 < gradients._cosine(one, other) < 0.999
