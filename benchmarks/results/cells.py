@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks.idealised import WORLDS, World
+from benchmarks.idealised import ITEMS, WORLDS, World
 from envs.builtin.policy import builtin_policy
+from envs.registry import all_options
+from learner.warmup.recipe import RECORD, warmed_for
 from r3l.errors import UserError
 
-QUALITY = "quality.json"
 TOLD = 0.9  # a cell counts if its policy succeeds as often once the hidden rules are told
 
 
@@ -22,10 +22,10 @@ TOLD = 0.9  # a cell counts if its policy succeeds as often once the hidden rule
 class Cell:
     """One world and how its policy is warmed.
 
-    `options`: of the environment; `withheld`: rules that the warm start does not teach. `base` and
-    `rho`: the base success, and the cost of a reflection in attempts, that the cell stands for.
-    `equal`: group size at which a step of GRPO samples as many tokens as one of R³L. `steps`: limit
-    of optimizer steps. `world`: its idealisation, if it has one.
+    `options`: of the environment; `withheld`: rules that the warm start does not teach, None for
+    the policy that ships. `base` and `rho`: the base success, and the cost of a reflection in
+    attempts, that the cell stands for. `equal`: group size at which a step of GRPO samples as many
+    tokens as one of R³L. `steps`: limit of optimizer steps. `world`: its idealisation, if any.
     """
 
     name: str
@@ -37,38 +37,66 @@ class Cell:
     steps: int = 60
     world: World | None = None
 
+    @property
+    def reader(self) -> str:
+        """The name of the policy that its warm start continues from."""
+        return f"reader-rho-{self.rho:g}"
+
     def overrides(self) -> tuple[str, ...]:
         """The settings of a run in this cell."""
         return tuple(f"env.options.{name}={value}" for name, value in self.options.items())
 
-    def warmup(self, out: Path) -> list[str]:
-        """The command that warms the policy of this cell."""
-        dials = [part for k, v in self.options.items() for part in ("--set", f"{k}={v}")]
-        return ["warmup", "--env", "workshop", *dials, *WARM, "--withheld", str(self.withheld),
-                "--out", str(out)]  # fmt: skip
+    def commands(self, folder: Path) -> dict[str, list[str]]:
+        """The commands that warm its policy in `folder`, by the name of what they make: first a
+        reader, which knows no rules, then the policy of this cell, which is taught some."""
+        if self.withheld is None:
+            return {}
+        reading = {**self.options, **READER}
+        return {
+            self.reader: [*_warmup(reading, ITEMS, folder / self.reader), *READER_WARM],
+            self.name: [
+                *_warmup(self.options, self.withheld, folder / self.name),
+                *("--model", str(folder / self.reader)),
+                *WARM,
+            ],
+        }
 
     def policy(self, folder: Path) -> Path:
-        """The model folder of the warm policy. Raises UserError if it was not warmed."""
+        """The model folder of the warm policy. Raises UserError if there is none, or it was warmed
+        for another world."""
         if self.withheld is None:
             return builtin_policy()
-        if not (folder / self.name / QUALITY).exists():
-            raise UserError(f"{folder / self.name}: no warm policy; `make results` makes it")
+        (warmed,) = warmed_for(folder / self.name)
+        wanted = (all_options("workshop", dict(self.options)), self.withheld)
+        if (warmed.options, warmed.skill.withheld) != wanted:
+            raise UserError(
+                f"{folder / self.name}: a warm policy of another world; delete it and run again"
+            )
         return folder / self.name
 
-    def warm(self, folder: Path) -> dict[str, Any]:
-        """Warm the policy unless it is there; what was measured of it, shares of 1."""
-        out = folder / self.name
-        if not (out / QUALITY).exists():
-            if out.exists():
-                raise UserError(f"{out}: holds half a warm start; delete it and run again")
-            command = [sys.executable, "-m", "learner.cli", *self.warmup(out)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        quality: dict[str, Any] = json.loads((out / QUALITY).read_text(encoding="utf-8"))
-        return quality
+    def warm(self, folder: Path) -> dict[str, float]:
+        """Warm the policy unless it is there; what was measured of it, shares of 1. A folder that
+        a command which was stopped left without its record is made again."""
+        for name, command in self.commands(folder).items():
+            out = folder / name
+            if not (out / RECORD).exists():
+                shutil.rmtree(out, ignore_errors=True)
+                call = [sys.executable, "-m", "learner.cli", *command]
+                made = subprocess.run(call, capture_output=True, text=True, check=False)
+                if made.returncode:
+                    raise UserError(f"{out}: the warm start failed: {made.stderr[-500:]}")
+        return warmed_for(self.policy(folder))[0].quality
 
 
-WARM: tuple[str, ...] = ("--measured", "200")
-"""Settings of every warm start."""
+def _warmup(options: Mapping[str, int | str], withheld: int, out: Path) -> list[str]:
+    dials = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+    return ["warmup", "--env", "workshop", *dials, "--withheld", str(withheld), "--out", str(out)]
+
+
+READER: dict[str, int | str] = {"stations": 7, "tools": 8}
+"""The largest world: what a reader must be able to read."""
+READER_WARM = ("--steps", "1600", "--measured", "0")
+WARM = ("--steps", "300", "--lr", "2e-3", "--measured", "200")
 
 LIMITS = (60, 80, 100, 140, 200)
 EQUAL = {2.4: 16, 1.0: 10, 0.3: 8}

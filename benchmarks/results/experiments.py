@@ -87,7 +87,7 @@ class Run:
     def setup(self) -> str:
         """Digest of everything that its result depends on but the code."""
         settings = self.config("builtin").model_dump_json()
-        parts = (settings, self.tokens, self.cell.steps, self.cell.warmup(Path("-")))
+        parts = (settings, self.tokens, self.cell.steps, self.cell.commands(Path("-")))
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 

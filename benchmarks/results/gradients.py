@@ -3,7 +3,7 @@
     policy ─► groups with retries ─► each group's gradient, with and without credit ─► noise, cosine
         └───► many groups of plain attempts ─► plain policy gradient, the unbiased reference
 
-    python -m benchmarks.results.gradients >> docs/results/e4.jsonl
+    python -m benchmarks.results.gradients
 
 *noise* is the trace of the covariance of a group's gradient over the squared norm of the mean: the
 number of groups whose mean has a signal as strong as its noise. *cosine* is that of the mean
@@ -29,13 +29,14 @@ from launch.plan import DEMO
 from learner.step.batch import collate, rows_of
 from learner.step.model import PolicyModule, load_model
 from learner.step.trainer import Trainer
-from learner.warmup.tiny_policy import LocalPolicy
+from learner.warmup.local_policy import LocalPolicy
 from r3l import config as configuration
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.losses import TokenBatch
 from r3l.config import RunConfig
 from r3l.records import Group
 
+OUT = Path(__file__).parents[2] / "docs" / "results" / "e4.jsonl"
 ESTIMATORS = {
     "credit": ("algorithm=r3l",),
     "no_credit": ("algorithm=r3l", "algorithm.credit=false"),
@@ -81,8 +82,9 @@ class Moments:
 @click.option("--reference", type=click.IntRange(min=4), default=512, show_default=True)
 @click.option("--steps", multiple=True, type=int, default=(0, 10), show_default=True)
 @click.option("--seed", default=0, show_default=True)
-def main(groups: int, reference: int, steps: tuple[int, ...], seed: int) -> None:
-    """Print a line of JSON for the policy after each of STEPS optimizer steps of R³L."""
+@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
+def main(groups: int, reference: int, steps: tuple[int, ...], seed: int, out: Path) -> None:
+    """Append a line to OUT for the policy after each of STEPS optimizer steps of R³L."""
     torch.set_num_threads(1)
     config = _config(ESTIMATORS["credit"], seed)
     trainer = Trainer(Path(config.model), config.learner, config.algorithm.build(), seed=seed)
@@ -90,7 +92,8 @@ def main(groups: int, reference: int, steps: tuple[int, ...], seed: int) -> None
     for step in range(max(steps) + 1):
         if step in steps:
             found = compare(policy, groups, reference, seed)
-            print(json.dumps({"experiment": "e4", "step": step, "seed": seed} | found), flush=True)
+            with out.open("a", encoding="utf-8") as file:
+                print(json.dumps({"step": step, "seed": seed} | found), file=file)
         trainer.step(rows_of(_groups(policy, config, 16, step * 16), config.algorithm.build()))
         load_weights(policy, full_weights(trainer))
 

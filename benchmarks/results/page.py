@@ -138,7 +138,7 @@ def _verdict(over: Sequence[Record], under: Sequence[Record], worth: float, unit
 
 
 def _warm(warm: dict[str, Any]) -> str:
-    columns = ("success", "told", "parsed", "pivots", "guided", "restart", "rho")
+    columns = ("success", "told", "parsed", "pivots", "guided", "restart", "reflection_cost")
     rows = [
         [name, *(_number(warm[name].get(column)) for column in columns)]
         for name in CELLS

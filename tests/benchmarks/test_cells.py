@@ -1,0 +1,48 @@
+"""The cells: the worlds of the prediction, each with commands that warm its policy."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.idealised import WORLDS
+from benchmarks.results.cells import BASES, CELLS, DEMO
+from envs.builtin.policy import builtin_policy
+from envs.registry import all_options
+from r3l.errors import UserError
+
+
+def test_every_world_of_the_prediction_has_a_cell_for_each_cost_of_a_reflection() -> None:
+    cells = [cell for cell in CELLS.values() if cell.world is not None]
+    assert len(cells) == len(CELLS) - 1 == 15
+    for world, base in zip(WORLDS, BASES, strict=True):
+        mine = [cell for cell in cells if cell.world == world]
+        assert {cell.rho for cell in mine} == {2.4, 1.0, 0.3}
+        assert {cell.base for cell in mine} == {base}
+        assert {cell.options["stations"] for cell in mine} == {world.stations}
+        for cell in mine:
+            all_options("workshop", dict(cell.options))  # raises for one that does not exist
+
+
+def test_a_policy_is_warmed_from_the_reader_of_its_cost(tmp_path: Path) -> None:
+    cell = CELLS["base-0.007-rho-1"]
+    commands = cell.commands(tmp_path)
+    assert list(commands) == ["reader-rho-1", "base-0.007-rho-1"]
+    assert str(tmp_path / "reader-rho-1") in commands[cell.name]
+    assert DEMO.commands(tmp_path) == {} and DEMO.policy(tmp_path) == builtin_policy()
+
+
+def test_a_policy_of_another_world_is_refused(tmp_path: Path) -> None:
+    cell = CELLS["base-0.007-rho-1"]
+    with pytest.raises(UserError, match="r3l-learner warmup"):
+        cell.policy(tmp_path)
+    folder = tmp_path / cell.name
+    folder.mkdir()
+    world = {"env": "workshop", "options": all_options("workshop", dict(cell.options))}
+    record = {"skill": {"withheld": cell.withheld}, "quality": {}, "worlds": [world]}
+    (folder / "warmup.json").write_text(json.dumps(record))
+    assert cell.policy(tmp_path) == folder
+    world["options"]["stations"] = 2
+    (folder / "warmup.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="another world"):
+        cell.policy(tmp_path)
