@@ -37,7 +37,8 @@ class Draw:
     `groups` are decoded and checked when they are first looked at, each by itself; `records` are
     the same as they were stored, encoded.
     `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick; 1 for samplers
-    that leave nothing to chance.
+    that leave nothing to chance. `replaced`: ids of the groups that expired without contrast since
+    the draw before, the newest of them if they are many.
     """
 
     draw_id: int
@@ -46,6 +47,7 @@ class Draw:
     probabilities: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     records: Sequence[bytes | memoryview] = ()
+    replaced: tuple[str, ...] = ()
 
 
 def _as_it_is(reply: Any, groups: Sequence[Frame]) -> Any:
@@ -156,7 +158,7 @@ def draw(
             return None
         groups = ReceivedGroups(head.now, encoded)
         chances = head.probabilities, head.weights
-        return Draw(head.draw_id, groups, head.version, *chances, encoded)
+        return Draw(head.draw_id, groups, head.version, *chances, encoded, head.replaced)
 
     return Call("draw", operations.DrawGroups(count, version, consumer), parse, hold_s=wait_s)
 

@@ -19,7 +19,8 @@ that is I ≥ B(η + 1) ≥ B. So whenever fewer than B groups are in flight an 
 granted one. While at least B are in flight each is either complete (B of them make a batch, the
 learner draws), or drawn (a commit or release follows), or unfinished (its actor finishes it, or
 its lease runs out and `ahead_of_takeover` lets another have it). Every path lowers I or raises
-V. A group that can no longer be drawn is expired and leaves I at once.
+V. A group that can no longer be drawn is expired and leaves I at once; so does one without contrast
+if the algorithm needs it, and then an actor is granted the one that replaces it.
 
 η = 0 is the synchronous algorithm: at most B groups in flight, all sampled by version V.
 """

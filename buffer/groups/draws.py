@@ -6,7 +6,13 @@ from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines, samplers
 from buffer.groups.leases import check_name
-from buffer.groups.results import check_cause
+from buffer.groups.results import (
+    NO_CONTRAST,
+    REPLACED_BATCHES,
+    check_cause,
+    expire_without_contrast,
+    lacks_contrast,
+)
 from buffer.groups.samplers import Pick
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import group_drops
@@ -19,9 +25,11 @@ from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordErr
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Mark exactly `count` complete groups drawn, none older than η; None if too few are.
 
-    Groups that became too old expire as stale. Trained groups remain candidates until `reuse` steps
-    have used them. A returned draw of this consumer at this version is repeated if its groups are
-    still drawable, so that a learner that goes back to a checkpoint learns the same steps again.
+    Groups that became too old expire as stale, those without contrast if the algorithm replaces
+    them; the draw names what was replaced since the draw before. Trained groups remain candidates
+    until `reuse` steps have used them. A returned draw of this consumer at this version is repeated
+    if its groups are still drawable, so that a learner that goes back to a checkpoint learns the
+    same steps again.
     Raises Conflict for a version more than a step beyond the learner's: one wrong number would
     expire every group.
     """
@@ -31,7 +39,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     if drawn_before is not None:
         return work.index.draws[drawn_before]
     draw_deadlines.expire_overdue(work)
-    _expire_stale(work, args.version)
+    _expire_unusable(work, args.version)
     candidates = _candidates(work)
     picked = _repeat(work, args, candidates) or _sample(work, args, candidates)
     if not picked:
@@ -40,6 +48,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     picked = sorted(picked, key=lambda pick: pick.row.group_id)
     for pick in picked:
         work.move(pick.row, "drawn", "draw", draw_id=draw_id)
+    replaced = _take_replaced(work, args)
     drawn = DrawRow(
         draw_id=draw_id,
         rid=rid,
@@ -50,6 +59,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
         when=work.now,
         probabilities=tuple(pick.probability for pick in picked),
         weights=tuple(pick.weight for pick in picked),
+        replaced=replaced,
     )
     work.save_draw(drawn)
     work.count("draws")
@@ -63,7 +73,8 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     fresh, ready = len(index.drawable()), len(_candidates(work))
     resting = len(index.replayable()) - (ready - fresh)
     unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
-    stale = group_drops(index.drops).get("stale", 0)
+    expired = group_drops(index.drops)
+    stale, flat = expired.get("stale", 0), expired.get(NO_CONTRAST, 0)
     parts = [f"{ready} of {args.count} groups are there"]
     if not index.tasks["train", ""]:
         parts.append("no training task is registered")
@@ -82,6 +93,8 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
         parts.append(held)
     if stale:
         parts.append(f"{stale} expired as stale so far (max_staleness {work.max_staleness})")
+    if flat and work.needs_contrast:
+        parts.append(f"{flat} were replaced so far: their rewards are all equal")
     return "; ".join(parts)
 
 
@@ -194,14 +207,27 @@ def _repeat(
     return [Pick(rows[group_id], chance, weight) for group_id, chance, weight in picks]
 
 
-def _expire_stale(work: UnitOfWork, version: int) -> None:
-    """Expire new groups older than η; trained groups of that age are not drawn again."""
+def _take_replaced(work: UnitOfWork, args: operations.DrawGroups) -> tuple[str, ...]:
+    """The groups that were replaced since the draw before, also before the returned draw that this
+    one follows."""
+    before = work.index.returned.get((args.consumer, args.version))
+    replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
+    if work.index.progress.replaced:
+        work.update_progress(replaced=())
+    return replaced[-REPLACED_BATCHES * work.groups_per_step :]
+
+
+def _expire_unusable(work: UnitOfWork, version: int) -> None:
+    """Expire new groups older than η, and those without contrast that were completed when the
+    algorithm did not need it; trained groups like that are not drawn again."""
     oldest_useful = version - work.max_staleness
     for row in work.index.drawable():
         if row.oldest < oldest_useful:
             work.expire(row, "stale", "draw")
+        elif lacks_contrast(work, row):
+            expire_without_contrast(work, row, "draw")
     for row in work.index.replayable():
-        if row.oldest < oldest_useful:
+        if row.oldest < oldest_useful or lacks_contrast(work, row):
             work.index.forget_replay(row)
 
 

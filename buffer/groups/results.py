@@ -13,6 +13,7 @@ from buffer.groups.states import Operation
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import checksums
 from buffer.storage.rows import GroupRow
+from buffer.storage.transaction import Parts
 from buffer.wire import operations
 from buffer.wire.operations import PutAck
 from r3l import codec
@@ -22,6 +23,8 @@ from r3l.records import STRAGGLER, Role, SlotResult, SlotStatus
 REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * operations.TASK_LIMIT  # bytes of all results of a group
+NO_CONTRAST = "no_contrast"  # cause of a group that another one replaces
+REPLACED_BATCHES = 8  # as many groups as that many batches are named by the next draw
 _SMALL = 256  # bytes of a result that is accepted beyond the limit too: room for failures
 
 
@@ -77,6 +80,21 @@ def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
     failed = [incoming.check(_straggler(role, slot)) for role, slot in open_slots]
     work.count("quorums")
     return _finish(work, _resolved(work, row, failed), "clock", failed)
+
+
+def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
+    """True for a training group with equal rewards, if the run's algorithm replaces such groups."""
+    return work.needs_contrast and row.purpose == "train" and row.contrast == 0
+
+
+def expire_without_contrast(
+    work: UnitOfWork, row: GroupRow, by: Operation, last: Parts | None = None
+) -> GroupRow:
+    """Expire a group so that another one replaces it in the batch: it is in flight no more, and
+    admission grants that other one. The next draw names it. `last`: as for UnitOfWork.expire."""
+    replaced = (*work.index.progress.replaced, row.group_id)
+    work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
+    return work.expire(row, NO_CONTRAST, by, last)
 
 
 # ── checks ──────────────────────────────────────────────────────────────────────────────────
@@ -182,13 +200,16 @@ def _resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[Outcome]) -> G
 
 
 def _finish(work: UnitOfWork, row: GroupRow, by: Operation, last: Sequence[Outcome]) -> GroupRow:
-    """Make a group whose slots are resolved one record; it expires without a trajectory.
+    """Make a group whose slots are resolved one record; it expires without a trajectory, or without
+    contrast if the algorithm needs that.
 
     `last`: outcomes that were not written as parts.
     """
     parts = {outcome.key: outcome.encoded for outcome in last}
     if not row.done:
         return work.expire(row, "no_trajectories", by, parts)
+    if lacks_contrast(work, row):
+        return expire_without_contrast(work, row, by, parts)
     row = work.move(row, "complete", by)
     work.txn.seal(row, parts)
     return row

@@ -35,7 +35,9 @@
 `clock` is every deadline that passes: leases and draws expire, stragglers are given up, and
 unfinished groups become too old. A state that stays the same changes its holder, slots or steps.
 A group that is complete or trained skips `drawn` when its draw is committed or discarded after it
-expired. A finished evaluation ends in `complete`, and only such a complete group is evicted.
+expired. A group whose slots are resolved expires instead of being complete if it has no trajectory,
+or no contrast and the algorithm needs it. A finished evaluation ends in `complete`, and only such a
+complete group is evicted.
 
 A slot is open until it is resolved, and then never changes:
 

@@ -20,8 +20,9 @@ from r3l.records import GroupState
 class UnitOfWork:
     """Changes of one transaction. Operations check everything first, then change.
 
-    `config`, `groups_per_step`, `seed`: those of the run; `now`: wall-clock seconds; `full`: why
-    new results are refused, or "".
+    `config`, `groups_per_step`, `seed`: those of the run; `needs_contrast`: whether its algorithm
+    replaces groups whose rewards are all equal; `now`: wall-clock seconds; `full`: why new results
+    are refused, or "".
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class UnitOfWork:
         self.config = config.buffer
         self.groups_per_step = config.learner.groups_per_step
         self.seed = config.seed
+        self.needs_contrast = config.algorithm.needs_contrast
         self._progressed = False
         self._counted: set[str] = set()
         self._dropped: Counter[Drop] = Counter()

@@ -160,7 +160,14 @@ def _draw(work: UnitOfWork, request: Request) -> Read | NotYet:
     if drawn is None:
         return NotYet(lambda: DrawHead(reason=draws.shortage(work, args)))
     now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
-    head = DrawHead(drawn.draw_id, drawn.version, drawn.probabilities, drawn.weights, now)
+    head = DrawHead(
+        drawn.draw_id,
+        drawn.version,
+        drawn.probabilities,
+        drawn.weights,
+        now,
+        replaced=drawn.replaced,
+    )
     return lambda txn: (head, queries.drawn(txn, drawn.groups))
 
 

@@ -104,7 +104,8 @@ class Status(Record):
 class DrawRow(Record):
     """One drawn batch and its outcome; never deleted.
 
-    `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick.
+    `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick. `replaced`: the
+    groups that expired without contrast since the draw before, the newest of them if they are many.
     """
 
     draw_id: int
@@ -118,6 +119,7 @@ class DrawRow(Record):
     weights: tuple[float, ...] = ()
     outcome: DrawOutcome = "open"
     step: int = -1
+    replaced: tuple[str, ...] = ()
 
 
 class LedgerRow(Record):
@@ -136,6 +138,7 @@ class Progress(Record):
     Training leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of
     them. `eval_next`: tasks leased so far by evaluation tag; `eval_min_version`: the policy version
     it needs. `staleness_limit`: what the learner lowered max_staleness to, -1 if it did not.
+    `replaced`: groups that expired without contrast since the last draw, which the next one names.
     """
 
     version: int = 0
@@ -145,6 +148,7 @@ class Progress(Record):
     size: int = 0
     eval_next: dict[str, int] = msgspec.field(default_factory=dict)
     eval_min_version: dict[str, int] = msgspec.field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
 
 
 class Evicted(Record):

@@ -74,7 +74,7 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
             return
         if drawn.outcome == "open":
             open_draws[number] = drawn.groups
-        for group_id in drawn.groups:
+        for group_id in (*drawn.groups, *drawn.replaced):
             if txn.get("state", group_id.encode()) is None and not txn.evicted(group_id):
                 yield f"{name}: of group {group_id}, which was never made"
         if drawn.outcome == "trained":

@@ -220,7 +220,7 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """A batch follows; draw 0: none yet, for this `reason`."""
+    """A batch follows; draw 0: none yet, for this `reason`. `replaced`: as in DrawRow."""
 
     draw_id: int = 0
     version: int = 0
@@ -228,6 +228,7 @@ class DrawHead(Record):
     weights: tuple[float, ...] = ()
     now: tuple[Status, ...] = ()
     reason: str = ""
+    replaced: tuple[str, ...] = ()
 
 
 class BufferStats(Record):

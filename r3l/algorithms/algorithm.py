@@ -170,6 +170,12 @@ class AlgorithmConfig(Section):
         "and up to N/2 retries; critique_grpo: N and up to N retries",
     )
 
+    @property
+    def needs_contrast(self) -> bool:
+        """Whether a group whose rewards are all equal is replaced by another, so that every group
+        of a batch has contrast. The buffer service and the learner read it."""
+        return False
+
     @abstractmethod
     def build(self) -> Algorithm:
         """The algorithm under these settings."""

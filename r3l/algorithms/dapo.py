@@ -1,5 +1,6 @@
 """DAPO (arXiv 2503.14476): GRPO with a higher upper clip, a token mean, a penalty for overlong
-responses and no KL, on groups whose rewards differ."""
+responses and no KL, on groups whose rewards differ. Other groups are replaced until the batch is
+full (its dynamic sampling): the buffer service expires them, see buffer.groups.results."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class DAPOConfig(RatioConfig):
     kl_coef: float = Field(
         0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )
-    filter: bool = Field(True, description="drop groups whose rewards are all equal")
+    filter: bool = Field(
+        True, description="replace groups whose rewards are all equal until the batch is full"
+    )
     overlong_limit: int = Field(
         20480, ge=1, description="L_max, response tokens of an attempt from which it loses 1"
     )
@@ -48,6 +51,11 @@ class DAPOConfig(RatioConfig):
                 f"{self.overlong_limit}: every response would be penalised; lower the buffer"
             )
         return self
+
+    @property
+    def needs_contrast(self) -> bool:
+        """As `filter` says."""
+        return self.filter
 
     def build(self) -> Algorithm:
         """N base attempts under the clipped ratio."""

@@ -53,11 +53,14 @@ class Desk:
         self.open()
 
     def configure(self, **settings):
-        """Change `groups_per_step`, `seed` and settings of the section `buffer`."""
+        """Change `groups_per_step`, `seed`, `algorithm` and settings of the section `buffer`."""
         self.settings |= settings
         buffer = dict(self.settings)
         learner = {"groups_per_step": buffer.pop("groups_per_step")}
-        self.config = RunConfig(seed=buffer.pop("seed"), learner=learner, buffer=buffer)
+        algorithm = buffer.pop("algorithm", {"name": "r3l"})
+        self.config = RunConfig(
+            seed=buffer.pop("seed"), learner=learner, algorithm=algorithm, buffer=buffer
+        )
 
     def open(self):
         self.store = Store(self.folder, map_gib=0.25)
@@ -132,10 +135,14 @@ class Desk:
         with self.store.read() as txn:
             return txn.row(group_id)
 
-    def complete(self, version=0, actor="a"):
+    def complete(self, version=0, actor="a", rewards=(0.0,)):
         """One whole group, as an actor would make it."""
-        lease = self.lease(actor, version)
-        self.put(lease.group_id, finished(version=version), actor)
+        lease = self.lease(actor, version, GroupPlan(len(rewards)))
+        attempts = [
+            finished("base", slot, version=version, reward=reward)
+            for slot, reward in enumerate(rewards)
+        ]
+        self.put(lease.group_id, attempts, actor)
         return lease.group_id
 
 

@@ -131,8 +131,9 @@ def test_random_schedules_keep_the_bound_and_never_get_stuck(soak):
 class Simulation:
     """Actors and a learner on the real operations, in random order with random accidents."""
 
-    def __init__(self, desk, done, chance, steps):
+    def __init__(self, desk, done, chance, steps, rewards=(0.0,)):
         self.desk, self.done, self.chance, self.steps = desk, done, chance, steps
+        self.rewards = rewards
         self.version, self.published, self.step_versions = 0, 0, []
         self.actors = {f"a{i}": 0 for i in range(chance.randint(1, 4))}
         self.held = {}
@@ -160,7 +161,8 @@ class Simulation:
             for slot in missing:
                 version = self.actors[actor]
                 failed = SlotResult("base", slot, "failed", cause="env")
-                result = self.done("base", slot, version=version)
+                reward = self.chance.choice(self.rewards)
+                result = self.done("base", slot, version=version, reward=reward)
                 self.desk.put(group, failed if self.chance.random() < 0.2 else result, actor)
                 if self.chance.random() < 0.1:
                     return  # abandoned half-way
@@ -207,3 +209,21 @@ def test_training_goes_on_under_random_schedules_and_no_batch_is_too_old(
     with desk.store.read() as txn:
         trained = [g for step in range(1, 9) for g in txn.step(step).groups]
     assert len(trained) == len(set(trained)) == 8 * desk.config.learner.groups_per_step
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_without_contrast_are_replaced_until_every_batch_is_full(
+    make_desk, tasks, done, seed
+):
+    chance = random.Random(seed)
+    per_step = chance.randint(1, 5)
+    desk = make_desk(
+        max_staleness=seed % 4, groups_per_step=per_step, lease_s=5.0, algorithm={"name": "dapo"}
+    )
+    desk.add(tasks(7))
+    Simulation(desk, done, chance, steps=4, rewards=(0.0, 0.0, 0.0, 1.0)).run(patience=20_000)
+    with desk.store.read() as txn:
+        trained = [txn.row(g) for step in range(1, 5) for g in txn.step(step).groups]
+        flat = [row for row in txn.rows() if row.cause == "no_contrast"]
+    assert len(trained) == 4 * per_step and all(row.contrast for row in trained)
+    assert flat and not any(row.contrast or row.steps for row in flat)

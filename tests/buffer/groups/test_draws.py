@@ -1,13 +1,18 @@
 """Draws: exactly the groups asked for, committed once, released or discarded."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from buffer import BufferClient
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import counts
 from buffer.storage.counts import group_drops
+from buffer.tools.verify import verify
+from buffer.wire.operations import Wait
 from r3l.errors import Conflict, LimitExceeded, NotFound, RecordError
 from r3l.records import GroupPlan
+from tests.buffer.fakes import finished
 
 
 def test_a_draw_has_exactly_the_requested_number_of_groups_or_there_is_none(desk, tasks):
@@ -161,3 +166,104 @@ def test_a_client_is_told_why_a_draw_has_no_groups(serve, tasks):
             reasons = []
             assert client.draw(2, 0, wait_s=wait_s, explain=reasons.append) is None
             assert reasons == ["0 of 2 groups are there; waits for actors to finish 1"]
+
+
+# ── groups without contrast ─────────────────────────────────────────────────────────────────
+
+
+def test_a_group_without_contrast_is_replaced_and_named_by_the_next_draw(make_desk, tasks):
+    desk = make_desk(max_staleness=0, algorithm={"name": "dapo"})
+    desk.add(tasks(9))
+    flat = [desk.complete(rewards=(1.0, 1.0)) for _ in range(3)]
+    flat.append(desk.lease(plan=GroupPlan(2)).group_id)
+    desk.put(flat[-1], finished(reward=1.0))
+    desk.resolve(flat[-1], "base", 1, "env")
+    good = [desk.complete(rewards=(0.0, 1.0)), desk.complete(rewards=(0.5, 0.25))]
+    assert isinstance(desk.lease(), Wait)  # a batch is complete: only those two are in flight
+    desk.reopen()
+    draw = desk.draw(2)
+    assert (draw.groups, draw.replaced) == (tuple(good), tuple(flat))
+    assert {desk.row(group).cause for group in flat} == {"no_contrast"}
+    assert group_drops(desk.index.drops) == {"no_contrast": 4}
+    desk.commit(draw.draw_id, 1)
+    assert desk.draw(1, 1) is None
+    last = desk.complete(1, rewards=(0.0, 1.0))
+    assert (desk.draw(1, 1).groups, desk.draw(1, 1)) == ((last,), None)
+
+
+def test_a_returned_batch_is_drawn_again_with_what_was_replaced_for_it(make_desk, tasks):
+    desk = make_desk(algorithm={"name": "dapo"})
+    desk.add(tasks(9))
+    first = [desk.complete(rewards=rewards) for rewards in ((0.0, 0.0), (0.0, 1.0), (0.0, 1.0))]
+    draw = desk.draw(2)
+    later = desk.complete(rewards=(1.0, 1.0))
+    assert desk.release_draws() == 2
+    again = desk.draw(2)
+    assert again.groups == draw.groups == (first[1], first[2])
+    assert (draw.replaced, again.replaced) == ((first[0],), (first[0], later))
+    desk.commit(again.draw_id, 1)
+    assert desk.set_version(0) == 2
+    assert desk.draw(2).groups == draw.groups
+    assert verify(desk.store) == []
+
+
+def test_only_training_groups_are_replaced_and_only_if_the_algorithm_asks_for_it(make_desk, tasks):
+    desk = make_desk(algorithm={"name": "dapo", "filter": False})
+    desk.add(tasks(9))
+    groups = tuple(desk.complete(rewards=(0.0, 0.0)) for _ in range(2))
+    draw = desk.draw(2)
+    assert (draw.groups, draw.replaced) == (groups, ())
+    desk.configure(algorithm={"name": "dapo"}, sampler={"reuse": 3})
+    desk.reopen()
+    desk.commit(draw.draw_id, 1)
+    desk.add(tasks(1, "e"), "eval", "step-1")
+    lease = desk.lease(version=1)
+    assert lease.purpose == "eval"
+    desk.put(lease.group_id, finished(version=1))
+    assert desk.row(lease.group_id).state == "complete"
+    assert desk.draw(2, 1) is None  # and a trained group without contrast is not drawn again
+
+
+def test_groups_that_were_completed_under_other_settings_are_replaced_at_a_draw(make_desk, tasks):
+    desk = make_desk()
+    desk.add(tasks(9))
+    flat, good = desk.complete(rewards=(0.0, 0.0)), desk.complete(rewards=(0.0, 1.0))
+    desk.configure(algorithm={"name": "dapo"})
+    draw = desk.draw(1)
+    assert (draw.groups, draw.replaced, desk.row(flat).cause) == ((good,), (flat,), "no_contrast")
+
+
+def test_a_draw_names_no_more_replaced_groups_than_fit_eight_batches(make_desk, tasks):
+    desk = make_desk(algorithm={"name": "dapo"}, groups_per_step=1)
+    desk.add(tasks(9))
+    flat = [desk.complete() for _ in range(12)]
+    desk.complete(rewards=(0.0, 1.0))
+    assert desk.draw(1).replaced == tuple(flat[-8:])
+
+
+def test_a_consumer_that_waits_for_contrast_hears_of_it_while_actors_go_on(serve, tasks):
+    options = ("learner.groups_per_step=2", "buffer.max_staleness=0", "algorithm=dapo")
+    served = serve("tcp://127.0.0.1:0", *options)
+    with BufferClient(served.endpoint) as learner, BufferClient(served.endpoint) as actor:
+
+        def play(reward):
+            group = actor.lease("a", 0, GroupPlan(2)).group_id
+            actor.put(group, "a", [finished("base", 0), finished("base", 1, reward=reward)])
+            return group
+
+        learner.add_tasks(tasks(9))
+        said = []
+        for reward, times in ((0.0, 20), (1.0, 1)):
+            first = [play(reward) for _ in range(times)][-1]
+            assert learner.draw(2, 0, wait_s=0.3, explain=said.append) is None
+        replaced = "20 were replaced so far: their rewards are all equal"
+        assert said == [
+            f"{there} of 2 groups are there; waits for actors: none holds a group; {replaced}"
+            for there in (0, 1)
+        ]
+        with ThreadPoolExecutor() as thread:
+            held = thread.submit(learner.draw, 2, 0, wait_s=30.0)
+            last = [play(0.0), play(1.0)][-1]
+            draw = held.result()
+        assert [group.group_id for group in draw.groups] == [first, last]
+        assert {group.cause for group in learner.get(draw.replaced)} == {"no_contrast"}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from buffer.groups import leases
+from buffer.groups.results import REPLACED_BATCHES
 from buffer.groups.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
@@ -29,10 +30,11 @@ class Lives(RuleBasedStateMachine):
     """`states`: what each group should be in; `slots`: what each should hold; `records`: the
     bytes of finished groups; `outcomes`: what should have become of each draw."""
 
-    @initialize(sampler=st.sampled_from(sorted(SAMPLERS)))
-    def begin(self, sampler):
+    @initialize(sampler=st.sampled_from(sorted(SAMPLERS)), needs_contrast=st.booleans())
+    def begin(self, sampler, needs_contrast):
         self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self.sampler, self.copies = sampler, 0
+        self.needs_contrast, self.replaced = needs_contrast, []
         self.desk = self.open_desk()
         self.desk.add([Task(f"t{i}", "workshop", i) for i in range(3)])
         self.states, self.slots, self.oldest, self.holder = {}, {}, {}, {}
@@ -41,7 +43,8 @@ class Lives(RuleBasedStateMachine):
         self.records, self.outcomes, self.trained_by = {}, {}, {}
 
     def open_desk(self):
-        return Desk(self.folder / "store", sampler=self.sampler, **SETTINGS)
+        algorithm = {"name": "dapo", "filter": self.needs_contrast}
+        return Desk(self.folder / "store", sampler=self.sampler, algorithm=algorithm, **SETTINGS)
 
     def teardown(self):
         if hasattr(self, "desk"):
@@ -95,6 +98,10 @@ class Lives(RuleBasedStateMachine):
         self.states[group] = "filling"
         if len(self.slots[group]) == slots:
             self.states[group] = "complete" if group in self.oldest else "expired"
+            done = [r for r in map(self._result, self.slots[group].values()) if r.trajectory]
+            if self.needs_contrast and len({r.trajectory.reward for r in done}) == 1:
+                self.states[group] = "expired"
+                self.replaced.append(group)
 
     @precondition(lambda self: self._unfinished())
     @rule(data=st.data())
@@ -124,6 +131,9 @@ class Lives(RuleBasedStateMachine):
         again = [groups for groups in self.rewound if len(groups) == count]
         expected = tuple(complete[:count]) if self.sampler == "fifo" else draw.groups
         assert draw.groups == expected or draw.groups in again
+        named = tuple(self.replaced[-REPLACED_BATCHES * PER_STEP :])
+        assert draw.replaced[len(draw.replaced) - len(named) :] == named
+        self.replaced = []
         assert len(set(draw.groups)) == count and set(draw.groups) <= set(complete)
         for record in getattr(draw, "records", ()):
             assert {r.slot: codec.encode(r) for r in record.results} == self.slots[record.group_id]
@@ -258,6 +268,9 @@ class Lives(RuleBasedStateMachine):
             self.states |= dict.fromkeys(groups, "complete")
             self.outcomes[draw_id] = outcome
         self.drawn = {}
+
+    def _result(self, encoded):
+        return codec.decode(SlotResult, encoded)
 
     def _unfinished(self):
         found = [g for g, s in self.states.items() if s in ("leased", "filling")]

@@ -26,8 +26,8 @@ LIFE_S = 0.1  # at most, of a service: some requests get a reply, and the next i
 class Window:
     """A Desk whose operations go to a real service; its store is read next to it."""
 
-    def __init__(self, folder, sampler):
-        self.folder, self.options = folder, (*OPTIONS, f"buffer.sampler={sampler}")
+    def __init__(self, folder, *options):
+        self.folder, self.options = folder, (*OPTIONS, *options)
         self.served = Served(folder, "tcp://127.0.0.1:0", *self.options)
         self.client = BufferClient(self.served.endpoint, timeout_s=60)
         self.store = Store(folder, read_only=True)
@@ -52,7 +52,12 @@ class Window:
         if drawn is None:
             return None
         ids = tuple(group.group_id for group in drawn.groups)
-        return SimpleNamespace(draw_id=drawn.draw_id, groups=ids, records=list(drawn.groups))
+        return SimpleNamespace(
+            draw_id=drawn.draw_id,
+            groups=ids,
+            records=list(drawn.groups),
+            replaced=drawn.replaced,
+        )
 
     def commit(self, draw_id, step):
         self.client.commit(draw_id, step, step)
@@ -81,7 +86,12 @@ class ServedLives(Lives):
     def open_desk(self):
         self.patience = mock.patch("buffer.client.clients.FIRST_TRY_S", 0.2)
         self.patience.start()
-        return Window(self.folder / "store", self.sampler)
+        return Window(
+            self.folder / "store",
+            f"buffer.sampler={self.sampler}",
+            "algorithm=dapo",
+            f"algorithm.filter={str(self.needs_contrast).lower()}",
+        )
 
     def teardown(self):
         if hasattr(self, "desk"):

@@ -49,9 +49,10 @@ def test_an_open_draw_of_a_group_in_another_state_is_found(filled):
     assert "draw 2: holds g0000000004, which does not say so" in said
 
 
+@pytest.mark.parametrize("field", ["groups", "replaced"])
 @pytest.mark.parametrize("draw_id", [1, 2, 3])
-def test_a_draw_of_an_unknown_group_is_found(filled, draw_id):
-    said = _problems(filled, _change_draw(draw_id, groups=("g0000000099",)))
+def test_a_draw_of_an_unknown_group_is_found(filled, draw_id, field):
+    said = _problems(filled, _change_draw(draw_id, **{field: ("g0000000099",)}))
     assert f"draw {draw_id}: of group g0000000099, which was never made" in said
 
 

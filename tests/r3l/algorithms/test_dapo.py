@@ -3,6 +3,7 @@
 import pytest
 
 from r3l.algorithms import losses
+from r3l.algorithms.registry import REGISTRY
 from r3l.config import load
 from r3l.errors import UserError
 from tests.r3l.algorithms.fakes import advantages_of, get, total
@@ -14,6 +15,15 @@ def test_dapo_drops_groups_without_contrast(group):
     values, keep = advantages_of(get("dapo"), group((1.0, 0.0), ()))
     assert keep.all() and values == pytest.approx([1.0, -1.0], rel=1e-5)
     assert advantages_of(get("dapo", filter=False), group((1.0, 1.0), ()))[1].all()
+
+
+def test_dapo_alone_replaces_groups_without_contrast_and_only_while_it_filters_them():
+    asking = [
+        name for name in REGISTRY if load(None, [f"algorithm={name}"]).algorithm.needs_contrast
+    ]
+    assert asking == ["dapo"]
+    off = load(None, ["algorithm=dapo", "algorithm.filter=false"])
+    assert not off.algorithm.needs_contrast
 
 
 def test_dapo_lowers_the_reward_of_overlong_attempts(make_trajectory):
