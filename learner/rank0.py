@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +26,7 @@ from learner.metrics.group_metrics import (
     group_metrics,
     histograms,
     mismatched_fingerprints,
+    selection_metrics,
     staleness_metrics,
     unstamped,
 )
@@ -36,7 +37,7 @@ from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import count_hangs, heartbeat
 from r3l.config import RunConfig
 from r3l.errors import NotFound, TrainingStopped
-from r3l.records import Task
+from r3l.records import Group, Task
 
 log = logging.getLogger(__name__)
 
@@ -182,15 +183,16 @@ class Rank0:
         published = self.publish(version) if self.config.learner.publishes(version) else {}
         self.counts["out_of_memory"] += result.out_of_memory
         self._apply_safety_rules(result.metrics)
+        explored = [*draw.groups, *self._replaced(draw)]
         metrics = {
             **result.metrics,
             **self._wait_metrics(result.metrics["learner/step_s"]),
-            **self._batch_metrics(draw),
+            **self._batch_metrics(explored, draw.version),
             **published,
             **self._service_metrics(version),
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},
         }
-        self.reporter.step(version, metrics, histograms(draw.groups, draw.version))
+        self.reporter.step(version, metrics, histograms(explored, draw.version))
         self._report_evaluations(self.evaluator.collect())
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
@@ -225,12 +227,25 @@ class Rank0:
             "learner/idle_share": self.waited_s / (self.waited_s + step_s),
         }
 
-    def _batch_metrics(self, draw: Draw) -> dict[str, float]:
-        strict = self.config.algorithm.build().exploration.verified_requires_success
-        metrics = group_metrics(draw.groups, requires_success=strict)
-        metrics |= staleness_metrics(draw.groups, draw.version)
-        metrics["weights/unstamped"] = float(unstamped(draw.groups))
-        alarms = mismatched_fingerprints(draw.groups, self.fingerprints)
+    def _replaced(self, draw: Draw) -> list[Group]:
+        """The groups that others replaced in this batch, so that metrics tell of all attempts and
+        not only of those that are trained on."""
+        found, size = list[Group](), self.config.learner.groups_per_step
+        for at in range(0, len(draw.replaced), size):
+            try:
+                found += self.client.get(draw.replaced[at : at + size])
+            except NotFound as error:  # retention was faster
+                log.warning("metrics of this step leave replaced groups out: %s", error)
+        return found
+
+    def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
+        algorithm = self.config.algorithm.build()
+        strict = algorithm.exploration.verified_requires_success
+        metrics = group_metrics(groups, requires_success=strict)
+        metrics |= selection_metrics(groups, algorithm)
+        metrics |= staleness_metrics(groups, version)
+        metrics["weights/unstamped"] = float(unstamped(groups))
+        alarms = mismatched_fingerprints(groups, self.fingerprints)
         for alarm in alarms:
             log.error("engines disagree about the weights of %s", alarm)
         return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})

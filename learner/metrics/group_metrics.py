@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from r3l.algorithms.advantages import SUCCESS
+from r3l.algorithms.algorithm import Algorithm
 from r3l.records import Group, SlotResult, Trajectory
 from r3l.rollout.group import verified
 
@@ -57,6 +58,25 @@ def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> 
     metrics |= {f"group/failed_{cause}": float(n) for cause, n in failures.items()}
     metrics |= {f"group/fault_{name}": float(n) for name, n in faults.items()}
     return finite(metrics)
+
+
+def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
+    """`group/`: the share of attempts that the algorithm drops (r3l.algorithms.algorithm.Selection)
+    and whether they are longer than those that it trains on."""
+    kept, dropped = list[Trajectory](), list[Trajectory]()
+    for group in groups:
+        if not group.trajectories:
+            continue
+        _, keep = algorithm.advantages(group.rewards, group.trajectories)
+        for attempt, trained in zip(group.trajectories, keep, strict=True):
+            (kept if trained else dropped).append(attempt)
+    return finite(
+        {
+            "group/dropped": mean([0.0] * len(kept) + [1.0] * len(dropped)),
+            "group/steps_kept": mean(t.num_steps for t in kept),
+            "group/steps_dropped": mean(t.num_steps for t in dropped),
+        }
+    )
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:

@@ -39,6 +39,9 @@ GROUP = (
     ("pivot_relative", "share", "the same, of the trajectory's steps"),
     ("pivot", "histogram", "pivots of the retries, in steps"),
     ("no_contrast", "share", "groups whose rewards are all equal"),
+    ("dropped", "share", "trajectories that the algorithm does not train on"),
+    ("steps_kept", "steps", "length of a trajectory that is trained on"),
+    ("steps_dropped", "steps", "length of one that is dropped"),
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
     ("response_tokens", "tokens", "in one step of a base trajectory, mean"),
@@ -131,9 +134,13 @@ EVAL = (
 )
 
 SECTIONS = {
-    "group": ("The groups of a step: rewards, reflections, retries.", GROUP),
+    "group": (
+        "The groups of a step: rewards, reflections, retries. Groups that others replaced in its "
+        "batch (`no_contrast`) count too, as they do in `staleness/`.",
+        GROUP,
+    ),
     "staleness": (
-        "Ages of a step's groups at their draw, and times: how long each phase took.",
+        "Ages of a step's groups at its draw, and times: how long each phase took.",
         STALENESS,
     ),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,8 @@ from learner.step.trainer import StepResult
 from learner.watchdog import note_hang
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import load
-from r3l.errors import DrawExpired
+from r3l.errors import DrawExpired, NotFound
+from r3l.records import Group
 from tests.learner.fakes import explore_group
 
 GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")
@@ -47,6 +48,11 @@ class Service:
 
     def discard(self, draw_id: int, cause: str) -> None:
         self.calls.append(f"discard {draw_id} {cause}")
+
+    def get(self, group_ids: Sequence[str]) -> list[Group]:
+        if "g404" in group_ids:
+            raise NotFound("group g404 was evicted", group_id="g404")
+        return [explore_group((1.0, 1.0), (None, None), group_id=name) for name in group_ids]
 
     def limit_staleness(self, limit: int) -> int:
         self.calls.append(f"limit {limit}")
@@ -135,6 +141,19 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
         "actor/generated_tokens": 10.0,
     }
     assert {tag: line[tag] for tag in expected} == expected
+
+
+def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
+    rank: Rank0, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ("g1", "g2", "g3", "g4", "g6", "g7", "g8", "g404", "g9")  # four a request
+    draw = dataclasses.replace(DRAW, replaced=names)
+    rank.finish_step(draw, 1, StepResult(True, dict(METRICS)))
+    assert "metrics of this step leave replaced groups out: group g404 was evicted" in caplog.text
+    [line] = reported(tmp_path)
+    assert line["group/no_contrast"] == 5 / 6
+    assert line["group/success_base"] == (1 + 5 * 2) / 12
+    assert rank.state(1).groups == ("g5",)
 
 
 def test_a_step_with_an_expired_draw_is_not_published(rank: Rank0, calls: list[str]) -> None:

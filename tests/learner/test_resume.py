@@ -2,24 +2,45 @@
 
 import random
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from buffer import BufferClient
-from tests.learner.fakes import Learning, Recording, buffer_options, prepare, steps_of, tiny_model
+from buffer.storage.store import Store
+from buffer.tools.verify import verify
+from r3l.records import SlotResult
+from tests.learner.fakes import (
+    Learning,
+    Recording,
+    buffer_options,
+    prepare,
+    recorded_group,
+    steps_of,
+    tiny_model,
+)
 
 EXACT = ("learner/loss", "learner/grad_norm", "learner/lr", "learner/entropy")
 
 
-def killed_and_whole(serve, tmp_path: Path, model: Path, ranks: int, *more: str):
-    """The metrics by step of a run killed at a random step, and of the unbroken one."""
+def killed_and_whole(
+    serve,
+    tmp_path: Path,
+    model: Path,
+    ranks: int,
+    *more: str,
+    results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
+):
+    """The metrics by step of a run killed at a random step, and of the unbroken one; `more`:
+    settings of the learner and of the buffer."""
     runs = {}
     for name in ("whole", "killed"):
         run = tmp_path / name
         prepare(run, model, *more)
-        served = serve(tmp_path / f"store-{name}", *buffer_options())
-        with Recording(served.endpoint):
+        served = serve(tmp_path / f"store-{name}", *buffer_options(), *more)
+        with Recording(served.endpoint, results):
             learner = Learning(run, served.endpoint, ranks)
             if name == "killed":
                 learner.wait_for_step(random.Random(time.time()).randint(1, 8))
@@ -57,3 +78,36 @@ def test_a_killed_learner_has_the_losses_of_an_unbroken_one_and_trains_every_gro
     assert first.read_bytes() == second.read_bytes()
     kept = sorted(p.name for p in (tmp_path / "killed" / "checkpoints").iterdir())
     assert kept == ["step-000006", "step-000009"]
+
+
+def flat(number: int) -> bool:
+    return number % 3 == 1
+
+
+def some_flat(group_id: str, version: int) -> Iterator[SlotResult]:
+    """Recorded groups, of which every third has no contrast."""
+    for result in recorded_group(group_id, version):
+        if result.trajectory is not None and flat(int(group_id[1:])):
+            result = replace(result, trajectory=replace(result.trajectory, reward=1.0))
+        yield result
+
+
+@pytest.mark.system
+def test_killed_ranks_under_dapo_train_full_batches_with_contrast_and_every_group_once(
+    serve, tmp_path: Path, model: Path
+) -> None:
+    killed, whole = killed_and_whole(serve, tmp_path, model, 2, "algorithm=dapo", results=some_flat)
+    assert sorted(killed) == sorted(whole) == list(range(1, 10))
+    for step in whole:
+        assert [killed[step][n] for n in EXACT] == [whole[step][n] for n in EXACT], step
+    for name, steps in (("killed", killed), ("whole", whole)):
+        store = Store(tmp_path / f"store-{name}", read_only=True)
+        assert verify(store) == []
+        with store.read() as txn:
+            trained = [g for step in range(1, 10) for g in txn.step(step).groups]
+            closed = [row for row in txn.rows() if row.cause == "no_contrast"]
+        store.close()
+        assert not any(flat(int(group[1:])) for group in trained)
+        assert closed and all(flat(int(row.group_id[1:])) for row in closed)
+        assert steps[9]["buffer/expired_no_contrast"] >= 13
+        assert 0 < steps[9]["group/no_contrast"] < 1

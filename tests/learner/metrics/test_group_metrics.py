@@ -7,11 +7,13 @@ from msgspec.structs import replace
 from learner.metrics.group_metrics import (
     group_metrics,
     mismatched_fingerprints,
+    selection_metrics,
     staleness_metrics,
     unstamped,
 )
-from r3l.records import AuxSample, ReflectionRecord
-from tests.learner.fakes import explore_group
+from r3l.config import load
+from r3l.records import AuxSample, Group, GroupPlan, ReflectionRecord, SlotResult, Task
+from tests.learner.fakes import explore_group, trajectory
 
 
 def test_group_metrics_count_what_reflections_led_to() -> None:
@@ -62,6 +64,30 @@ def test_the_share_of_praise_is_that_of_samples_without_a_retry() -> None:
 def test_a_group_with_equal_rewards_has_no_contrast() -> None:
     metrics = group_metrics([explore_group((0.0, 0.0), (0.0, None))])
     assert metrics["group/no_contrast"] == 1.0 and metrics["group/reward_std"] == 0.0
+
+
+def test_attempts_that_the_algorithm_drops_are_compared_in_length_with_those_it_keeps() -> None:
+    def group(*attempts: tuple[float, int]) -> Group:
+        results = [
+            SlotResult(
+                "base", slot, "done", trajectory=trajectory("base", slot, reward, steps=steps)
+            )
+            for slot, (reward, steps) in enumerate(attempts)
+        ]
+        failed = SlotResult("base", len(results), "failed", cause="env")
+        plan = GroupPlan(len(results) + 1)
+        return Group("g", Task("t", "t", 0), plan, "complete", (*results, failed))
+
+    groups = [group((0.0, 8), (1.0, 2)), group((0.0, 6), (0.0, 4)), group()]
+    expected = {
+        "dapo": {"group/dropped": 0.5, "group/steps_kept": 5.0, "group/steps_dropped": 5.0},
+        "raft": {"group/dropped": 0.75, "group/steps_kept": 2.0, "group/steps_dropped": 6.0},
+        "grpo": {"group/dropped": 0.0, "group/steps_kept": 5.0},
+    }
+    for name, metrics in expected.items():
+        algorithm = load(None, [f"algorithm={name}"]).algorithm.build()
+        assert selection_metrics(groups, algorithm) == metrics
+    assert selection_metrics([group()], algorithm) == {}
 
 
 def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
