@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.results.alternate import explore, sampler
+from benchmarks.results.alternate import check_played, explore, sampler
 from buffer import BufferClient, Lease
 from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
@@ -121,7 +121,9 @@ def record(config: RunConfig, count: int) -> list[Group]:
     policy = sampler(builtin_policy(), config.seed)
     tasks = task_source(config.env.name).tasks("train", count, config.seed)
     plan = config.algorithm.build().plan()
-    return asyncio.run(explore(tasks, policy, config, plan))
+    groups = asyncio.run(explore(tasks, policy, config, plan))
+    check_played(groups)
+    return groups
 
 
 def synthetic(shared: float, *, length: int, rows: int = 8, turn: int = 8) -> list[Row]:

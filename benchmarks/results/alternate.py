@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.results.taught import Taught
+from envs import TaskSource
 from envs.registry import make, task_source
 from learner.metrics.group_metrics import group_metrics
 from learner.step.batch import rows_of
@@ -37,6 +38,8 @@ CURVES = ("success_base", "success_retry", "trigger_rate", "improvement_rate")
 LEARNED = 0.95
 """A run without a budget of tokens ends when so many first attempts of WINDOW steps succeed."""
 WINDOW = 5
+DRAWS = 20
+"""Draws of one step at most, while groups without contrast are replaced."""
 Curve = dict[str, list[float | None]]
 
 
@@ -54,19 +57,18 @@ async def alternate(
     trainer = Trainer(Path(config.model), config.learner, algorithm, seed=config.seed)
     policy = sampler(Path(config.model), config.seed)
     source = task_source(config.env.name, **config.env.options)
-    count, limit = config.learner.groups_per_step, config.env.train_tasks
     curve: Curve = {name: [] for name in ("tokens", "attempts", "cpu", *CURVES)}
     waiting: deque[dict[str, torch.Tensor]] = deque()
-    attempts = spent = done = 0
+    attempts = spent = done = explored = 0
     began = time.process_time()
     while spent < tokens if tokens is not None else done < steps and not _learned(curve):
-        tasks = source.tasks("train", count, config.seed, done * count % limit)
-        groups = await explore(tasks, policy, config, algorithm.plan(), teacher=teacher)
-        trainer.step(rows_of(groups, algorithm))
+        batch, groups = await fill_batch(source, explored, policy, config, teacher=teacher)
+        trainer.step(rows_of(batch, algorithm))
         waiting.append(full_weights(trainer))
         if len(waiting) > lag:
             load_weights(policy, waiting.popleft())
         done += 1
+        explored += len(groups)
         attempts += sum(len(group.trajectories) for group in groups)
         spent += sum(group.generated_tokens for group in groups)
         seconds = round(time.process_time() - began, 1)
@@ -109,6 +111,35 @@ def load_weights(policy: LocalPolicy, weights: Mapping[str, torch.Tensor]) -> No
     policy.version += 1
 
 
+async def fill_batch(
+    source: TaskSource, explored: int, policy: Policy, config: RunConfig, *, teacher: bool = False
+) -> tuple[list[Group], list[Group]]:
+    """The groups of one step, and all that were explored for it, after `explored` earlier ones.
+
+    If the algorithm needs contrast, groups without it are replaced, as the buffer service does;
+    after DRAWS draws the batch is what there is.
+    """
+    algorithm = config.algorithm
+    plan, limit = algorithm.build().plan(), config.env.train_tasks
+    batch, groups = list[Group](), list[Group]()
+    for _ in range(DRAWS):
+        missing = config.learner.groups_per_step - len(batch)
+        first = (explored + len(groups)) % limit
+        tasks = source.tasks("train", missing, config.seed, first)
+        drawn = await explore(tasks, policy, config, plan, teacher=teacher)
+        groups += drawn
+        batch += [one for one in drawn if has_contrast(one) or not algorithm.needs_contrast]
+        if not algorithm.needs_contrast or len(batch) == config.learner.groups_per_step:
+            break
+    check_played(groups)
+    return batch, groups
+
+
+def has_contrast(group: Group) -> bool:
+    """Whether the rewards of a group differ."""
+    return len(set(group.rewards.tolist())) > 1
+
+
 async def explore(
     tasks: Sequence[Task],
     policy: Policy,
@@ -119,8 +150,7 @@ async def explore(
 ) -> list[Group]:
     """Explore one group per task, all at once so that their requests are sampled together.
 
-    `teacher`: the environment reflects instead of the policy. Raises RuntimeError when not one
-    attempt could be played.
+    `teacher`: the environment reflects instead of the policy.
     """
     make_env = partial(make, config.env.name, **config.env.options)
     policies = [Taught(policy, task, make_env()) if teacher else policy for task in tasks]
@@ -130,14 +160,17 @@ async def explore(
             for task, mine in zip(tasks, policies, strict=True)
         )
     )
-    groups = [
+    return [
         Group(f"group-{number}", task, plan, "complete", tuple(slots))
         for number, (task, slots) in enumerate(zip(tasks, results, strict=True))
     ]
+
+
+def check_played(groups: Sequence[Group]) -> None:
+    """Raise RuntimeError when not one attempt could be played."""
     if not any(group.trajectories for group in groups):
-        causes = sorted({result.cause for slots in results for result in slots})
+        causes = sorted({result.cause for group in groups for result in group.results})
         raise RuntimeError(f"no attempt could be played: {', '.join(causes)}")
-    return groups
 
 
 async def evaluate(policy: Policy, config: RunConfig) -> dict[str, float]:
@@ -148,6 +181,7 @@ async def evaluate(policy: Policy, config: RunConfig) -> dict[str, float]:
     source = task_source(config.env.name, **config.env.options)
     tasks = source.tasks("eval", config.eval.tasks)
     groups = await explore(tasks, policy, config, GroupPlan(1))
+    check_played(groups)
     rewards = [one.reward for group in groups for one in group.trajectories]
     return {
         "success": sum(reward >= SUCCESS for reward in rewards) / len(tasks),

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace as changed
 from pathlib import Path
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +22,9 @@ from learner.step.trainer import Trainer
 from learner.warmup import lessons, tiny_policy
 from r3l import config as configuration
 from r3l.config import RunConfig
-from r3l.records import Group, SlotResult
+from r3l.records import Group, SlotResult, Task
+from r3l.rollout.interfaces import Policy
+from tests.learner.fakes import explore_group
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +90,33 @@ def test_the_sampler_is_the_trainer_of_the_step_before(model_folder: Path) -> No
         if copied:
             alternate.load_weights(policy, alternate.full_weights(trainer))
     assert max(gaps[:2]) < 1e-6 < 1e-2 < gaps[2] and policy.version == 1
+
+
+def test_groups_without_contrast_are_replaced_until_the_batch_is_full_or_there_were_enough_draws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[list[str]] = []
+    never = False
+
+    async def explore(tasks: Sequence[Task], *_: object, teacher: bool) -> list[Group]:
+        """The tasks with an odd seed have contrast."""
+        drawn.append([task.task_id[-2:] for task in tasks])
+        return [explore_group((0.0, 0.0 if never else float(task.seed % 2)), ()) for task in tasks]
+
+    def fill(*settings: str) -> tuple[int, int]:
+        drawn.clear()
+        shared = ["learner.groups_per_step=4", "env.train_tasks=64"]
+        config = configuration.load(None, [*shared, *settings])
+        source, policy = task_source("workshop"), cast(Policy, None)
+        batch, groups = asyncio.run(alternate.fill_batch(source, 60, policy, config))
+        return len(batch), len(groups)
+
+    monkeypatch.setattr(alternate, "explore", explore)
+    assert fill("algorithm=grpo") == fill("algorithm=dapo", "algorithm.filter=false") == (4, 4)
+    assert fill("algorithm=dapo") == (4, 8)
+    assert drawn == [["60", "61", "62", "63"], ["00", "01"], ["02"], ["03"]]
+    never = True
+    assert fill("algorithm=dapo") == (0, 4 * alternate.DRAWS)
 
 
 def test_the_teacher_reflects_on_the_attempt_that_was_played() -> None:
