@@ -25,6 +25,7 @@ from r3l.errors import UserError
 @click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
 @click.option("--model", help="model folder, or builtin for the shipped policy")
 @click.option("--config", "config_path", type=Path, help="YAML file of settings")
+@click.option("--preset", help="settings by name, such as paper-alfworld")
 @click.option("--steps", type=int, help="optimizer steps")
 @click.option("--seed", type=int, help="seed of the whole run")
 @click.option("--run", "run_name", help="name under runs/, or a path; default: the time")
@@ -48,6 +49,7 @@ from r3l.errors import UserError
     type=Path,
     help="folder that r3l-buffer keygen wrote; needed for addresses that others can reach",
 )
+@click.option("--check", is_flag=True, help="say what is missing or wrong, if anything, and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(
@@ -57,6 +59,7 @@ def main(
     env_name: str | None,
     model: str | None,
     config_path: Path | None,
+    preset: str | None,
     steps: int | None,
     seed: int | None,
     run_name: str | None,
@@ -64,16 +67,17 @@ def main(
     buffer_bind: str,
     weights_bind: str,
     keys: Path | None,
+    check: bool,
     show_prompts: bool,
     overrides: tuple[str, ...],
 ) -> None:
     """Train a policy. Without arguments: the demo, a tiny policy in its built-in world.
 
-    Settings come from the defaults (for the shipped policy: the demo's), a YAML file and
-    KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one counts.
+    Settings come from the defaults (for the shipped policy: the demo's), a YAML file or preset,
+    and KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one counts.
     docs/configuration.md lists them.
     """
-    from launch.plan import DEMO, check_run_folder, make_plan, write_run_folder
+    from launch.plan import check_model_is_named, make_plan, settings_file, write_run_folder
     from launch.supervisor import Run
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
@@ -84,15 +88,12 @@ def main(
     ]
     try:
         run = run_folder(run_name)
-        if config_path is None and resume:
-            check_run_folder(run, resume)
-            config_path = run / "config.yaml"
-        elif config_path is None and model in (None, "builtin"):
-            config_path = DEMO
-        config = configuration.load(config_path, [*shortcuts, *overrides])
+        file = settings_file(config_path, preset, model, run, resume=resume)
+        config = configuration.load(file, [*shortcuts, *overrides])
         if show_prompts:
             click.echo(prompt_texts(config))
             return
+        check_model_is_named(config, preset)
         plan = make_plan(
             config,
             run,
@@ -104,6 +105,10 @@ def main(
             hostfile=hostfile,
             keys=keys,
         )
+        if check:
+            click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "
+                       f"{plan.config.model}")  # fmt: skip
+            return
         lock = write_run_folder(plan)
     except UserError as error:
         click.echo(f"r3l-launch: {error}", err=True)

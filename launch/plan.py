@@ -27,7 +27,8 @@ from r3l.model_folder import check_model_folder, read_tokenizer
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
 GPUS = Path("/proc/driver/nvidia/gpus")
-DEMO = Path(__file__).parent / "presets" / "demo.yaml"
+PRESETS = Path(__file__).parent / "presets"
+DEMO = PRESETS / "demo.yaml"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,39 @@ def make_plan(
         hosts=hosts,
         keys=keys,
     )
+
+
+def settings_file(
+    config: Path | None, preset: str | None, model: str | None, run: Path, *, resume: bool
+) -> Path | None:
+    """The YAML file that a run's settings come from, by the options of r3l-launch: `--config`, the
+    run's own, a preset, or for the shipped policy the demo's; None: the defaults alone. Raises
+    UserError."""
+    if preset is not None and (config is not None or resume):
+        other = "--resume" if resume else "--config"
+        raise UserError(f"--preset {preset}: cannot be combined with {other}; leave one out")
+    if config is not None:
+        return config
+    if resume:
+        check_run_folder(run, resume)
+        return run / "config.yaml"
+    if preset is not None:
+        return preset_file(preset)
+    return DEMO if model in (None, "builtin") else None
+
+
+def preset_file(name: str) -> Path:
+    """The file of a preset. Raises UserError for an unknown one."""
+    known = {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
+    if name not in known:
+        raise UserError(f"--preset {name}: unknown; the presets are {', '.join(known)}")
+    return known[name]
+
+
+def check_model_is_named(config: RunConfig, preset: str | None) -> None:
+    """Raise UserError if a preset leaves the model to the user, and the user gave none."""
+    if preset is not None and "model" not in config.model_fields_set:
+        raise UserError(f"--preset {preset}: names no model; give its folder with --model")
 
 
 def check_keys(folder: Path | None, binds: dict[str, str]) -> Path | None:

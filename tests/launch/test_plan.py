@@ -1,18 +1,23 @@
 """What a plan refuses: one line that names it, exit code 2, nothing started."""
 
 import fcntl
+import inspect
 import json
 import shutil
 import socket
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import zmq
+from click.testing import CliRunner
 
+from envs import registry
 from envs.builtin.policy import builtin_policy
 from launch import plan
+from launch.cli import main
 from launch.process_commands import ProcessCommands
 from r3l.config import dump, load
 from r3l.errors import UserError
@@ -285,3 +290,81 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, run: Path) -> 
 def test_a_checkpoint_of_another_shape_is_refused(run: Path, written: dict, named: str) -> None:
     checkpoint_of(run, builtin_policy(), **written)
     assert named in refused("--run", run, "--resume")
+
+
+PAPER = {  # environment -> training tasks, optimizer steps, tokens per response, options
+    "alfworld": (3553, 740, 512, {"admissible": True, "max_steps": 25}),
+    "webshop": (
+        10587,
+        2205,
+        512,
+        {"products": 0, "goals": "human", "admissible": True, "max_steps": 15},
+    ),
+    "scienceworld": (3592, 748, 512, {"max_steps": 25}),
+    "gsm8k": (7473, 1556, 4096, {"attempts": 3}),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_preset_has_the_settings_of_the_paper_and_its_released_code(name: str) -> None:
+    config = load(plan.preset_file(f"paper-{name}"))
+    algorithm, actor, learner = config.algorithm, config.actor, config.learner
+    tasks, steps, response, options = PAPER[name]
+    assert (config.env.name, config.env.train_tasks, config.env.options) == (name, tasks, options)
+    assert (algorithm.name, algorithm.group_size, algorithm.alpha) == ("r3l", 8, 3.0)
+    assert (algorithm.normalize, algorithm.sft_pool, algorithm.sft_weight) == ("token", "shared", 1)
+    assert algorithm.verified_requires_success and algorithm.kl_coef == 0
+    assert (actor.temperature, actor.reflect_temperature, config.eval.temperature) == (
+        1.0,
+        1.0,
+        0.4,
+    )
+    assert (actor.max_response_tokens, actor.max_reflection_tokens) == (response, 4096)
+    assert actor.max_model_len == 20480
+    assert (learner.lr, learner.betas, learner.weight_decay) == (1e-6, (0.9, 0.999), 0.01)
+    assert (learner.grad_clip, learner.groups_per_step, learner.steps) == (1.0, 96, steps)
+    assert steps * 96 <= 20 * tasks < (steps + 1) * 96, "20 epochs, not more"
+    assert (learner.sync_every, config.buffer.max_staleness, config.eval.every) == (1, 1, 20)
+    assert "model" not in config.model_fields_set
+
+
+@pytest.mark.parametrize("path", sorted(plan.PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_preset_names_only_options_that_its_environment_has(path: Path) -> None:
+    config = load(plan.preset_file(path.stem))
+    module, _, kind = registry.ENVIRONMENTS[config.env.name].partition(":")
+    options = inspect.signature(getattr(import_module(module), kind)).parameters
+    assert set(config.env.options) <= set(options)
+
+
+def test_a_preset_needs_a_model_and_stands_alone(run: Path, tmp_path: Path) -> None:
+    said = "r3l-launch: --preset paper-gsm8k: "
+    line = refused("--run", run, "--preset", "paper-gsm8k")
+    assert line == f"{said}names no model; give its folder with --model"
+    line = refused("--run", run, "--preset", "paper-gsm8k", "--config", tmp_path / "my.yaml")
+    assert line == f"{said}cannot be combined with --config; leave one out"
+    line = refused("--run", run, "--preset", "paper-gsm8k", "--resume")
+    assert line == f"{said}cannot be combined with --resume; leave one out"
+    line = refused("--run", run, "--preset", "paper-chess")
+    assert "--preset paper-chess: unknown; the presets are demo, paper-alfworld, " in line
+    assert not run.exists()
+
+
+def test_a_check_says_what_is_missing_and_starts_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ALFWORLD_DATA", "WEBSHOP"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("alfworld", "webshop"):
+        line = refused("--run", run, "--preset", f"paper-{name}", "--model", "builtin", "--check")
+        assert line.startswith(f"r3l-launch: env {name}: needs "), "a package, or the data"
+    pytest.importorskip("math_verify")
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text('{"question": "1+1?", "answer": "#### 2"}')
+    gsm8k = ["--run", str(run), "--preset", "paper-gsm8k", "--check"]
+    gsm8k += [f"env.options.{split}={problems}" for split in ("train", "eval")]
+    assert "names no model" in refused(*gsm8k)
+    assert "/no/such/model" in refused(*gsm8k, "--model", "/no/such/model")
+    result = CliRunner().invoke(main, [*gsm8k, "--model", "builtin"])
+    assert result.exit_code == 0, result.output
+    assert result.output == f"nothing is missing: gsm8k, r3l, {builtin_policy()}\n"
+    assert not run.exists()
