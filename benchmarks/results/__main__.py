@@ -111,10 +111,10 @@ def _make(run: Run, lines: Path, policies: Path) -> None:
     )
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
     line = named | {"seed": run.seed, "setup": run.setup()} | result
-    _append(lines / f"{run.experiment}.jsonl", line)
+    append(lines / f"{run.experiment}.jsonl", line)
 
 
-def _append(file: Path, line: dict[str, Any]) -> None:
+def append(file: Path, line: dict[str, Any]) -> None:
     with file.open("ab", buffering=0) as out:
         out.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
@@ -160,7 +160,7 @@ def _warm(cell: Cell, policies: Path, lines: Path, reader: Lock) -> None:
     file = lines / "warm.jsonl"
     known = [line["cell"] for line in read_lines(file)]
     if cell.name not in known:
-        _append(file, {"cell": cell.name} | quality)
+        append(file, {"cell": cell.name} | quality)
     click.echo(f"{cell.name}: warm, {quality}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -19,8 +19,12 @@ HARD = 0.01  # base success up to which the claim is made
 FINAL = ("success", "steps", "attempts", "tokens", "cpu")
 LABELS = {name: variant.label for name, variant in VARIANTS.items()}
 
-Select = Callable[[str, str], list[Record]]
-"""(cell, variant) to the runs."""
+ESTIMATORS = {
+    "credit": "R³L",
+    "no_credit": "w/o credit",
+    "credit_plain": "R³L w/o amplification",
+    "no_credit_plain": "w/o credit, w/o amplification",
+}
 
 
 def write(records: Sequence[Record], lines: Path) -> None:
@@ -40,9 +44,7 @@ def write(records: Sequence[Record], lines: Path) -> None:
 def render(records: Sequence[Record], lines: Path) -> str:
     """The page for the runs that have ended."""
     predicted = json.loads((lines / "prediction.json").read_text(encoding="utf-8"))
-    file = lines / "warm.jsonl"
-    texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    warm = {line["cell"]: line for line in map(json.loads, texts)}
+    warm = {line["cell"]: line for line in _lines(lines / "warm.jsonl")}
     return (Path(__file__).parent / "page.md").read_text(encoding="utf-8").format(
         window=WINDOW,
         worth=" and ".join(f"{worth:g}" for worth in WORTH),
@@ -56,7 +58,14 @@ def render(records: Sequence[Record], lines: Path) -> str:
         demo=_final(_runs(records, "e0", "demo")),
         levers=_others(records, "e2", _variants("e2")),
         controls=_others(records, "e3", _variants("e3")),
+        gradients=_gradients(_lines(lines / "e4.jsonl")),
+        wall=_wall(_lines(lines / "e5.jsonl")),
     )  # fmt: skip
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [json.loads(text) for text in texts]
 
 
 def _variants(experiment: str) -> list[str]:
@@ -170,6 +179,32 @@ def _final(runs: dict[str, list[Record]]) -> str:
         for name, made in runs.items()
     ]
     return _table(["", *FINAL, "seeds"], rows)
+
+
+def _gradients(lines: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        [str(line["step"]), label, f"{line[name]['noise']:.1f}", f"{line[name]['cosine']:.2f}",
+         f"{line['ceiling']:.2f}", str(line["groups"])]
+        for line in lines
+        for name, label in ESTIMATORS.items()
+    ]  # fmt: skip
+    return _table(["after step", "estimator", "noise", "cosine", "ceiling", "groups"], rows)
+
+
+def _wall(records: Sequence[Record]) -> str:
+    rows = []
+    for cell in CELLS:
+        runs = _runs(records, "e5", cell)
+        ours, theirs = runs.get("r3l", []), runs.get("grpo", [])
+        if ours and theirs:
+            shown = [
+                _ratio(ours, theirs, worth, unit)
+                for worth in WORTH
+                for unit in ("steps", "tokens", "wall")
+            ]
+            rows.append([cell, *shown, f"{len(ours)}, {len(theirs)}"])
+    columns = [f"{unit} to {worth:g}" for worth in WORTH for unit in ("steps", "tokens", "seconds")]
+    return _table(["cell", *columns, "seeds"], rows)
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,28 @@
+"""The line of a whole run, from the progress that a run writes."""
+
+import json
+from pathlib import Path
+
+from benchmarks.results.cells import CELLS
+from benchmarks.results.experiments import Run
+from benchmarks.results.statistics import Cost, cost
+from benchmarks.results.wall_clock import EASY, _line
+
+
+def test_seconds_begin_with_the_first_evaluation_and_tokens_add_up(tmp_path: Path) -> None:
+    lines = [
+        {"kind": "eval", "step": 0, "time": 100.0, "success": 0.1},
+        *(
+            {"kind": "step", "step": n, "time": 100.0 + 3 * n}
+            | {"group/generated_tokens": 50.0, "group/success_base": n / 10}
+            for n in range(1, 11)
+        ),
+        {"kind": "eval", "step": 10, "time": 140.0, "success": 0.9},
+    ]
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    line = _line(Run("e5", CELLS[EASY], "r3l", 3), tmp_path)
+    assert (line["cell"], line["variant"], line["seed"]) == (EASY, "r3l", 3)
+    assert line["success"] == 0.9 and line["steps"] == 10
+    # the mean of steps 3 to 7 is 0.5
+    assert cost(line, 0.5, "wall") == Cost(21.0, True)
+    assert cost(line, 0.5, "tokens") == Cost(350.0, True)
