@@ -26,7 +26,7 @@ ENVIRONMENTS = {
     "workshop": "envs.builtin.workshop:Workshop",
     "keys": "envs.builtin.keys:Keys",
     "alfworld": "envs.adapters.alfworld:AlfWorld",
-    "scienceworld": "envs.adapters.scienceworld:ScienceWorld",
+    "scienceworld": "envs.adapters.scienceworld.scienceworld:ScienceWorld",
     "textworld": "envs.adapters.textworld:TextWorld",
     "webshop": "envs.adapters.webshop:WebShop",
     "gsm8k": "envs.questions.math_problems:GSM8K",

@@ -2,31 +2,22 @@
 
 import os
 import random
-import shutil
 
 import pytest
 
 from envs import registry
+from envs.adapters.scienceworld import simulator
+from envs.adapters.scienceworld.science_tasks import LIMITS, SPLITS
+from envs.base import Demonstrating
 from envs.testing import check_env
 from r3l.errors import UserError
 
-pytest.importorskip("scienceworld", reason="pip install 'r3l[scienceworld]'")
-if shutil.which("java") is None:
-    pytest.skip("no Java: apt-get install default-jre-headless", allow_module_level=True)
-
-from envs.adapters.scienceworld_tasks import LIMITS, SPLITS
-
+pytestmark = pytest.mark.usefixtures("java")
 FULL = bool(os.environ.get("R3L_FULL"))
 
 
-@pytest.fixture(scope="module")
-def env():
-    env = registry.make("scienceworld", timeout_s=300)
-    yield env
-    env.close()
-
-
 def start(env, task, variation=0):
+    """The first observation."""
     return env.reset(seed=0, options={"task": task, "variation": variation})[0]
 
 
@@ -34,11 +25,44 @@ def test_the_environment_conforms():
     check_env("scienceworld", seeds=(0,), options={"tasks": ["find-plant"]}, max_steps=10)
 
 
+def test_the_world_of_the_small_policy_conforms(small):
+    check_env("scienceworld", seeds=(0,), options={"tasks": ["lifespan-*"], "brief": True})
+    assert isinstance(small, Demonstrating)
+
+
+@pytest.mark.skipif(not FULL, reason="R3L_FULL=1 (its gold path takes half a minute)")
+def test_a_gold_path_that_goes_on_after_the_end_conforms():
+    options = {"tasks": ["mendelian-genetics-unknown-plant"], "timeout_s": 300}
+    check_env("scienceworld", seeds=(1,), options=options, max_steps=3)
+
+
+@pytest.mark.parametrize("variation", [0, 40])
+def test_a_demonstration_ends_where_the_attempt_ends(env, variation):
+    start(env, "lifespan-longest-lived", variation)
+    actions = env.demonstration()
+    assert "wait1" not in actions  # upstream's gold path waits after the end
+    ends = [env.step(action)[2] for action in actions]
+    assert ends == [False] * (len(actions) - 1) + [True]
+    assert env.step("wait1") == ("The task has ended.", 0.0, True, False, {})
+
+
+def test_a_snapshot_continues_in_another_environment(env, small):
+    start(small, "find-plant", 40)
+    small.step("go to hallway")
+    small.step("zzz\nzzz")
+    state = small.snapshot()
+    went_on = [small.step(action) for action in ("look around", "go to greenhouse")]
+    other = registry.make("scienceworld", brief=True, timeout_s=300)
+    other.restore(state)
+    assert [other.step(action) for action in ("look around", "go to greenhouse")] == went_on
+    assert len(other.ends) == 4
+    other.close()
+
+
 @pytest.mark.parametrize("task", SPLITS if FULL else ["find-animal"])
 def test_the_gold_path_reaches_the_full_score(env, task):
     start(env, task)
     path = env.demonstration()
-    env.steps = -1000  # whatever the step limit
     replies = []
     for action in path:
         replies.append(env.step(action))
@@ -55,21 +79,26 @@ def test_a_random_prefix_replays_byte_exact(env, number):
     variation = rng.randrange(SPLITS[task].train)
     seen, actions = [start(env, task, variation)], []
     for _ in range(20):
-        possible = env._call(lambda server: list(server.getValidActionObjectCombinations()))
+        env.simulator.turn(env.history)
+        possible = env.simulator.call(lambda s: list(s.getValidActionObjectCombinations()))
         actions.append(rng.choice(possible) if possible and rng.random() < 0.9 else "0")
         observation, reward, done, *_ = env.step(actions[-1])
         seen.append((observation, reward, done))
         if done:
             break
+    known = dict(simulator._known)
+    simulator._known.clear()  # so that Java plays it again
+    env.simulator.live = ()
     again = [start(env, task, variation)]
     again += [env.step(action)[:3] for action in actions]
     assert again == seen
+    simulator._known.update(known)
 
 
 def test_the_variations_are_those_of_the_jar(env):
     for task in SPLITS if FULL else ["boil", "use-thermometer"]:
-        start(env, task)
-        sizes = env._call(
+        env.simulator.names((task, "0", "easy"))  # loads it
+        sizes = env.simulator.call(
             lambda server: [
                 list(variations)
                 for variations in (
@@ -91,6 +120,13 @@ def test_a_wrong_focus_ends_the_attempt_with_nothing(env):
     if not terminated:  # several things of that name: take the first
         text, _, terminated, *_ = env.step("0")
     assert terminated and env.feedback() == "The score is 0 of 100.", text
+
+
+def test_an_attempt_does_not_begin_with_the_score_of_the_one_before(env):
+    start(env, "lifespan-longest-lived")
+    assert env.step("focus on air")[2]
+    start(env, "lifespan-longest-lived")
+    assert env.step("task")[1:3] == (0.0, False)  # an action that takes no time
 
 
 def test_starting_over_is_not_an_action(env):

@@ -1,0 +1,95 @@
+"""Short prompts and observations, for small policies that learn the rest in a warm start.
+
+An observation leaves out: articles, "a substance called", the agent and the air, which are in every
+room, and the state that things are in until somebody changes it (closed, off, empty; for doors of
+rooms: open). Everything else stays, in the same order.
+"""
+
+from __future__ import annotations
+
+import re
+
+SYSTEM = (
+    "Do the task in the house, one action a turn: go to room, look around, focus on thing, pick up "
+    "thing, move thing to thing, open thing, use thing on thing, inventory, wait1. A wrong focus "
+    "ends it."
+)
+PROMPTS = {
+    "reflect_system": "Review this attempt and answer with one JSON object: trajectory_summary, "
+    "root_cause_analysis, trajectory_outcome, improvement_suggestion, retry_from_step.",
+    "reflect_user": "{attempt}\nreward {reward}.",
+    "guidance": "advice: {improvement_suggestion}.",
+}
+NOT_UNDERSTOOD = "No known action matches that input."
+"""Upstream's reply to an unknown command."""
+REPLIES = (
+    NOT_UNDERSTOOD,
+    "You move to the kitchen. You teleport to the kitchen.",
+    "You move the apple to the inventory. The sink is not moveable.",
+    "You focus on the apple.",
+    "You decide to wait for 1 iterations.",
+    "The door is already open. The door is not open. The door is now open.",
+    "In your inventory, you see:",
+    "in kitchen you see: doors: closed celsius",
+    "The score is 0 of 100.",
+    "That is not allowed. The task has ended. Nothing is said.",
+    "steps, score, step was no action",
+    "Ambiguous request: Please enter the number for the action you intended (or blank to cancel):",
+    "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible "
+    "object referents.",
+)
+"""What upstream and this package say again and again."""
+
+_ROOM = re.compile(
+    r"^This (?:room|outside location) is called the (.+)\. (?:In it, |Here )you see:"
+)
+_SHORTER = [
+    (re.compile(pattern), to)
+    for pattern, to in (
+        (r"\ba substance called ", ""),
+        (r"\b[Aa]n? |\b[Tt]he |^some ", ""),
+        (r" \(containing nothing\)", ""),
+        (r"\. (?:On|In) [\w ]+ is: nothing(?=\.|$)", ""),
+        (r", which is (?:turned off|deactivated|closed)", ""),
+        (r"\. [\w ]+ door is closed(?=\.|$)", ""),
+        (r" \(that is open\)", ""),
+        (r", currently reading temperature of (-?\d+) degrees celsius", r" (\1 celsius)"),
+        (r"\. (?:On|In) [\w ]+ is: (.+?)\.?$", r" (\1)"),
+        (r"\. (?:On|In) [\w ]+ is: ([^().]+)\.?", r" (\1)"),
+        (r"\(containing ", "("),
+        (r"^door to ", ""),
+        (r"[., ]+$", ""),
+    )
+]
+
+
+def brief(text: str) -> str:
+    """One of upstream's texts, shortened."""
+    said: list[str] = []
+    listing: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("\t"):
+            name = _shorter(line.strip())
+            listing += [name] if name not in ("agent", "air") else []
+            continue
+        said += _closed(listing)
+        if found := _ROOM.match(line):
+            said.append(f"in {found[1]} you see:")
+        elif line.startswith("You also see:"):
+            said.append("doors:")
+        elif line.strip() and not line.startswith(("Task Description:", "Task description:")):
+            said.append(" ".join(line.split()))
+    return " ".join([*said, *_closed(listing)])
+
+
+def _closed(listing: list[str]) -> list[str]:
+    """A finished listing as one text; the list is emptied."""
+    text = ", ".join(listing)
+    listing.clear()
+    return [f"{text}."] if text else []
+
+
+def _shorter(line: str) -> str:
+    for pattern, to in _SHORTER:
+        line = pattern.sub(to, line)
+    return line

@@ -1,0 +1,109 @@
+"""ScienceWorld's tasks in the jar of scienceworld 1.2.3 (compared by
+tests/envs/adapters/scienceworld/test_scienceworld.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from envs.base import SPLIT_SIZE, ListedTasks, Split
+from envs.base import SPLITS as SPLITS_OF_TASKS
+from r3l.errors import UserError
+from r3l.records import Task
+
+_TABLE = """
+boil 14 7 9 66
+change-the-state-of-matter-of 14 7 9 58
+chemistry-mix 16 8 8 39
+chemistry-mix-paint-secondary-color 18 9 9 21
+chemistry-mix-paint-tertiary-color 18 9 9 29
+find-animal 150 75 75 16
+find-living-thing 150 75 75 16
+find-non-living-thing 150 75 75 7
+find-plant 150 75 75 12
+freeze 14 7 9 81
+grow-fruit 62 31 33 63
+grow-plant 62 31 33 67
+identify-life-stages-1 6 3 5 41
+identify-life-stages-2 4 2 4 17
+inclined-plane-determine-angle 84 42 42 79
+inclined-plane-friction-named-surfaces 692 346 348 65
+inclined-plane-friction-unnamed-surfaces 80 40 42 180
+lifespan-longest-lived 62 31 32 6
+lifespan-longest-lived-then-shortest-lived 62 31 32 7
+lifespan-shortest-lived 62 31 32 6
+measure-melting-point-known-substance 218 109 109 27
+measure-melting-point-unknown-substance 150 75 75 32
+melt 14 7 9 34
+mendelian-genetics-known-plant 60 30 30 127
+mendelian-genetics-unknown-plant 240 120 120 132
+power-component 10 5 5 13
+power-component-renewable-vs-nonrenewable-energy 10 5 5 28
+test-conductivity 450 225 225 21
+test-conductivity-of-unknown-substances 300 150 150 37
+use-thermometer 270 135 135 22
+"""
+"""Task, variations in train, dev and test, longest gold path seen (of three variations)."""
+
+
+class Sizes(NamedTuple):
+    """Variations per split; numbers run through train, then dev, then test."""
+
+    train: int
+    dev: int
+    test: int
+
+
+_ROWS = [line.split() for line in _TABLE.split("\n") if line]
+SPLITS = {name: Sizes(int(a), int(b), int(c)) for name, a, b, c, _ in _ROWS}
+LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
+"""Step limit of each task: 1.5 times its gold path, at least 30."""
+
+
+def named(patterns: Sequence[str] | None) -> list[str]:
+    """The names that match any of the patterns, such as `find-*`, in upstream's order; all names
+    for None. Raises UserError for a pattern that matches nothing."""
+    if patterns is not None and (isinstance(patterns, str) or not patterns):
+        raise UserError(f"env option tasks is {patterns!r}; it must be a list of names or patterns")
+    for pattern in patterns or ():
+        if not any(fnmatchcase(name, pattern) for name in SPLITS):
+            raise UserError(
+                f"env option tasks: {pattern!r} is unknown; there are {', '.join(SPLITS)}"
+            )
+    wanted = patterns or ["*"]
+    return [name for name in SPLITS if any(fnmatchcase(name, pattern) for pattern in wanted)]
+
+
+def listed(patterns: Sequence[str] | None, eval_split: str) -> ListedTasks:
+    """Upstream's variations of the named tasks: train for training, test for evaluation and dev for
+    warm starts; with `eval_split` dev that is for evaluation, and a warm start has no tasks."""
+    if eval_split not in ("dev", "test"):
+        raise UserError(f"env option eval_split is {eval_split!r}; it must be dev or test")
+    train, dev, test = [], [], []
+    for name in named(patterns):
+        sizes = SPLITS[name]
+        numbers = [_task(name, number) for number in range(sum(sizes))]
+        train += numbers[: sizes.train]
+        dev += numbers[sizes.train : sizes.train + sizes.dev]
+        test += numbers[sizes.train + sizes.dev :]
+    if eval_split == "dev":
+        return ListedTasks({"train": train, "eval": dev})
+    return ListedTasks({"warmup": dev, "train": train, "eval": test})
+
+
+def task_of_seed(tasks: ListedTasks, seed: int) -> Task:
+    """The task that a seed alone names (envs.base.SeededTasks), in the split that owns the seed.
+
+    Raises UserError if that split has no tasks.
+    """
+    split: Split = SPLITS_OF_TASKS[min(max(seed, 0) // SPLIT_SIZE, len(SPLITS_OF_TASKS) - 1)]
+    found = tasks.tasks(split, len(tasks.listed.get(split, ())))
+    if not found:
+        raise UserError(f"env scienceworld: no variations for {split}; set env option eval_split")
+    return found[seed % len(found)]
+
+
+def _task(name: str, variation: int) -> Task:
+    options = {"task": name, "variation": variation, "family": name}
+    return Task(f"scienceworld/{name}/{variation}", "scienceworld", variation, options)

@@ -1,0 +1,189 @@
+"""ScienceWorld: elementary science experiments in text (AI2, Apache-2.0).
+`pip install 'r3l[scienceworld]'`, and Java.
+
+A step is one action. Reward is the change of the score, from 0 to 1; a wrong `focus on` ends
+the attempt with nothing. All environments of a process share one Java machine (envs.adapters.jvm).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from envs import requirements
+from envs.adapters import jvm
+from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
+from envs.adapters.scienceworld import brief_text, demonstrator
+from envs.adapters.scienceworld.gold_guide import Guide
+from envs.adapters.scienceworld.science_tasks import LIMITS, SPLITS, listed, named, task_of_seed
+from envs.adapters.scienceworld.simulator import START, History, Simulator, Turn
+from envs.base import Skill, TaskSource
+from r3l.rollout.interfaces import EnvSpec
+
+SYSTEM = (
+    "You carry out a science experiment in a simulated house. Actions: open/close OBJ, "
+    "activate/deactivate OBJ, connect OBJ to OBJ, disconnect OBJ, use OBJ on OBJ, look around, "
+    "look at OBJ, look in OBJ, read OBJ, move OBJ to OBJ, pick up OBJ, put down OBJ, pour OBJ in "
+    "OBJ, dunk OBJ in OBJ, mix OBJ, go to LOC, teleport to LOC, eat OBJ, flush OBJ, focus on OBJ, "
+    "wait, wait1, task, inventory. Focus only on what the task names: a wrong focus ends the "
+    "attempt. If you are asked which thing you mean, answer with its number. "
+    + HOW_TO_ANSWER.format(example="open door to kitchen")
+)
+REFUSED = ("reset task",)
+"""Actions that would restart the task and keep its score."""
+
+
+class ScienceWorld:
+    """ScienceWorld: 30 tasks, each in many variations.
+
+    `tasks`: names or patterns of those to play, such as `find-*`; `simplification`: upstream's,
+    comma separated; `eval_split`: test or dev; `max_steps`: step limit of every task, 0 for 1.5
+    times its longest gold path and at least 30; `brief`: short prompts and observations, for small
+    policies (envs.adapters.scienceworld.brief_text); `heap_mib`: memory of the Java machine, of
+    which an attempt needs 12; `timeout_s`: longest call to it, less than env.step_s, so that a hung
+    machine and a hung worker have different causes.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: list[str] | None = None,
+        simplification: str = "easy",
+        eval_split: str = "test",
+        max_steps: int = 0,
+        brief: bool = False,
+        heap_mib: int = 512,
+        timeout_s: float = 50.0,
+    ) -> None:
+        library = requirements.package("scienceworld", "scienceworld.constants", "scienceworld")
+        requirements.program("scienceworld", "java", jvm.INSTALL_JAVA)
+        self.names, self.listed = named(tasks), listed(tasks, eval_split)
+        self.simplification, self.limit, self.brief = simplification, max_steps, brief
+        self.spec = EnvSpec(
+            name="scienceworld",
+            system_prompt=brief_text.SYSTEM if brief else SYSTEM,
+            max_steps=max_steps or max(LIMITS[name] for name in self.names),
+            max_response_tokens=32 if brief else 512,
+            thread_safe=False,
+            sessions=8,
+            feedback="weak",
+            data_license="Apache-2.0",
+            prompts=brief_text.PROMPTS if brief else {},
+        )
+        self.simulator = Simulator(str(library.JAR_PATH), heap_mib, timeout_s)
+        self.guides: dict[History, Guide] = {}
+        self.history: History = ()
+        self.turn = Turn("", 0.0, True)
+        self.ends: list[int] = []
+
+    @staticmethod
+    def task_source(
+        tasks: list[str] | None = None, eval_split: str = "test", **_: Any
+    ) -> TaskSource:
+        """Upstream's variations: train for training, test (or dev) for evaluation, dev for warm
+        starts."""
+        return listed(tasks, eval_split)
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Load `options["task"]` in `options["variation"]`; without options, those of `seed`."""
+        chosen = options or task_of_seed(self.listed, seed).options
+        self.history = (str(chosen["task"]), str(chosen["variation"]), self.simplification)
+        self.turn, self.ends = self.simulator.turn(self.history), []
+        return self._shown(self.turn.text), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Act; see `r3l.rollout.interfaces.Environment.step`."""
+        if self.turn.done:
+            return "The task has ended.", 0.0, True, False, {}
+        before, command = _score(self.turn), action_in(action)
+        if command is None or command.lower() in REFUSED:
+            text = (command and "That is not allowed.") or self._no_action()
+        else:
+            history = (*self.history, command)
+            self.turn = self.simulator.turn(history)
+            self.history, text = history, self._shown(self.turn.text)
+        self.ends.append(len(self.history))
+        done, limit = self.turn.done, self.limit or LIMITS[self.history[0]]
+        return text, _score(self.turn) - before, done, not done and len(self.ends) >= limit, {}
+
+    def snapshot(self) -> bytes:
+        """The history of the attempt as JSON; Java plays it again when it is continued."""
+        return json.dumps([self.history, self.ends, self.turn]).encode()
+
+    def restore(self, state: bytes) -> None:
+        """Return to a snapshot."""
+        history, ends, turn = json.loads(state)
+        self.history, self.ends, self.turn = tuple(history), ends, Turn(*turn)
+        self.simulator.expect(self.history, self.turn)
+
+    def feedback(self) -> str:
+        """The score reached."""
+        return f"The score is {round(100 * _score(self.turn))} of 100."
+
+    def demonstration(self) -> list[str]:
+        """Upstream's gold path up to the end of the task, at most 178 actions; computing it takes
+        up to half a minute."""
+        return list(self.simulator.gold(self.history[:START]))
+
+    def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
+        """The next action of a demonstrator (envs.base.Demonstrating): the guide's, or a wrong or
+        useless one. In the first `skill.withheld` tasks it focuses on any thing in the room."""
+        played = self.simulator.turns(self.history)
+        guessing = self.history[0] in self.names[: skill.withheld]
+        return demonstrator.act(self._guide(), played, skill, rng, advice, guessing=guessing)
+
+    def reflection(self) -> dict[str, Any]:
+        """A teacher's reflection on the finished attempt (demonstrator.reflect)."""
+        histories = [self.history[:end] for end in (START, *self.ends)]
+        return demonstrator.reflect(self.simulator, self._guide(), histories)
+
+    def vocabulary(self) -> Iterator[str]:
+        """Prompts, descriptions and names of every thing, from 40 variations of each task."""
+        yield from (self.spec.system_prompt, *self.spec.prompts.values(), *demonstrator.WASTE)
+        yield from (*brief_text.REPLIES, NO_ACTION, "open go to door pick up move focus on")
+        for name in self.names:
+            count = sum(SPLITS[name])
+            for variation in range(0, count, max(1, count // 40)):
+                start = (name, str(variation), self.simplification)
+                yield self._shown(self.simulator.turn(start).text)
+                yield self.simulator.names(start)
+
+    def practice(self) -> list[dict[str, Any]]:
+        """Options of the variants that lessons are taken from: the world itself."""
+        return [{}]
+
+    def told(self) -> dict[str, Any]:
+        """No options: there is no variant that tells what to focus on."""
+        return {}
+
+    def close(self) -> None:
+        """Release the Java machine; the last environment of the process ends it."""
+        self.simulator.close()
+
+    def _guide(self) -> Guide:
+        """The guide through this variation; with gold's own words if the others do not succeed."""
+        start = self.history[:START]
+        if start not in self.guides:
+            first = self.simulator.turn(start).text
+            path = (*start, *self.simulator.gold(start))
+            gold = self.simulator.turns(path)
+            guide = Guide(first, gold)
+            if not demonstrator.reaches_full_score(self.simulator, guide, start):
+                guide = Guide(first, gold, literal=True)
+            self.guides[start] = guide
+        return self.guides[start]
+
+    def _shown(self, text: str) -> str:
+        plain = brief_text.brief(text) if self.brief else text.strip()
+        return plain or "Nothing is said."
+
+    def _no_action(self) -> str:
+        return brief_text.NOT_UNDERSTOOD if self.brief else NO_ACTION
+
+
+def _score(turn: Turn) -> float:
+    return min(max(turn.score, 0.0), 1.0)

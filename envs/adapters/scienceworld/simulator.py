@@ -1,0 +1,131 @@
+"""Upstream's simulator on the Java machine, behind a memory of its replies.
+
+The simulator is deterministic (envs.adapters.jvm), so the state of an attempt is its history: the
+task and the commands so far. A history that was played before in this process is answered from
+memory. Java plays a history only for its next unknown command, so that going back to an earlier
+step, and a demonstrator's search, cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from envs.adapters import jvm
+from r3l.errors import EnvironmentFailed
+
+History = tuple[str, ...]
+"""Task, variation and simplification, then the commands so far."""
+START = 3
+"""Length of a history without commands."""
+
+
+class Turn(NamedTuple):
+    """A reply: upstream's text, its score, and whether it ended the task. A fatal action gives a
+    negative score; upstream would go on after some of them."""
+
+    text: str
+    score: float
+    done: bool
+
+
+_known: dict[History, Turn] = {}
+_gold: dict[History, tuple[str, ...]] = {}
+MOST = 200_000
+"""Turns that a process remembers, about 100 MB; then it forgets all of them."""
+
+
+class Simulator:
+    """One simulator; all of a process share a Java machine, which is started when it is needed."""
+
+    def __init__(self, jar: str, heap_mib: int, timeout_s: float) -> None:
+        self.settings = ("scienceworld", [jar], heap_mib, timeout_s)
+        self.jvm: jvm.Jvm | None = None
+        self.server: Any = None
+        self.live: History = ()
+
+    def turn(self, history: History) -> Turn:
+        """The last reply in a history, the task and the first room if it holds no commands.
+
+        Raises EnvironmentFailed if Java fails, or replays another reply than it gave before.
+        """
+        known = _known.get(history)
+        return self._play(history) if known is None else known
+
+    def turns(self, history: History) -> list[tuple[str, Turn]]:
+        """All commands of a history with their replies."""
+        ends = range(START + 1, len(history) + 1)
+        return [(history[end - 1], self.turn(history[:end])) for end in ends]
+
+    def expect(self, history: History, turn: Turn) -> None:
+        """Remember a reply that was given in another process, so that a replay is checked."""
+        _known.setdefault(history, turn)
+
+    def gold(self, start: History) -> tuple[str, ...]:
+        """Upstream's gold path up to the end of the task, at most 178 commands; computing it takes
+        up to half a minute."""
+        if start not in _gold:
+            self._load(start, gold=True)
+            path = self.call(lambda server: list(server.getGoldActionSequence()))
+            ends = (n for n in range(len(path) + 1) if self.turn((*start, *path[:n])).done)
+            _gold[start] = tuple(path[: next(ends, len(path))])
+        return _gold[start]
+
+    def names(self, start: History) -> str:
+        """The names of everything in the world of a task, as JSON."""
+        self._load(start)
+        return str(self.call(lambda s: s.getAllObjectIdsTypesReferentsLUTJSON()))
+
+    def call(self, call: Callable[[Any], Any]) -> Any:
+        """`call` with upstream's server object, while no other call runs."""
+        assert self.jvm is not None, "nothing was loaded"
+        return self.jvm.call(lambda: call(self.server))
+
+    def close(self) -> None:
+        """Release the Java machine; the last simulator of the process ends it."""
+        self.server, self.live = None, ()
+        if self.jvm is not None:
+            machine, self.jvm = self.jvm, None
+            jvm.release(machine)
+
+    def _play(self, history: History) -> Turn:
+        done = len(self.live)
+        if not done or history[:done] != self.live or self._lost():
+            self._load(history[:START])
+            text = self.call(lambda s: f"{s.freeActionTaskDesc()}\n{s.freeActionLook()}")
+            self._learn(history[:START], Turn(text, 0.0, False))
+        while len(self.live) < len(history):
+            command = history[len(self.live)]
+            self._learn(history[: len(self.live) + 1], self._step(command))
+        return _known[history]
+
+    def _step(self, command: str) -> Turn:
+        text, score, done = self.call(lambda s: (s.step(command), s.getScore(), s.getCompleted()))
+        return Turn(str(text), float(score), bool(done) or score < 0)
+
+    def _learn(self, history: History, turn: Turn) -> None:
+        if len(_known) >= MOST:
+            _known.clear()
+        if _known.setdefault(history, turn) != turn:
+            self.live = ()
+            raise EnvironmentFailed(
+                f"scienceworld: {' '.join(history[:START])} was replayed with another reply to "
+                f"command {len(history) - START}",
+                cause="replay_diverged",
+            )
+        self.live = history
+
+    def _load(self, start: History, *, gold: bool = False) -> None:
+        """Load a task from its beginning; a machine that died is replaced."""
+        self.live = ()
+        if self.jvm is None or self._lost():
+            self.close()
+            self.jvm = jvm.acquire(*self.settings)
+        # a server that is loaded twice keeps the score of its last attempt until a step takes time
+        python = self.jvm.gateway.jvm.scienceworld.runtime.pythonapi
+        self.server = self.jvm.call(lambda: python.PythonInterface())
+        task, variation, simplification = start
+        self.call(lambda server: server.load(task, int(variation), simplification, gold))
+
+    def _lost(self) -> bool:
+        return self.jvm is None or bool(self.jvm.lost)
