@@ -42,7 +42,9 @@ def child_after_its_parent(tmp_path: Path, call: str) -> psutil.Process:
 
 
 def test_a_child_is_killed_with_the_process_that_started_it(tmp_path: Path) -> None:
-    psutil.wait_procs([child := child_after_its_parent(tmp_path, "end_with_starter()")], timeout=20)
+    psutil.wait_procs(
+        [child := child_after_its_parent(tmp_path, "end_with_starter()")], timeout=120
+    )
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 

@@ -173,10 +173,10 @@ class Served:
 
     def stop(self):
         self.process.terminate()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=120)
 
 
-def until(happened, seconds=30):
+def until(happened, seconds=120):
     """Wait until something has happened."""
     end = time.monotonic() + seconds
     while not happened():

@@ -26,7 +26,7 @@ def refused(*arguments: str | Path) -> str:
     return lines[0]
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     """Wait until something is true."""
     end = time.monotonic() + seconds
     while not condition():

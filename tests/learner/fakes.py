@@ -134,7 +134,7 @@ class Recording:
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=120)
 
     def _play(self) -> None:
         with BufferClient(self.endpoint, name="recording") as client:

@@ -21,7 +21,7 @@ def test_a_publisher_whose_thread_has_ended_refuses_new_weights(
         asking.setsockopt(zmq.LINGER, 0)
         asking.connect(serving.endpoint)
         asking.send(b"")
-        serving._thread.join(timeout=20)
+        serving._thread.join(timeout=120)
     with pytest.raises(WeightsError, match="has ended"):
         serving.publish(1, [("w", torch.zeros(2))])
     serving.close()

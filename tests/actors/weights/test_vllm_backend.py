@@ -50,7 +50,7 @@ def test_two_workers_hold_their_shares_of_every_update_and_end_with_their_engine
         (engine,) = (p for p in workers if "EngineCore" in p.name())
         os.kill(engine.pid, signal.SIGKILL)
         shares = [p for p in workers if "Worker_TP" in p.name()]
-        ended, _ = psutil.wait_procs(shares, timeout=30)
+        ended, _ = psutil.wait_procs(shares, timeout=120)
         assert len(ended) == len(shares) == 2
     finally:
         served.close()

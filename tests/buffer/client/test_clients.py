@@ -87,7 +87,7 @@ def test_an_async_client_can_be_closed_during_its_requests(serve) -> None:
         with pytest.raises(ClientClosed):
             await client.stats()
 
-    asyncio.run(asyncio.wait_for(closed_while_drawing(), 60))
+    asyncio.run(asyncio.wait_for(closed_while_drawing(), 120))
 
 
 @pytest.mark.system

@@ -91,7 +91,7 @@ def test_a_reply_lost_with_the_service_comes_from_the_next_service(serve, tasks,
         mark.touch()
         thread = threading.Thread(target=lambda: replies.append(ask()), daemon=True)
         thread.start()
-        assert served[-1].process.wait(timeout=30) == 9
+        assert served[-1].process.wait(timeout=120) == 9
         served.append(serve(served[-1].endpoint, *OPTIONS, change=change))
         thread.join(timeout=60)
         return replies[0]

@@ -39,7 +39,7 @@ def test_a_read_transaction_of_another_process_is_aged_and_named_in_the_log(desk
                 watch.update(now)
         assert len(caplog.records) == 1 and f"process {other.pid} " in caplog.text
         other.stdin.close()
-        other.wait(timeout=30)
+        other.wait(timeout=120)
     watch.update(WARN_S + 30.0)
     assert watch.oldest_s(WARN_S + 40.0) == 0.0
 
@@ -56,7 +56,7 @@ def test_a_read_transaction_of_a_killed_process_keeps_no_pages(desk, tasks):
         watch.update(1.0)
         assert watch.oldest_s(5.0) == 4.0
         other.kill()
-        other.wait(timeout=30)
+        other.wait(timeout=120)
     watch.update(10.0)
     assert watch.oldest_s(20.0) == 0.0
 

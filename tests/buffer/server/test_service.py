@@ -98,12 +98,12 @@ def test_a_draw_waits_until_there_are_enough_groups(client, served, tasks, done)
 
     def learner():
         with BufferClient(served.endpoint) as mine:
-            drawn.append(mine.draw(1, 0, wait_s=30))
+            drawn.append(mine.draw(1, 0, wait_s=120))
 
     thread = threading.Thread(target=learner, daemon=True)
     thread.start()
     client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", done())
-    thread.join(timeout=25)
+    thread.join(timeout=120)
     assert len(drawn[0].groups) == 1
 
 

@@ -28,7 +28,7 @@ def config(**more: Any) -> EnvConfig:
 
 async def cause_of(awaitable: Any) -> str:
     with pytest.raises(EnvironmentFailed) as caught:
-        await asyncio.wait_for(awaitable, 60)
+        await asyncio.wait_for(awaitable, 120)
     return caught.value.cause
 
 
@@ -86,7 +86,7 @@ def test_a_lost_worker_fails_its_sessions_by_name_and_the_next_attempt_plays(
     action: str, cause: str
 ) -> None:
     async def play() -> None:
-        pool = EnvPool(config(step_s=4 if action in ("hang", "breed") else 60))
+        pool = EnvPool(config(step_s=4 if action in ("hang", "breed") else 120))
         await pool.start()
         culprit, mate = pool.make(), pool.make()
         pid = pid_in((await culprit.reset(seed=0))[0])
@@ -158,7 +158,7 @@ def test_attempts_beyond_the_sessions_wait_and_all_are_played() -> None:
             held[0] -= 1
             env.close()
 
-        await asyncio.wait_for(asyncio.gather(*(attempt(seed) for seed in range(40))), 60)
+        await asyncio.wait_for(asyncio.gather(*(attempt(seed) for seed in range(40))), 120)
         assert held[1] <= 8 and len(pids) == 2
         await pool.close()
 
@@ -266,7 +266,7 @@ def test_a_dead_actor_leaves_no_worker_behind(tmp_path: Path) -> None:
     pid = pid_in(actor.stdout.readline())
     actor.kill()
     actor.wait()
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=10)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=120)
     assert gone(pid)
 
 
