@@ -7,8 +7,7 @@
 Requests join the rows under way, and rows leave when they end. Rows that hold the same tokens, such
 as attempts at one task, are computed once and drawn from each for itself.
 
-Axes: B rows, R computed rows, Q tokens to read, T tokens of context, H heads, E head size,
-V vocabulary.
+Axes: B rows, R computed rows, Q tokens to read, T tokens of context, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from learner.warmup.prefix_cache import PrefixCache
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 
@@ -30,52 +30,10 @@ ROWS = 256
 """Most rows under way."""
 READ_TOKENS = 4096
 """Most tokens of prompts, padding included, that one forward pass reads (at least one prompt)."""
+PADDING = 256
+"""Most of it that is padding: about what another forward pass costs."""
 CACHE_BYTES = 1 << 28
 """Size of the prefix cache; it is emptied when it is full."""
-
-
-class PrefixCache:
-    """Keys and values of the tokens read so far; a model of transformers uses it as its cache.
-
-    Every token has a slot, found by the slot of the token before it: a tree, in which sequences
-    share what they have in common from the start. Slot 0 stands before all first tokens, and holds
-    what padding writes.
-    """
-
-    def __init__(self, config: Any, capacity: int) -> None:
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (capacity, 2, config.num_key_value_heads, size)
-        self.layers = [torch.zeros(shape) for _ in range(config.num_hidden_layers)]
-        self.capacity = capacity
-        self.after: dict[tuple[int, int], int] = {}
-        self.writing_N = self.context_RT = torch.zeros(0, dtype=torch.long)
-
-    @property
-    def room(self) -> int:
-        """Tokens that can be added."""
-        return self.capacity - 1 - len(self.after)
-
-    def clear(self) -> None:
-        """Forget every token."""
-        self.after.clear()
-
-    def place(self, slot: int, token_ids: Sequence[int]) -> tuple[list[int], int]:
-        """The slots of tokens that follow the token in `slot`, and how many were there already."""
-        slots, known = [], len(self.after)
-        for token in token_ids:
-            slot = self.after.setdefault((slot, token), len(self.after) + 1)
-            slots.append(slot)
-        return slots, sum(slot <= known for slot in slots)
-
-    def update(self, key_RHQE: Tensor, value_RHQE: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Store keys and values in the slots `writing_N` (N = R·Q) and return those of
-        `context_RT`; every layer of the model calls it."""
-        stored = self.layers[layer]
-        new_RQ2HE = torch.stack((key_RHQE, value_RHQE)).permute(1, 3, 0, 2, 4)
-        stored.index_copy_(0, self.writing_N, new_RQ2HE.flatten(0, 1))
-        both_N2HE = stored.index_select(0, self.context_RT.flatten())
-        key_RTHE, value_RTHE = both_N2HE.unflatten(0, self.context_RT.shape).unbind(2)
-        return key_RTHE.transpose(1, 2), value_RTHE.transpose(1, 2)
 
 
 @dataclass(eq=False)
@@ -111,8 +69,7 @@ class LocalPolicy:
         self.context_length = int(config.max_position_embeddings)
         self.version = self.cached_version = 0
         self.generator = torch.Generator().manual_seed(seed)
-        token_bytes = 4 * PrefixCache(config, 1).layers[0].numel() * config.num_hidden_layers
-        self.cache = PrefixCache(config, max(CACHE_BYTES // token_bytes, 2 * self.context_length))
+        self.cache = PrefixCache(config, CACHE_BYTES, least=2 * self.context_length)
         self.tokens = np.zeros((ROWS, self.context_length), dtype=np.int64)
         self.slots = np.zeros_like(self.tokens)
         self.free = list(range(ROWS))
@@ -228,8 +185,8 @@ class LocalPolicy:
         position_RQ = position_RQ.clip(0)
         writing_RQ = np.where(padding_RQ, 0, self.slots[place_R1, position_RQ])
         column_T = np.arange(length_R1.max())
-        self.cache.writing_N = torch.from_numpy(writing_RQ.ravel())
-        self.cache.context_RT = torch.from_numpy(self.slots[place_R1, column_T])
+        context_RT = self.slots[place_R1, column_T]
+        self.cache.point(torch.from_numpy(writing_RQ), torch.from_numpy(context_RT))
         later_RQT = torch.from_numpy(column_T > position_RQ[..., None])
         mask_RQT = torch.zeros(later_RQT.shape).masked_fill_(later_RQT, -torch.inf)
         logits_R1V = self.model(
@@ -271,11 +228,13 @@ def draw(
 
 
 def _cut(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
-    """Cut rows, in order, into lists of at most READ_TOKENS padded tokens (at least one row)."""
+    """Cut rows, in order, into lists of at most READ_TOKENS tokens, PADDING of them padding (at
+    least one row)."""
     some: list[_Row] = []
     for row in rows:
-        longest = max(one.unread for one in (*some, row))
-        if some and longest * (len(some) + 1) > READ_TOKENS:
+        unread = [one.unread for one in (*some, row)]
+        tokens = max(unread) * len(unread)
+        if some and (tokens > READ_TOKENS or tokens - sum(unread) > PADDING):
             yield some
             some = []
         some.append(row)
