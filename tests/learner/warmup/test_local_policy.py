@@ -163,6 +163,13 @@ def test_a_full_cache_and_waiting_requests_change_nothing(model, monkeypatch):
         prompts = [[*p, *s.token_ids, 5] for p, s in zip(prompts, samples, strict=True)]
 
 
+def test_a_prompt_goes_on_from_what_another_has_read_in_an_earlier_pass(model, policy, monkeypatch):
+    monkeypatch.setattr(local_policy, "READ_TOKENS", 1)  # a pass for each prompt
+    (first, second) = random_prompts(0, 20, 30)
+    prompts = [first[:12], first, first[:7] + second, first[:12] + second, first + second]
+    assert_exact(model, prompts, ask(policy, prompts))
+
+
 def test_temperature_zero_takes_the_likeliest_token(model, policy):
     prompts = random_prompts(0, 4, 11)
     samples = ask(policy, prompts, temperature=0.0)
