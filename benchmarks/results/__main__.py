@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import click
@@ -126,11 +125,7 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
     pool, good, running = ThreadPoolExecutor(jobs), True, set[subprocess.Popen[bytes]]()
     try:
         cells = {run.cell.name: run.cell for run in missing if run.cell.withheld is not None}
-        readers = {cell.reader: Lock() for cell in cells.values()}  # cells of one ρ share theirs
-        warmed = {
-            name: pool.submit(_warm, cell, policies, lines, readers[cell.reader])
-            for name, cell in cells.items()
-        }
+        warmed = {name: pool.submit(_warm, cell, policies, lines) for name, cell in cells.items()}
 
         def make(run: Run) -> str:
             if run.cell.name in warmed:
@@ -153,10 +148,9 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
     return good
 
 
-def _warm(cell: Cell, policies: Path, lines: Path, reader: Lock) -> None:
+def _warm(cell: Cell, policies: Path, lines: Path) -> None:
     """Warm a cell's policy and append what was measured of it."""
-    with reader:
-        quality = cell.warm(policies)
+    quality = cell.warm(policies)
     file = lines / "warm.jsonl"
     known = [line["cell"] for line in read_lines(file)]
     if cell.name not in known:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.idealised import ITEMS, WORLDS, World
+from benchmarks.idealised import WORLDS, World
 from envs.builtin.policy import builtin_policy
 from envs.registry import all_options
 from learner.warmup.recipe import RECORD, warmed_for
@@ -37,29 +37,16 @@ class Cell:
     steps: int = 60
     world: World | None = None
 
-    @property
-    def reader(self) -> str:
-        """The name of the policy that its warm start continues from."""
-        return f"reader-rho-{self.rho:g}"
-
     def overrides(self) -> tuple[str, ...]:
         """The settings of a run in this cell."""
         return tuple(f"env.options.{name}={value}" for name, value in self.options.items())
 
-    def commands(self, folder: Path) -> dict[str, list[str]]:
-        """The commands that warm its policy in `folder`, by the name of what they make: first a
-        reader, which knows no rules, then the policy of this cell, which is taught some."""
-        if self.withheld is None:
-            return {}
-        reading = {**self.options, **READER}
-        return {
-            self.reader: [*_warmup(reading, ITEMS, folder / self.reader), *READER_WARM],
-            self.name: [
-                *_warmup(self.options, self.withheld, folder / self.name),
-                *("--model", str(folder / self.reader)),
-                *WARM,
-            ],
-        }
+    def warmup(self, out: Path) -> list[str]:
+        """The command that warms its policy: it continues from the policy that ships, which can
+        read and reflect already."""
+        dials = [part for k, v in self.options.items() for part in ("--set", f"{k}={v}")]
+        return ["warmup", "--env", "workshop", *dials, "--withheld", str(self.withheld),
+                "--model", str(builtin_policy()), "--out", str(out), *WARM]  # fmt: skip
 
     def policy(self, folder: Path) -> Path:
         """The model folder of the warm policy. Raises UserError if there is none, or it was warmed
@@ -77,33 +64,27 @@ class Cell:
     def warm(self, folder: Path) -> dict[str, float]:
         """Warm the policy unless it is there; what was measured of it, shares of 1. A folder that
         a command which was stopped left without its record is made again."""
-        for name, command in self.commands(folder).items():
-            out = folder / name
-            if not (out / RECORD).exists():
-                shutil.rmtree(out, ignore_errors=True)
-                call = [sys.executable, "-m", "learner.cli", *command]
-                made = subprocess.run(call, capture_output=True, text=True, check=False)
-                if made.returncode:
-                    raise UserError(f"{out}: the warm start failed: {made.stderr[-500:]}")
+        if self.withheld is None:
+            return {}
+        out = folder / self.name
+        if not (out / RECORD).exists():
+            shutil.rmtree(out, ignore_errors=True)
+            call = [sys.executable, "-m", "learner.cli", *self.warmup(out)]
+            made = subprocess.run(call, capture_output=True, text=True, check=False)
+            if made.returncode:
+                raise UserError(f"{out}: the warm start failed: {made.stderr[-500:]}")
         return warmed_for(self.policy(folder))[0].quality
 
 
-def _warmup(options: Mapping[str, int | str], withheld: int, out: Path) -> list[str]:
-    dials = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
-    return ["warmup", "--env", "workshop", *dials, "--withheld", str(withheld), "--out", str(out)]
-
-
-READER: dict[str, int | str] = {"stations": 7, "tools": 8}
-"""The largest world: what a reader must be able to read."""
-READER_WARM = ("--steps", "1600", "--measured", "0")
-WARM = ("--steps", "300", "--lr", "2e-3", "--measured", "200")
+WARM = ("--steps", "700", "--lr", "2e-3", "--measured", "200")
+"""Settings of every warm start."""
 
 LIMITS = (60, 80, 100, 140, 200)
 EQUAL = {2.4: 16, 1.0: 10, 0.3: 8}
 THOUGHT: dict[float, tuple[tuple[int, ...], str]] = {
     2.4: ((0, 0, 0, 0, 0), "full"),
-    1.0: ((6, 6, 6, 6, 6), "full"),
-    0.3: ((17, 17, 17, 17, 17), "brief"),
+    1.0: ((5, 4, 5, 5, 6), "full"),
+    0.3: ((16, 16, 16, 16, 16), "brief"),
 }
 """For each ρ the words of thought before an answer, world by world, and the kind of summary."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results.cells import CELLS, Cell
+from benchmarks.results.cells import CELLS, WARM, Cell
 from launch.plan import DEMO as PRESET
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -87,7 +87,8 @@ class Run:
     def setup(self) -> str:
         """Digest of everything that its result depends on but the code."""
         settings = self.config("builtin").model_dump_json()
-        parts = (settings, self.tokens, self.cell.steps, self.cell.commands(Path("-")))
+        world = (dict(self.cell.options), self.cell.withheld, WARM)
+        parts = (settings, self.tokens, self.cell.steps, world)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 

@@ -24,7 +24,7 @@ Mark = Literal["right", "wrong", "wasted"]
 PROMPTS = {
     "reflect_system": "Review this attempt and answer with one JSON object: trajectory_summary, "
     "root_cause_analysis, trajectory_outcome, improvement_suggestion, retry_from_step.",
-    "reflect_user": "{attempt}\nreward {reward}.",
+    "reflect_user": "{log}\nreward {reward}.",
     "guidance": "advice: {improvement_suggestion}.",
 }
 

@@ -24,12 +24,11 @@ def test_every_world_of_the_prediction_has_a_cell_for_each_cost_of_a_reflection(
             all_options("workshop", dict(cell.options))  # raises for one that does not exist
 
 
-def test_a_policy_is_warmed_from_the_reader_of_its_cost(tmp_path: Path) -> None:
-    cell = CELLS["base-0.007-rho-1"]
-    commands = cell.commands(tmp_path)
-    assert list(commands) == ["reader-rho-1", "base-0.007-rho-1"]
-    assert str(tmp_path / "reader-rho-1") in commands[cell.name]
-    assert DEMO.commands(tmp_path) == {} and DEMO.policy(tmp_path) == builtin_policy()
+def test_a_policy_is_warmed_from_the_one_that_ships(tmp_path: Path) -> None:
+    command = CELLS["base-0.007-rho-1"].warmup(tmp_path / "out")
+    assert command[command.index("--model") + 1] == str(builtin_policy())
+    assert command[command.index("--withheld") + 1] == "8"
+    assert DEMO.warm(tmp_path) == {} and DEMO.policy(tmp_path) == builtin_policy()
 
 
 def test_a_policy_of_another_world_is_refused(tmp_path: Path) -> None:
