@@ -102,7 +102,7 @@ class Part:
     tokens: int | None = None
 
 
-BASE = ("actor.max_model_len=4096",)
+BASE = ("actor.max_model_len=4096", "learner.tokens_per_micro_batch=2048")
 """Settings of every run, over those of the demo."""
 
 E0_TOKENS = 60_000
