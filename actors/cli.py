@@ -21,6 +21,7 @@ from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
+from r3l.file_modes import set_file_modes
 from r3l.model_folder import check_model_folder
 from r3l.process_memory import freeze_heap
 
@@ -54,6 +55,7 @@ def main(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     name_starter()
     try:
+        set_file_modes()
         if len(name) > LONGEST_NAME:
             raise UserError(
                 f"--name {name:.20}…: {len(name)} characters; at most {LONGEST_NAME} are allowed"

@@ -20,7 +20,8 @@ from buffer.tools import evict
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
 from r3l.endpoints import check_bind
-from r3l.errors import NotFound, R3LError, SchemaVersionError, UserError
+from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
+from r3l.file_modes import set_file_modes
 
 PATH = click.Path(path_type=Path)
 SPARE_FILES = 1000  # open files that are not connections, and spare ones for refused connections
@@ -80,7 +81,7 @@ def serve(
 @commands.command()
 @click.argument("folder", type=PATH)
 def keygen(folder: Path) -> None:
-    """Write service.json and client.json, for a service that others may connect to."""
+    """Write the keys of a service that others may connect to, of its clients and its learner."""
     for path in generate(folder):
         click.echo(str(path))
 
@@ -106,13 +107,14 @@ def _allow_files(connections: int) -> None:
 def main() -> None:
     """Entry point: errors of the user are one line on stderr and exit code 2."""
     try:
+        set_file_modes()
         commands.main(standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except click.exceptions.Abort:
         sys.exit(130)
-    except (UserError, NotFound, SchemaVersionError) as error:  # a wrong name is the user's too
+    except (UserError, NotAllowed, NotFound, SchemaVersionError) as error:  # names, too
         click.echo(f"r3l-buffer: {error}", err=True)
         sys.exit(2)
     except (R3LError, OSError, lmdb.Error) as error:  # a damaged file, a full disk, a closed pipe

@@ -12,6 +12,7 @@ import click
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.file_modes import set_file_modes
 
 
 @click.command()
@@ -87,6 +88,7 @@ def main(
         if value is not None
     ]
     try:
+        set_file_modes()
         run = run_folder(run_name)
         file = settings_file(config_path, preset, model, run, resume=resume)
         config = configuration.load(file, [*shortcuts, *overrides])

@@ -16,6 +16,7 @@ import click
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
+from r3l.file_modes import set_file_modes
 from r3l.records import Task
 from r3l.rollout.interfaces import Policy
 
@@ -72,6 +73,7 @@ def main(**options: Any) -> None:
     arguments are settings; eval.temperature=0 makes an evaluation repeatable.
     """
     try:
+        set_file_modes()
         run(options)
     except UserError as error:
         click.echo(f"r3l-eval: {error}", err=True)

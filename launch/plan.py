@@ -139,6 +139,7 @@ def check_keys(folder: Path | None, binds: dict[str, str]) -> Path | None:
     if folder is not None:
         load(ServiceKeys, folder / "service.json")
         load(ClientKeys, folder / "client.json")
+        load(ClientKeys, folder / "learner.json")
         return folder.resolve()
     for option, bind in binds.items():
         check_bind(bind, option, encrypted=False)

@@ -21,6 +21,7 @@ from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
 from r3l.errors import RestartNeeded, TrainingStopped, UserError
+from r3l.file_modes import set_file_modes
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
 from r3l.process_memory import freeze_heap
 
@@ -28,6 +29,7 @@ from r3l.process_memory import freeze_heap
 class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            set_file_modes()
             return super().invoke(ctx)
         except (UserError, TrainingStopped, RestartNeeded) as error:
             if os.environ.get("RANK", "0") == "0" or isinstance(error, RestartNeeded):
@@ -182,7 +184,7 @@ def _rank0(
         tasks(env, options, "train", config.env.train_tasks, config.seed),
         tasks(env, options, "eval", config.eval.tasks),
     )
-    secret = keys / "client.json" if keys else None
+    secret = keys / "learner.json" if keys else None
     client = BufferClient(buffer_endpoint, name="learner", keys=secret)
     closing.callback(client.close)
     reporter = Reporter(run, start)

@@ -12,7 +12,7 @@
     ├── EngineDead           the inference engine is gone; its actor ends
     ├── BufferError_         a request the buffer refused or could not fulfil
     │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownOperation,
-    │   │   StoreError, IllegalMove
+    │   │   NotAllowed, StoreError, IllegalMove
     │   └── Conflict
     │       └── DrawExpired
     ├── WeightsError         weights that did not arrive whole
@@ -125,6 +125,10 @@ class IllegalMove(BufferError_, RuntimeError):
 
 class UnknownOperation(BufferError_, ValueError):
     """A request for an operation the service does not offer."""
+
+
+class NotAllowed(BufferError_, PermissionError):
+    """A request that this client's key does not entitle it to."""
 
 
 class StoreError(BufferError_, OSError):

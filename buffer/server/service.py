@@ -26,7 +26,7 @@ from buffer.storage.store import Store
 from buffer.wire import messages
 from buffer.wire.access import HANDSHAKE_S, Access
 from buffer.wire.curve_keys import ServiceKeys
-from buffer.wire.frames import LARGE, Frame, has_message, receive_message
+from buffer.wire.frames import LARGE, Frame, has_message, receive_from_peer
 from buffer.wire.messages import CREDIT, Request
 from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
@@ -112,13 +112,12 @@ class Service:
             self._send_replies()
         if self._router in ready:
             for _ in range(RECEIVE_AT_ONCE):
-                client, *received = receive_message(self._router)
-                self._receive(bytes(client), received)
+                self._receive(*receive_from_peer(self._router))
                 if not has_message(self._router):
                     break
             self._hand_over()
 
-    def _receive(self, client: bytes, frames: list[Frame]) -> None:
+    def _receive(self, role: str, client: bytes, frames: list[Frame]) -> None:
         """Check one message and pass it on, or reply why not."""
         rid = ""
         try:
@@ -126,7 +125,9 @@ class Service:
             rid = header["rid"]
             if self._waiting[client] >= CREDIT:
                 raise LimitExceeded(f"{CREDIT} requests wait for replies; wait for some first")
-            self._dispatch(messages.read_request(client, header, frames[1:]))
+            request = messages.read_request(client, header, frames[1:])
+            messages.check_role(request.operation, role)
+            self._dispatch(request)
         except R3LError as error:
             self._send(client, type(error).__name__, messages.error_frames(rid, error))
         except Exception as error:  # a hostile message must not end the service

@@ -26,7 +26,7 @@ PATH = click.Path(path_type=Path)
 @click.command()
 @click.option("--endpoint", help="A running service, tcp://HOST:PORT.")
 @click.option("--store", "folder", type=PATH, help="A store that is not being served.")
-@click.option("--keys", type=PATH, help="client.json of keygen.")
+@click.option("--keys", type=PATH, help="learner.json of keygen.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.argument("limits", nargs=-1, required=True)
 def evict(

@@ -1,8 +1,9 @@
 """Who may connect, and how many.
 
 libzmq asks about every new connection (ZAP 1.0, RFC 27). It is accepted while there are fewer than
-the limit and, if the service has keys, if the peer's key is on its list. A connection is refused if
-the check gives no reply.
+the limit and, if the service has keys, if the peer's key is on one of its lists: that of clients,
+or that of learners. Without keys every peer has a learner's rights. A connection is refused if the
+check gives no reply.
 
 A peer that does not finish its handshake does not count, or a few of them would lock out all
 others; libzmq closes its connection after HANDSHAKE_S. Peers that finish at the very same moment
@@ -24,6 +25,7 @@ from buffer.wire.curve_keys import ServiceKeys
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"r3l-buffer"
+CLIENT, LEARNER = "client", "learner"  # roles of a connection, by its key
 HANDSHAKE_S = 10.0  # for a new connection to say who it is
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: what happened, to which file descriptor
@@ -38,7 +40,7 @@ class Access:
     def __init__(
         self, context: Any, router: Any, keys: ServiceKeys | None, connections: int
     ) -> None:
-        self._allowed = {z85.decode(key.encode()) for key in keys.allowed} if keys else None
+        self._roles = _roles(keys) if keys else None
         self._limit = connections
         self._open: dict[int, float] = {}  # connections by file descriptor, and since when
         self._accepted: deque[float] = deque()  # when, in the last HANDSHAKE_S, closed ones too
@@ -67,10 +69,11 @@ class Access:
             version, request, domain, _, _, mechanism, *credentials = (
                 self._requests.recv_multipart()
             )
-            cause = self._refusal(domain, mechanism, credentials, now)
+            role = self._role(domain, mechanism, credentials)
+            cause = self._refusal(role, now)
             self.refused[cause] += bool(cause)
-            verdict = (b"400", cause.encode()) if cause else (b"200", b"OK")
-            self._requests.send_multipart([version, request, *verdict, b"", b""])
+            verdict = (b"400", cause.encode(), b"") if cause else (b"200", b"OK", role.encode())
+            self._requests.send_multipart([version, request, *verdict, b""])
 
     def close(self) -> None:
         """Accept no more connections."""
@@ -78,13 +81,16 @@ class Access:
         self._events.close(linger=0)
         self._requests.close(linger=0)
 
-    def _refusal(
-        self, domain: bytes, mechanism: bytes, credentials: list[bytes], now: float
-    ) -> str:
-        if self._allowed is not None:
-            known = mechanism == b"CURVE" and credentials and credentials[0] in self._allowed
-            if domain != ZAP_DOMAIN or not known:
-                return "unknown_key"
+    def _role(self, domain: bytes, mechanism: bytes, credentials: list[bytes]) -> str:
+        if self._roles is None:
+            return LEARNER
+        if domain != ZAP_DOMAIN or mechanism != b"CURVE" or not credentials:
+            return ""
+        return self._roles.get(credentials[0], "")
+
+    def _refusal(self, role: str, now: float) -> str:
+        if not role:
+            return "unknown_key"
         full = len(self._open) > self._limit and self._upper_bound(now) >= self._limit
         return "too_many_connections" if full else ""
 
@@ -94,6 +100,11 @@ class Access:
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
+
+
+def _roles(keys: ServiceKeys) -> dict[bytes, str]:
+    lists = ((CLIENT, keys.clients), (LEARNER, keys.learners))
+    return {z85.decode(key.encode()): role for role, listed in lists for key in listed}
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:

@@ -1,8 +1,10 @@
 """Keys of an encrypted buffer: CURVE on the wire, and a list of who may connect.
 
-`generate` writes two files that only their owner may read: `service.json` stays with the
-service, `client.json` goes to whoever may connect. More clients: add their public keys to
-`allowed`. A peer with no key or an unknown one is refused before its first message.
+`generate` writes three files that only their owner may read: `service.json` stays with the
+service, `learner.json` with the learner, `client.json` goes to whoever else may connect. A client
+explores and reads; what decides about training (`learner` in buffer.wire.operations) needs a
+learner's key. More of either: add their public keys to `clients` or `learners`. A peer with no key
+or an unknown one is refused before its first message.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ _KEY_LENGTH = 40  # characters of a Z85 key
 
 @dataclass(frozen=True)
 class ServiceKeys:
-    """The service's own pair, and the public keys of the clients it lets in."""
+    """The service's own pair, and the public keys of those it lets in."""
 
     public: str
     secret: str
-    allowed: tuple[str, ...]
+    clients: tuple[str, ...]
+    learners: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,36 +44,42 @@ class ClientKeys:
 
 K = TypeVar("K", ServiceKeys, ClientKeys)
 _FILES: dict[type[Any], str] = {ServiceKeys: "service.json", ClientKeys: "client.json"}
+_LEARNER = "learner.json"
 
 
-def generate(folder: Path) -> tuple[Path, Path]:
-    """Write new keys into `folder`; returns the service's file and the client's.
+def generate(folder: Path) -> tuple[Path, Path, Path]:
+    """Write new keys into `folder`; returns the files of service, client and learner.
 
     Raises UserError rather than overwrite a key.
     """
-    service_public, service_secret = (key.decode() for key in zmq.curve_keypair())
-    client_public, client_secret = (key.decode() for key in zmq.curve_keypair())
-    service = ServiceKeys(service_public, service_secret, (client_public,))
-    client = ClientKeys(client_public, client_secret, service_public)
+    public, secret = _pair()
+    client, learner = (ClientKeys(*_pair(), public) for _ in range(2))
+    service = ServiceKeys(public, secret, (client.public,), (learner.public,))
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True)
             (folder / ".gitignore").write_text("*\n", encoding="utf-8")  # secrets, in any checkout
     except OSError as error:
         raise UserError(f"keys {folder}: cannot be created ({error.strerror})") from None
-    paths = folder / _FILES[ServiceKeys], folder / _FILES[ClientKeys]
-    for path in paths:  # both or none: keys of two generations know nothing of each other
+    paths = folder / _FILES[ServiceKeys], folder / _FILES[ClientKeys], folder / _LEARNER
+    for path in paths:  # all or none: keys of two generations know nothing of each other
         if path.exists():
             raise UserError(f"keys {path}: exists already; choose another folder")
-    return _write(paths[0], service), _write(paths[1], client)
+    return _write(paths[0], service), _write(paths[1], client), _write(paths[2], learner)
+
+
+def _pair() -> tuple[str, str]:
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
 
 
 def load(kind: type[K], path: Path | str) -> K:
     """Read a key file; raises UserError, one line, for one that is not of this kind."""
     try:
         values: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        if "allowed" in values:
-            values["allowed"] = tuple(values["allowed"])
+        for several in ("clients", "learners"):
+            if several in values:
+                values[several] = tuple(values[several])
         keys: K = kind(**values)
     except OSError as error:
         raise UserError(f"keys {path}: cannot be read ({error.strerror})") from None
@@ -79,7 +88,9 @@ def load(kind: type[K], path: Path | str) -> K:
             f"keys {path}: not a {kind.__name__} file ({error}); r3l-buffer keygen writes it as "
             f"{_FILES[kind]}"
         ) from None
-    others: list[Any] = [*getattr(keys, "allowed", ()), getattr(keys, "service", keys.public)]
+    others: list[Any] = [getattr(keys, "service", keys.public)]
+    if isinstance(keys, ServiceKeys):
+        others += [*keys.clients, *keys.learners]
     if not all(_is_key(key) for key in [keys.public, keys.secret, *others]):
         raise UserError(f"keys {path}: a key must be {_KEY_LENGTH} characters of Z85")
     return keys

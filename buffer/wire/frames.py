@@ -17,13 +17,25 @@ _READABLE = int(zmq.POLLIN)
 
 def receive_message(socket: Any) -> list[Frame]:
     """A message that has arrived; its large frames stay where they are, in ZeroMQ's memory."""
+    return _receive(socket)[0]
+
+
+def receive_from_peer(router: Any) -> tuple[str, bytes, list[Frame]]:
+    """A message that has arrived at a ROUTER: its sender's role (buffer.wire.access), the sender's
+    routing id, and the frames."""
+    (peer, *frames), last = _receive(router)
+    return last.get("User-Id"), bytes(peer), frames
+
+
+def _receive(socket: Any) -> tuple[list[Frame], Any]:
+    """The frames of a message, and the last one as ZeroMQ's."""
     frames: list[Frame] = []
     more = True
     while more:
         frame = socket.recv(_NOW, copy=False)
         frames.append(frame.bytes if len(frame) < LARGE else frame.buffer)
         more = frame.more
-    return frames
+    return frames, frame
 
 
 def send_message(socket: Any, frames: Sequence[Frame]) -> None:

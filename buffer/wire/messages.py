@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from buffer.wire.access import LEARNER
 from buffer.wire.frames import Frame
 from buffer.wire.operations import OPERATIONS, Operation
 from r3l import codec
 from r3l.errors import (
     LimitExceeded,
+    NotAllowed,
     R3LError,
     RecordError,
     SchemaVersionError,
@@ -72,6 +74,15 @@ def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame])
         raise RecordError(f"{name}: {len(frames)} frames follow the header; one must")
     arguments = codec.decode(operation.request, frames[0])
     return Request(client, operation, header["rid"], arguments, hold_s, len(frames[0]))
+
+
+def check_role(operation: Operation, role: str) -> None:
+    """Raise NotAllowed if a client of this role (buffer.wire.access) may not make a request."""
+    if operation.learner and role != LEARNER:
+        raise NotAllowed(
+            f"{operation.name}: needs a learner's key, this client has another; use learner.json "
+            "of r3l-buffer keygen"
+        )
 
 
 def request_frames(name: str, rid: str, arguments: Record, hold_s: float) -> list[bytes]:

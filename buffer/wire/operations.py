@@ -292,6 +292,7 @@ Thread = Literal["writer", "reader"]
 class Operation:
     """A row of the table.
 
+    `learner`: it decides about training, so that it needs a learner's key if the service has keys.
     `replies`: the kinds of a successful reply. `thread`: which thread of the service carries it
     out; the writer changes the store and knows what is not in it, the reader sees one moment of
     the store. `replayed`: the reply is stored by request id and given again to a request that is
@@ -303,26 +304,27 @@ class Operation:
     replies: tuple[type[Record], ...]
     thread: Thread
     replayed: bool = False
+    learner: bool = False
 
 
 _ROWS = (
-    Operation("add_tasks", AddTasks, (Amount,), "writer", replayed=True),
+    Operation("add_tasks", AddTasks, (Amount,), "writer", replayed=True, learner=True),
     Operation("lease", AcquireLease, (Lease, Wait), "writer"),
     Operation("put", Put, (PutAck,), "writer"),
     Operation("resolve", Resolve, (PutAck,), "writer"),
     Operation("renew", Renew, (Ids,), "writer"),
     Operation("release", Release, (Ids,), "writer"),
-    Operation("draw", DrawGroups, (DrawHead,), "writer"),
-    Operation("release_draws", ReleaseDraws, (Amount,), "writer", replayed=True),
-    Operation("commit", Commit, (Amount,), "writer"),
-    Operation("discard", Discard, (Amount,), "writer"),
-    Operation("limit_staleness", LimitStaleness, (Amount,), "writer"),
-    Operation("set_version", SetVersion, (Amount,), "writer", replayed=True),
+    Operation("draw", DrawGroups, (DrawHead,), "writer", learner=True),
+    Operation("release_draws", ReleaseDraws, (Amount,), "writer", replayed=True, learner=True),
+    Operation("commit", Commit, (Amount,), "writer", learner=True),
+    Operation("discard", Discard, (Amount,), "writer", learner=True),
+    Operation("limit_staleness", LimitStaleness, (Amount,), "writer", learner=True),
+    Operation("set_version", SetVersion, (Amount,), "writer", replayed=True, learner=True),
     Operation("history", GetHistory, (Groups,), "reader"),
     Operation("query", QueryGroups, (Groups,), "reader"),
     Operation("ledger", GetLedger, (Ids,), "reader"),
     Operation("get", GetGroups, (Groups,), "reader"),
-    Operation("evict", Evict, (Evicted,), "writer", replayed=True),
+    Operation("evict", Evict, (Evicted,), "writer", replayed=True, learner=True),
     Operation("would_evict", Evict, (Evicted,), "reader"),
     Operation("stats", GetStats, (BufferStats,), "writer"),
 )

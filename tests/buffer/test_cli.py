@@ -49,7 +49,7 @@ def test_file_and_overrides_reach_the_service(tmp_path, monkeypatch):
         raise UserError("enough")
 
     monkeypatch.setattr(cli, "Service", service)
-    keys, _ = generate(tmp_path / "keys")
+    keys, *_ = generate(tmp_path / "keys")
     config = tmp_path / "config.yaml"
     config.write_text("buffer: {map_gib: 0.25, lease_s: 1.5}")
     options = ["--config", config, "--store", tmp_path / "store", "--bind", "tcp://0.0.0.0:0"]

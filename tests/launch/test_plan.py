@@ -164,7 +164,7 @@ def test_a_setting_that_some_process_would_refuse_is_refused_before_any_is_start
 ) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     (tmp_path / "keys").mkdir()
-    bad = {"public": "é" * 40, "secret": "a" * 40, "allowed": []}
+    bad = {"public": "é" * 40, "secret": "a" * 40, "clients": [], "learners": []}
     (tmp_path / "keys" / "service.json").write_text(json.dumps(bad))
     (tmp_path / "broken.py").write_text("raise SystemExit(0)")
     paths = {"{bytes}": "bytes", "{keys}": "keys", "{broken}": "broken.py"}

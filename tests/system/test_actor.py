@@ -39,7 +39,7 @@ class Job:
 
     def __init__(self, folder: Path, *, lease_s: int = 300) -> None:
         self.folder = folder
-        service, self.keys = generate(folder / "keys")
+        service, self.keys, learner = generate(folder / "keys")
         self.processes: list[subprocess.Popen[str]] = []
         self.log = folder / "actor.log"
         demo = configuration.load(DEMO, [f"model={builtin_policy()}"])
@@ -50,7 +50,7 @@ class Job:
         self.served = self.start("buffer.cli", "serve", *store, *limits, stdout=subprocess.PIPE)
         assert self.served.stdout is not None
         self.buffer = self.served.stdout.readline().split()[-1]
-        self.client = BufferClient(self.buffer, name="test", keys=self.keys)
+        self.client = BufferClient(self.buffer, name="test", keys=learner)
         self.client.add_tasks(task_source("workshop").tasks("train", 256, seed=0))
         self.client.set_version(0)
         self.weights = sorted(load_file(builtin_policy() / "model.safetensors").items())

@@ -265,6 +265,7 @@ def test_two_learner_ranks_survive_the_kill_of_one_and_stop_on_ctrl_c(
             rank_of(run, 1).kill()
         if line.startswith("step ") and " 4/1000" in line:
             break
+    assert listeners_of(run) == {"127.0.0.1"}
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "killed" not in output, output
@@ -273,6 +274,14 @@ def test_two_learner_ranks_survive_the_kill_of_one_and_stop_on_ctrl_c(
     assert (run / "model" / "config.json").exists()
     assert list((run / "checkpoints").glob("step-*/rank-1.safetensors"))
     assert trained_once(run)
+    assert [path for path in (run, *run.rglob("*")) if path.stat().st_mode & 0o077] == []
+
+
+def listeners_of(run: Path) -> set[str]:
+    """The addresses at which the processes of a run listen."""
+    own = [p for p in psutil.process_iter(["cmdline"]) if str(run) in (p.info["cmdline"] or [])]
+    own += [child for process in own for child in process.children(recursive=True)]
+    return {c.laddr.ip for p in own for c in p.net_connections() if c.status == "LISTEN"}
 
 
 def rank_of(run: Path, rank: int) -> psutil.Process:

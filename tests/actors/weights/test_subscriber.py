@@ -370,7 +370,7 @@ def test_a_publisher_without_keys_serves_only_loopback() -> None:
 
 
 def test_a_publisher_with_keys_serves_only_known_keys(tmp_path: Path) -> None:
-    service, client = generate(tmp_path)
+    service, client, _ = generate(tmp_path)
     publisher = WeightPublisher("tcp://0.0.0.0:0", keys=service)
     publisher.publish(1, some_weights(elements=100))
     endpoint = publisher.endpoint.replace("0.0.0.0", "127.0.0.1")

@@ -43,7 +43,7 @@ def test_the_examples_of_the_page_run_unchanged(served, capsys):
 
 
 def test_common_mistakes_are_refused_in_one_line(endpoint, tmp_path):
-    _, keys = generate(tmp_path)
+    _, keys, _ = generate(tmp_path)
     BufferClient(endpoint, keys=str(keys)).close()
     client = BufferClient(endpoint)
     (group,) = client.get("g0000000001")  # one id is not a list of characters

@@ -1,20 +1,24 @@
 """Keys: who has none, or an unknown one, is not heard at all."""
 
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from buffer import BufferClient
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load
-from r3l.errors import BufferUnavailable, UserError
+from r3l.config import RetentionConfig
+from r3l.errors import BufferUnavailable, NotAllowed, UserError
+from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
 
 
 def test_only_clients_with_a_known_key_get_replies(serve, tmp_path):
-    service, known = generate(tmp_path / "keys")
+    service, known, _ = generate(tmp_path / "keys")
     assert (service.parent / ".gitignore").read_text() == "*\n"
-    _, stranger = generate(tmp_path / "others")
+    _, stranger, _ = generate(tmp_path / "others")
     served = serve("tcp://0.0.0.0:0", "--keys", service)
     endpoint = served.endpoint.replace("0.0.0.0", "127.0.0.1")
     # the stranger knows which service it wants, but has a key of its own
@@ -31,6 +35,41 @@ def test_only_clients_with_a_known_key_get_replies(serve, tmp_path):
         assert client.stats().refused["unknown_key"] >= 1
 
 
+def test_what_decides_about_training_needs_a_learners_key(serve, tmp_path, tasks):
+    service, actor, learner = generate(tmp_path / "keys")
+    served = serve("tcp://127.0.0.1:0", "--keys", service, "learner.groups_per_step=2")
+    with BufferClient(served.endpoint, keys=actor) as client:
+        refused = (
+            lambda: client.set_version(7),
+            lambda: client.limit_staleness(0),
+            lambda: client.evict(RetentionConfig(groups=1)),
+            lambda: client.add_tasks(tasks(1)),
+            lambda: client.draw(2, 0),
+            lambda: client.draw(2, 0, consumer="notebook"),
+            lambda: client.commit(1, 1, 1),
+            lambda: client.discard(1, "not_finite"),
+            lambda: client.release_draws("learner"),
+        )
+        for ask in refused:
+            with pytest.raises(NotAllowed, match=r"needs a learner's key.*learner.json"):
+                ask()
+        now = client.stats()
+        assert now.refused == {"NotAllowed": len(refused)}
+        assert (now.learner_version, now.max_staleness, now.tasks) == (0, 4, 0)
+        with BufferClient(served.endpoint, keys=learner) as training:
+            training.add_tasks(tasks(1))
+            training.set_version(7)
+            training.limit_staleness(0)
+        assert client.lease("a", 7, GroupPlan(1)).task.task_id == "t0"
+    evict = [sys.executable, "-m", "buffer.cli", "evict", "--endpoint", served.endpoint, "groups=1"]
+    by_actor, by_learner = (
+        subprocess.run([*evict, "--keys", str(keys)], capture_output=True, text=True)
+        for keys in (actor, learner)
+    )
+    assert by_actor.returncode == 2 and len(by_actor.stderr.splitlines()) == 1
+    assert "learner.json" in by_actor.stderr and by_learner.returncode == 0, by_learner.stderr
+
+
 def test_key_files_are_readable_only_by_their_owner_and_never_overwritten(tmp_path):
     for path in generate(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -39,11 +78,11 @@ def test_key_files_are_readable_only_by_their_owner_and_never_overwritten(tmp_pa
     (tmp_path / "service.json").unlink()
     with pytest.raises(UserError, match="exists"):
         generate(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["client.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"client.json", "learner.json"}
 
 
 def test_a_key_file_of_another_role_is_refused(tmp_path):
-    service, client = generate(tmp_path)
+    service, client, _ = generate(tmp_path)
     with pytest.raises(UserError, match="not a ClientKeys file"):
         load(ClientKeys, service)
     with pytest.raises(UserError, match="not a ServiceKeys file"):

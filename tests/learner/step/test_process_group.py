@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from launch.process_commands import free_port
+
 PROGRAM = """
 import atexit, torch
 from learner.step.process_group import join_process_group, leave_process_group
@@ -27,3 +29,34 @@ def test_a_process_without_a_launcher_is_a_group_of_one_and_leaves_it_when_it_en
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith(("ranks", "left"))]
     assert said == ["ranks: 1 sum: 1.0", "left: True"]
+
+
+LISTENERS = """
+import psutil, torch
+from learner.step.process_group import join_process_group
+join_process_group(60.0)
+one = torch.ones(1)
+torch.distributed.all_reduce(one)
+listening = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"]
+print("sum:", one.item(), "listens at", *sorted(set(listening)))
+"""
+
+
+@pytest.mark.system
+def test_ranks_of_one_machine_listen_only_to_it() -> None:
+    port, command = str(free_port()), [sys.executable, "-c", LISTENERS]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    ranks = [
+        subprocess.Popen(
+            command, env=env | {"RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": port},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in "01"
+    ]  # fmt: skip
+    try:
+        for rank in ranks:
+            out, err = rank.communicate(timeout=300)
+            assert "sum: 2.0 listens at 127.0.0.1" in out.splitlines(), err
+    finally:
+        for rank in ranks:
+            rank.kill()

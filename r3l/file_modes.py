@@ -1,0 +1,27 @@
+"""Modes of new files: only their user may read them, unless the environment asks for others.
+
+Groups, logs and configurations hold prompts, answers and sometimes credentials. `R3L_UMASK=022`
+lets everybody on the machine read what a command writes, `R3L_UMASK=027` the user's group.
+"""
+
+from __future__ import annotations
+
+import os
+
+from r3l.errors import UserError
+
+VARIABLE = "R3L_UMASK"
+PRIVATE = 0o077
+
+
+def set_file_modes() -> None:
+    """Set the umask of this process and of those that it starts. Each command calls it first.
+    Raises UserError for a value of R3L_UMASK that is not a umask."""
+    text = os.environ.get(VARIABLE, "")
+    try:
+        mask = int(text, 8) if text else PRIVATE
+    except ValueError:
+        mask = -1
+    if not 0 <= mask <= PRIVATE:  # a mask that takes the user's own rights would end the run
+        raise UserError(f"{VARIABLE}={text!r:.40}: must be octal, from 000 to 077, such as 022")
+    os.umask(mask)
