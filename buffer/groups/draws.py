@@ -21,15 +21,18 @@ from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
+DAMAGED = "damaged"
+"""Cause of a group whose record does not fit its checksum."""
+
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Mark exactly `count` complete groups drawn, none older than η; None if too few are.
 
-    Groups that became too old expire as stale, those without contrast if the algorithm replaces
-    them; the draw names what was replaced since the draw before. Trained groups remain candidates
-    until `reuse` steps have used them. A returned draw of this consumer at this version is repeated
-    if its groups are still drawable, so that a learner that goes back to a checkpoint learns the
-    same steps again.
+    Groups that became too old expire as stale, damaged ones as damaged, those without contrast if
+    the algorithm replaces them; the draw names what was replaced since the draw before. Trained
+    groups remain candidates until `reuse` steps have used them. A returned draw of this consumer at
+    this version is repeated if its groups are still drawable, so that a learner that goes back to a
+    checkpoint learns the same steps again.
     Raises Conflict for a version more than a step beyond the learner's: one wrong number would
     expire every group.
     """
@@ -40,8 +43,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
         return work.index.draws[drawn_before]
     draw_deadlines.expire_overdue(work)
     _expire_unusable(work, args.version)
-    candidates = _candidates(work)
-    picked = _repeat(work, args, candidates) or _sample(work, args, candidates)
+    picked = _sound_picks(work, args)
     if not picked:
         return None
     draw_id = work.index.next_draw
@@ -181,6 +183,22 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
             f"{known + 1} at most, since a draw expires what is too old for it; commit the steps "
             "between, or call set_version if the learner starts there"
         )
+
+
+def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
+    """The groups to draw, none if there are too few. A damaged record is never handed out: its
+    group expires, or is not drawn again if it was trained, and others are picked."""
+    while True:
+        candidates = _candidates(work)
+        picked = _repeat(work, args, candidates) or _sample(work, args, candidates)
+        damaged = [pick.row for pick in picked if not work.txn.record_is_sound(pick.row)]
+        if not damaged:
+            return picked
+        for row in damaged:
+            if row.state == "complete":
+                work.expire(row, DAMAGED, "draw")
+            else:
+                work.index.forget_replay(row)
 
 
 def _sample(

@@ -1,8 +1,8 @@
 """Checksums of stored results: a CRC-32 of every slot result, kept in its group's row.
 
 It is computed when a result is accepted. It is compared when a result is sent again, by `verify`,
-and by the tools that read a store without its service (replay, show, export). The service does not
-compare what it sends for a draw or a query.
+and by the tools that read a store without its service (replay, show, export). Damage of the file is
+found before that, by the seal of every value (buffer.storage.seals).
 """
 
 from __future__ import annotations

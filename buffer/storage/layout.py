@@ -15,9 +15,9 @@
     draw      draw -> DrawRow                  every batch that was drawn
     ledger    step -> LedgerRow                every batch that was trained
 
-Group ids and integers sort in the order they were made. A new table needs its name here, its
-accessors in buffer.storage.transaction and, unless it follows from others, its export in
-buffer.tools.archive.
+Every value but the schema carries its seal (buffer.storage.seals). Group ids and integers sort in
+the order they were made. A new table needs its name here, its accessors in
+buffer.storage.transaction and, unless it follows from others, its export in buffer.tools.archive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from r3l.records import Purpose, Role
 TABLES = tuple(
     "sys count task task_id state live tomb part group history tag drop draw ledger".split()
 )
-SCHEMA = 3  # version of the tables; that of the records is codec.SCHEMA
+SCHEMA = 4  # version of the tables; that of the records is codec.SCHEMA
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
 
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lmdb
 from lmdb import verify as lmdb_verify
@@ -23,7 +23,8 @@ from r3l.errors import SchemaVersionError, StoreError, UserError
 
 PAGE = 4096  # bytes of LMDB's pages
 GIB = 1 << 30
-OURS = {"owner.lock", "lock.mdb"}  # files of a store without data
+UNFINISHED = "new"  # folder in which the data file of a new store is made
+OURS = {"owner.lock", "lock.mdb", UNFINISHED}  # what a store without data may hold
 _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
 
 
@@ -37,24 +38,28 @@ class Store:
         self, folder: Path | str, *, map_gib: float | None = 64.0, read_only: bool = False
     ) -> None:
         self.folder = folder = Path(folder)
-        self._pid = os.getpid()
+        self._pid, self._env = os.getpid(), cast(Any, None)
         if read_only and not (folder / "data.mdb").exists():
             raise UserError(f"store {folder}: no store there (data.mdb is missing)")
         if not read_only:
             _refuse_other_files(folder)
         self._lock = None if read_only else folder_lock.own(folder)
         try:
+            if not (folder / "data.mdb").exists():
+                _create(folder)
             self._open(int((map_gib or 0) * GIB), read_only)
         except lmdb.Error as error:
             self._unlock()
             raise UserError(f"store {folder}: cannot be opened ({error})") from None
         except (SchemaVersionError, UserError):
-            self._env.close()
+            if self._env is not None:
+                self._env.close()
             self._unlock()
             raise
 
     def _open(self, map_size: int, read_only: bool) -> None:
-        self._env: Any = lmdb.open(
+        _refuse_empty(self.folder)
+        self._env = lmdb.open(
             str(self.folder),
             map_size=map_size,
             max_dbs=16,
@@ -73,24 +78,10 @@ class Store:
                 f"store {self.folder}: takes {self._used_bytes / GIB:.3g} GiB already; "
                 f"buffer.map_gib {map_size / GIB:.3g} is less: raise it"
             )
-        new = not read_only and self._is_new()
-        if not new:
-            self._refuse_other_schema()
-        self._tables = {
-            name: self._env.open_db(name.encode(), create=not read_only) for name in TABLES
-        }
+        self._refuse_other_schema()
+        self._tables = {name: self._env.open_db(name.encode(), create=False) for name in TABLES}
         if not read_only:
             self._env.reader_check()
-        if new:
-            with self.write() as txn:
-                txn.put_schema()
-            _sync(self.folder, self.folder.parent)
-
-    def _is_new(self) -> bool:
-        """True if nothing was written yet; a crash may have left empty tables."""
-        self._tables = {"sys": self._env.open_db(b"sys")}
-        with self.read() as txn:
-            return txn.size("sys") == 0
 
     def _refuse_other_schema(self) -> None:
         """Raise SchemaVersionError for a store of an older or newer schema."""
@@ -231,6 +222,29 @@ class Store:
     def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
             raise StoreError("the store was opened by the parent process; open it again here")
+
+
+def _create(folder: Path) -> None:
+    """Write the data file of a new store: it has all tables, or does not exist."""
+    partial = folder / UNFINISHED
+    shutil.rmtree(partial, ignore_errors=True)
+    with lmdb.open(str(partial), max_dbs=16, lib_version=0) as env:
+        tables = {name: env.open_db(name.encode()) for name in TABLES}
+        with env.begin(write=True) as raw:
+            Txn(raw, tables).put_schema()
+    _sync(partial / "data.mdb")
+    (partial / "data.mdb").rename(folder / "data.mdb")
+    shutil.rmtree(partial)
+    _sync(folder, folder.parent)
+
+
+def _refuse_empty(folder: Path) -> None:
+    """LMDB would make a new store of an empty file."""
+    if (folder / "data.mdb").stat().st_size == 0:
+        raise UserError(
+            f"store {folder}: data.mdb is empty; it was cut off: copy it again, or delete it to "
+            "begin a new store"
+        )
 
 
 def _refuse_other_files(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from buffer.storage import seals
 from buffer.storage.layout import (
     SCHEMA,
     history_key,
@@ -25,6 +26,7 @@ from r3l.errors import NotFound, StoreError
 from r3l.records import Group, Purpose, Role, SlotResult, Task
 
 Parts = dict[tuple[Role, int], bytes | memoryview]  # encoded results by role and slot
+SCHEMA_KEY = b"schema"
 _WHAT: dict[str, Dropped] = {what: what for what in get_args(Dropped)}
 
 
@@ -35,15 +37,27 @@ class Txn:
         self._raw, self._tables = raw, tables
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """The value under `key`, copied out of the map."""
-        if not key:
-            return None
-        value: bytes | None = self._raw.get(key, db=self._tables[table])
-        return value
+        """The value under `key`, copied out of the map; raises StoreError if it is damaged."""
+        stored = self._raw.get(key, db=self._tables[table]) if key else None
+        return None if stored is None else seals.opened(table, key, stored)
+
+    def sound(self, table: str, key: bytes) -> bool:
+        """True if there is a value under `key` and it is not damaged."""
+        stored = self._raw.get(key, db=self._tables[table])
+        return stored is not None and seals.fits(table, key, stored)
+
+    def damaged(self) -> Iterator[str]:
+        """Every damaged value, one line each."""
+        for table, db in self._tables.items():
+            with self._raw.cursor(db) as cursor:
+                for key, stored in cursor:
+                    unsealed = (table, key) == ("sys", SCHEMA_KEY)
+                    if not unsealed and not seals.fits(table, key, stored):
+                        yield f"table {table}, key {key!r:.100}: damaged, its checksum does not fit"
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Write or overwrite."""
-        self._raw.put(key, value, db=self._tables[table])
+        self._raw.put(key, seals.sealed(table, key, value), db=self._tables[table])
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a key if it is there."""
@@ -52,13 +66,14 @@ class Txn:
     def scan(
         self, table: str, prefix: bytes = b"", *, backwards: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of every key that begins with `prefix`, in key order."""
+        """(key, value) of every key that begins with `prefix`, in key order; raises StoreError for
+        a damaged one."""
         with self._raw.cursor(self._tables[table]) as cursor:
             if _seek(cursor, prefix, backwards):
                 for key, value in (cursor.iterprev if backwards else cursor.iternext)():
                     if not key.startswith(prefix):
                         return
-                    yield key, value
+                    yield key, seals.opened(table, key, value)
 
     def keys(self, table: str, prefix: bytes = b"", *, backwards: bool = False) -> Iterator[bytes]:
         """Every key that begins with `prefix`, in order; values are not read."""
@@ -76,14 +91,15 @@ class Txn:
     # ── the store itself ────────────────────────────────────────────────────────────────
 
     def schema(self) -> int:
-        """Schema of the tables; 0 for a store that names none."""
-        data = self.get("sys", b"schema")
+        """Schema of the tables; 0 for a store that names none. It has no seal, so that stores of
+        every schema can be told apart."""
+        data = self._raw.get(SCHEMA_KEY, db=self._tables["sys"])
         schema = codec.unpack(data).get("schema") if data is not None else 0
         return schema if type(schema) is int else 0
 
-    def put_schema(self) -> None:
-        """Write that the tables are of today's schema."""
-        self.put("sys", b"schema", codec.pack({"schema": SCHEMA}))
+    def put_schema(self, schema: int = SCHEMA) -> None:
+        """Write which schema the tables are of."""
+        self._raw.put(SCHEMA_KEY, codec.pack({"schema": schema}), db=self._tables["sys"])
 
     def progress(self) -> Progress:
         """The learner's version and the position in the task lists."""
@@ -209,6 +225,10 @@ class Txn:
         if data is None:
             raise NotFound(f"group {group_id} has no record")
         return data
+
+    def record_is_sound(self, row: GroupRow) -> bool:
+        """True if the record of a finished group is what was written."""
+        return self.sound("group", row.group_id.encode())
 
     def group_bytes(self, row: GroupRow) -> bytes:
         """The record of a group; of an unfinished one, with the results accepted so far."""

@@ -18,6 +18,9 @@ from r3l import codec
 from r3l.errors import R3LError
 from r3l.records import Task
 
+RECORDS = ("table group,", "table part,")
+"""Tables whose damage leaves the rows that are checked."""
+
 
 def verify(store: Store) -> list[str]:
     """Everything that is wrong with a store, one line each."""
@@ -25,6 +28,9 @@ def verify(store: Store) -> list[str]:
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
         if problems:  # LMDB trusts its pages: one beyond the end would end this process
             return [*problems, "records were not checked, since the file itself is damaged"]
+        problems = list(txn.damaged())
+        if any(not problem.startswith(RECORDS) for problem in problems):
+            return [*problems, "records were not checked, since their rows are damaged"]
         for row in txn.rows():
             problems += _group_problems(txn, row)
         for check in (_ledger_problems, _draw_problems, _list_problems, _count_problems):

@@ -12,7 +12,6 @@ from buffer import BufferClient, cli
 from buffer.storage.store import Store
 from buffer.tools import offline
 from buffer.tools.verify import verify
-from r3l import codec
 from r3l.records import GroupPlan
 from tests.buffer.fakes import refused
 
@@ -131,6 +130,6 @@ def test_wrong_arguments_of_a_command_are_refused_in_one_line(tmp_path, capsys):
         refused(arguments, rule, capsys)
     store = Store(folder, map_gib=0.1)
     with store.write() as txn:
-        txn.put("sys", b"schema", codec.pack({"schema": 99}))
+        txn.put_schema(99)
     store.close()
     refused(["ls", *at], "has schema 99, this r3l reads", capsys)

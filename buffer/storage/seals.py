@@ -1,0 +1,42 @@
+"""Seals: every value of every table carries a checksum of its table, key and itself.
+
+    stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
+
+It is compared at every read, so a bit that flips on its way to the disk or on it is named instead
+of believed, and a value that ends up under another key too. LMDB checks none of its pages.
+"""
+
+from __future__ import annotations
+
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
+
+from r3l.errors import StoreError
+
+BYTES = 8
+"""Length of a seal."""
+
+
+def sealed(table: str, key: bytes, value: bytes | memoryview) -> bytes:
+    """The value with its seal."""
+    return b"".join((value, _seal(table, key, value)))
+
+
+def opened(table: str, key: bytes, stored: bytes) -> bytes:
+    """The value without its seal; raises StoreError if the seal does not fit."""
+    if not fits(table, key, stored):
+        raise StoreError(
+            f"table {table}, key {key!r:.100}: is damaged, its checksum does not fit; "
+            "r3l-buffer verify lists all damage, a copy made before it helps",
+            cause="damage",
+        )
+    return stored[:-BYTES]
+
+
+def fits(table: str, key: bytes, stored: bytes) -> bool:
+    """Whether a stored value is what was written under this key."""
+    value = memoryview(stored)[:-BYTES]
+    return len(stored) >= BYTES and stored[-BYTES:] == _seal(table, key, value)
+
+
+def _seal(table: str, key: bytes, value: bytes | memoryview) -> bytes:
+    return xxh3_64_digest(value, xxh3_64_intdigest(b"\0".join((table.encode(), key))))
