@@ -73,7 +73,8 @@ class Simulator:
 
     def names(self, start: History) -> str:
         """The names of everything in the world of a task, as JSON."""
-        self._load(start)
+        if self.live != start:
+            self._play(start)
         return str(self.call(lambda s: s.getAllObjectIdsTypesReferentsLUTJSON()))
 
     def call(self, call: Callable[[Any], Any]) -> Any:
