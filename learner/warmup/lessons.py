@@ -32,7 +32,7 @@ from r3l.rollout.interfaces import Sample, SampleParams
 from r3l.rollout.prompts import Prompts
 
 
-@dataclass(frozen=True, repr=False)  # asyncio.run calls repr on what it returns: 5 ms a task
+@dataclass(frozen=True, repr=False)  # asyncio.run takes the repr of results
 class Lesson:
     """Tokens, of which those under `response_mask` are learned given the ones before; length L."""
 
