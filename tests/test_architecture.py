@@ -215,3 +215,10 @@ def test_no_thread_of_a_test_keeps_pytest_from_ending_when_the_test_fails() -> N
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Thread"):
                 where = f"{path.relative_to(ROOT)}:{node.lineno}"
                 assert "daemon=True" in ast.unparse(node), f"{where}: a thread that is no daemon"
+
+
+def test_no_wait_can_lose_a_cancellation() -> None:
+    """In Python 3.11 `asyncio.wait_for` swallows a cancellation that comes with the result, and
+    what was to end goes on for ever; `asyncio.timeout` does not."""
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        assert "wait_for(" not in path.read_text(encoding="utf-8"), f"{path}: use asyncio.timeout"

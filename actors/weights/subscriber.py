@@ -190,7 +190,8 @@ class WeightSubscriber:
     async def _receive(self) -> tuple[dict[str, Any], list[memoryview]]:
         assert self._socket is not None
         try:
-            frames = await asyncio.wait_for(self._socket.recv_multipart(copy=False), self.timeout_s)
+            async with asyncio.timeout(self.timeout_s):
+                frames = await self._socket.recv_multipart(copy=False)
         except TimeoutError:
             self.disconnect()
             raise PublisherUnavailable(

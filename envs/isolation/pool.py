@@ -95,7 +95,8 @@ class EnvPool:
         """Wait for a free session, and take one of the least loaded worker."""
         while True:
             try:
-                await asyncio.wait_for(self._room.acquire(), QUIET_S)
+                async with asyncio.timeout(QUIET_S):
+                    await self._room.acquire()
                 break
             except TimeoutError:
                 held = self.config.workers * self.spec.sessions
@@ -269,7 +270,8 @@ class _Worker:
         except (asyncio.IncompleteReadError, ConnectionError, RecordError):
             self.end_cause = "environment_crash"
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), END_S)
+                async with asyncio.timeout(END_S):
+                    await process.wait()
         return {}
 
     def _lost(self, request: dict[str, Any], process: Process) -> EnvironmentFailed:
@@ -304,7 +306,8 @@ async def _end(process: Process, *, patient: bool) -> None:
     process.stdin.close()
     if patient:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), END_S)
+            async with asyncio.timeout(END_S):
+                await process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()

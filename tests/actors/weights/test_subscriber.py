@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -354,6 +355,33 @@ def test_a_restarted_engine_is_loaded_without_fetching_again(
         assert subscriber.metrics.weights_full_bytes == received > 0
 
     subscribed(publisher.endpoint, scenario)
+
+
+def test_a_subscriber_that_is_cancelled_as_its_reply_arrives_ends() -> None:
+    class Socket:
+        def __init__(self) -> None:
+            self.reply: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        async def send(self, message: bytes) -> None:
+            pass
+
+        def recv_multipart(self, copy: bool) -> asyncio.Future[list[Any]]:
+            return self.reply
+
+        def close(self, linger: int | None = None) -> None:
+            pass
+
+    async def scenario(subscriber: WeightSubscriber) -> None:
+        subscriber._socket = socket = Socket()  # type: ignore[assignment]
+        receiving = asyncio.create_task(subscriber._receive())
+        await asyncio.sleep(0.01)
+        socket.reply.set_result([])
+        receiving.cancel()  # before the loop has handed the reply over
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        subscriber._socket = None
+
+    subscribed("tcp://127.0.0.1:1", scenario)
 
 
 def test_a_silent_publisher_is_an_error_that_names_the_wait() -> None:
