@@ -98,10 +98,11 @@ async def _run(
     check_model_folder(model, f"model {config.model}")
     check_engine_arguments(config.actor)
     subscriber = WeightSubscriber(weights_endpoint, keys=keys)
+    patience = config.buffer.patience_s
     try:
         async with (
             environments(config.env) as make_env,
-            AsyncBufferClient(buffer_endpoint, name=name, keys=keys) as client,
+            AsyncBufferClient(buffer_endpoint, name=name, keys=keys, timeout_s=patience) as client,
         ):
             metrics, failures = ActorMetrics(), 0
             while True:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from launch.processes import Child
 from learner.run_files import EXIT_CODES, LAST_HEARTBEAT
-from r3l.errors import RestartNeeded, TrainingStopped, UserError
+from r3l.errors import BufferUnavailable, RestartNeeded, TrainingStopped, UserError
 
 WINDOW_S = 3600.0
 FINAL = {EXIT_CODES[UserError], EXIT_CODES[TrainingStopped]}
-ASKED = EXIT_CODES[RestartNeeded]
+NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Restarts:
 
         Not if its exit code says that it would end again, and not if it died at its first start
         before it wrote the line `ready`. A process that asked for a restart (exit code of
-        RestartNeeded) gets it without being counted.
+        RestartNeeded), or that waited in vain for the buffer, is restarted without being counted.
         """
         if child.name not in self.limits or child.exit_code in FINAL:
             return False
-        if child.exit_code == ASKED:
+        if child.exit_code in NOT_COUNTED:
             return True
         now = time.monotonic() if now is None else now
         deaths = self.deaths[child.name]

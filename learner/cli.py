@@ -20,7 +20,7 @@ from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
-from r3l.errors import RestartNeeded, TrainingStopped, UserError
+from r3l.errors import RestartNeeded, UserError
 from r3l.file_modes import set_file_modes
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
 from r3l.process_memory import freeze_heap
@@ -31,7 +31,7 @@ class _Commands(click.Group):
         try:
             set_file_modes()
             return super().invoke(ctx)
-        except (UserError, TrainingStopped, RestartNeeded) as error:
+        except tuple(EXIT_CODES) as error:
             if os.environ.get("RANK", "0") == "0" or isinstance(error, RestartNeeded):
                 click.echo(f"r3l-learner: {error}", err=True)
             sys.exit(EXIT_CODES[type(error)])
@@ -185,7 +185,9 @@ def _rank0(
         tasks(env, options, "eval", config.eval.tasks),
     )
     secret = keys / "learner.json" if keys else None
-    client = BufferClient(buffer_endpoint, name="learner", keys=secret)
+    client = BufferClient(
+        buffer_endpoint, name="learner", keys=secret, timeout_s=config.buffer.patience_s
+    )
     closing.callback(client.close)
     reporter = Reporter(run, start)
     closing.callback(reporter.close)

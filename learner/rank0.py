@@ -36,7 +36,7 @@ from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import count_hangs, heartbeat
 from r3l.config import RunConfig
-from r3l.errors import NotFound, TrainingStopped
+from r3l.errors import BufferUnavailable, NotFound, TrainingStopped
 from r3l.records import Group, Task
 
 log = logging.getLogger(__name__)
@@ -65,10 +65,9 @@ class Rank0:
         self.trainer = trainer
         self.client, self.publisher, self.reporter = client, publisher, reporter
         self.config, self.run = config, run
-        train_tasks, eval_tasks = tasks
-        for part in parts(train_tasks):
-            client.add_tasks(part)
+        self.train_tasks, eval_tasks = tasks
         self.evaluator = Evaluator(client, config.eval, eval_tasks)
+        client.silent = self._wait_for_buffer
         self.meter = SafetyMeter(config.learner.safety)
         self.fingerprints: dict[int, str] = {}
         self.generated = (time.monotonic(), 0.0)
@@ -80,8 +79,14 @@ class Rank0:
         self.stop_cause = ""
 
     def stop(self) -> None:
-        """End the run at the next draw."""
+        """End the run at the next draw, or as soon as it waits for a silent buffer."""
         self.stopped = True
+
+    def _wait_for_buffer(self, line: str) -> None:
+        """A request has no reply yet: the other ranks, which are in `meet`, wait too."""
+        if self.stopped:
+            raise BufferUnavailable(f"stopped: {line}")
+        still_waiting(self.trainer, line)
 
     # ── start and end ───────────────────────────────────────────────────────────────────
 
@@ -89,6 +94,8 @@ class Rank0:
         """Set the buffer to the learner's version and publish the first weights; at version 0,
         evaluate before any training. Waits for that evaluation."""
         version, self.drawn = state.version, state
+        for part in parts(self.train_tasks):
+            self.client.add_tasks(part)
         self._check_ledger(state)
         rewound = self.client.set_version(version)
         released = self.client.release_draws("learner")
@@ -97,10 +104,11 @@ class Rank0:
         if state.max_staleness >= 0:
             self.max_staleness = min(self.max_staleness, state.max_staleness)
         self.client.limit_staleness(self.max_staleness)
+        meet(self.trainer)
         self.publish(version)
         self.evaluator.take_up(self.reporter.evaluated, version)
         if version == 0:
-            self.evaluate(0)
+            self._start_evaluation(0)
             self._wait_for_evaluations()
         meet(self.trainer)
 
@@ -124,7 +132,7 @@ class Rank0:
         rule ended the run."""
         self._wait_for_evaluations()
         if not self.stopped and version > 0:
-            self.evaluate(version)
+            self._start_evaluation(version)
             self._wait_for_evaluations()
         if not self.evaluator.pending:
             remove_candidates(self.run)
@@ -152,7 +160,12 @@ class Rank0:
         logs what is missing every WARN_AFTER_S.
         """
         began = time.monotonic()
-        draw = self._wait_for_batch(version, began)
+        try:
+            draw = self._wait_for_batch(version, began)
+        except BufferUnavailable:
+            if not self.stopped:
+                raise
+            draw = None  # the run ends with a checkpoint all the same
         self.waited_s = time.monotonic() - began
         share_draw(self.trainer, draw)
         return draw
@@ -178,6 +191,7 @@ class Rank0:
         """
         heartbeat(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version)
+        meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)
         self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)
         published = self.publish(version) if self.config.learner.publishes(version) else {}
@@ -194,6 +208,7 @@ class Rank0:
         }
         self.reporter.step(version, metrics, histograms(explored, draw.version))
         self._report_evaluations(self.evaluator.collect())
+        meet(self.trainer)
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Discard a batch whose loss or gradient is not finite; its groups are not drawn again.
@@ -218,6 +233,7 @@ class Rank0:
         skipped = float(self.counts["skipped_steps"])
         self.reporter.scalars(version, {"learner/skipped_steps": skipped})
         log.error("step skipped, loss %s: groups %s", line["loss"], " ".join(groups))
+        meet(self.trainer)
 
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
@@ -291,6 +307,10 @@ class Rank0:
 
     def evaluate(self, version: int) -> None:
         """Start an evaluation, unless its result was reported already."""
+        self._start_evaluation(version)
+        meet(self.trainer)
+
+    def _start_evaluation(self, version: int) -> None:
         if version not in self.reporter.evaluated:
             self.evaluator.start(version)
 

@@ -4,9 +4,10 @@
                          │ WAIT            │ WAIT           GO_ON │
     followers   meet ────┴─────────────────┴──────────────────────┘
 
-While rank 0 waits for actors it says so every few seconds, so no rank waits long for a word from
-another. Each rank's watchdog can then tell that this rank, or one that it waits for, hangs. torch's
-own broadcast of objects pickles them; this one does not.
+While rank 0 waits for actors or for the buffer it says so every few seconds, so no rank waits long
+for a word from another. Each rank's watchdog can then tell that this rank, or one that it waits
+for, hangs. Therefore the others are in `meet` whenever rank 0 asks the buffer for something.
+torch's own broadcast of objects pickles them; this one does not.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Follower:
         self.trainer, self.config = trainer, config
 
     def begin(self, state: State) -> None:
-        """Take part in publishing the first weights, then wait for rank 0."""
+        """Take part in publishing the first weights; before and after it wait for rank 0."""
+        meet(self.trainer)
         self._publish()
         meet(self.trainer)
 
@@ -49,15 +51,20 @@ class Follower:
         return receive_draw(self.trainer)
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Take part in publishing the weights of `version`."""
+        """Wait until rank 0 has committed, take part in publishing the weights of `version`, wait
+        until it has reported."""
+        meet(self.trainer)
         if self.config.publishes(version):
             self._publish()
+        meet(self.trainer)
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Rank 0 alone discards a batch."""
+        """Wait until rank 0 has discarded the batch."""
+        meet(self.trainer)
 
     def evaluate(self, version: int) -> None:
-        """Rank 0 alone asks for an evaluation."""
+        """Wait until rank 0 has asked for an evaluation."""
+        meet(self.trainer)
 
     def state(self, version: int) -> State:
         """The version; rank 0 alone knows more."""
@@ -73,10 +80,10 @@ class Follower:
             pass
 
 
-def still_waiting(trainer: Trainer) -> None:
-    """Rank 0 waits for actors: say so to the ranks that are in `meet`. Call it every few seconds.
-    Raises RankLost if a rank does not receive it in time."""
-    heartbeat("waiting for actors")
+def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
+    """Rank 0 waits: say so to the ranks that are in `meet`. Call it every few seconds. Raises
+    RankLost if a rank does not receive it in time."""
+    heartbeat(doing)
     if trainer.world > 1:
         _word(trainer, WAIT)
 
@@ -93,12 +100,12 @@ def meet(trainer: Trainer) -> None:
         return
     began, said = time.monotonic(), WARN_AFTER_S
     while _word(trainer, NOTHING) == WAIT:
-        heartbeat("waiting for rank 0, which waits for actors")
+        heartbeat("waiting for rank 0, which waits itself")
         waited = time.monotonic() - began
         if waited > said:
             said = 2 * waited
             log.info(
-                "rank %d has waited %.0f s for rank 0, which is waiting for actors",
+                "rank %d has waited %.0f s for rank 0, which waits for actors or the buffer",
                 trainer.rank,
                 waited,
             )

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import signal
 
-from r3l.errors import R3LError, RestartNeeded, TrainingStopped, UserError
+from r3l.errors import BufferUnavailable, R3LError, RestartNeeded, TrainingStopped, UserError
 
-EXIT_CODES: dict[type[R3LError], int] = {UserError: 2, TrainingStopped: 3, RestartNeeded: 4}
-"""Why the learner ended: the user's settings are wrong, a restart would end the same way, or a
-restart is needed."""
+EXIT_CODES: dict[type[R3LError], int] = {
+    UserError: 2,
+    TrainingStopped: 3,
+    RestartNeeded: 4,
+    BufferUnavailable: 5,
+}
+"""Why the learner ended: the user's settings are wrong, a restart would end the same way, a restart
+is needed, or the buffer did not reply for `buffer.patience_s`."""
 
 READY_LINE = "r3l-learner ready"
 WEIGHTS_LINE = "r3l-learner serves weights at"

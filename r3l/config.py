@@ -130,6 +130,13 @@ class BufferConfig(Section):
     restarts: int = Field(
         3, ge=0, description="times a dying service is started again within an hour"
     )
+    reply_s: float = Field(
+        300.0,
+        ge=1,
+        le=LONGEST_S,
+        description="seconds without a reply after which r3l-launch ends the service and starts it "
+        "again; learner and actors wait for it twice as long, as for a slow disk",
+    )
     map_gib: float = Field(
         64.0, ge=0.001, le=65536, description="LMDB map size, GiB of address space"
     )
@@ -163,6 +170,12 @@ class BufferConfig(Section):
         description="η, how many optimizer steps old the oldest token of a drawn group may be",
     )
     retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
+
+    @property
+    def patience_s(self) -> float:
+        """How long learner and actors wait for a reply, seconds: a service that was silent for
+        `reply_s` is started again meanwhile."""
+        return 2 * self.reply_s
 
     @model_validator(mode="after")
     def _map_holds_what_is_kept(self) -> Self:

@@ -6,7 +6,8 @@
 
 Every request has an id and a deadline. When a reply is late the request is sent again, same id, on
 a new socket, as often as the deadline allows; the service replies to a known id as it did before,
-so nothing happens twice. After the deadline: BufferUnavailable.
+so nothing happens twice. A client that waits for a silent service logs it, after WARN_AFTER_S and
+then at twice the time. After the deadline: BufferUnavailable.
 
 A request that waits when its client is closed ends with ClientClosed. A client that was not closed
 is closed when it is collected, with a ResourceWarning; one that lives to the end of its process
@@ -17,12 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import sys
 import threading
 import time
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -37,9 +39,12 @@ from r3l.errors import BufferUnavailable, ClientClosed, RecordError
 
 FIRST_TRY_S = 1.0  # wait for a reply before asking again; doubles
 LONGEST_TRY_S = 5.0
+WARN_AFTER_S = 10.0
+TELL_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that its client is to be closed
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
 REQUESTS_AT_ONCE = messages.CREDIT // 2  # the other half is for requests that were given up
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -47,7 +52,9 @@ T = TypeVar("T")
 class _Client:
     """What both clients are made of.
 
-    `timeout_s`: seconds until a request without a reply raises BufferUnavailable.
+    `timeout_s`: seconds until a request without a reply raises BufferUnavailable. `silent` is
+    called while a reply is overdue, every TELL_S or, by the client for asyncio, with every try;
+    with a line that says who waits for what. What it raises ends the request.
     `keys`: the client's key file, if the service asks for one (buffer.wire.curve_keys).
     Raises UserError for an invalid endpoint and for a key file that cannot be read.
     """
@@ -68,6 +75,9 @@ class _Client:
         client = uuid.uuid4().hex
         self._rids = (f"{client}-{number}" for number in itertools.count())  # of this client alone
         self._closed = False
+        self.silent: Callable[[str], object] = lambda line: None
+        self._silent_since: float | None = None  # when the first reply was due that has not come
+        self._told, self._warn_s = 0.0, WARN_AFTER_S
 
     def __del__(self) -> None:
         """Close a client that was forgotten. Not when the interpreter ends: its threads may still
@@ -99,6 +109,30 @@ class _Client:
     def _refuse_closed(self, call: Call[Any]) -> None:
         if self._closed:
             raise ClientClosed(f"{self._who} was closed: no {call.operation}")
+
+    def _overdue(self, call: Call[Any], due: float) -> None:
+        """Tell that a reply has not come which was `due` at a second of the steady clock."""
+        now = time.monotonic()
+        if now < max(due, self._told) + TELL_S:
+            return
+        self._told = now
+        self._silent_since = self._silent_since or due
+        silent_s = now - self._silent_since
+        line = (
+            f"{self.name or 'a client'} waits for the buffer at {self.endpoint}: no reply to "
+            f"{call.operation} for {silent_s:.0f} s"
+        )
+        if silent_s > self._warn_s:
+            self._warn_s = 2 * silent_s
+            log.warning("%s", line)
+        self.silent(line)
+
+    def _replied(self) -> None:
+        """The buffer is not silent."""
+        if self._silent_since is not None and self._warn_s > WARN_AFTER_S:
+            silent_s = time.monotonic() - self._silent_since
+            log.warning("the buffer at %s replies again, after %.0f s", self.endpoint, silent_s)
+        self._silent_since, self._warn_s = None, WARN_AFTER_S
 
     def _unavailable(self, call: Call[Any], waited_s: float) -> BufferUnavailable:
         return BufferUnavailable(
@@ -147,7 +181,8 @@ class BufferClient(_Client, BlockingCalls):
 
     def _exchange(self, call: Call[Any]) -> list[Frame]:
         rid, start = next(self._rids), time.monotonic()
-        deadline, patience = start + call.hold_s + self.timeout_s, FIRST_TRY_S
+        due, patience = start + call.hold_s, FIRST_TRY_S
+        deadline = due + self.timeout_s
         while (now := time.monotonic()) < deadline:
             self._refuse_closed(call)
             if self._socket is None:
@@ -155,8 +190,12 @@ class BufferClient(_Client, BlockingCalls):
             try:
                 self._socket.send_multipart(call.frames(rid, now - start))
                 until = min(deadline, now + patience)
-                while (frames := self._receive(until)) is not None:
-                    if messages.reply_id(frames) == rid:
+                while time.monotonic() < until and not self._closed:
+                    frames = self._receive(until)
+                    if frames is None:
+                        self._overdue(call, due)
+                    elif messages.reply_id(frames) == rid:
+                        self._replied()
                         return frames
             except BaseException:
                 self._drop_socket()  # a reply may be on its way; never read it as another's
@@ -166,11 +205,9 @@ class BufferClient(_Client, BlockingCalls):
         raise self._unavailable(call, time.monotonic() - start)
 
     def _receive(self, until: float) -> list[Frame] | None:
-        """The next reply, if one arrives in time."""
-        while not self._closed and (left := until - time.monotonic()) > 0:
-            if self._socket.poll(min(left, CLOSE_CHECK_S) * 1000):
-                return receive_message(self._socket)
-        return None
+        """The next reply, if one arrives within CLOSE_CHECK_S and in time."""
+        left = max(0.0, min(until - time.monotonic(), CLOSE_CHECK_S))
+        return receive_message(self._socket) if self._socket.poll(left * 1000) else None
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
@@ -224,12 +261,15 @@ class AsyncBufferClient(_Client, AsyncCalls):
 
     async def _exchange(self, waiting: _Waiting) -> Sequence[Frame]:
         call = waiting.call
-        deadline, patience = waiting.start + call.hold_s + self.timeout_s, FIRST_TRY_S
+        due, patience = waiting.start + call.hold_s, FIRST_TRY_S
+        deadline = due + self.timeout_s
         while (now := time.monotonic()) < deadline:
             used = await self._send(waiting)
             reply = await waiting.within(min(deadline - now, patience))
             if reply is not None:
+                self._replied()
                 return reply
+            self._overdue(call, due)
             if used is self._socket:
                 self._drop_socket()
                 await self._send_others(waiting)

@@ -122,9 +122,10 @@ class Recording:
         endpoint: str,
         results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
         before: Callable[[Lease], None] = lambda lease: None,
+        timeout_s: float = 10.0,
     ) -> None:
         self.endpoint, self.results, self.before = endpoint, results, before
-        self.version = 0
+        self.version, self.timeout_s = 0, timeout_s
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
 
@@ -137,7 +138,7 @@ class Recording:
         self._thread.join(timeout=120)
 
     def _play(self) -> None:
-        with BufferClient(self.endpoint, name="recording") as client:
+        with BufferClient(self.endpoint, name="recording", timeout_s=self.timeout_s) as client:
             while not self._end.is_set():
                 self.version = max(self.version, client.stats().learner_version)
                 lease = client.lease("recording", self.version, GroupPlan(2, 2))

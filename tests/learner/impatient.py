@@ -1,5 +1,6 @@
 """`r3l-learner` whose ranks wait for one another at most PATIENCE_S, from the first step's
-preparations on. Its full garbage collections must have nothing much to look at."""
+preparations on, and which hang after HANG_S without a heartbeat. Its full garbage collections must
+have nothing much to look at."""
 
 import gc
 from datetime import timedelta
@@ -7,16 +8,19 @@ from datetime import timedelta
 import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from learner import watchdog
 from learner.cli import main
 from learner.loop import Training
 
-PATIENCE_S = 4.0
+PATIENCE_S, HANG_S = 4.0, 10.0
 begin = Training._begin
 
 
 def impatient(training: Training, version: int) -> None:
-    """Lower the deadline of all collectives when every rank is there, then begin."""
+    """Lower all deadlines when every rank is there, then begin."""
     assert gc.get_freeze_count() > 10_000, "a full collection would stop every rank"
+    assert watchdog._watchdog is not None
+    watchdog._watchdog.limit_s = HANG_S
     torch.distributed.barrier()
     _set_pg_timeout(timedelta(seconds=PATIENCE_S), torch.distributed.group.WORLD)
     begin(training, version)
