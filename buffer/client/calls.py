@@ -140,7 +140,7 @@ def draw(
     count: int,
     version: int,
     *,
-    consumer: str = "learner",
+    consumer: str = operations.LEARNER,
     wait_s: float = 0.0,
     explain: Callable[[str], object] | None = None,
 ) -> Call[Draw | None]:
@@ -163,7 +163,7 @@ def draw(
     return Call("draw", operations.DrawGroups(count, version, consumer), parse, hold_s=wait_s)
 
 
-def release_draws(consumer: str = "learner") -> Call[int]:
+def release_draws(consumer: str = operations.LEARNER) -> Call[int]:
     """Make drawn and not committed groups drawable again; a restarted learner does this first."""
     return Call("release_draws", operations.ReleaseDraws(consumer), _amount)
 

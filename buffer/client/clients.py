@@ -189,25 +189,26 @@ class BufferClient(_Client, BlockingCalls):
                 self._socket = self._connect()
             try:
                 self._socket.send_multipart(call.frames(rid, now - start))
-                until = min(deadline, now + patience)
-                while time.monotonic() < until and not self._closed:
-                    frames = self._receive(until)
-                    if frames is None:
-                        self._overdue(call, due)
-                    elif messages.reply_id(frames) == rid:
-                        self._replied()
-                        return frames
+                frames = self._reply(call, rid, due, min(deadline, now + patience))
             except BaseException:
                 self._drop_socket()  # a reply may be on its way; never read it as another's
                 raise
-            self._drop_socket()
-            patience = min(2 * patience, LONGEST_TRY_S)
+            if frames is None:
+                self._drop_socket()
+                patience = min(2 * patience, LONGEST_TRY_S)
+            elif not messages.asks_again(frames):
+                return frames
         raise self._unavailable(call, time.monotonic() - start)
 
-    def _receive(self, until: float) -> list[Frame] | None:
-        """The next reply, if one arrives within CLOSE_CHECK_S and in time."""
-        left = max(0.0, min(until - time.monotonic(), CLOSE_CHECK_S))
-        return receive_message(self._socket) if self._socket.poll(left * 1000) else None
+    def _reply(self, call: Call[Any], rid: str, due: float, until: float) -> list[Frame] | None:
+        """The reply to a request, if it arrives in time."""
+        while not self._closed and (left := until - time.monotonic()) > 0:
+            if not self._socket.poll(min(left, CLOSE_CHECK_S) * 1000):
+                self._overdue(call, due)
+            elif messages.reply_id(frames := receive_message(self._socket)) == rid:
+                self._replied()
+                return frames
+        return None
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
@@ -268,7 +269,10 @@ class AsyncBufferClient(_Client, AsyncCalls):
             reply = await waiting.within(min(deadline - now, patience))
             if reply is not None:
                 self._replied()
-                return reply
+                if not messages.asks_again(reply):
+                    return reply
+                waiting.reply = None
+                continue
             self._overdue(call, due)
             if used is self._socket:
                 self._drop_socket()

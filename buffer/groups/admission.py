@@ -1,8 +1,8 @@
 """Admission: may an actor start another group? One pure function, with its proof.
 
 Symbols: V learner's version (optimizer steps done), B groups per step, η max_staleness,
-I train groups ahead of the new one (leased, filling, complete, drawn and not committed),
-v the actor's policy version.
+I train groups ahead of the new one (leased, filling, complete, drawn by the learner and not
+committed), v the actor's policy version.
 
     grant  ⇔  V + I // B − v ≤ η
 
@@ -12,15 +12,17 @@ group is drawn at most I // B full batches are drawn from those ahead of it. If 
 learner is at version V + I // B. Its oldest token was sampled by version v or newer, so its
 staleness then is at most V + I // B − v ≤ η. If actors do not keep pace the estimate can be
 exceeded; the draw therefore checks the bound again and drops what breaks it, so no drawn group
-is ever older than η, whatever the schedule.
+is ever older than η, whatever the schedule. A group that another consumer drew is not ahead: the
+learner does not train on it unless it is given back, and then the draw checks it too.
 
 Why no actor starves. An actor at the learner's version (v = V) is refused only when I // B > η,
 that is I ≥ B(η + 1) ≥ B. So whenever fewer than B groups are in flight an actor at version V is
 granted one. While at least B are in flight each is either complete (B of them make a batch, the
-learner draws), or drawn (a commit or release follows), or unfinished (its actor finishes it, or
-its lease runs out and `ahead_of_takeover` lets another have it). Every path lowers I or raises
-V. A group that can no longer be drawn is expired and leaves I at once; so does one without contrast
-if the algorithm needs it, and then an actor is granted the one that replaces it.
+learner draws), or drawn by the learner (a commit or release follows), or unfinished (its actor
+finishes it, or its lease runs out and `ahead_of_takeover` lets another have it). Every path lowers
+I or raises V, and none depends on another consumer. A group that can no longer be drawn is expired
+and leaves I at once; so does one without contrast if the algorithm needs it, and then an actor is
+granted the one that replaces it.
 
 η = 0 is the synchronous algorithm: at most B groups in flight, all sampled by version V.
 """

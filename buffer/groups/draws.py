@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines, samplers
+from buffer.groups.index import Index
 from buffer.groups.leases import check_name
 from buffer.groups.results import (
     NO_CONTRAST,
@@ -19,6 +20,7 @@ from buffer.storage.counts import group_drops
 from buffer.storage.rows import DrawRow, GroupRow, LedgerRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
+from r3l.config import BufferConfig
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
 DAMAGED = "damaged"
@@ -34,7 +36,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     this version is repeated if its groups are still drawable, so that a learner that goes back to a
     checkpoint learns the same steps again.
     Raises Conflict for a version more than a step beyond the learner's: one wrong number would
-    expire every group.
+    expire every group. Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -42,6 +44,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     if drawn_before is not None:
         return work.index.draws[drawn_before]
     draw_deadlines.expire_overdue(work)
+    _check_share(work, args)
     _expire_unusable(work, args.version)
     picked = _sound_picks(work, args)
     if not picked:
@@ -72,7 +75,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
 def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     """Why a draw cannot be filled: the groups there are, and what is missing."""
     index = work.index
-    fresh, ready = len(index.drawable()), len(_candidates(work))
+    fresh, ready = len(index.drawable()), len(candidates(index, work.config))
     resting = len(index.replayable()) - (ready - fresh)
     unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
     expired = group_drops(index.drops)
@@ -98,6 +101,14 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     if flat and work.needs_contrast:
         parts.append(f"{flat} were replaced so far: their rewards are all equal")
     return "; ".join(parts)
+
+
+def candidates(index: Index, config: BufferConfig) -> list[GroupRow]:
+    """Groups that may be drawn now, in the order they were leased."""
+    fresh = index.drawable()
+    since = index.next_draw - config.sampler.cooldown
+    rested = [row for row in index.replayable() if row.draw_id < since]
+    return sorted(fresh + rested, key=lambda row: row.group_id) if rested else fresh
 
 
 def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
@@ -166,12 +177,11 @@ def _find(work: UnitOfWork, draw_id: int) -> DrawRow:
 
 def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
     check_name(args.consumer, "consumer")
-    per_step, max_staleness = work.groups_per_step, work.config.max_staleness
-    most = min(per_step * (max_staleness + 1), operations.GROUPS_LIMIT)
+    most = min(_most_held(work), operations.GROUPS_LIMIT)
     if not 1 <= args.count <= most:
         raise LimitExceeded(
-            f"draw of {args.count} groups; with {per_step} groups per step and max_staleness "
-            f"{max_staleness} a draw has 1 to {most}",
+            f"draw of {args.count} groups; with {work.groups_per_step} groups per step and "
+            f"max_staleness {work.config.max_staleness} a draw has 1 to {most}",
             limit=most,
         )
     if args.version < 0:
@@ -185,12 +195,28 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
         )
 
 
+def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
+    """Raise LimitExceeded for a consumer that would hold more than a learner can use."""
+    held = draw_deadlines.held_by(work.index.draws).get(args.consumer, 0)
+    if held + args.count > (most := _most_held(work)):
+        raise LimitExceeded(
+            f"draw of {args.count} groups: {args.consumer!r:.80} holds {held} and may hold {most}; "
+            "commit, discard or release those first",
+            limit=most,
+        )
+
+
+def _most_held(work: UnitOfWork) -> int:
+    """Groups that a consumer may hold: as many as can be in flight, B(η + 1)."""
+    return work.groups_per_step * (work.config.max_staleness + 1)
+
+
 def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
     """The groups to draw, none if there are too few. A damaged record is never handed out: its
     group expires, or is not drawn again if it was trained, and others are picked."""
     while True:
-        candidates = _candidates(work)
-        picked = _repeat(work, args, candidates) or _sample(work, args, candidates)
+        ready = candidates(work.index, work.config)
+        picked = _repeat(work, args, ready) or _sample(work, args, ready)
         damaged = [pick.row for pick in picked if not work.txn.record_is_sound(pick.row)]
         if not damaged:
             return picked
@@ -201,24 +227,20 @@ def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
                 work.index.forget_replay(row)
 
 
-def _sample(
-    work: UnitOfWork, args: operations.DrawGroups, candidates: list[GroupRow]
-) -> list[Pick]:
+def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
     """The candidates that the sampler picks; none if there are too few."""
-    if len(candidates) < args.count:
+    if len(ready) < args.count:
         return []
     chance = samplers.chance(work.seed, work.index.next_draw)
-    return samplers.make(work.config.sampler).pick(candidates, args.count, chance)
+    return samplers.make(work.config.sampler).pick(ready, args.count, chance)
 
 
-def _repeat(
-    work: UnitOfWork, args: operations.DrawGroups, candidates: list[GroupRow]
-) -> list[Pick]:
+def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
     """The picks of a returned draw; empty if one of its groups cannot be drawn any more."""
     before = work.index.returned.get((args.consumer, args.version))
     if before is None or len(before.groups) != args.count:
         return []
-    rows = {row.group_id: row for row in candidates}
+    rows = {row.group_id: row for row in ready}
     if not rows.keys() >= set(before.groups):
         return []
     picks = zip(before.groups, before.probabilities, before.weights, strict=True)
@@ -247,14 +269,6 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
     for row in work.index.replayable():
         if row.oldest < oldest_useful or lacks_contrast(work, row):
             work.index.forget_replay(row)
-
-
-def _candidates(work: UnitOfWork) -> list[GroupRow]:
-    """Groups that may be drawn now, in the order they were leased."""
-    fresh = work.index.drawable()
-    since = work.index.next_draw - work.config.sampler.cooldown
-    rested = [row for row in work.index.replayable() if row.draw_id < since]
-    return sorted(fresh + rested, key=lambda row: row.group_id) if rested else fresh
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:

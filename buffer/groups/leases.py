@@ -149,7 +149,7 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
         return Wait(_why_no_task(work, args), RETRY_S)
-    ahead = index.in_flight
+    ahead = _ahead(work)
     if unheld:
         ahead = ahead_of_takeover(ahead, len(unheld))
     granted = admits(
@@ -164,6 +164,12 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     return unheld[0] if unheld else next_in_cycle(work, args.plan)
 
 
+def _ahead(work: UnitOfWork) -> int:
+    """Groups in flight that the learner may train on before a new one, I of admission."""
+    held = draw_deadlines.held_by(work.index.draws)
+    return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
+
+
 def _why_not_admitted(work: UnitOfWork, args: operations.AcquireLease) -> str:
     learner, limit = work.index.progress.version, work.max_staleness
     if learner - args.version > limit:
@@ -173,7 +179,7 @@ def _why_not_admitted(work: UnitOfWork, args: operations.AcquireLease) -> str:
         )
     held = draw_deadlines.describe_holders(work)
     return (
-        f"staleness: {work.index.in_flight} groups in flight, learner at version {learner}, "
+        f"staleness: {_ahead(work)} groups in flight, learner at version {learner}, "
         f"actor at version {args.version}: the actor waits for the learner"
         f"{held and '; ' + held}"
     )

@@ -15,20 +15,19 @@ from typing import Any
 from buffer.groups import draws, learner_version, leases, queries, results, retention, tasks
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server import idempotency, stats
+from buffer.server.held_draws import HeldDraws
 from buffer.server.reader_watch import ReaderWatch
 from buffer.storage.rows import Evicted, GroupRow, Status
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from buffer.wire.messages import Request
 from buffer.wire.operations import (
-    Amount,
     BufferStats,
     DrawHead,
     Evict,
     Groups,
     Ids,
     Lease,
-    ReleaseDraws,
     Wait,
 )
 from r3l.errors import IllegalMove, R3LError
@@ -38,23 +37,13 @@ Read = Callable[[Txn], tuple[Record, list[bytes]]]  # makes a reply and the grou
 Result = Record | R3LError | Read  # a Read is for the reader, after the commit
 
 
-@dataclass
-class Held:
-    """A request that waits for its result `until` a second of the steady clock."""
-
-    request: Request
-    until: float
-    cancelled: bool = False
-
-
 @dataclass(frozen=True)
 class NotYet:
-    """There is no result yet; `reply` makes the one to send when the request's `hold_s` ends."""
+    """There is no result yet; `reply` makes the one to send if the request may not wait."""
 
     reply: Callable[[], Record]
 
 
-CANCELLED = DrawHead(reason="its consumer released its draws")
 WriteHandler = Callable[[UnitOfWork, Request], Record | Read | NotYet]
 
 
@@ -66,7 +55,7 @@ class WriteHandlers:
         self._store, self._refused = store, refused
         self._actors = stats.ActorMetrics()
         self._started = time.monotonic()
-        self._held: dict[str, Held] = {}  # by request id
+        self.held = HeldDraws()
         self.table: dict[str, WriteHandler] = {
             "add_tasks": _plain(tasks.add_tasks),
             "lease": self._lease,
@@ -74,8 +63,8 @@ class WriteHandlers:
             "resolve": _plain(results.resolve),
             "renew": self._renew,
             "release": _plain(leases.release),
-            "draw": _draw,
-            "release_draws": _plain(self._release_draws),
+            "draw": self._draw,
+            "release_draws": _plain(draws.release_draws),
             "commit": _plain(draws.commit),
             "discard": _plain(draws.discard),
             "limit_staleness": _plain(learner_version.limit_staleness),
@@ -89,27 +78,7 @@ class WriteHandlers:
         result = self._try(work, request)
         if not isinstance(result, NotYet):
             return result
-        if request.hold_s <= 0:
-            return result.reply()
-        self._held[request.rid] = Held(request, time.monotonic() + request.hold_s)
-        return None
-
-    def handle_held(self, work: UnitOfWork, *, last: bool) -> list[tuple[Request, Result]]:
-        """Results of held requests; `last`: of all of them, since the service stops."""
-        found: list[tuple[Request, Result]] = []
-        for rid, held in list(self._held.items()):
-            result = CANCELLED if held.cancelled else self._try(work, held.request)
-            if isinstance(result, NotYet):
-                if not last and time.monotonic() < held.until:
-                    continue
-                result = result.reply()
-            del self._held[rid]
-            found.append((held.request, result))
-        return found
-
-    def held_until(self) -> float:
-        """When the next held request must be replied to, on the steady clock."""
-        return min((held.until for held in self._held.values()), default=float("inf"))
+        return None if self.held.hold(request) else result.reply()
 
     def _try(self, work: UnitOfWork, request: Request) -> Result | NotYet:
         handler = self.table[request.operation.name]
@@ -131,11 +100,21 @@ class WriteHandlers:
         self._actors.update(request.arguments.actor, request.arguments.metrics)
         return leases.renew(work, request.arguments)
 
-    def _release_draws(self, work: UnitOfWork, args: ReleaseDraws) -> Amount:
-        """End the held draws of a consumer: a learner that starts again does not wait for them."""
-        for held in self._held.values():
-            held.cancelled |= held.request.arguments.consumer == args.consumer
-        return draws.release_draws(work, args)
+    def _draw(self, work: UnitOfWork, request: Request) -> Read | NotYet:
+        args = request.arguments
+        drawn = draws.draw(work, args, request.rid) if self.held.begin(request) else None
+        if drawn is None:
+            return NotYet(lambda: DrawHead(reason=draws.shortage(work, args)))
+        now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
+        head = DrawHead(
+            drawn.draw_id,
+            drawn.version,
+            drawn.probabilities,
+            drawn.weights,
+            now,
+            replaced=drawn.replaced,
+        )
+        return lambda txn: (head, queries.drawn(txn, drawn.groups))
 
     def _stats(self, work: UnitOfWork, request: Request) -> BufferStats:
         now = time.monotonic()
@@ -152,23 +131,6 @@ class WriteHandlers:
 def _plain(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:
     """The handler of an operation that needs nothing but its arguments."""
     return lambda work, request: function(work, request.arguments)
-
-
-def _draw(work: UnitOfWork, request: Request) -> Read | NotYet:
-    args = request.arguments
-    drawn = draws.draw(work, args, request.rid)
-    if drawn is None:
-        return NotYet(lambda: DrawHead(reason=draws.shortage(work, args)))
-    now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
-    head = DrawHead(
-        drawn.draw_id,
-        drawn.version,
-        drawn.probabilities,
-        drawn.weights,
-        now,
-        replaced=drawn.replaced,
-    )
-    return lambda txn: (head, queries.drawn(txn, drawn.groups))
 
 
 def _evict(work: UnitOfWork, args: Evict) -> Evicted:

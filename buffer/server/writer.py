@@ -6,8 +6,9 @@
               rebuild the index, try one by one, reply with the error to the one that fails
 
 Consumes requests from the front and runs until it takes None. It waits for a request, or for the
-next second, in which it expires leases and held draws. A reply is sent only after the commit that
-made it true. Drawn groups are read and sent by the reader.
+next second, in which it expires leases. A reply is sent only after the commit that made it true.
+Drawn groups are read and sent by the reader. Clients whose draws wait for groups are told to ask
+again between two transactions, so that what becomes of their draws concerns no other request.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from buffer.server.capacity import Capacity
 from buffer.server.handlers import Result, WriteHandlers
 from buffer.storage.store import Store
 from buffer.wire.messages import Request
+from buffer.wire.operations import AskAgain, DrawHead
 from r3l.config import RunConfig
 from r3l.errors import BufferError_, R3LError, UserError
 
@@ -32,6 +34,7 @@ BATCH_REQUESTS = 256
 BATCH_BYTES = 16 << 20
 TICK_S = 1.0
 READER_CHECK_S = 10.0
+STOPS = DrawHead(reason="the buffer service stops")
 log = logging.getLogger(__name__)
 
 Results = list[tuple[Request, Result]]
@@ -65,12 +68,13 @@ class Writer:
         running = True
         while running:
             requests, running = self._take()
-            results = self._transact(requests, last=not running)
+            results = self._transact(requests)
             if self.store.gone:  # before anything is said to be on disk
                 raise UserError(
                     f"store {self.store.folder}: was moved or deleted while it was served; what "
                     "was put there since is lost"
                 )
+            results += self._end_waits(last=not running)
             if results:
                 send(results)
             self.done_bytes += sum(request.nbytes for request in requests)
@@ -95,10 +99,10 @@ class Writer:
             return requests, True
 
     def _seconds_to_wait(self) -> float:
-        until = min(self._ticked + TICK_S, self._retain_at, self.handlers.held_until())
+        until = min(self._ticked + TICK_S, self._retain_at, self.handlers.held.until)
         return max(0.0, until - time.monotonic())
 
-    def _transact(self, requests: list[Request], last: bool) -> Results:
+    def _transact(self, requests: list[Request]) -> Results:
         """Carry out the requests in one transaction; returns the results after its commit."""
         try:
             with self.store.write() as txn:
@@ -107,7 +111,6 @@ class Writer:
                 self._tick(work)
                 handled = [(request, self.handlers.handle(work, request)) for request in requests]
                 results = [(request, result) for request, result in handled if result is not None]
-                results += self.handlers.handle_held(work, last=last)
                 work.finish()
             return results
         except Exception as error:  # the transaction is undone: survive, and say so
@@ -117,9 +120,15 @@ class Writer:
             if not requests:
                 time.sleep(TICK_S)  # no request waits, and a retry would fail at once
             if len(requests) > 1:  # one at a time, so that only the one to blame is refused
-                return [pair for request in requests for pair in self._transact([request], last)]
+                return [pair for request in requests for pair in self._transact([request])]
             named = error if isinstance(error, R3LError) else BufferError_(f"internal: {error!r}")
             return [(request, named) for request in requests]
+
+    def _end_waits(self, *, last: bool) -> Results:
+        """The replies to draws that need not wait any longer; `last`: to all that wait."""
+        ended = self.handlers.held.take(self.index, self.config.buffer, last=last)
+        reply = STOPS if last else AskAgain()
+        return [(request, reply) for request in ended]
 
     def _tick(self, work: UnitOfWork) -> None:
         """Do what is due: expire leases and draws, evict groups, watch readers."""

@@ -3,9 +3,12 @@
     request  [header {v, op, rid, hold_s}]   [request]
     reply    [header {v, rid, ok: true}]     [reply] [group] ...
              [header {v, rid, ok: false, error, message, facts}]
+             [header {v, rid, ok: true, again: true}]
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations names for
 the operation. A group is an immutable record; the state it is in now is in the reply before it.
+`again` is the reply to a request that waited: whoever still wants it sends it again, with the
+same id.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 from buffer.wire.access import LEARNER
 from buffer.wire.frames import Frame
-from buffer.wire.operations import OPERATIONS, Operation
+from buffer.wire.operations import OPERATIONS, AskAgain, Operation
 from r3l import codec
 from r3l.errors import (
     LimitExceeded,
@@ -30,7 +33,7 @@ from r3l.errors import (
 )
 from r3l.records import Record
 
-PROTOCOL = 4
+PROTOCOL = 5
 MESSAGE_LIMIT = 4 * codec.RECORD_LIMIT  # bytes; a larger frame ends the connection
 CREDIT = 256  # requests a client may have waiting for a reply
 HOLD_LIMIT_S = 3600.0  # seconds a reply may be held back
@@ -99,6 +102,8 @@ def request_frames(name: str, rid: str, arguments: Record, hold_s: float) -> lis
 def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[bytes]:
     """A reply as frames; `groups`: the encoded groups that follow it."""
     header = {"v": PROTOCOL, "rid": rid, "ok": True}
+    if isinstance(reply, AskAgain):
+        return [codec.pack(header | {"again": True})]
     return [codec.pack(header), codec.encode(reply), *groups]
 
 
@@ -110,6 +115,11 @@ def error_frames(rid: str, error: R3LError) -> list[bytes]:
 def reply_id(frames: Sequence[Frame]) -> str:
     """The id of the request that a reply belongs to; "" if its header has none."""
     return str(codec.unpack(frames[0]).get("rid", ""))
+
+
+def asks_again(frames: Sequence[Frame]) -> bool:
+    """Whether a reply tells its client to send the request again."""
+    return codec.unpack(frames[0]).get("again") is True
 
 
 def read_reply(name: str, frames: Sequence[Frame]) -> tuple[Any, Sequence[Frame]]:

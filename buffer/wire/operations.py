@@ -28,6 +28,7 @@ GROUPS_LIMIT = 4096  # groups in one reply
 SLOTS_LIMIT = 1024  # slots of a group
 TASK_LIMIT = 1 << 20  # bytes of one task
 NAME_LIMIT = 200  # characters of an actor or consumer
+LEARNER = "learner"  # the consumer whose drawn groups count for admission
 
 
 # ── requests ────────────────────────────────────────────────────────────────────────────────
@@ -229,6 +230,10 @@ class DrawHead(Record):
     now: tuple[Status, ...] = ()
     reason: str = ""
     replaced: tuple[str, ...] = ()
+
+
+class AskAgain(Record):
+    """A draw that waited may succeed or fail now: send the same request again."""
 
 
 class BufferStats(Record):

@@ -9,7 +9,7 @@ from buffer.groups import leases
 from buffer.tools.verify import verify
 from buffer.wire.operations import Wait
 from r3l.config import RetentionConfig
-from r3l.errors import Conflict, DrawExpired
+from r3l.errors import Conflict, DrawExpired, LimitExceeded
 from r3l.records import GroupPlan
 
 
@@ -61,7 +61,7 @@ def test_the_draws_of_a_silent_consumer_are_released_once_at_their_deadline(make
 
 @pytest.mark.parametrize("speak", ["draw", "commit", "discard"])
 def test_any_request_of_a_consumer_renews_all_its_draws(make, speak):
-    desk = make()
+    desk = make(max_staleness=2)
     kept, other = desk.draw(2), desk.draw(2)
     desk.now += 50
     if speak == "draw":
@@ -152,12 +152,35 @@ def test_a_late_discard_expires_only_groups_without_another_holder(make):
 
 def test_a_waiting_actor_is_told_who_holds_drawn_groups(make):
     desk = make()
-    desk.draw(2, consumer="notebook")
+    desk.draw(2)
+    desk.draw(1, consumer="notebook")
     desk.now += 20
-    wait = desk.lease()
-    assert isinstance(wait, Wait)
-    held = "notebook holds 2 drawn groups (last seen 20 s ago, expires after 60 s)"
-    assert held in wait.reason
+    while not isinstance(wait := desk.lease(), Wait):
+        pass
+    assert wait.reason.startswith("staleness: 4 groups in flight")
+    assert "learner holds 2 drawn groups (last seen 20 s ago, expires after 60 s)" in wait.reason
+    assert "notebook holds 1 drawn groups (last seen 20 s ago, expires after 60 s)" in wait.reason
+
+
+def test_groups_that_another_consumer_holds_keep_no_actor_from_working(make):
+    desk = make(groups=2, max_staleness=0)
+    assert isinstance(desk.lease(), Wait)
+    desk.draw(2, consumer="notebook")
+    for _ in range(2):
+        desk.complete()
+    assert isinstance(desk.lease(), Wait) and len(desk.draw(2).groups) == 2
+
+
+def test_a_consumer_holds_at_most_what_may_be_in_flight(make):
+    desk = make()
+    held = desk.draw(3, consumer="notebook")
+    for _ in range(2):
+        desk.complete()
+    with pytest.raises(LimitExceeded, match="'notebook' holds 3 and may hold 4; commit, discard"):
+        desk.draw(2, consumer="notebook")
+    assert len(desk.draw(2).groups) == 2
+    desk.discard(held.draw_id, "unused")
+    assert len(desk.draw(1, consumer="notebook").groups) == 1
 
 
 def test_a_dead_consumer_stops_neither_actors_nor_the_learner(serve, tasks, done):
@@ -173,7 +196,6 @@ def test_a_dead_consumer_stops_neither_actors_nor_the_learner(serve, tasks, done
             learner.put(learner.lease("a", 0, GroupPlan(1)).group_id, "a", done())
         with BufferClient(served.endpoint) as notebook:
             theirs = notebook.draw(2, 0, consumer="notebook")
-        assert isinstance(learner.lease("a", 0, GroupPlan(1)), Wait)
         assert learner.stats().drawn_by == {"notebook": 2}
         began = time.monotonic()
         ours = learner.draw(2, 0, wait_s=30.0)

@@ -1,0 +1,79 @@
+"""Draws that wait for groups, between the transactions of the requests that bring some.
+
+    draw ─► too few groups ─► held ─► may be filled, impossible or overdue ─► "ask again" ─► draw
+
+A waiting client is told to ask again with the same request, and only what it asks for is carried
+out. So a client that is gone takes no groups, and its draw is forgotten when it is told.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from buffer.groups import draws
+from buffer.groups.index import Index
+from buffer.wire.messages import Request
+from r3l.config import BufferConfig
+
+HELD_S = 15.0  # until a client is told to ask again in any case
+ENDED = 4096  # draws without groups that are remembered
+
+
+@dataclass(frozen=True)
+class Held:
+    """A draw that waits `until` a second of the steady clock."""
+
+    request: Request
+    until: float
+
+
+class HeldDraws:
+    """The draws that wait, and the last of those that ended without groups.
+
+    A draw may have been sent several times. When its client was told that there are too few groups
+    it no longer waits: a copy that arrives later may not take any.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}  # by request id
+        self._ended: dict[str, None] = {}
+
+    def begin(self, request: Request) -> bool:
+        """A draw is asked for, and no longer held; False if it ended without groups before."""
+        self._held.pop(request.rid, None)
+        return request.rid not in self._ended
+
+    def hold(self, request: Request) -> bool:
+        """Hold a draw for which there are too few groups; False if it may not wait: it ends."""
+        if request.hold_s > 0 and request.rid not in self._ended:
+            until = time.monotonic() + min(request.hold_s, HELD_S)
+            self._held[request.rid] = Held(request, until)
+            return True
+        self._ended[request.rid] = None
+        if len(self._ended) > ENDED:
+            del self._ended[next(iter(self._ended))]
+        return False
+
+    def take(self, index: Index, config: BufferConfig, *, last: bool) -> list[Request]:
+        """Remove and return the draws whose clients should ask again; `last`: all of them."""
+        if not self._held:
+            return []
+        now, ready = time.monotonic(), len(draws.candidates(index, config))
+        newest = index.progress.version + 1
+        taken = [
+            held.request
+            for held in self._held.values()
+            if last
+            or now >= held.until
+            or held.request.arguments.count <= ready
+            or held.request.arguments.version > newest
+        ]
+        for request in taken:
+            del self._held[request.rid]
+        return taken
+
+    @property
+    def until(self) -> float:
+        """When the next client must be told to ask again, on the steady clock."""
+        return min((held.until for held in self._held.values()), default=float("inf"))
