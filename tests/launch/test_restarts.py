@@ -21,6 +21,7 @@ from tests.launch.fakes import until
         (2, "up", [False]),
         (3, "up", [False]),
         (4, "", [True] * 5),
+        (5, "", [True] * 5),
     ],
 )
 def test_a_process_is_started_again_as_often_as_its_limit_and_its_exit_code_allow(

@@ -16,10 +16,10 @@ from learner import rank0
 from learner.metrics.reporter import Reporter
 from learner.rank0 import SKIPPED, Rank0
 from learner.step.trainer import StepResult
-from learner.watchdog import note_hang
+from learner.watchdog import Watchdog, note_hang
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import load
-from r3l.errors import DrawExpired, NotFound
+from r3l.errors import BufferUnavailable, DrawExpired, NotFound
 from r3l.records import Group
 from tests.learner.fakes import explore_group
 
@@ -111,6 +111,21 @@ def test_a_waiting_learner_says_what_is_missing_and_from_whom(
     monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
     assert rank.draw(0) is None
     assert "for a batch: 0 of 4 groups are there; waits for actors to finish 3" in caplog.text
+
+
+def test_a_learner_that_waits_for_a_silent_buffer_is_alive_and_can_be_stopped(
+    rank: Rank0, tmp_path: Path
+) -> None:
+    client: Any = rank.client
+    with Watchdog(60.0, tmp_path) as watchdog:
+        client.silent("learner waits for the buffer: no reply to commit")
+        assert watchdog._last[0] == "learner waits for the buffer: no reply to commit"
+        rank.stop()
+        with pytest.raises(BufferUnavailable, match="stopped: learner waits for the buffer"):
+            client.silent("learner waits for the buffer: no reply to commit")
+        rank.stopped = False
+        client.waited_for = lambda: (rank.stop(), client.silent("no reply to draw"))
+        assert rank.draw(0) is None
 
 
 def test_a_learner_counts_the_hangs_of_the_learners_before_it(tmp_path: Path) -> None:

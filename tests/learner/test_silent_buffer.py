@@ -48,7 +48,8 @@ def silence(served: Served, learner: Learning) -> None:
 
 
 def said(learner: Learning, *words: str) -> bool:
-    return any(all(word in line for word in words) for line in learner.log().splitlines())
+    lines = (learner.run / "learner.log").read_text().splitlines()
+    return any(all(word in line for word in words) for line in lines)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

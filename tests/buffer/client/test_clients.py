@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from buffer import AsyncBufferClient, BufferClient, Wait
+from buffer.client import clients
 from buffer.wire.messages import CREDIT
 from r3l.errors import BufferUnavailable, ClientClosed, R3LError
 from r3l.records import GroupPlan
@@ -136,3 +138,43 @@ def test_a_missing_reply_names_the_endpoint_and_the_wait():
 
     with pytest.raises(BufferUnavailable, match="no reply to stats from a notebook in"):
         asyncio.run(ask())
+
+
+@pytest.mark.system
+def test_clients_of_a_silent_service_say_who_waits_until_it_replies_again(
+    serve, tasks, done, monkeypatch, caplog
+):
+    monkeypatch.setattr(clients, "WARN_AFTER_S", 1.5)
+    served, said = serve(), list[str]()
+    caplog.set_level("WARNING")
+    with BufferClient(served.endpoint, name="learner", timeout_s=60) as client:
+        client.silent = said.append
+        assert client.draw(1, 0, wait_s=2.5) is None and not said  # it may be held so long
+        served.process.send_signal(signal.SIGSTOP)
+        threading.Timer(3.5, served.process.send_signal, [signal.SIGCONT]).start()
+        client.add_tasks(tasks(1))
+    assert said[0].startswith(f"learner waits for the buffer at {served.endpoint}: no reply to add")
+    lines = [line.removeprefix(f"the buffer at {served.endpoint} ") for line in caplog.messages]
+    assert lines[0] in said and lines[-1].startswith("replies again, after ")
+
+    async def ask() -> None:
+        async with AsyncBufferClient(served.endpoint, name="a.1", timeout_s=60) as client:
+            served.process.send_signal(signal.SIGSTOP)
+            threading.Timer(3.5, served.process.send_signal, [signal.SIGCONT]).start()
+            await client.stats()
+
+    caplog.clear()
+    asyncio.run(ask())
+    assert "a.1 waits for the buffer" in caplog.text and "replies again" in caplog.text
+
+
+@pytest.mark.system
+def test_a_wait_for_a_silent_service_can_be_ended():
+    with BufferClient("tcp://127.0.0.1:1", timeout_s=600) as client:
+
+        def give_up(line: str) -> None:
+            raise InterruptedError(line)
+
+        client.silent = give_up
+        with pytest.raises(InterruptedError, match="no reply to stats for 1 s"):
+            client.stats()
