@@ -89,6 +89,7 @@ def test_results_acknowledged_in_large_batches_survive_kills(serve, tasks, done,
 def test_200_actors_and_a_silent_learner_fit_into_memory(serve, tasks, done):
     served = serve("tcp://127.0.0.1:0", *ROOMY)
     process, most, over = psutil.Process(served.process.pid), [0], threading.Event()
+    complete = list[str]()
 
     def watch():
         while not over.wait(0.02):
@@ -102,6 +103,10 @@ def test_200_actors_and_a_silent_learner_fit_into_memory(serve, tasks, done):
                 assert isinstance(lease, Lease)
                 results = [done("base", slot, length=1024) for slot in range(8)]
                 assert (await client.put(lease.group_id, name, results)).complete
+                complete.append(name)
+                if len(complete) % 15 == 0:  # 40 batches of 1 MB, and nobody looks at one
+                    draw = calls.draw(12, 0)
+                    stuck.send_multipart(draw.frames(f"r{len(complete)}", 0.0))
 
     async def crowd():
         await asyncio.gather(*(act(f"a{number}") for number in range(200)))
@@ -112,8 +117,6 @@ def test_200_actors_and_a_silent_learner_fit_into_memory(serve, tasks, done):
     stuck.connect(served.endpoint)
     with BufferClient(served.endpoint, timeout_s=60) as client:
         client.add_tasks(tasks(50))
-        for number in range(40):  # 40 batches of 1 MB, and it never looks at one
-            stuck.send_multipart(calls.draw(12, 0, wait_s=60).frames(f"r{number}", 0.0))
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         asyncio.run(crowd())
