@@ -6,12 +6,14 @@ run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluati
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 from learner.evaluate import Evaluation
 
+log = logging.getLogger(__name__)
 BEST, CANDIDATES = "best", "candidates"
 
 
@@ -26,6 +28,13 @@ def keep_if_best(run: Path, evaluation: Evaluation) -> None:
     After a kill at any moment the better weights are in `best/`, or a candidate that a second
     call moves there.
     """
+    try:
+        _keep_if_best(run, evaluation)
+    except OSError as error:
+        log.warning("%s: not kept, training goes on (%s)", run / BEST, error)
+
+
+def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
     candidate, best = candidate_folder(run, evaluation.version), run / BEST
     if not candidate.is_dir():
         return
@@ -35,12 +44,19 @@ def keep_if_best(run: Path, evaluation: Evaluation) -> None:
         shutil.rmtree(candidate)
         return
     (candidate / record.name).write_text(json.dumps(asdict(evaluation)) + "\n", encoding="utf-8")
-    replaced = candidate.with_name("replaced")
-    shutil.rmtree(replaced, ignore_errors=True)
-    if best.exists():
-        best.rename(replaced)
-    candidate.rename(best)
-    shutil.rmtree(replaced, ignore_errors=True)
+    place = best.resolve()  # `best` may be a link to another disk
+    coming, replaced = place.with_name(".coming-best"), place.with_name(".replaced-best")
+    for left in (coming, replaced):
+        shutil.rmtree(left, ignore_errors=True)
+    if candidate.stat().st_dev == place.parent.stat().st_dev:
+        coming = candidate
+    else:
+        shutil.copytree(candidate, coming)
+    if place.exists():
+        place.rename(replaced)
+    coming.rename(place)
+    for left in (replaced, candidate):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def remove_candidates(run: Path) -> None:

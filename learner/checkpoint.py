@@ -15,11 +15,14 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from learner.step.deepspeed_config import zero_stage
@@ -54,45 +57,78 @@ class State:
     max_staleness: int = -1
 
 
-def save(trainer: Trainer, folder: Path, state: State, tokenizer: Any, keep: int) -> None:
+def save(trainer: Trainer, folder: Path, state: State, tokenizer: Any, keep: int) -> bool:
     """Write `folder/step-<version>`; a collective. Only the newest `keep` checkpoints stay.
 
-    Only rank 0's `state` is written.
+    Only rank 0's `state` is written. False if a rank could not write its part: nothing of the
+    checkpoint is left then, and the earlier ones stay.
     """
     heartbeat(f"checkpoint {state.version}")
     final = folder / f"step-{state.version:06d}"
     building = folder / f".building-{state.version:06d}"
-    if trainer.rank == 0:
+
+    def begin() -> None:
         for left in folder.glob(".building-*"):
             shutil.rmtree(left)
         building.mkdir(parents=True)
-    trainer.barrier()
+
+    def finish() -> None:
+        tokenizer.save_pretrained(building)
+        _finish(trainer, building, final, state)
+        # A newer one must be damaged: otherwise this run would have continued from it.
+        for old in [path for path in _all(folder) if path <= final][:-keep]:
+            shutil.rmtree(old)
+
+    first = trainer.rank == 0
+    return (
+        _written(trainer, begin if first else None, building)
+        and _written(trainer, partial(_write_part, trainer, building), building)
+        and _written(trainer, finish if first else None, building)
+    )
+
+
+def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
+    """Write a Hugging Face folder; a collective. False if it could not be written: the folder is
+    then as it was."""
+    heartbeat(f"to save {folder}")
+    building = folder.with_name(f".building-{folder.name}")
+
+    def write() -> None:
+        trainer.save_model(building)
+        if trainer.rank == 0:
+            tokenizer.save_pretrained(building)
+            if folder.exists():
+                shutil.rmtree(folder)
+            building.rename(folder)
+
+    return _written(trainer, write, building)
+
+
+def _write_part(trainer: Trainer, building: Path) -> None:
+    """Write the model (rank 0) and this rank's state."""
     trainer.save_model(building)
     tensors, tree = rank_state(trainer)
     save_file(tensors, building / f"rank-{trainer.rank}.safetensors")
     (building / f"rank-{trainer.rank}.json").write_text(json.dumps(tree))
     for path in building.glob(f"rank-{trainer.rank}.*"):
         _flush(path)
-    trainer.barrier()
-    if trainer.rank == 0:
-        tokenizer.save_pretrained(building)
-        _finish(trainer, building, final, state)
-        # A newer one must be damaged: otherwise this run would have continued from it.
-        for old in [path for path in _all(folder) if path <= final][:-keep]:
-            shutil.rmtree(old)
-    trainer.barrier()
 
 
-def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> None:
-    """Write a Hugging Face folder, or leave the folder as it was; a collective."""
-    heartbeat(f"to save {folder}")
-    building = folder.with_name(f".building-{folder.name}")
-    trainer.save_model(building)
-    if trainer.rank == 0:
-        tokenizer.save_pretrained(building)
-        if folder.exists():
-            shutil.rmtree(folder)
-        building.rename(folder)
+def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
+    """Write something on the ranks that have it to write; a collective. Whether all could: a disk
+    that is full or gone costs a checkpoint, not the run."""
+    failed = False
+    try:
+        if write is not None:
+            write()
+    except (OSError, SafetensorError) as error:
+        log.warning("%s: could not be written, training goes on (%s)", building, error)
+        failed = True
+    if trainer.on_any_rank(failed):
+        if trainer.rank == 0:
+            shutil.rmtree(building, ignore_errors=True)
+        return False
+    return True
 
 
 def latest(folder: Path) -> Path | None:

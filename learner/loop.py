@@ -29,7 +29,7 @@ from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig
-from r3l.errors import TrainingStopped
+from r3l.errors import TrainingStopped, UserError
 
 
 @dataclass
@@ -120,7 +120,11 @@ class Training:
     def _end(self, version: int) -> None:
         """Save the last checkpoint and the final model, then evaluate it."""
         self._save(version)
-        checkpoint.save_model(self.trainer, self.run / "model", self.tokenizer)
+        if not checkpoint.save_model(self.trainer, self.run / "model", self.tokenizer):
+            raise UserError(
+                f"{self.run / 'model'}: the trained model could not be written; make room on the "
+                "disk and run again with --resume"
+            )
         if version == self.config.learner.steps:
             self._keep_candidate(version)
         self.rank.end(version)
@@ -129,8 +133,9 @@ class Training:
         """Save a checkpoint of `version`, unless there is one."""
         if version != self.saved:
             state, keep = self.rank.state(version), self.config.learner.keep_checkpoints
-            checkpoint.save(self.trainer, self.run / "checkpoints", state, self.tokenizer, keep)
-            self.saved = version
+            folder = self.run / "checkpoints"
+            if checkpoint.save(self.trainer, folder, state, self.tokenizer, keep):
+                self.saved = version
 
     def _keep_candidate(self, version: int) -> None:
         """Save the weights of an evaluation, until it is known whether they are the best."""

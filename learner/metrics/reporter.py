@@ -4,16 +4,17 @@ launcher."""
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
 from learner.evaluate import Evaluation
-from learner.metrics.tags import check_tag
+from learner.metrics.tensorboard import TensorBoard
 from learner.run_files import PROGRESS
+
+log = logging.getLogger(__name__)
 
 
 class Reporter:
@@ -25,9 +26,7 @@ class Reporter:
     """
 
     def __init__(self, run: Path, start: int = 0) -> None:
-        self.writer = SummaryWriter(
-            str(run / "tensorboard"), purge_step=start + 1 if start else None, flush_secs=5
-        )
+        self.tensorboard = TensorBoard(run / "tensorboard", start)
         lines = _read(run / PROGRESS)
         self.evaluated = {line["step"] for line in lines if line["kind"] == "eval"}
         reached = max((line["step"] for line in lines if line["kind"] == "step"), default=start)
@@ -38,9 +37,7 @@ class Reporter:
     def step(self, version: int, metrics: dict[str, float], histograms: dict[str, Any]) -> None:
         """Record one optimizer step."""
         self.scalars(version, metrics)
-        for tag, values in histograms.items():
-            check_tag(tag)
-            self.writer.add_histogram(tag, values, version)
+        self.tensorboard.histograms(version, histograms)
         self._line("step", version, metrics)
 
     def evaluation(self, evaluation: Evaluation) -> None:
@@ -52,18 +49,19 @@ class Reporter:
 
     def scalars(self, version: int, metrics: dict[str, float]) -> None:
         """Record metrics in TensorBoard alone; every tag must be in learner.metrics.tags."""
-        for tag, value in metrics.items():
-            check_tag(tag)
-            self.writer.add_scalar(tag, value, version)
+        self.tensorboard.scalars(version, metrics)
 
     def close(self) -> None:
         """Flush everything."""
-        self.writer.close()
+        self.tensorboard.close()
         self.progress.close()
 
     def _line(self, kind: str, version: int, values: dict[str, Any]) -> None:
         line = {"kind": kind, "step": version, "time": time.time(), **values}
-        self.progress.write(json.dumps(line) + "\n")
+        try:
+            self.progress.write(json.dumps(line) + "\n")
+        except OSError as error:
+            log.warning("%s: a line was not written, training goes on (%s)", PROGRESS, error)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -120,6 +120,10 @@ class Trainer:
         if self.world > 1:
             torch.distributed.barrier()
 
+    def on_any_rank(self, fact: bool) -> bool:
+        """Whether a fact holds on some rank; a collective."""
+        return self._over_ranks({"fact": float(fact)})["fact"] > 0
+
     def step(self, rows: Sequence[Row]) -> StepResult:
         """One optimizer step over all rows of all ranks.
 

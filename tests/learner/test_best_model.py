@@ -1,6 +1,8 @@
 """Which of the evaluated weights are kept as the best of a run."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,27 @@ def test_a_learner_killed_while_replacing_the_best_model_keeps_the_better_one(
     keep_if_best(tmp_path, better)
     assert best(tmp_path) == ("weights of 5", 5)
     assert not list((tmp_path / "candidates").iterdir())
+
+
+def test_the_best_model_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm") / f"best-{os.getpid()}"
+    if not elsewhere.parent.is_dir() or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    elsewhere.mkdir()
+    (tmp_path / "best").symlink_to(elsewhere)
+    try:
+        for version, success in ((5, 0.3), (10, 0.5), (15, 0.1)):
+            keep_if_best(tmp_path, evaluated(tmp_path, version, success))
+        assert best(tmp_path) == ("weights of 10", 10)
+        assert (tmp_path / "best").is_symlink() and (elsewhere / "evaluation.json").is_file()
+        assert not list((tmp_path / "candidates").iterdir())
+    finally:
+        shutil.rmtree(elsewhere)
+
+
+def test_a_best_model_that_cannot_be_kept_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "best").symlink_to(tmp_path / "nowhere" / "at" / "all")
+    keep_if_best(tmp_path, evaluated(tmp_path, 5, 0.3))
+    assert "not kept, training goes on" in caplog.text

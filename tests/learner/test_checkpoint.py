@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from learner import checkpoint
 from learner.checkpoint import State
@@ -118,3 +119,39 @@ def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
     assert taken[-2:] == [9, -1]
     assert checkpoint.latest(folder) == folder / "step-000009"
     assert not list(folder.glob(".building-*"))
+
+
+@pytest.mark.parametrize("wrong", [OSError(28, "No space left on device"), SafetensorError("full")])
+@pytest.mark.parametrize("place", ["save_file", "_flush"])
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
+    folder: Path,
+    trainer: Trainer,
+    place: str,
+    wrong: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(*_: object) -> None:
+        raise wrong
+
+    with monkeypatch.context() as broken:
+        broken.setattr(checkpoint, place, full)
+        assert not checkpoint.save(trainer, folder, State(9), Silent(), keep=2)
+    assert "could not be written, training goes on" in caplog.text
+    assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000006"]
+    assert checkpoint.save(trainer, folder, State(9), Silent(), keep=2)
+    assert checkpoint.latest(folder) == folder / "step-000009"
+
+
+def test_a_model_that_cannot_be_written_leaves_the_one_before(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Silent):
+        def save_pretrained(self, folder: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+    assert checkpoint.save_model(trainer, tmp_path / "model", Silent())
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert not checkpoint.save_model(trainer, tmp_path / "model", Full())
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before

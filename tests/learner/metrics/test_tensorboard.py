@@ -1,0 +1,59 @@
+"""TensorBoard's files: what happens to them never ends a run."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from learner.metrics import tensorboard
+from learner.metrics.tensorboard import TensorBoard
+
+TAG = "learner/loss"
+
+
+def shown(folder: Path) -> dict[int, float]:
+    return {e.step: e.value for e in EventAccumulator(str(folder)).Reload().Scalars(TAG)}
+
+
+def test_a_removed_folder_is_begun_again_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "tensorboard"
+    board = TensorBoard(folder)
+    board.scalars(1, {TAG: 1.0})
+    shutil.rmtree(folder)
+    for version in (2, 3):
+        board.scalars(version, {TAG: float(version)})
+    board.close()
+    assert shown(folder) == {2: 2.0, 3: 3.0}
+    assert [r.getMessage().count("was removed") for r in caplog.records] == [1]
+
+
+def test_a_disk_that_takes_nothing_is_said_once_and_tried_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(tensorboard.time, "monotonic", lambda: now[0])
+    board = TensorBoard(tmp_path / "tensorboard")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(tensorboard.SummaryWriter, "add_scalar", full)
+        for version in range(1, 5):
+            board.scalars(version, {TAG: 0.0})
+    assert [r.getMessage().count("training goes on") for r in caplog.records] == [1]
+    board.scalars(5, {TAG: 5.0})  # too early
+    now[0] += tensorboard.AGAIN_S
+    board.scalars(6, {TAG: 6.0})
+    board.close()
+    assert shown(tmp_path / "tensorboard") == {6: 6.0}
+
+
+def test_a_folder_that_cannot_be_made_costs_only_what_would_be_in_it(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("a file in its place")
+    board = TensorBoard(tmp_path / "tensorboard")
+    board.scalars(1, {TAG: 1.0})
+    board.close()
