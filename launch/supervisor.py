@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launch.plan import Plan
+from launch.plan import Plan, reached
 from launch.process_commands import ProcessCommands
 from launch.processes import Child, Children
 from launch.progress import ProgressReader, eval_line, step_line
 from launch.restarts import FINAL, LastHeartbeat, Restarts
+from launch.silence import Silence
 from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
 from learner.watchdog import note_hang
 
@@ -44,6 +45,7 @@ class Run:
         )
         self.last_heartbeat = LastHeartbeat(plan.run, config.learner.hang_s)
         self.killed: Child | None = None  # a learner that hung and was killed here
+        self.silence = Silence(config.buffer, say)
         self.evaluations: list[dict[str, float]] = []
         self.steps = 0
         self.began = self.moved = time.monotonic()
@@ -59,6 +61,7 @@ class Run:
         try:
             code = self._run()
         finally:
+            self.silence.close()
             killed = self.children.stop()
             self._show_progress()
         if killed:
@@ -72,11 +75,14 @@ class Run:
         if not self._wait_ready(buffer, _ready("buffer"), BUFFER_START_S):
             return 130 if self.interrupted else self._report_death(buffer)
         self.commands.buffer_endpoint = buffer.said(_ready("buffer")) or ""
+        if self.commands.buffer_endpoint:
+            self.silence.watch(reached(self.commands.buffer_endpoint), self.plan.keys)
         self._start("learner", resume=self.plan.resume)
         while not self.interrupted:
             self._start_actors()
             self._show_progress()
             self._report_silence()
+            self._end_silent_buffer()
             self._kill_hung_learner()
             for child in self.children.dead():
                 code = self._after_death(child)
@@ -117,6 +123,7 @@ class Run:
     def _start(self, name: str, *, resume: bool = False) -> Child:
         """Start the process of that name, in place of one that has ended."""
         if name == "buffer":
+            self.silence.restarted()
             return self.children.start(name, self.commands.buffer())
         if name == "learner":
             self.last_heartbeat.renew()
@@ -146,6 +153,19 @@ class Run:
         for line in child.last_lines(LOG_LINES):
             self.say(f"  {line}")
         return code if code in FINAL else 1
+
+    def _end_silent_buffer(self) -> None:
+        """Name silent parts; kill a buffer that has not replied for too long, to start it again."""
+        self.silence.report(self._actors)
+        if self.silence.buffer_s > (limit := self.plan.config.buffer.reply_s):
+            self.say(f"buffer is ended: no reply for {limit:g} s (buffer.reply_s)")
+            self.silence.restarted()
+            next(child for child in self.children.members if child.name == "buffer").kill()
+
+    def _actors(self) -> dict[str, str]:
+        """The actor processes that are ready, by the name they have in the buffer."""
+        actors = [child for child in self.children.members if child.name.startswith("actor-")]
+        return {name: child.name for child in actors if (name := child.said(_ready(child.name)))}
 
     def _kill_hung_learner(self) -> None:
         """Kill a learner without heartbeats that cannot end itself, because it is stopped, waits

@@ -48,7 +48,13 @@ def handlers_put_back() -> Iterator[None]:
 def plan_for(run: Path, *overrides: str, **more: Any) -> Any:
     """As much of a plan as a run of short scripts needs; `run` has its folder of logs."""
     (run / "logs").mkdir()
-    values = {"actors": 0, "resume": False, "learner_device": "cpu", "learner_ranks": 1}
+    values = {
+        "actors": 0,
+        "resume": False,
+        "keys": None,
+        "learner_device": "cpu",
+        "learner_ranks": 1,
+    }
     values |= {"buffer_bind": "tcp://127.0.0.1:*", "weights_bind": "tcp://127.0.0.1:*"}
     return SimpleNamespace(run=run, config=load(None, list(overrides)), **(values | more))
 

@@ -1,0 +1,107 @@
+"""Parts of a run that do not speak: the buffer service, and actors it has not heard of.
+
+thread ── stats, every ASK_S ──► buffer ── reply: when each actor was last heard ──► report
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from buffer import BufferClient
+from r3l.config import BufferConfig
+from r3l.errors import ClientClosed, R3LError
+
+ASK_S = 2.0
+BUFFER_SILENT_S = 10.0  # until people are told
+ACTOR_SILENT_S = 6.0  # at least, three heartbeats
+
+
+class Silence:
+    """Names a silent part once, and again when it speaks; `say` prints a line for people.
+
+    `buffer_s`: seconds that the buffer has not replied. Time in which this process did not run
+    (Ctrl-Z) does not count.
+    """
+
+    def __init__(self, config: BufferConfig, say: Callable[[str], None]) -> None:
+        self.config, self.say = config, say
+        self.buffer_s = 0.0
+        self._client: BufferClient | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._replies: list[dict[str, float]] = []  # seconds since each actor was heard
+        self._reported = self._back = 0.0
+        self._told = False  # that the buffer is silent
+        self._known: dict[str, float] = {}  # since when an actor is known by this name
+        self._silent: set[str] = set()
+
+    def watch(self, endpoint: str, keys: Path | None) -> None:
+        """Begin to ask the buffer at `endpoint`; `keys`: the run's folder of keys."""
+        self._client = BufferClient(
+            endpoint, name="r3l-launch", timeout_s=60.0, keys=keys and keys / "client.json"
+        )
+        self._reported = self._back = time.monotonic()
+        self._thread = threading.Thread(target=self._ask, name="silence", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no longer."""
+        self._ended.set()
+        if self._client is not None and self._thread is not None:
+            self._client.close()
+            self._thread.join()
+
+    def restarted(self) -> None:
+        """The buffer was started again: it has its whole time to reply."""
+        self.buffer_s = 0.0
+
+    def report(self, actors: Callable[[], dict[str, str]]) -> None:
+        """Name who is silent. `actors`: the processes by the name they have in the buffer."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        now = time.monotonic()
+        self.buffer_s += min(now - self._reported, 1.0)
+        self._reported = now
+        if self._replies:
+            if self._told:
+                self.say(f"buffer replies again after {self.buffer_s:.0f} s")
+                self._told, self._back = False, now
+            self.buffer_s, seen = 0.0, self._replies[-1]
+            self._replies.clear()
+            self._report_actors(actors(), seen, now)
+        elif self.buffer_s > BUFFER_SILENT_S and not self._told:
+            self._told = True
+            self.say(
+                f"buffer has not replied for {self.buffer_s:.0f} s; learner and actors wait for "
+                f"it; it is started again after {self.config.reply_s:g} s (buffer.reply_s)"
+            )
+
+    def _report_actors(self, actors: dict[str, str], seen: dict[str, float], now: float) -> None:
+        self._known = {name: self._known.get(name, now) for name in actors}
+        for name, process in actors.items():
+            # What was sent to a silent buffer is not the actor's fault.
+            silent_s = min(seen.get(name, float("inf")), now - max(self._back, self._known[name]))
+            if silent_s <= max(self.config.lease_s / 2, ACTOR_SILENT_S):
+                if name in self._silent:
+                    self.say(f"{process} is heard again")
+                self._silent.discard(name)
+            elif name not in self._silent:
+                self._silent.add(name)
+                self.say(
+                    f"{process} has sent nothing for {silent_s:.0f} s; is it stopped? other actors "
+                    f"continue its groups after {self.config.lease_s:g} s (buffer.lease_s)"
+                )
+
+    def _ask(self) -> None:
+        assert self._client is not None
+        while not self._ended.wait(ASK_S):
+            try:
+                actors = self._client.stats().actors
+                self._replies.append({name: known["seen_s"] for name, known in actors.items()})
+            except ClientClosed:
+                return
+            except R3LError:  # silent for longer than the client waits
+                continue

@@ -1,0 +1,96 @@
+"""Silent parts of a run are named, and a silent buffer is started again: real buffer services."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import silence
+from launch.process_commands import ProcessCommands
+from launch.supervisor import Run
+from learner.run_files import WEIGHTS_LINE
+from r3l.config import dump
+from tests.launch.fakes import Played, handlers_put_back, plan_for
+
+pytestmark = pytest.mark.system
+
+HEARTBEATS = """
+import os, sys, time
+from buffer import BufferClient
+with BufferClient(sys.argv[1], timeout_s=60) as client:
+    name = f"actor-0.{os.getpid()}"
+    print("r3l-actor ready", name, flush=True)
+    while True:
+        client.renew([], name)
+        time.sleep(0.2)
+"""
+
+
+class Real(Played):
+    """A run with a real buffer, an actor that sends heartbeats and a learner that does nothing."""
+
+    def buffer(self) -> list[str]:
+        return ProcessCommands.buffer(self)
+
+    def learner(self) -> list[str]:
+        serves = f"print('{WEIGHTS_LINE} tcp://127.0.0.1:2', flush=True)"
+        return [sys.executable, "-c", f"{serves}; import time; time.sleep(600)"]
+
+    def actor(self, index: int) -> list[str]:
+        return [sys.executable, "-c", HEARTBEATS, self.buffer_endpoint]
+
+
+def played(folder: Path, *settings: str) -> tuple[Run, list[str]]:
+    """A run of such processes, and the lines it says."""
+    plan = plan_for(folder, "buffer.map_gib=0.25", *settings, actors=1)
+    (folder / "config.yaml").write_text(dump(plan.config))
+    said: list[str] = []
+    return Run(plan, said.append, Real(plan)), said
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASK_S", "BUFFER_SILENT_S", "ACTOR_SILENT_S"):
+        monkeypatch.setattr(silence, name, 0.5)
+
+
+def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(tmp_path: Path) -> None:
+    run, said = played(tmp_path, "buffer.reply_s=6")
+    stopped = list[int]()
+
+    def stop_the_buffer() -> None:
+        if not stopped and run._actors():
+            stopped.append(run.children.members[0].process.pid)
+            os.kill(stopped[0], signal.SIGSTOP)
+        if any("replies again" in line for line in said):
+            run.interrupted = "SIGINT"
+
+    run._show_progress = stop_the_buffer  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert (
+        said[0].startswith("buffer has not replied for ") and "after 6 s (buffer.reply_s" in said[0]
+    )
+    assert said[1] == "buffer is ended: no reply for 6 s (buffer.reply_s)"
+    assert said[2].startswith("buffer ended with exit code -9; restarted (1 of 3 restarts")
+    assert said[3].startswith("buffer replies again after ") and len(said) == 5
+    assert list(run.restarts.deaths) == ["buffer"]
+
+
+def test_a_stopped_actor_is_named_within_its_lease_and_when_it_goes_on(tmp_path: Path) -> None:
+    run, said = played(tmp_path, "buffer.lease_s=6")
+
+    def stop_the_actor() -> None:
+        [actor] = [c for c in run.children.members if c.name == "actor-0"] or [None]
+        if actor is not None and run._actors() and not run.interrupted:
+            os.kill(actor.process.pid, signal.SIGCONT if said else signal.SIGSTOP)
+        if len(said) == 2:
+            run.interrupted = "SIGINT"
+
+    run._show_progress = stop_the_actor  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert said[0].startswith("actor-0 has sent nothing for ") and "after 6 s (buffer." in said[0]
+    assert said[1] == "actor-0 is heard again" and run.restarts.deaths == {}
