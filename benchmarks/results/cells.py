@@ -81,12 +81,8 @@ WARM = ("--steps", "700", "--lr", "2e-3", "--measured", "200")
 
 LIMITS = (60, 80, 100, 140, 200)
 EQUAL = {2.4: 16, 1.0: 10, 0.3: 8}
-THOUGHT: dict[float, tuple[tuple[int, ...], str]] = {
-    2.4: ((0, 0, 0, 0, 0), "full"),
-    1.0: ((5, 4, 5, 5, 6), "full"),
-    0.3: ((16, 16, 16, 16, 16), "brief"),
-}
-"""For each ρ the words of thought before an answer, world by world, and the kind of summary."""
+THOUGHT: dict[float, tuple[int, str]] = {2.4: (0, "full"), 1.0: (4, "full"), 0.3: (18, "brief")}
+"""For each ρ the words of thought before an answer, and the kind of summary."""
 
 
 def _regime_map() -> list[Cell]:
@@ -99,7 +95,8 @@ def _regime_map() -> list[Cell]:
             options={
                 "stations": world.stations,
                 "tools": world.tools,
-                "words": words[place],
+                "exceptions": world.exceptions,
+                "words": words,
                 "summary": summary,
             },
             withheld=world.withheld,
@@ -112,6 +109,6 @@ def _regime_map() -> list[Cell]:
     ]
 
 
-BASES = (0.13, 0.02, 0.007, 0.0014, 0.0002)
+BASES = (0.13, 0.02, 0.005, 0.002, 0.0001)
 DEMO = Cell("demo", base=0.25, rho=2.3)
 CELLS = {cell.name: cell for cell in (DEMO, *_regime_map())}

@@ -76,19 +76,25 @@ class Run:
         """What names it among the runs of its experiment."""
         return self.cell.name, self.variant, self.seed
 
-    def config(self, model: Path | str) -> RunConfig:
-        """Its settings, from the policy in folder `model`."""
+    def settings(self) -> list[str]:
+        """Its settings, over those of the demo."""
         own = VARIANTS[self.variant].overrides
         if self.variant == "grpo_equal":
             own = (*own, f"algorithm.group_size={self.cell.equal}")
-        settings = (f"model={model}", *BASE, *self.cell.overrides(), *own, f"seed={self.seed}")
-        return configuration.load(PRESET, list(settings))
+        return [*BASE, *self.cell.overrides(), *own, f"seed={self.seed}"]
+
+    def config(self, model: Path | str) -> RunConfig:
+        """Its whole configuration, from the policy in folder `model`."""
+        return configuration.load(PRESET, [f"model={model}", *self.settings()])
 
     def setup(self) -> str:
-        """Digest of everything that its result depends on but the code."""
-        settings = self.config("builtin").model_dump_json()
+        """Digest of all that was set for it: the demo's settings, its own, its world and budget.
+        Settings that nobody gave are not in it, so that a new one changes no old run."""
         world = (dict(self.cell.options), self.cell.withheld, WARM)
-        parts = (settings, self.tokens, self.cell.steps, world)
+        variant = VARIANTS[self.variant]
+        ways = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
+        preset = PRESET.read_text(encoding="utf-8")
+        parts = (preset, self.settings(), world, ways)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
@@ -107,7 +113,7 @@ BASE = ("actor.max_model_len=4096", "learner.tokens_per_micro_batch=2048")
 
 E0_TOKENS = 60_000
 _MAP = tuple(name for name in CELLS if name != "demo")
-_EASY, _HARD = "base-0.13-rho-1", "base-0.0014-rho-1"
+_EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
 _STALE = ("r3l_lag_1", "r3l_lag_4", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")

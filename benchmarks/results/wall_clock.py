@@ -25,7 +25,7 @@ from benchmarks.results.experiments import VARIANTS, Run
 from launch.plan import DEMO
 from r3l.errors import UserError
 
-EASY, HARD = "base-0.13-rho-1", "base-0.0014-rho-1"
+EASY, HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 FILE = "e5.jsonl"
 LIMIT_S = 3600.0  # of one run
 

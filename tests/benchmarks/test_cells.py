@@ -25,14 +25,14 @@ def test_every_world_of_the_prediction_has_a_cell_for_each_cost_of_a_reflection(
 
 
 def test_a_policy_is_warmed_from_the_one_that_ships(tmp_path: Path) -> None:
-    command = CELLS["base-0.007-rho-1"].warmup(tmp_path / "out")
+    command = CELLS["base-0.005-rho-1"].warmup(tmp_path / "out")
     assert command[command.index("--model") + 1] == str(builtin_policy())
-    assert command[command.index("--withheld") + 1] == "8"
+    assert command[command.index("--withheld") + 1] == "10"
     assert DEMO.warm(tmp_path) == {} and DEMO.policy(tmp_path) == builtin_policy()
 
 
 def test_a_policy_of_another_world_is_refused(tmp_path: Path) -> None:
-    cell = CELLS["base-0.007-rho-1"]
+    cell = CELLS["base-0.005-rho-1"]
     with pytest.raises(UserError, match="r3l-learner warmup"):
         cell.policy(tmp_path)
     folder = tmp_path / cell.name
