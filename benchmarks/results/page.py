@@ -11,12 +11,12 @@ from typing import Any
 from benchmarks.results.cells import BASES, CELLS, TOLD
 from benchmarks.results.charts import grid
 from benchmarks.results.experiments import E0_TOKENS, EXPERIMENTS, VARIANTS
-from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, ratio
+from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, cost, ratio
 
 WORTH = (0.5, 0.8)
 RHOS = (2.4, 1.0, 0.3)
 HARD = 0.01  # base success up to which the claim is made
-FINAL = ("success", "steps", "attempts", "tokens", "cpu")
+FINAL = ("success", "steps", "attempts")
 LABELS = {name: variant.label for name, variant in VARIANTS.items()}
 
 ESTIMATORS = {
@@ -175,10 +175,22 @@ def _others(records: Sequence[Record], experiment: str, variants: Iterable[str])
 
 def _final(runs: dict[str, list[Record]]) -> str:
     rows = [
-        [LABELS[name], *(_spread([run[c] for run in made]) for c in FINAL), str(len(made))]
+        [
+            LABELS[name],
+            *(_spread([run[c] for run in made]) for c in FINAL),
+            *(_costs(made, worth, unit) for worth in WORTH for unit in UNITS),
+            str(len(made)),
+        ]
         for name, made in runs.items()
     ]
-    return _table(["", *FINAL, "seeds"], rows)
+    columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
+    return _table(["", *FINAL, *columns, "seeds"], rows)
+
+
+def _costs(runs: Sequence[Record], worth: float, unit: str) -> str:
+    """What it took to reach a success; a dash if a run did not."""
+    found = [cost(run, worth, unit) for run in runs]
+    return _spread([one.amount for one in found]) if all(c.reached for c in found) else "–"
 
 
 def _gradients(lines: Sequence[dict[str, Any]]) -> str:
@@ -213,7 +225,7 @@ def _number(value: float | None) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     """Mean ± standard deviation; shares with three digits, counts with none."""
-    digits = 3 if max(values) <= 1 and isinstance(values[0], float) else 0
+    digits = 3 if isinstance(values[0], float) and max(values) <= 1 else 0
     spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean(values):.{digits}f}{spread}"
 
