@@ -22,10 +22,11 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.file_modes import set_file_modes
-from r3l.model_folder import check_model_folder
+from r3l.model_folder import check_model_folder, weight_bytes
 from r3l.process_memory import freeze_heap
 
 log = logging.getLogger(__name__)
+SET_LIMIT = 4  # times the bytes of the model folder: float32 for bfloat16, and tied weights twice
 LONGEST_NAME = 190  # characters; the buffer allows this and the suffix
 
 # The engine's process imports the program it was started from before anything else. So it ends at
@@ -97,7 +98,8 @@ async def _run(
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}")
     check_engine_arguments(config.actor)
-    subscriber = WeightSubscriber(weights_endpoint, keys=keys)
+    limit = SET_LIMIT * weight_bytes(model)
+    subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=limit)
     patience = config.buffer.patience_s
     try:
         async with (

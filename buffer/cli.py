@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.tools import commands as tools
 from buffer.tools import evict
+from buffer.wire.access import allow_files
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
 from r3l.endpoints import check_bind
@@ -92,16 +92,12 @@ for command in (*tools.COMMANDS, evict.evict):
 
 def _allow_files(connections: int) -> None:
     """Every connection takes a file descriptor; raise UserError if there are too few."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + SPARE_FILES
-    if most != resource.RLIM_INFINITY and most < needed:
+    if (most := allow_files(needed + SILENT_FILES)) < needed:
         raise UserError(
             f"connections {connections}: need {needed} open files, this system allows {most} "
             "(ulimit -n); ask for fewer"
         )
-    wanted = max(now, needed + SILENT_FILES)
-    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
 def main() -> None:

@@ -27,8 +27,10 @@ import torch
 import zmq
 from torch import Tensor
 
-from buffer.wire.access import Access
+from buffer.wire.access import Access, allow_files
 from buffer.wire.curve_keys import ServiceKeys, load
+from buffer.wire.frames import Received, receive_from_peer
+from buffer.wire.traffic import LOOKS_S, Limits
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_bind
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
@@ -37,8 +39,11 @@ from r3l.weights.manifest import MANIFEST_LIMIT, Bytes, Layout, Manifest, Piece
 
 log = logging.getLogger(__name__)
 
-POLL_MS = 200
-CONNECTIONS = 4096
+POLL_MS = int(LOOKS_S * 1000)
+CONNECTIONS = 4096  # subscribers, half as many as files may be open at most
+REQUEST_BYTES = 4096  # more than a request has
+CONNECTION_BYTES = 64 << 10  # sent by one subscriber and not yet taken
+TOTAL_BYTES = 4 << 20  # sent by all subscribers and not yet taken
 HIGH_WATER = 16  # replies queued for one subscriber; a well-behaved one requests fewer
 THREADS = min(16, os.cpu_count() or 1)  # compare and compress chunks
 
@@ -64,7 +69,10 @@ class WeightPublisher:
         secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
         self._socket = _router(self._context)
-        self._access = Access(self._context, self._socket, secrets, CONNECTIONS)
+        files = allow_files(2 * CONNECTIONS)
+        limits = Limits(CONNECTION_BYTES, TOTAL_BYTES, silent=min(512, files // 4))
+        connections = min(CONNECTIONS, files // 2)
+        self._access = Access(self._context, self._socket, secrets, connections, limits)
         try:
             self._socket.bind(bind)
         except zmq.ZMQError as error:
@@ -128,23 +136,28 @@ class WeightPublisher:
         poller = zmq.Poller()
         for socket in (self._socket, *self._access.sockets):
             poller.register(socket, zmq.POLLIN)
+        looked = 0.0
         while not self._stop.is_set():
             ready = dict(poller.poll(POLL_MS))
-            if any(socket in ready for socket in self._access.sockets):
+            if (now := time.monotonic()) >= looked + LOOKS_S or self._access.asked(ready):
+                looked = now
                 self._access.update()
             if self._socket in ready:
-                self._handle(self._socket.recv_multipart())
+                received = receive_from_peer(self._socket)
+                self._access.traffic.taken(received)
+                self._handle(received)
         self._access.close()
 
-    def _handle(self, frames: list[bytes]) -> None:
+    def _handle(self, received: Received) -> None:
         payload: list[Any] = []
         try:
-            header, payload = self._reply(unpack(frames[-1]))
+            header, payload = self._reply(unpack(received.frames[-1]))
         except R3LError as error:
             self.sent["refused"] += 1
             header = to_wire(error)
         try:
-            self._socket.send_multipart([frames[0], pack(header), *payload], copy=False)
+            frames = [received.client, pack(header), *payload]
+            self._socket.send_multipart(frames, copy=False)
         except zmq.ZMQError as error:
             log.info("weights: a subscriber left before its reply (%s)", error)
 
@@ -189,7 +202,7 @@ def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.SNDHWM, HIGH_WATER)
     router.setsockopt(zmq.SNDTIMEO, 0)  # a subscriber that does not read loses replies
-    router.setsockopt(zmq.MAXMSGSIZE, 1 << 16)
+    router.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES)
     router.setsockopt(zmq.HEARTBEAT_IVL, 5000)
     router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30000)
     return router

@@ -140,6 +140,13 @@ class BufferConfig(Section):
     map_gib: float = Field(
         64.0, ge=0.001, le=65536, description="LMDB map size, GiB of address space"
     )
+    memory_gib: float = Field(
+        2.0,
+        ge=0.1,
+        le=65536,
+        description="memory for messages on their way, GiB; beyond, the connection with the most "
+        "of it is closed",
+    )
     lease_s: float = Field(
         120.0, ge=0.001, le=LONGEST_S, description="lease length without a heartbeat, seconds"
     )

@@ -49,6 +49,11 @@ def _check_weights(folder: Path, called: str) -> None:
             ) from None
 
 
+def weight_bytes(folder: Path) -> int:
+    """Size of the weights in a model folder, in bytes."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
 def read_tokenizer(folder: Path, called: str) -> Any:
     """The tokenizer of a model folder whose configuration can be read too. Raises UserError.
 

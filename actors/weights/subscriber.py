@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_endpoint
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
+from r3l.process_memory import private_bytes
 from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
 
 log = logging.getLogger(__name__)
@@ -31,18 +33,31 @@ CREDIT = 4
 """Chunks requested and not yet received."""
 STAGING = 2
 """Chunks checked and staged at the same time."""
+LOOK_S = 0.05
+"""Between two looks at this process's memory while a reply is awaited."""
+REPLY_MEMORY = 256 << 20
+"""Bytes this process may grow by until a reply has come: several times CREDIT whole chunks."""
 SUPERSEDED = "superseded"
 
 
 class WeightSubscriber:
     """Fetches weights from one publisher; each request fails after `timeout_s` without a reply.
 
-    `keys`: the client's key file, if the publisher requires one. `metrics`: what it received.
-    `loaded` is the (origin, version) that the engine holds, None before the first load.
+    `keys`: the client's key file, if the publisher requires one. `set_limit`: bytes of the largest
+    set that can be meant for this model. `metrics`: what it received. `loaded` is the (origin,
+    version) that the engine holds, None before the first load.
     """
 
-    def __init__(self, endpoint: str, *, timeout_s: float = 10.0, keys: Path | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        timeout_s: float = 10.0,
+        keys: Path | None = None,
+        set_limit: int = sys.maxsize,
+    ) -> None:
         self.endpoint, self.timeout_s = check_endpoint(endpoint, "weights"), timeout_s
+        self.set_limit = set_limit
         self.metrics = ActorMetrics()
         self.loaded: tuple[str, int] | None = None
         self.staged: StagedWeights | None = None
@@ -66,9 +81,16 @@ class WeightSubscriber:
             self.disconnect()  # a late reply must not reach the next request
             raise
         try:
-            return Manifest.from_wire(unpack(payload[0], MANIFEST_LIMIT)) if payload else None
+            manifest = Manifest.from_wire(unpack(payload[0], MANIFEST_LIMIT)) if payload else None
         except RecordError as error:
             raise WeightsError(f"weights: {error}", cause="malformed") from error
+        if manifest is not None and manifest.layout.total_bytes > self.set_limit:
+            raise WeightsError(
+                f"weights {manifest.version}: {manifest.layout.total_bytes} bytes in a set; sets "
+                f"of this model have at most {self.set_limit}",
+                cause="too_large",
+            )
+        return manifest
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
         """Stage the manifest's set; chunks that are staged already are not requested.
@@ -180,6 +202,7 @@ class WeightSubscriber:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, 2 * CREDIT)
+        socket.setsockopt(zmq.MAXMSGSIZE, MANIFEST_LIMIT)  # of a frame
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         if self._keys is not None:
@@ -189,14 +212,8 @@ class WeightSubscriber:
 
     async def _receive(self) -> tuple[dict[str, Any], list[memoryview]]:
         assert self._socket is not None
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                frames = await self._socket.recv_multipart(copy=False)
-        except TimeoutError:
-            self.disconnect()
-            raise PublisherUnavailable(
-                f"weights {self.endpoint}: no reply for {self.timeout_s:g} s", cause="no_reply"
-            ) from None
+        await self._await_reply(self._socket)
+        frames = await self._socket.recv_multipart(copy=False)
         try:
             header = unpack(bytes(frames[0].buffer))
         except RecordError as error:
@@ -204,6 +221,24 @@ class WeightSubscriber:
         if "error" in header:
             raise WeightsError(f"weights: refused, {from_wire(header)}", cause="refused")
         return header, [frame.buffer for frame in frames[1:]]
+
+    async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:
+        """Wait for a reply. libzmq keeps all frames of a message until the last one has come, and
+        has no limit for them, so this watches the memory they take."""
+        until, before = time.monotonic() + self.timeout_s, private_bytes()
+        while not await socket.poll(LOOK_S * 1000):
+            if private_bytes() - before > REPLY_MEMORY:
+                self.disconnect()
+                raise WeightsError(
+                    f"weights {self.endpoint}: a reply without an end, of more than {REPLY_MEMORY} "
+                    "bytes",
+                    cause="too_large",
+                )
+            if time.monotonic() > until:
+                self.disconnect()
+                raise PublisherUnavailable(
+                    f"weights {self.endpoint}: no reply for {self.timeout_s:g} s", cause="no_reply"
+                )
 
 
 async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:

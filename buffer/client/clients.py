@@ -97,6 +97,7 @@ class _Client:
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.SNDHWM, 256)
         socket.set(zmq.RCVHWM, 256)
+        socket.set(zmq.MAXMSGSIZE, messages.MESSAGE_LIMIT)
         socket.set(zmq.RECONNECT_IVL, 50)
         socket.set(zmq.RECONNECT_IVL_MAX, 1000)
         socket.set(zmq.HEARTBEAT_IVL, 2000)

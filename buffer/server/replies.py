@@ -95,6 +95,11 @@ class Replies:
             else:
                 self._tracked.append((tracker, client, size))
 
+    def unsent(self) -> dict[bytes, int]:
+        """Unsent bytes by client."""
+        with self._lock:
+            return dict(self._unsent)
+
     def check_credit(self, client: bytes) -> None:
         """Raise LimitExceeded if the unsent bytes of a client exceed UNSENT_LIMIT."""
         unsent = self._unsent[client]

@@ -5,14 +5,18 @@
                └──────────┴◄── replies of writer and reader
 
 The front consumes messages, checks them and passes on requests; it replies itself to what is
-malformed, too large or unknown. It waits for a message or a reply, 100 ms at most, and ends when
+malformed, too large or unknown. It waits for a message or a reply, 50 ms at most, and ends when
 stopped, after the threads behind it have replied to their requests.
+
+It always reads its socket, since libzmq would keep what it leaves there. When too many bytes wait
+for the writer, it drops requests, the large ones first; their clients send them again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from queue import SimpleQueue
 from typing import Any
@@ -20,21 +24,25 @@ from typing import Any
 import zmq
 
 from buffer.server.handlers import Read, read_of
+from buffer.server.memory_limit import MemoryLimit
 from buffer.server.replies import Replies
 from buffer.server.writer import Results, Writer
 from buffer.storage.store import Store
 from buffer.wire import messages
-from buffer.wire.access import HANDSHAKE_S, Access
+from buffer.wire.access import Access
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.frames import LARGE, Frame, has_message, receive_from_peer
 from buffer.wire.messages import CREDIT, Request
+from buffer.wire.traffic import LOOKS_S, Limits
 from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
 from r3l.records import Record
 
-POLL_MS = 100
+POLL_MS = int(LOOKS_S * 1000)
 RECEIVE_AT_ONCE = 64
-QUEUE_BYTES = 128 << 20  # requests in memory; beyond, the socket is left to push back
+QUEUE_BYTES = 128 << 20  # requests in memory
+CONNECTION_BYTES = 4 * messages.MESSAGE_LIMIT  # sent by one client and not yet taken
+TOTAL_BYTES = 256 << 20  # sent by all clients and not yet taken
 LINGER_MS = 2000
 BACKLOG = 1024  # connections that the system keeps until they are accepted
 log = logging.getLogger(__name__)
@@ -64,7 +72,10 @@ class Service:
         self._context = zmq.Context()
         self._replies = Replies(self._context)
         self._router = self._context.socket(zmq.ROUTER)
-        self._access = Access(self._context, self._router, keys, connections)
+        limits = Limits(connection=CONNECTION_BYTES, total=TOTAL_BYTES)
+        self._access = Access(self._context, self._router, keys, connections, limits)
+        self._memory = MemoryLimit(config.buffer.memory_gib)
+        self._looked = 0.0
         _bind(self._router, bind)
         self.endpoint = self._router.get_string(zmq.LAST_ENDPOINT)
 
@@ -100,24 +111,33 @@ class Service:
     def _front(self, *, receive: bool) -> None:
         """Pass on what has arrived from either side."""
         sources = [(socket, zmq.POLLIN) for socket in (self._replies.socket, *self._access.sockets)]
-        backlog = self._sent_bytes - self._writer.done_bytes
-        if receive and backlog < QUEUE_BYTES:
+        if receive:
             sources.append((self._router, zmq.POLLIN))
         ready = dict(zmq.zmq_poll(sources, POLL_MS))
-        if any(socket in ready for socket in self._access.sockets):
-            self._access.update()
-            self._refused.update(self._access.refused - self._refused)
+        if (now := time.monotonic()) >= self._looked + LOOKS_S or self._access.asked(ready):
+            self._looked = now
+            self._watch_connections()
         self._replies.release_sent()
         if self._replies.socket in ready:
             self._send_replies()
         if self._router in ready:
             for _ in range(RECEIVE_AT_ONCE):
-                self._receive(*receive_from_peer(self._router))
+                received = receive_from_peer(self._router)
+                self._access.traffic.taken(received)
+                self._receive(received.client, received.role, received.frames)
                 if not has_message(self._router):
                     break
             self._hand_over()
 
-    def _receive(self, role: str, client: bytes, frames: list[Frame]) -> None:
+    def _watch_connections(self) -> None:
+        """Accept and refuse connections, and end those that cost too much memory."""
+        traffic, unsent = self._access.traffic, self._replies.unsent()
+        self._access.update()
+        if self._memory.exceeded(traffic.held() + sum(unsent.values())):
+            self._access.refused["too_much_memory"] += traffic.end_largest(unsent)
+        self._refused.update(self._access.refused - self._refused)
+
+    def _receive(self, client: bytes, role: str, frames: list[Frame]) -> None:
         """Check one message and pass it on, or reply why not."""
         rid = ""
         try:
@@ -136,16 +156,21 @@ class Service:
             self._send(client, "unreadable", messages.error_frames(rid, unreadable))
 
     def _dispatch(self, request: Request) -> None:
-        self._waiting[request.client] += 1
         if request.operation.thread == "reader":
+            self._waiting[request.client] += 1
             self._to_reader.put((request, read_of(request)))
-        else:
-            self._checked.append(request)
+            return
+        backlog = self._sent_bytes - self._writer.done_bytes
+        if backlog > (QUEUE_BYTES if request.nbytes >= LARGE else 2 * QUEUE_BYTES):
+            self._refused["dropped"] += 1  # its client sends it again
+            return
+        self._waiting[request.client] += 1
+        self._sent_bytes += request.nbytes
+        self._checked.append(request)
 
     def _hand_over(self) -> None:
         """Give the writer what came at once together: it would commit the first by itself."""
         for request in self._checked:
-            self._sent_bytes += request.nbytes
             self._to_writer.put(request)
         self._checked.clear()
 
@@ -210,7 +235,6 @@ def _bind(router: Any, bind: str) -> None:
     router.set(zmq.SNDHWM, 2 * CREDIT)
     router.set(zmq.RCVHWM, 64)
     router.set(zmq.MAXMSGSIZE, messages.MESSAGE_LIMIT)
-    router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.BACKLOG, BACKLOG)
     router.set(zmq.HEARTBEAT_IVL, 2000)
     router.set(zmq.HEARTBEAT_TIMEOUT, 20000)

@@ -7,21 +7,25 @@ check gives no reply.
 
 A peer that does not finish its handshake does not count, or a few of them would lock out all
 others; libzmq closes its connection after HANDSHAKE_S. Peers that finish at the very same moment
-may be accepted together beyond the limit.
+may be accepted together beyond the limit. Connections that bring too much are shut down, and so are
+the oldest of too many silent ones (buffer.wire.traffic).
 """
 
 from __future__ import annotations
 
 import itertools
+import resource
 import struct
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Any
 
 import zmq
 from zmq.utils import z85
 
 from buffer.wire.curve_keys import ServiceKeys
+from buffer.wire.traffic import Limits, Traffic
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"r3l-buffer"
@@ -32,18 +36,25 @@ _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: what happened, to which fi
 
 
 class Access:
-    """Guards a ROUTER that is not bound yet; `update` when one of `sockets` is readable.
+    """Guards a ROUTER that is not bound yet; `update` at least every LOOKS_S, and when one of
+    `sockets` is readable.
 
-    `refused`: connections refused, by cause.
+    `refused`: connections refused or shut down, by cause.
     """
 
     def __init__(
-        self, context: Any, router: Any, keys: ServiceKeys | None, connections: int
+        self,
+        context: Any,
+        router: Any,
+        keys: ServiceKeys | None,
+        connections: int,
+        limits: Limits,
     ) -> None:
         self._roles = _roles(keys) if keys else None
         self._limit = connections
         self._open: dict[int, float] = {}  # connections by file descriptor, and since when
         self._accepted: deque[float] = deque()  # when, in the last HANDSHAKE_S, closed ones too
+        self.traffic = Traffic(limits, encrypted=keys is not None)
         self.refused: Counter[str] = Counter()
         _protect(router, keys)
         self._router = router
@@ -53,7 +64,8 @@ class Access:
         self.sockets = (self._events, self._requests)
 
     def update(self) -> None:
-        """Count connections that opened and closed, then accept or refuse new ones."""
+        """Count connections that opened and closed, accept or refuse new ones, and shut down those
+        that bring too much."""
         now = time.monotonic()
         while self._events.poll(0):
             what, connection = _EVENT.unpack(self._events.recv_multipart()[0])
@@ -61,8 +73,10 @@ class Access:
                 self._accepted.append(now)
                 continue
             self._open.pop(connection, None)
+            self.traffic.closed(connection)
             if what == zmq.EVENT_ACCEPTED:
                 self._open[connection] = now
+                self.traffic.opened(connection)
         while self._accepted and self._accepted[0] < now - HANDSHAKE_S:
             self._accepted.popleft()
         while self._requests.poll(0):
@@ -74,6 +88,11 @@ class Access:
             self.refused[cause] += bool(cause)
             verdict = (b"400", cause.encode(), b"") if cause else (b"200", b"OK", role.encode())
             self._requests.send_multipart([version, request, *verdict, b""])
+        self.refused += self.traffic.look(now)
+
+    def asked(self, ready: Mapping[Any, int]) -> bool:
+        """Whether one of `sockets` is among those that are ready."""
+        return any(socket in ready for socket in self.sockets)
 
     def close(self) -> None:
         """Accept no more connections."""
@@ -102,13 +121,26 @@ class Access:
         return sum(1 for _ in older) + len(self._accepted)
 
 
+def allow_files(wanted: int) -> int:
+    """Let this process have so many open files, or as many as the system allows; returns how many.
+    Every connection takes one."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:
+        wanted = min(wanted, most)
+    if wanted > now:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return max(now, wanted)
+
+
 def _roles(keys: ServiceKeys) -> dict[bytes, str]:
     lists = ((CLIENT, keys.clients), (LEARNER, keys.learners))
     return {z85.decode(key.encode()): role for role, listed in lists for key in listed}
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Make a socket ask about every connection, and encrypt if there are keys."""
+    """Make a socket ask about every connection, not wait for one that stays silent, and encrypt if
+    there are keys."""
+    router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them
     if keys is not None:

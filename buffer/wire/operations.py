@@ -8,7 +8,7 @@ Replies with groups are followed by their records, one frame each (buffer.wire.m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -162,7 +162,7 @@ class GetGroups(Record):
 class Evict(Record):
     """Evict some of the groups that limits leave no room for."""
 
-    limits: dict[str, Any]  # the fields of RetentionConfig
+    limits: dict[str, int | float | None]  # the fields of RetentionConfig
 
 
 class GetStats(Record):

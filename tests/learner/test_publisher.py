@@ -1,14 +1,26 @@
 """The weight publisher where something goes wrong with it."""
 
+import asyncio
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import zmq
 
+from actors.weights.subscriber import WeightSubscriber
+from buffer.wire.access import allow_files
 from learner import publisher
 from learner.publisher import WeightPublisher
 from r3l.errors import UserError, WeightsError
+from tests.buffer.fakes import until
+from tests.buffer.wire.strangers import MIB, Memory, connect, flood, frame
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -31,3 +43,77 @@ def test_unreadable_keys_open_no_socket(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(publisher.zmq, "Context", lambda: pytest.fail("a context was made"))
     with pytest.raises(UserError, match="cannot be read"):
         WeightPublisher("tcp://127.0.0.1:0", keys=Path("/no/such/service.json"))
+
+
+PUBLISH = """
+import itertools, sys, time, torch
+from learner.publisher import WeightPublisher
+publisher = WeightPublisher("tcp://127.0.0.1:0")
+print(publisher.endpoint, flush=True)
+for version in itertools.count(1):
+    publisher.publish(version, [("w", torch.full((1000,), float(version)))])
+    open("/dev/null").close()  # as a checkpoint would be
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def publishing() -> Iterator[tuple[psutil.Process, str]]:
+    """A process that publishes, with the usual limit of open files, and its endpoint."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PUBLISH],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096)),
+    )
+    assert process.stdout is not None
+    yield psutil.Process(process.pid), process.stdout.readline().strip()
+    assert process.poll() is None, "it has ended"
+    process.kill()
+    process.wait()
+
+
+def newest(endpoint: str) -> int:
+    """The version that a subscriber gets."""
+
+    async def ask() -> int:
+        subscriber = WeightSubscriber(endpoint, timeout_s=60)
+        try:
+            manifest = await subscriber.latest()
+            assert manifest is not None
+            return manifest.version
+        finally:
+            subscriber.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.system
+def test_a_thousand_silent_connections_leave_the_learner_its_files(
+    publishing: tuple[psutil.Process, str],
+) -> None:
+    process, endpoint = publishing
+    allow_files(4096)
+    host, port = endpoint.removeprefix("tcp://").split(":")
+    silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(1000)]
+    until(lambda: process.num_fds() < 700)  # 512 silent ones may stay for a while
+    before = newest(endpoint)
+    until(lambda: newest(endpoint) > before)  # it still publishes
+    for stranger in silent:
+        stranger.close()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("body", [bytes(4000), b""], ids=["large frames", "empty frames"])
+def test_a_request_without_end_takes_none_of_the_learners_memory(
+    publishing: tuple[psutil.Process, str], body: bytes
+) -> None:
+    process, endpoint = publishing
+    memory = Memory(process.pid)
+    strangers = [connect(endpoint) for _ in range(4)]
+    data = frame(body) * (MIB // len(frame(body)))
+    assert flood(strangers, data, 50 * len(data)) == 4
+    assert memory.grown() < 200
+    memory.calms_down(100)
+    assert newest(endpoint) >= 1

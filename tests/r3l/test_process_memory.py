@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from r3l.process_memory import STEADY_MEMORY
+from r3l.process_memory import STEADY_MEMORY, private_bytes, return_freed_memory
 
 LEAVE_HOLES = """
 import numpy as np
@@ -84,3 +84,12 @@ def test_large_blocks_are_allocated_in_large_pages() -> None:
 
 def test_garbage_collections_leave_a_frozen_heap_out() -> None:
     assert _run(FREEZE, {}) < 1000
+
+
+def test_private_memory_grows_with_what_is_allocated_and_shrinks_when_it_is_given_back() -> None:
+    before = private_bytes()
+    block = b"x" * 200_000_000
+    assert private_bytes() - before > 180_000_000
+    del block
+    return_freed_memory()
+    assert private_bytes() - before < 50_000_000

@@ -2,10 +2,12 @@
 asker's own pace, whatever happens to the other side."""
 
 import asyncio
+import socket
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from learner.publisher import WeightPublisher
 from r3l.errors import PublisherUnavailable, UserError, WeightsError
 from r3l.weights.manifest import CHUNK_BYTES, Layout, Manifest, Piece
 from r3l.weights.patch import Patch
+from tests.buffer.wire.strangers import MIB, Memory, accept, flood, frame
 
 Tensors = list[tuple[str, torch.Tensor]]
 
@@ -360,13 +363,13 @@ def test_a_restarted_engine_is_loaded_without_fetching_again(
 def test_a_subscriber_that_is_cancelled_as_its_reply_arrives_ends() -> None:
     class Socket:
         def __init__(self) -> None:
-            self.reply: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+            self.arrived: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def send(self, message: bytes) -> None:
             pass
 
-        def recv_multipart(self, copy: bool) -> asyncio.Future[list[Any]]:
-            return self.reply
+        def poll(self, timeout: float) -> asyncio.Future[int]:
+            return self.arrived
 
         def close(self, linger: int | None = None) -> None:
             pass
@@ -375,7 +378,7 @@ def test_a_subscriber_that_is_cancelled_as_its_reply_arrives_ends() -> None:
         subscriber._socket = socket = Socket()  # type: ignore[assignment]
         receiving = asyncio.create_task(subscriber._receive())
         await asyncio.sleep(0.01)
-        socket.reply.set_result([])
+        socket.arrived.set_result(1)
         receiving.cancel()  # before the loop has handed the reply over
         with pytest.raises(asyncio.CancelledError):
             await receiving
@@ -413,6 +416,58 @@ def test_a_publisher_with_keys_serves_only_known_keys(tmp_path: Path) -> None:
     subscribed(endpoint, welcome, keys=client)
     subscribed(endpoint, turned_away, timeout_s=0.3)
     publisher.close()
+
+
+FOLLOW = """
+import asyncio, sys
+from actors.weights.subscriber import WeightSubscriber
+from r3l.errors import WeightsError
+
+async def main():
+    subscriber = WeightSubscriber(sys.argv[1], timeout_s=60)
+    try:
+        await subscriber.latest()
+    except WeightsError as error:
+        print(error, flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("body", "mib"), [(bytes(MIB), 700), (b"", 30)], ids=["large", "empty"])
+def test_a_reply_without_end_takes_little_of_the_actors_memory(body: bytes, mib: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as false_publisher:
+        endpoint = f"tcp://127.0.0.1:{false_publisher.getsockname()[1]}"
+        actor = subprocess.Popen(
+            [sys.executable, "-c", FOLLOW, endpoint], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            peer = accept(false_publisher)
+            memory = Memory(actor.pid)
+            data = frame(body) * max(1, MIB // len(frame(body)))
+            closed = 0
+            for _ in range(10):
+                closed = closed or flood([peer], data, mib * MIB // 10 // len(data) * len(data))
+                assert memory.grown() < 600
+            assert closed and actor.stdout is not None
+            assert "a reply without an end" in actor.stdout.readline()
+            assert memory.grown() < 600
+        finally:
+            actor.kill()
+
+
+def test_a_set_that_cannot_be_meant_for_the_model_is_refused(publisher: WeightPublisher) -> None:
+    publisher.publish(1, some_weights())
+
+    async def scenario(subscriber: WeightSubscriber) -> None:
+        subscriber.set_limit = 1000
+        with pytest.raises(WeightsError, match=r"12000128 bytes in a set.*at most 1000") as refused:
+            await subscriber.latest()
+        assert refused.value.cause == "too_large" and subscriber.staged is None
+
+    subscribed(publisher.endpoint, scenario)
 
 
 def test_the_reply_to_a_cancelled_request_does_not_answer_the_next(
