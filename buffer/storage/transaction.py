@@ -26,7 +26,6 @@ from r3l.errors import NotFound, StoreError
 from r3l.records import Group, Purpose, Role, SlotResult, Task
 
 Parts = dict[tuple[Role, int], bytes | memoryview]  # encoded results by role and slot
-SCHEMA_KEY = b"schema"
 _WHAT: dict[str, Dropped] = {what: what for what in get_args(Dropped)}
 
 
@@ -51,8 +50,7 @@ class Txn:
         for table, db in self._tables.items():
             with self._raw.cursor(db) as cursor:
                 for key, stored in cursor:
-                    unsealed = (table, key) == ("sys", SCHEMA_KEY)
-                    if not unsealed and not seals.fits(table, key, stored):
+                    if not seals.fits(table, key, stored):
                         yield f"table {table}, key {key!r:.100}: damaged, its checksum does not fit"
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
@@ -91,15 +89,14 @@ class Txn:
     # ── the store itself ────────────────────────────────────────────────────────────────
 
     def schema(self) -> int:
-        """Schema of the tables; 0 for a store that names none. It has no seal, so that stores of
-        every schema can be told apart."""
-        data = self._raw.get(SCHEMA_KEY, db=self._tables["sys"])
+        """Schema of the tables; 0 for a store that names none."""
+        data = self.get("sys", b"schema")
         schema = codec.unpack(data).get("schema") if data is not None else 0
         return schema if type(schema) is int else 0
 
     def put_schema(self, schema: int = SCHEMA) -> None:
         """Write which schema the tables are of."""
-        self._raw.put(SCHEMA_KEY, codec.pack({"schema": schema}), db=self._tables["sys"])
+        self.put("sys", b"schema", codec.pack({"schema": schema}))
 
     def progress(self) -> Progress:
         """The learner's version and the position in the task lists."""

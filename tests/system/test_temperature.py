@@ -72,7 +72,7 @@ def test_the_learner_computes_the_stored_log_probabilities_at_any_temperature(
     assert abs(metrics["learner/kl_reference"]) < 1e-6, "of equal weights"
     if temperature != 1.0:
         undivided = measured(trainer, [replace(row, temperature=1.0) for row in rows])
-        assert undivided["learner/behaviour_kl"] > 1e-3
+        assert undivided["learner/behaviour_kl"] > 3e-4
 
 
 def test_a_greedy_token_has_its_log_probability_at_temperature_1(served: Served) -> None:
