@@ -131,7 +131,7 @@ def gradient(module: PolicyModule, group: Group, algorithm: Algorithm) -> Tensor
     if not rows:
         return torch.zeros(sum(p.numel() for p in parameters))
     micro = collate(rows, torch.device("cpu"))
-    logprobs_BT, _ = module(micro.nodes, micro.mask_BT)
+    logprobs_BT, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
     batch = TokenBatch(
         logprobs_BT,
         micro.old_logprobs_BT,
