@@ -30,6 +30,7 @@ def grid(charts: Sequence[Sequence[tuple[str, Runs]]], labels: Mapping[str, str]
     seeds; the band is from the worst to the best seed) by what was spent."""
     rows, columns = len(charts), len(charts[0])
     matplotlib.rcParams["svg.hashsalt"] = "r3l"  # equal bytes for equal data
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text as text, not as outlines
     figure = Figure(figsize=(2.6 * columns + 1, 2.0 * rows + 0.9), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for across, line in zip(axes, charts, strict=True):

@@ -15,6 +15,7 @@ from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, cost, ra
 
 WORTH = (0.5, 0.8)
 RHOS = (2.4, 1.0, 0.3)
+PICTURES = ("steps", "tokens")
 HARD = 0.01  # base success up to which the claim is made
 FINAL = ("success", "steps", "attempts")
 LABELS = {name: variant.label for name, variant in VARIANTS.items()}
@@ -30,7 +31,7 @@ ESTIMATORS = {
 def write(records: Sequence[Record], lines: Path) -> None:
     """Write the page beside the folder `lines`, and the pictures into it."""
     lines.parent.joinpath("results.md").write_text(render(records, lines), encoding="utf-8")
-    for unit in ("steps", "tokens"):
+    for unit in PICTURES if _drawn(records) else ():
         charts = [
             [
                 (f"base {CELLS[cell].base:g}, ρ {rho:g}", _runs(records, "e1", cell))
@@ -39,6 +40,10 @@ def write(records: Sequence[Record], lines: Path) -> None:
             for rho in RHOS
         ]
         grid(charts, LABELS, unit, lines / f"e1-{unit}.svg")
+
+
+def _drawn(records: Sequence[Record]) -> bool:
+    return any(record["experiment"] == "e1" for record in records)
 
 
 def render(records: Sequence[Record], lines: Path) -> str:
@@ -51,6 +56,11 @@ def render(records: Sequence[Record], lines: Path) -> str:
         told=TOLD,
         demo_tokens=f"{E0_TOKENS:,}",
         map=_map(records, predicted),
+        pictures="\n\n".join(
+            f"![success by {UNITS[unit]}](results/e1-{unit}.svg)"
+            for unit in PICTURES
+            if _drawn(records)
+        ),
         claim=_claim(records, warm),
         warm=_warm(warm),
         others=_others(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",

@@ -9,7 +9,6 @@ file are not made again.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -74,7 +73,6 @@ def measure(run: Run, policies: Path) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             raise UserError(f"{run.key}: not done after {LIMIT_S:.0f} s") from None
         if made.returncode:
-            shutil.copytree(folder, POLICIES.parent / "failed-run", dirs_exist_ok=True)
             raise UserError(f"{run.key}: r3l-launch ended with {made.returncode}: {made.stdout}")
         return _line(run, folder)
 

@@ -3,8 +3,8 @@
     stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
 
 The schema alone has none, so that stores of every schema can be told apart. A seal is compared at
-every read, so a bit that flips on its way to the disk or on it is named instead
-of believed, and a value that ends up under another key too. LMDB checks none of its pages.
+every read, so a bit that flips on its way to the disk or on it is named instead of believed, and a
+value that ends up under another key too. LMDB checks none of its pages.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lmdb
 from lmdb import verify as lmdb_verify
@@ -38,9 +38,10 @@ class Store:
         self, folder: Path | str, *, map_gib: float | None = 64.0, read_only: bool = False
     ) -> None:
         self.folder = folder = Path(folder)
-        self._pid, self._env = os.getpid(), cast(Any, None)
+        self._pid = os.getpid()
         if read_only and not (folder / "data.mdb").exists():
             raise UserError(f"store {folder}: no store there (data.mdb is missing)")
+        _refuse_empty(folder)
         if not read_only:
             _refuse_other_files(folder)
         self._lock = None if read_only else folder_lock.own(folder)
@@ -52,14 +53,12 @@ class Store:
             self._unlock()
             raise UserError(f"store {folder}: cannot be opened ({error})") from None
         except (SchemaVersionError, UserError):
-            if self._env is not None:
-                self._env.close()
+            self._env.close()
             self._unlock()
             raise
 
     def _open(self, map_size: int, read_only: bool) -> None:
-        _refuse_empty(self.folder)
-        self._env = lmdb.open(
+        self._env: Any = lmdb.open(
             str(self.folder),
             map_size=map_size,
             max_dbs=16,
@@ -240,7 +239,8 @@ def _create(folder: Path) -> None:
 
 def _refuse_empty(folder: Path) -> None:
     """LMDB would make a new store of an empty file."""
-    if (folder / "data.mdb").stat().st_size == 0:
+    data = folder / "data.mdb"
+    if data.exists() and data.stat().st_size == 0:
         raise UserError(
             f"store {folder}: data.mdb is empty; it was cut off: copy it again, or delete it to "
             "begin a new store"
