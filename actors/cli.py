@@ -100,13 +100,14 @@ async def _run(
     check_engine_arguments(config.actor)
     limit = SET_LIMIT * weight_bytes(model)
     subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=limit)
-    patience = config.buffer.patience_s
+    patience, wanted = config.buffer.patience_s, config.actor.concurrent_requests
+    metrics = ActorMetrics()
     try:
         async with (
-            environments(config.env) as make_env,
+            environments(config.env, wanted, metrics) as make_env,
             AsyncBufferClient(buffer_endpoint, name=name, keys=keys, timeout_s=patience) as client,
         ):
-            metrics, failures = ActorMetrics(), 0
+            failures = 0
             while True:
                 engine_log, actor, policy = EngineLog(), None, None
                 try:

@@ -121,8 +121,6 @@ def tasks(
 
 def in_process(name: str) -> bool:
     """Whether an environment declares that it can run inside the actor."""
-    if _is_path(name):
-        return False
     kind = _load(name)
     return bool(getattr(kind.func if isinstance(kind, partial) else kind, "in_process", False))
 

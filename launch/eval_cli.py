@@ -125,7 +125,7 @@ async def _play(
     from launch.evaluation import play_all
 
     engine, at_once = options["engine"], options["at_once"]
-    async with environments(config.env) as make_env, _policy(config, engine) as policy:
+    async with environments(config.env, at_once) as make_env, _policy(config, engine) as policy:
         await play_all(tasks, attempts, results, policy, make_env, config, at_once=at_once)
 
 

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+WAITING = 0.1
+"""Share of the wanted requests that may wait for a session before it is said."""
+
 
 class ProgressReader:
     """A reader of a growing JSON-lines file that returns each complete line once."""
@@ -23,6 +26,35 @@ class ProgressReader:
             whole, _, _ = file.read().rpartition(b"\n")
         self._at += len(whole) + bool(whole)
         return [json.loads(line) for line in whole.splitlines()]
+
+
+class SessionWaits:
+    """Attempts that wait for a session of the environment's processes: said once.
+
+    `wanted`: requests that all actors want in their engines.
+    """
+
+    def __init__(self, wanted: int, workers: int | None) -> None:
+        self.wanted, self.workers = wanted, workers
+        self._last: tuple[float, float] | None = None
+        self._said = False
+
+    def line(self, values: dict[str, Any]) -> str:
+        """A line with the setting to change, if between two steps more than WAITING of the wanted
+        attempts waited, on average; "" otherwise, and if it was said before."""
+        now = (values["time"], values.get("actor/session_wait_s", 0.0))
+        then, self._last = self._last, now
+        if then is None or self._said:
+            return ""
+        waiting = (now[1] - then[1]) / max(now[0] - then[0], 1e-3)
+        if waiting <= WAITING * self.wanted:
+            return ""
+        self._said = True
+        held = "env.workers" if self.workers is None else f"env.workers={self.workers}"
+        return (
+            f"{waiting:.0f} attempts wait for the environment, on average, and the engines for "
+            f"them: raise {held} (processes per actor), or `sessions` in the environment's EnvSpec"
+        )
 
 
 def step_line(values: dict[str, Any], steps: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from launch.plan import Plan, reached
 from launch.process_commands import ProcessCommands
 from launch.processes import Child, Children
-from launch.progress import ProgressReader, eval_line, step_line
+from launch.progress import ProgressReader, SessionWaits, eval_line, step_line
 from launch.restarts import FINAL, LastHeartbeat, Restarts
 from launch.silence import Silence
 from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
@@ -46,6 +46,8 @@ class Run:
         self.last_heartbeat = LastHeartbeat(plan.run, config.learner.hang_s)
         self.killed: Child | None = None  # a learner that hung and was killed here
         self.silence = Silence(config.buffer, say)
+        wanted = plan.actors * config.actor.concurrent_requests
+        self.session_waits = SessionWaits(wanted, config.env.workers)
         self.evaluations: list[dict[str, float]] = []
         self.steps = 0
         self.began = self.moved = time.monotonic()
@@ -212,6 +214,8 @@ class Run:
             else:
                 self.steps = line["step"]
                 self.say(step_line(line, self.plan.config.learner.steps))
+                if waits := self.session_waits.line(line):
+                    self.say(waits)
 
     def _summary(self) -> str:
         seconds = time.monotonic() - self.began

@@ -67,6 +67,9 @@ class ActorMetrics:
     retry_cached_tokens: int = _total(
         "actor/retry_cached_tokens", "tokens", "of those in the prefix cache"
     )
+    session_wait_s: float = _total(
+        "actor/session_wait_s", "s", "attempts waited for a session of the environment's processes"
+    )
     paused_s: float = _total("actor/paused_s", "s", "engines paused to load weights")
     groups: int = _total("actor/groups", "groups", "explored to the end")
     results: Counter[str] = field(

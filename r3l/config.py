@@ -36,7 +36,12 @@ class EnvConfig(Section):
         description="where attempts run: in worker processes, inside the actor (none), or as the "
         "environment declares (auto)",
     )
-    workers: int = Field(2, ge=1, description="environment processes per actor")
+    workers: int | None = Field(
+        None,
+        ge=1,
+        description="environment processes per actor; unset: two, or as many as the wanted "
+        "requests need and this machine has cores",
+    )
     step_s: float = Field(60.0, gt=0, description="time limit of one reset or step, seconds")
     memory_mib: int = Field(2048, ge=128, description="memory limit of a worker process, MiB")
     train_tasks: int = Field(

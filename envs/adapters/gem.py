@@ -29,7 +29,7 @@ class Gem:
             name=f"gem:{env_id}",
             system_prompt="Answer in the format that the task asks for.",
             max_steps=max_steps,
-            sessions=16,
+            sessions=64,
             feedback="causal",
             data_license="Apache-2.0; data sets have their own",
         )

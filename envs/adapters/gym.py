@@ -63,7 +63,7 @@ class Gymnasium:
             system_prompt=prompt or self._prompt(env_id),
             max_steps=max_steps or entry.max_episode_steps or 100,
             success_threshold=success_threshold,
-            sessions=16,
+            sessions=64,
             data_license="none; the environment has its own",
         )
 

@@ -17,9 +17,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from envs import registry
+from r3l.actor_metrics import ActorMetrics
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.config import EnvConfig
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
@@ -40,16 +43,23 @@ START_S = 120.0
 """Limit for importing an environment's library and making a first instance, seconds."""
 END_S = 5.0
 """Limit for closing everything before a worker is killed, seconds."""
-QUIET_S = 60.0
-"""An attempt that waits longer for a session logs it, seconds."""
+QUIET_S = 10.0
+"""An attempt that waits longer for a session logs it, at most every minute, seconds."""
+REPEAT_S = 60.0
+UNLIMITED = 1 << 30
+USUAL_WORKERS = 2
+"""Processes that any environment gets: one that ends fails only its own sessions."""
 
 
 @asynccontextmanager
-async def environments(config: EnvConfig) -> AsyncIterator[Callable[[], Environment]]:
+async def environments(
+    config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
+) -> AsyncIterator[Callable[[], Environment]]:
     """A factory for the environments of this process's attempts: in worker processes, which end
     with this context, or inside this process if the environment declares `in_process`.
 
-    Raises UserError if the environment cannot be made.
+    `wanted`: attempts that should play at the same time; `metrics` counts their waits. Raises
+    UserError if the environment cannot be made.
     """
     alone = config.isolation == "process"
     if config.isolation == "auto":
@@ -58,7 +68,7 @@ async def environments(config: EnvConfig) -> AsyncIterator[Callable[[], Environm
         registry.try_out(config.name, config.options)
         yield partial(registry.make, config.name, **config.options)
         return
-    pool = EnvPool(config)
+    pool = EnvPool(config, wanted, metrics)
     try:
         await pool.start()
         yield pool.make
@@ -67,25 +77,36 @@ async def environments(config: EnvConfig) -> AsyncIterator[Callable[[], Environm
 
 
 class EnvPool:
-    """Worker processes of one environment. `lost`: workers that were killed, by cause."""
+    """Worker processes of one environment, for `wanted` attempts at the same time.
 
-    def __init__(self, config: EnvConfig) -> None:
-        self.config = config
-        self.workers: list[_Worker | None] = [None] * config.workers
+    `lost`: workers that were killed, by cause; `metrics` counts how long attempts wait.
+    """
+
+    def __init__(
+        self, config: EnvConfig, wanted: int = 1, metrics: ActorMetrics | None = None
+    ) -> None:
+        self.config, self.wanted = config, wanted
+        self.metrics = ActorMetrics() if metrics is None else metrics
+        self.workers: list[_Worker | None] = []
         self.lost: Counter[str] = Counter()
+        self.warned = -math.inf
         self.spec: EnvSpec
         self.offers: list[str] = []
         self._room: asyncio.Semaphore
 
     async def start(self) -> None:
         """Start the first worker and learn what the environment declares. Raises UserError."""
-        self.workers[0] = worker = _Worker(self)
+        worker = _Worker(self)
+        self.workers = [worker]
         try:
             hello = await worker.hello
         except EnvironmentFailed as error:
             raise UserError(f"env {self.config.name}: {error}") from error
         self.spec, self.offers = EnvSpec(**hello["spec"]), hello["offers"]
-        self._room = asyncio.Semaphore(self.config.workers * self.spec.sessions)
+        sessions = self.spec.sessions or UNLIMITED
+        count = self.config.workers or workers_for(self.wanted, sessions)
+        self.workers += [None] * (count - 1)
+        self._room = asyncio.Semaphore(count * sessions)
 
     def make(self) -> RemoteEnv:
         """An environment for one attempt; its first reset acquires a session."""
@@ -93,14 +114,15 @@ class EnvPool:
 
     async def acquire(self) -> _Worker:
         """Wait for a free session, and take one of the least loaded worker."""
+        began = time.monotonic()
         while True:
             try:
                 async with asyncio.timeout(QUIET_S):
                     await self._room.acquire()
                 break
             except TimeoutError:
-                held = self.config.workers * self.spec.sessions
-                log.warning("%s: an attempt waits for one of %d sessions", self.spec.name, held)
+                self._warn()
+        self.metrics.session_wait_s += time.monotonic() - began
         loads = [0 if w is None or w.end_cause else w.sessions for w in self.workers]
         place = loads.index(min(loads))
         worker = self.workers[place]
@@ -114,9 +136,27 @@ class EnvPool:
         worker.sessions -= 1
         self._room.release()
 
+    def _warn(self) -> None:
+        if time.monotonic() < self.warned + REPEAT_S:
+            return
+        self.warned = time.monotonic()
+        count, each = len(self.workers), self.spec.sessions
+        log.warning(
+            "%s: attempts wait for one of %d sessions (%d processes, %s sessions each); raise "
+            "env.workers, or the sessions that the environment's spec declares",
+            *(self.spec.name, count * (each or 0), count, each),
+        )
+
     async def close(self) -> None:
         """End every worker."""
         await asyncio.gather(*(worker.end() for worker in self.workers if worker is not None))
+
+
+def workers_for(wanted: int, sessions: int) -> int:
+    """The processes that hold `wanted` sessions, `sessions` each: not more than there are cores,
+    for each may be a machine of its own, and at least USUAL_WORKERS."""
+    needed = math.ceil(wanted / sessions)
+    return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
 
 class RemoteEnv:

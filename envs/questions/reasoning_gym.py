@@ -79,7 +79,7 @@ class Reasoning(Question):
             max_steps=1,
             feedback="weak",
             data_license="Apache-2.0, generated",
-            sessions=16,
+            sessions=64,
         )
         pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
         super().__init__(spec, pace, ask="Answer the question.", form="as <answer>answer</answer>")

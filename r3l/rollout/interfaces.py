@@ -78,7 +78,8 @@ class EnvSpec:
     are recorded in units of it. UserError if it is not positive.
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
     some order) or "no". `thread_safe`: whether instances may play in threads of one process.
-    `sessions`: instances that one environment process holds at the same time.
+    `sessions`: instances that one environment process holds at the same time; None: as many as
+    there are attempts. 1 for an environment with state outside its instances.
     `feedback`: what observations say of an error: its cause ("causal"), that there is one
     ("weak") or nothing ("none").
     """
@@ -90,7 +91,7 @@ class EnvSpec:
     success_threshold: float = 1.0
     deterministic: Literal["exact", "canonical", "no"] = "exact"
     thread_safe: bool = True
-    sessions: int = 1
+    sessions: int | None = None
     feedback: Literal["causal", "weak", "none"] = "none"
     data_license: str = ""
     stop: list[str] = field(default_factory=list)

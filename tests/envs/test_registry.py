@@ -66,6 +66,12 @@ def test_a_users_own_class_is_named_by_its_file(tmp_path):
     assert task.env == f"{file}:Door" and not registry.in_process(f"{file}:Door")
 
 
+def test_a_users_own_class_may_declare_that_it_runs_inside_the_actor(tmp_path):
+    file = tmp_path / "door.py"
+    file.write_text(DOOR + "\n    in_process = True\n")
+    assert registry.in_process(f"{file}:Door")
+
+
 @pytest.mark.parametrize(
     ("text", "name", "line"),
     [

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launch.progress import ProgressReader, eval_line, step_line
+from launch.progress import ProgressReader, SessionWaits, eval_line, step_line
 
 
 def test_progress_lines_are_read_once_and_only_when_whole(tmp_path: Path) -> None:
@@ -33,3 +33,19 @@ def test_an_eval_line_names_failed_tasks_only_if_there_are_any() -> None:
     line = "eval at step 5: success 0.50  reward 0.25  steps 3.5  (20 tasks"
     assert eval_line(values) == line + ")"
     assert eval_line(values | {"failed": 2}) == line + ", 2 failed)"
+
+
+def test_attempts_that_wait_for_the_environment_are_said_once_with_the_setting_to_change() -> None:
+    waits = SessionWaits(wanted=96, workers=None)
+    assert waits.line({"time": 100.0, "actor/session_wait_s": 50.0}) == ""
+    assert waits.line({"time": 110.0, "actor/session_wait_s": 140.0}) == ""  # 9 of 96
+    line = waits.line({"time": 120.0, "actor/session_wait_s": 860.0})
+    assert line.startswith("72 attempts wait for the environment")
+    assert "raise env.workers (processes per actor), or `sessions`" in line
+    assert waits.line({"time": 130.0, "actor/session_wait_s": 1580.0}) == ""
+
+
+def test_attempts_that_hardly_wait_are_not_mentioned() -> None:
+    waits = SessionWaits(wanted=10, workers=2)
+    assert waits.line({"time": 1.0}) == waits.line({"time": 2.0}) == ""
+    assert "env.workers=2" in waits.line({"time": 4.0, "actor/session_wait_s": 2.2})

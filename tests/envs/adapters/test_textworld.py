@@ -125,7 +125,7 @@ def test_a_retry_goes_back_into_the_game_by_replay_in_a_worker(cache):
     task = registry.tasks("textworld", options, "train", 1)[0]
 
     async def explore():
-        async with environments(env) as make_env:
+        async with environments(env, 4) as make_env:
             return await explore_group(task, ScriptedPolicy(reply), make_env, settings)
 
     results = asyncio.run(explore())

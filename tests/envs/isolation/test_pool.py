@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from envs.isolation.pool import EnvPool, environments
+from envs.isolation.pool import EnvPool, environments, workers_for
+from r3l.actor_metrics import ActorMetrics
 from r3l.config import EnvConfig, load
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.records import SlotResult, Task
@@ -52,7 +53,7 @@ def gone(pid: int) -> bool:
 
 def test_an_attempt_in_a_worker_is_like_one_inside_the_actor() -> None:
     async def play() -> None:
-        async with environments(config()) as make_env:
+        async with environments(config(), 1) as make_env:
             env: Any = make_env()
             assert (env.spec.name, env.spec.sessions) == ("faulty", 4)
             first, info = await env.reset(seed=7, options={"a": 1})
@@ -165,6 +166,60 @@ def test_attempts_beyond_the_sessions_wait_and_all_are_played() -> None:
     asyncio.run(play())
 
 
+def test_as_many_attempts_play_at_once_as_are_wanted_if_the_environment_sets_no_limit(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "plain.py"
+    file.write_text(Path(__file__).with_name("faulty.py").read_text().replace(", sessions=4", ""))
+
+    async def play() -> None:
+        metrics = ActorMetrics()
+        own = config(name=f"{file}:Faulty", workers=None)
+        async with environments(own, 96, metrics) as make_env:
+            attempts: list[Any] = [make_env() for _ in range(96)]
+            async with asyncio.timeout(60):
+                firsts = await asyncio.gather(*(env.reset(seed=0) for env in attempts))
+            assert len({pid_in(first) for first, _ in firsts}) == 2
+        assert metrics.session_wait_s < 1.0
+
+    asyncio.run(play())
+
+
+def test_waits_for_a_session_are_counted_and_logged_with_the_setting_to_change(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("envs.isolation.pool.QUIET_S", 0.1)
+
+    async def play() -> None:
+        metrics = ActorMetrics()
+        pool = EnvPool(config(), 8, metrics)
+        await pool.start()
+        held = [pool.make() for _ in range(4)]
+        await asyncio.gather(*(env.reset(seed=0) for env in held))
+        waiting = [asyncio.ensure_future(pool.make().reset(seed=1)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        for env in held:
+            env.close()
+        await asyncio.gather(*waiting)
+        await pool.close()
+        assert metrics.session_wait_s >= 0.8
+
+    asyncio.run(play())
+    line = "one of 4 sessions (1 processes, 4 sessions each); raise env.workers"
+    assert caplog.text.count(line) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sessions", "cores", "workers"),
+    [(64, 64, 32, 2), (64, 16, 32, 4), (64, 8, 32, 8), (64, 1, 32, 32), (64, 8, 1, 2)],
+)
+def test_there_are_processes_for_the_wanted_attempts_but_hardly_more_than_cores(
+    monkeypatch: pytest.MonkeyPatch, wanted: int, sessions: int, cores: int, workers: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert workers_for(wanted, sessions) == workers
+
+
 def test_a_cancelled_attempt_leaves_its_session_usable() -> None:
     async def play() -> None:
         pool = EnvPool(config())
@@ -196,7 +251,7 @@ def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_played
     options: dict[str, Any], line: str
 ) -> None:
     async def play() -> None:
-        async with environments(config(options=options)):
+        async with environments(config(options=options), 1):
             pass
 
     with pytest.raises(UserError, match=line) as caught:
@@ -208,7 +263,7 @@ def test_an_environment_is_refused_if_its_worker_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def play() -> None:
-        async with environments(config()):
+        async with environments(config(), 1):
             pass
 
     monkeypatch.setattr("sys.executable", "/no/such/python")
@@ -238,7 +293,7 @@ def test_an_action_or_observation_that_is_not_valid_text_fails_by_name() -> None
 
 def test_a_quick_world_stays_inside_the_actor_unless_configured_otherwise() -> None:
     async def reset(**more: Any) -> Any:
-        async with environments(EnvConfig(name="keys", **more)) as make_env:
+        async with environments(EnvConfig(name="keys", **more), 1) as make_env:
             return make_env().reset(seed=0)
 
     assert isinstance(asyncio.run(reset()), tuple)
@@ -276,7 +331,7 @@ def test_a_group_is_explored_around_an_attempt_that_loses_its_world() -> None:
     settings = load(None, ["algorithm=grpo", "algorithm.group_size=4"])
 
     async def explore() -> list[SlotResult]:
-        async with environments(config(workers=4)) as make_env:
+        async with environments(config(workers=4), 4) as make_env:
             return await explore_group(Task("t", FAULTY, 5), policy, make_env, settings)
 
     results = asyncio.run(explore())
