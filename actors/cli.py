@@ -21,9 +21,9 @@ from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
-from r3l.file_modes import set_file_modes
 from r3l.model_folder import check_model_folder, weight_bytes
-from r3l.process_memory import freeze_heap
+from r3l.process.file_modes import set_file_modes
+from r3l.process.memory import freeze_heap
 
 log = logging.getLogger(__name__)
 SET_LIMIT = 4  # times the bytes of the model folder: float32 for bfloat16, and tied weights twice

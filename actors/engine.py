@@ -21,7 +21,7 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, UserError
 from r3l.model_folder import read_tokenizer
-from r3l.process_memory import STEADY_MEMORY
+from r3l.process.memory import STEADY_MEMORY
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
 from r3l.weights.manifest import Manifest

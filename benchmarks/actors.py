@@ -30,7 +30,7 @@ from launch.plan import DEMO
 from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
-from r3l.process_memory import freeze_heap
+from r3l.process.memory import freeze_heap
 from r3l.rollout.interfaces import Sample, SampleParams
 
 SERVE = [sys.executable, "-m", "buffer.cli", "serve", "--bind", "tcp://127.0.0.1:0",

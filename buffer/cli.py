@@ -21,7 +21,7 @@ from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
 from r3l.endpoints import check_bind
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
-from r3l.file_modes import set_file_modes
+from r3l.process.file_modes import set_file_modes
 
 PATH = click.Path(path_type=Path)
 SPARE_FILES = 1000  # open files that are not connections, and spare ones for refused connections

@@ -12,7 +12,7 @@ import click
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.file_modes import set_file_modes
+from r3l.process.file_modes import set_file_modes
 
 
 @click.command()

@@ -16,7 +16,7 @@ import click
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
-from r3l.file_modes import set_file_modes
+from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
 from r3l.rollout.interfaces import Policy
 

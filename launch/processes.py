@@ -17,13 +17,20 @@ from pathlib import Path
 import psutil
 
 from learner.run_files import STACKS
-from r3l.process_memory import STEADY_MEMORY
+from r3l.process.memory import STEADY_MEMORY
 
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 TAIL_BYTES = 1 << 20
 LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
+NOISE = re.compile(
+    r"nanobind: | - (leaked|\.\.\. skipped) |Exception ignored (in|on|while)|.*resource_tracker|"
+    r".*destroy_process_group\(\)|.*(Deprecation|Future)Warning: |  warnings\.warn\(|\s*$"
+)
+"""Lines that libraries write when any process ends, and that explain nothing."""
+OWN = re.compile(r"(?:\S+: )?r3l-(?:buffer|learner|actor): (.+)")
+"""What a command says before it ends by itself."""
 STACKS_S = 2.0  # enough for many threads, or a process that was swapped out
 KILLED_S = 5.0  # until a killed process has ended, unless it waits in the kernel
 
@@ -64,12 +71,26 @@ class Child:
         return self.said(word) is not None
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of its output, at most `count` lines and TAIL_BYTES."""
+        """The end of its output, at most `count` lines and TAIL_BYTES, without NOISE."""
+        return [line for line in self._tail() if not NOISE.match(line)][-count:]
+
+    def reason(self) -> str:
+        """Why it ended, in its own words: the line of its command, or else of the exception that
+        ended it, or ""."""
+        lines = self._tail()
+        for line in reversed(lines):
+            if own := OWN.match(line):
+                return own[1]
+        raised = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent")]
+        after = lines[raised[-1] + 1 :] if raised else []
+        return next((line for line in after if line and not line[0].isspace()), "")
+
+    def _tail(self) -> list[str]:
         if not self.log.exists():
             return []
         with self.log.open("rb") as output:
             output.seek(max(self.log_from, self.log.stat().st_size - TAIL_BYTES))
-            return output.read().decode("utf-8", errors="replace").splitlines()[-count:]
+            return output.read().decode("utf-8", errors="replace").splitlines()
 
     def terminate(self) -> None:
         """Ask the process, or the workers it launched, to end."""

@@ -1,10 +1,13 @@
-"""The learner's progress file, read as it grows and shown as one line per step."""
+"""What the processes of a run tell, read as it is written: steps and evaluations from the
+learner's progress file, notices from all logs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+from r3l.process.notices import NOTICE_LINE
 
 WAITING = 0.1
 """Share of the wanted requests that may wait for a session before it is said."""
@@ -14,18 +17,49 @@ class ProgressReader:
     """A reader of a growing JSON-lines file that returns each complete line once."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._at = path.stat().st_size if path.exists() else 0
+        self._lines = _GrowingFile(path)
 
     def new(self) -> list[dict[str, Any]]:
         """Lines written since the last call."""
-        if not self.path.exists():
+        return [json.loads(line) for line in self._lines.new()]
+
+
+class NoticeReader:
+    """A reader of a folder of logs that returns each notice once, after the name of its process."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self._known = {log: _GrowingFile(log) for log in logs.glob("*.log")}
+
+    def new(self) -> list[str]:
+        """Notices written since the last call."""
+        for log in sorted(self.logs.glob("*.log")):
+            self._known.setdefault(log, _GrowingFile(log, 0))
+        mark = NOTICE_LINE.encode()
+        found = [(log, line) for log, file in self._known.items() for line in file.new()]
+        return [
+            f"{log.stem}: {line.partition(mark)[2].decode('utf-8', errors='replace').strip()}"
+            for log, line in found
+            if mark in line
+        ]
+
+
+class _GrowingFile:
+    """The complete lines of a file from its present end on, or from offset `at`."""
+
+    def __init__(self, path: Path, at: int | None = None) -> None:
+        self.path = path
+        self._at = (path.stat().st_size if path.exists() else 0) if at is None else at
+
+    def new(self) -> list[bytes]:
+        """Lines written since the last call."""
+        if not self.path.exists() or self.path.stat().st_size == self._at:
             return []
         with self.path.open("rb") as file:
             file.seek(self._at)
             whole, _, _ = file.read().rpartition(b"\n")
         self._at += len(whole) + bool(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        return whole.splitlines()
 
 
 class SessionWaits:

@@ -15,7 +15,7 @@ from pathlib import Path
 from launch.plan import Plan, reached
 from launch.process_commands import ProcessCommands
 from launch.processes import Child, Children
-from launch.progress import ProgressReader, SessionWaits, eval_line, step_line
+from launch.progress import NoticeReader, ProgressReader, SessionWaits, eval_line, step_line
 from launch.restarts import FINAL, LastHeartbeat, Restarts
 from launch.silence import Silence
 from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
@@ -37,6 +37,7 @@ class Run:
         self.commands = commands or ProcessCommands(plan)
         self.children = Children(plan.run / "logs")
         self.progress = ProgressReader(plan.run / PROGRESS)
+        self.notices = NoticeReader(plan.run / "logs")
         config, actors = plan.config, [f"actor-{index}" for index in range(plan.actors)]
         self.waiting = actors  # not started yet
         self.restarts = Restarts(
@@ -115,8 +116,9 @@ class Run:
             return self._report_death(child)
         count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
         where = " from its last checkpoint" if child.name == "learner" else ""
+        why = f": {reason:.200}" if (reason := child.reason()) else ""
         self.say(
-            f"{child.name} ended with exit code {child.exit_code}; restarted{where} "
+            f"{child.name} ended with exit code {child.exit_code}{why}; restarted{where} "
             f"({count} of {limit} restarts within an hour; see {child.log})"
         )
         self._start(child.name, resume=True)
@@ -149,9 +151,14 @@ class Run:
         return False
 
     def _report_death(self, child: Child) -> int:
-        code = child.exit_code
+        self._show_progress()
+        code, reason = child.exit_code, child.reason()
         how = "did not become ready" if code is None else f"ended with exit code {code}"
-        self.say(f"{child.name} {how}; its last log lines ({child.log}):")
+        if code in FINAL and reason:  # it knew what it did
+            self.say(f"{child.name} {how}: {reason} (log: {child.log})")
+            return code
+        why = f": {reason}" if reason else ""
+        self.say(f"{child.name} {how}{why}; its last log lines ({child.log}):")
         for line in child.last_lines(LOG_LINES):
             self.say(f"  {line}")
         return code if code in FINAL else 1
@@ -203,6 +210,8 @@ class Run:
             self.say(f"no step for {silent:.0f} s; the learner's last line: {said} ({learner.log})")
 
     def _show_progress(self) -> None:
+        for notice in self.notices.new():
+            self.say(notice)
         for line in self.progress.new():
             self.moved, self.quiet_s = time.monotonic(), QUIET_S
             if line["kind"] == "eval":

@@ -21,9 +21,9 @@ from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
 from r3l.errors import RestartNeeded, UserError
-from r3l.file_modes import set_file_modes
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
-from r3l.process_memory import freeze_heap
+from r3l.process.file_modes import set_file_modes
+from r3l.process.memory import freeze_heap
 
 
 class _Commands(click.Group):

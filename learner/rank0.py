@@ -37,6 +37,7 @@ from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import count_hangs, heartbeat
 from r3l.config import RunConfig
 from r3l.errors import BufferUnavailable, NotFound, TrainingStopped
+from r3l.process.notices import notice
 from r3l.records import Group, Task
 
 log = logging.getLogger(__name__)
@@ -232,7 +233,10 @@ class Rank0:
         self.client.discard(draw.draw_id, "not_finite")
         skipped = float(self.counts["skipped_steps"])
         self.reporter.scalars(version, {"learner/skipped_steps": skipped})
-        log.error("step skipped, loss %s: groups %s", line["loss"], " ".join(groups))
+        notice(
+            f"step {version + 1} skipped: loss {line['loss']}, gradient norm {line['grad_norm']}; "
+            f"its groups are listed in {SKIPPED}"
+        )
         meet(self.trainer)
 
     # ── metrics ─────────────────────────────────────────────────────────────────────────
@@ -281,10 +285,10 @@ class Rank0:
         for alarm in self.meter.check(metrics):
             self.counts["safety_alarms"] += 1
             action = alarm.rule.action
-            log.warning("safety: %s (%s)", alarm.message, action)
+            notice(f"safety: {alarm.message} ({action})")
             if action == "lower_staleness" and self.max_staleness > self._least_staleness():
                 self.max_staleness = self.client.limit_staleness(self.max_staleness - 1)
-                log.warning("safety: max_staleness is %d from now on", self.max_staleness)
+                notice(f"safety: max_staleness is {self.max_staleness} from now on")
             elif action == "stop":
                 self.stopped, self.stop_cause = True, alarm.message
 

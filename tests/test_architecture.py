@@ -29,7 +29,7 @@ FORBIDDEN = {
     "launch": {"lmdb", "deepspeed"},
 }
 FOLDERS = {
-    "r3l": "rollout algorithms weights".split(),
+    "r3l": "rollout algorithms weights process".split(),
     "buffer": "tools server groups client wire storage".split(),
     "envs": "isolation adapters questions builtin".split(),
     "actors": ["weights"],

@@ -24,7 +24,7 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_endpoint
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
-from r3l.process_memory import private_bytes
+from r3l.process.memory import private_bytes
 from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
 
 log = logging.getLogger(__name__)

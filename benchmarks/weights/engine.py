@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.weights.publisher import Metrics
 from benchmarks.weights.updates import Updates
-from r3l.process_memory import freeze_heap
+from r3l.process.memory import freeze_heap
 
 PAUSES, LONG = 10, 60  # updates, and tokens of the requests that run at the time
 

@@ -17,7 +17,7 @@ import torch
 import zmq
 
 from learner.publisher import WeightPublisher
-from r3l.process_memory import STEADY_MEMORY
+from r3l.process.memory import STEADY_MEMORY
 
 LEARNER_ENV = STEADY_MEMORY | os.environ
 NEVER = 1 << 30

@@ -6,7 +6,7 @@ A frame costs 64 bytes of memory, and an empty one 2 bytes on the wire: counting
 
 from __future__ import annotations
 
-from r3l.process_memory import private_bytes, return_freed_memory
+from r3l.process.memory import private_bytes, return_freed_memory
 
 TRIMS = 40  # looks, two seconds
 LITTLE = 1 << 20  # bytes on their way that do not matter

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launch.progress import ProgressReader, SessionWaits, eval_line, step_line
+from launch.progress import NoticeReader, ProgressReader, SessionWaits, eval_line, step_line
 
 
 def test_progress_lines_are_read_once_and_only_when_whole(tmp_path: Path) -> None:
@@ -14,6 +14,18 @@ def test_progress_lines_are_read_once_and_only_when_whole(tmp_path: Path) -> Non
     with path.open("a") as file:
         file.write(": 3}\n")
     assert reader.new() == [{"a": 3}] and reader.new() == []
+
+
+def test_notices_of_all_logs_are_read_once_after_the_name_of_their_process(tmp_path: Path) -> None:
+    (tmp_path / "learner.log").write_text("r3l-notice: of an earlier run\n")
+    reader = NoticeReader(tmp_path)
+    (tmp_path / "actor-0.log").write_text("starts\nr3l-notice: the disk is full\nr3l-notice: ha")
+    with (tmp_path / "learner.log").open("a") as log:
+        log.write("node-1: r3l-notice: step 3 skipped\n")
+    assert reader.new() == ["learner: step 3 skipped", "actor-0: the disk is full"]
+    with (tmp_path / "actor-0.log").open("a") as log:
+        log.write("lf\n")
+    assert reader.new() == ["actor-0: half"] and reader.new() == []
 
 
 def test_a_step_line_shows_what_was_measured_and_a_dash_for_the_rest() -> None:

@@ -184,3 +184,54 @@ def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_l
         assert Run(plan, said.append, Played(plan)).execute() == 1
     assert "actor-0 ended with exit code 9; its last log lines" in said[-2]
     assert said[-1] == "  r3l-actor ready"
+
+
+NOISE = r"""
+nanobind: leaked 2 instances!
+ - leaked instance 0x7f of type "xgrammar.xgrammar_bindings.CompiledGrammar"
+nanobind: leaked 5 functions!
+ - leaked function "_serialize_json"
+ - ... skipped remainder
+[rank0]:[W1122] Warning: destroy_process_group() was not called before program exit
+"""
+
+
+def ends(run: Path, script: str) -> tuple[int, list[str]]:
+    """The exit code of a run whose learner is a script, and what the console shows."""
+
+    class Ending(Played):
+        def learner(self) -> list[str]:
+            return [sys.executable, "-c", script]
+
+    (run / "buffer-again").touch()
+    plan, said = plan_for(run, "learner.restarts=0"), list[str]()
+    with handlers_put_back():
+        return Run(plan, said.append, Ending(plan)).execute(), said
+
+
+def test_a_learner_that_stops_itself_is_reported_with_its_own_last_line_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    said_by_learner = (
+        "r3l-notice: step 2 skipped: loss nan\nr3l-learner: safety: entropy 0.001 is below 0.01\n"
+    )
+    code, said = ends(tmp_path, f"import sys; print({said_by_learner + NOISE!r}); sys.exit(3)")
+    assert code == 3
+    assert said == [
+        "learner: step 2 skipped: loss nan",
+        "learner ended with exit code 3: safety: entropy 0.001 is below 0.01 "
+        f"(log: {tmp_path / 'logs' / 'learner.log'})",
+    ]
+
+
+def test_an_exception_that_ends_a_learner_is_said_before_its_last_lines_without_library_noise(
+    tmp_path: Path,
+) -> None:
+    script = f"import atexit; atexit.register(print, {NOISE!r}); print('loads'); 1 / 0"
+    code, said = ends(tmp_path, script)
+    assert code == 1
+    first, *lines = said
+    why = "learner ended with exit code 1: ZeroDivisionError: division by zero; its last log lines"
+    assert first.startswith(why)
+    assert lines[-1] == "  ZeroDivisionError: division by zero" and "  loads" in lines
+    assert not any("leaked" in line or "destroy_process_group" in line for line in lines)

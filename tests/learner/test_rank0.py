@@ -178,17 +178,19 @@ def test_a_step_with_an_expired_draw_is_not_published(rank: Rank0, calls: list[s
 
 
 def test_a_skipped_batch_is_discarded_and_listed_with_its_groups(
-    rank: Rank0, calls: list[str], tmp_path: Path
+    rank: Rank0, calls: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rank.skip_step(DRAW, 0, StepResult(False, METRICS | {"learner/loss": float("nan")}))
     assert calls == ["discard 6 not_finite"]
     line = json.loads((tmp_path / SKIPPED).read_text())
     assert (line["draw"], line["loss"], line["groups"]) == (6, "nan", ["g5"])
     assert reported(tmp_path) == [] and rank.state(0).groups == ()
+    said = "r3l-notice: step 1 skipped: loss nan, gradient norm 1.0; its groups are listed in"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_a_safety_rule_is_applied_to_the_metrics_of_the_step(
-    calls: list[str], rank: Rank0, tmp_path: Path
+    calls: list[str], rank: Rank0, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rules = "[{metric: entropy, below: 1, action: lower_staleness},"
     rules += " {metric: entropy, below: 0.1, action: stop}]"
@@ -199,3 +201,6 @@ def test_a_safety_rule_is_applied_to_the_metrics_of_the_step(
     rank.finish_step(DRAW, 2, StepResult(True, METRICS | {"learner/entropy": 0.0}))
     assert rank.stop_cause == "entropy 0 is below 0.1" and rank.draw(2) is None
     assert rank.state(2).max_staleness == rank.max_staleness < 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "r3l-notice: safety: entropy 0.5 is below 1 (lower_staleness)"
+    assert said[-1] == "r3l-notice: safety: entropy 0 is below 0.1 (stop)"

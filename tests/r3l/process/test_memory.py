@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from r3l.process_memory import STEADY_MEMORY, private_bytes, return_freed_memory
+from r3l.process.memory import STEADY_MEMORY, private_bytes, return_freed_memory
 
 LEAVE_HOLES = """
 import numpy as np
@@ -36,7 +36,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 FREEZE = """
 import gc, weakref
-from r3l.process_memory import freeze_heap
+from r3l.process.memory import freeze_heap
 
 class Engine:
     def __init__(self):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from r3l.errors import UserError
-from r3l.file_modes import set_file_modes
+from r3l.process.file_modes import set_file_modes
 from tests.buffer.fakes import Served
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -1,0 +1,32 @@
+"""Lines for people: a process of a run writes them to its log, r3l-launch shows them at once.
+
+A log holds what helps to understand a run. A notice is what its user must know while it goes on: an
+environment that raises, a skipped step, a full disk.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+NOTICE_LINE = "r3l-notice:"
+LONGEST = 400  # characters
+AGAIN_S = 60.0
+
+_said: dict[str, float] = {}
+
+
+def notice(text: str) -> None:
+    """Say one line to the user of the run; line breaks become spaces."""
+    line = " ".join(text.split())
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST - 1]}…"
+    print(f"{NOTICE_LINE} {line}", file=sys.stderr, flush=True)
+
+
+def notice_again(kind: str, text: str) -> None:
+    """`notice`, at most once in AGAIN_S for each `kind`: for trouble that is met at every try."""
+    now = time.monotonic()
+    if now - _said.get(kind, -AGAIN_S) >= AGAIN_S:
+        _said[kind] = now
+        notice(text)
