@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from r3l import config as configuration
 from r3l.config import RunConfig
-from r3l.errors import UserError
+from r3l.errors import TrainingStopped, UserError
 from r3l.process.file_modes import set_file_modes
 
 
@@ -119,6 +123,67 @@ def main(
                f"{config.algorithm.name}; tensorboard --logdir {run}/tensorboard")  # fmt: skip
     with lock:
         sys.exit(Run(plan, click.echo).execute())
+
+
+def train(
+    config: RunConfig | Mapping[str, Any] | Path | str | None = None,
+    *,
+    run: str | None = None,
+    actors: int = 2,
+    learner: str = "1cpu",
+    resume: bool = False,
+) -> Path:
+    """Train a policy as r3l-launch does, and return the run's folder.
+
+    `config`: settings as a RunConfig, a mapping of sections or of keys such as "learner.lr", or a
+    YAML file; None: the demo. Raises UserError before anything is started, and TrainingStopped if
+    the run ended early. Call it in the main thread.
+    """
+    from launch.plan import make_plan, settings_file, write_run_folder
+    from launch.supervisor import Run
+
+    folder = run_folder(run)
+    if not isinstance(config, RunConfig):
+        values = config if isinstance(config, Mapping) else {}
+        file = Path(config) if isinstance(config, str | Path) else None
+        overrides = [f"{key}={json.dumps(value)}" for key, value in _by_key(values)]
+        model = values.get("model")
+        file = settings_file(file, None, model, folder, resume=resume)
+        config = configuration.load(file, overrides)
+    loopback = "tcp://127.0.0.1:*"
+    plan = make_plan(
+        config,
+        folder,
+        actors=actors,
+        learner=learner,
+        buffer_bind=loopback,
+        weights_bind=loopback,
+        resume=resume,
+    )
+    with write_run_folder(plan), _handlers_put_back():
+        code = Run(plan, click.echo).execute()
+    if code:
+        raise TrainingStopped(f"run {folder}: ended with code {code}; see the lines above")
+    return folder
+
+
+def _by_key(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(section.key, value) of nested settings, so that they are merged with those of a file."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from ((f"{key}.{inner}", one) for inner, one in _by_key(value))
+        else:
+            yield key, value
+
+
+@contextmanager
+def _handlers_put_back() -> Iterator[None]:
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
 
 
 def prompt_texts(config: RunConfig) -> str:

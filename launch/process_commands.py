@@ -69,7 +69,9 @@ class ProcessCommands:
     def learner_env(self) -> dict[str, str]:
         """Environment variables of the learner."""
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.plan.learner_device == "cpu" else {}
-        return _cpu_env(self.plan) | hidden
+        # DeepSpeed's launcher starts the ranks without -P.
+        safe = {"PYTHONSAFEPATH": "1"} if self.plan.learner_ranks > 1 else {}
+        return _cpu_env(self.plan) | hidden | safe
 
     def actor_env(self, index: int) -> dict[str, str]:
         """Environment variables of one actor."""
@@ -94,7 +96,8 @@ def _keys(plan: Plan, file: str) -> list[str]:
 
 
 def _python(module: str) -> list[str]:
-    return [sys.executable, "-m", module]
+    # -P: a module of the user's folder that has the name of one of ours is not imported.
+    return [sys.executable, "-P", "-m", module]
 
 
 def free_port() -> int:

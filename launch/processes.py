@@ -22,6 +22,7 @@ from r3l.process.memory import STEADY_MEMORY
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+ROOT = Path(__file__).parents[1]
 TAIL_BYTES = 1 << 20
 LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
 NOISE = re.compile(
@@ -154,7 +155,13 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**STEADY_MEMORY, **os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+                env={
+                    **STEADY_MEMORY,
+                    **os.environ,
+                    "PYTHONUNBUFFERED": "1",
+                    "PYTHONPATH": import_path(),
+                    **(env or {}),
+                },
                 start_new_session=True,
                 preexec_fn=partial(_end_with, os.getpid()),
             )
@@ -186,6 +193,11 @@ class Children:
         for child in self.members:
             child.kill()
         return killed
+
+
+def import_path() -> str:
+    """PYTHONPATH for a child that leaves its working folder out: this code first."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def _wait(children: list[Child], end: float) -> None:

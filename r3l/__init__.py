@@ -1,1 +1,67 @@
-"""r3l: the algorithm of reflect-then-retry reinforcement learning, as records and functions."""
+"""r3l: the algorithm of reflect-then-retry reinforcement learning, as records and functions.
+
+`import r3l` also offers the public names of all packages, each imported when it is first used:
+
+    r3l.train({"learner.steps": 5})              # what r3l-launch does; returns the run's folder
+    r3l.BufferClient(endpoint)                   # a client of a running buffer service
+    r3l.Store(folder, read_only=True)            # the group store of a run
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+PUBLIC = {
+    "AsyncBufferClient": "buffer",
+    "BufferClient": "buffer",
+    "Store": "buffer.storage.store",
+    "EnvSpec": "r3l.rollout.interfaces",
+    "Task": "r3l.records",
+    "ListedTasks": "envs",
+    "SeededTasks": "envs",
+    "check_env": "envs.testing",
+    "make_env": "envs.registry",
+    "RunConfig": "r3l.config",
+    "UserError": "r3l.errors",
+    "load_config": "r3l.config",
+    "train": "launch.cli",
+}
+"""The public names and their modules."""
+RENAMED = {"make_env": "make", "load_config": "load"}
+PACKAGES = ("buffer", "envs", "actors", "learner", "launch")
+_ROOT = Path(__file__).parents[1]
+
+__all__ = list(PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC:
+        raise AttributeError(f"r3l has no {name!r}; it offers {', '.join(PUBLIC)}")
+    if not PUBLIC[name].startswith("r3l."):
+        _import_packages()
+    value = getattr(import_module(PUBLIC[name]), RENAMED.get(name, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PUBLIC})
+
+
+def _import_packages() -> None:
+    """Import r3l's packages, and not the modules of these names in the user's own folder, which is
+    first on the path of a notebook. Raises ImportError if one of those was imported before."""
+    sys.path.insert(0, str(_ROOT))
+    try:
+        for package in PACKAGES:
+            found = Path(str(import_module(package).__file__)).resolve().parent
+            if found != _ROOT.resolve() / package:
+                raise ImportError(
+                    f"r3l needs its package {package}, but {found / package} was imported before; "
+                    "import r3l.train and the like first, or rename yours"
+                )
+    finally:
+        sys.path.remove(str(_ROOT))

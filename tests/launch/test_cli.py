@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import r3l
 from launch.cli import main, run_folder
 from tests.launch.fakes import refused
 
@@ -39,3 +40,11 @@ def test_a_bare_run_name_is_a_folder_under_runs_and_any_other_a_path(
 
 def test_a_run_without_a_name_is_named_by_the_time() -> None:
     assert re.fullmatch(r"runs/\d{8}-\d{6}", str(run_folder(None)))
+
+
+def test_training_from_python_is_checked_like_the_command_line(run: Path) -> None:
+    with pytest.raises(r3l.UserError, match=r"learner\.speed: unknown"):
+        r3l.train({"learner.speed": 9}, run=str(run))
+    with pytest.raises(r3l.UserError, match=r"learner\.groups_per_step is 1"):
+        r3l.train({"learner": {"groups_per_step": 1}}, run=str(run), learner="2cpu")
+    assert not run.exists()

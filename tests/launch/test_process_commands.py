@@ -8,6 +8,7 @@ import pytest
 from launch import hosts, process_commands
 from launch.plan import Plan, make_plan
 from launch.process_commands import ProcessCommands
+from launch.processes import Children
 from r3l.config import load
 
 
@@ -70,7 +71,7 @@ def test_each_actor_sees_one_gpu_that_the_learner_leaves(
         {"CUDA_VISIBLE_DEVICES": "2"},
         {"CUDA_VISIBLE_DEVICES": "3"},
     ]
-    assert commands.learner_env() == {}
+    assert commands.learner_env() == {"PYTHONSAFEPATH": "1"}
     assert option(commands.learner(), "--include") == "localhost:0,1"
 
 
@@ -101,3 +102,20 @@ def test_several_machines_are_started_through_deepspeeds_hostfile(
     at = command.index("--hostfile")
     assert command[at + 1 : at + 4] == [str(file), "--master_addr", "127.0.0.1"]
     assert "--num_gpus" not in command
+
+
+def test_modules_of_the_users_folder_with_names_of_ours_break_no_process(
+    small: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "users"
+    (folder / "envs").mkdir(parents=True)
+    (folder / "envs" / "__init__.py").write_text("raise SystemExit('not the one')")
+    (folder / "buffer.py").write_text("raise SystemExit('not the one')")
+    monkeypatch.chdir(folder)
+    commands, children = ProcessCommands(small), Children(tmp_path)
+    for name, command in {"buffer": commands.buffer(), "actor": commands.actor(0)}.items():
+        child = children.start(name, [*command[: command.index("-m") + 2], "--help"])
+        assert child.process.wait(120) == 0, child.last_lines(20)
+    assert "-P" in commands.learner()
+    ranks = ProcessCommands(replace(small, learner_ranks=2))
+    assert "-P" in ranks.learner() and ranks.learner_env()["PYTHONSAFEPATH"] == "1"
