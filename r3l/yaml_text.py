@@ -1,4 +1,4 @@
-"""YAML as settings are written in it: no key is repeated, and 1e-5 is a number."""
+"""YAML as settings are written in it: no aliases, no key is repeated, and 1e-5 is a number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is repeated in one section: the first would be lost."""
+    """Refuses a key that is repeated in one section: the first would be lost. Refuses aliases: a
+    few lines of them stand for more values than fit into memory."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(
+                f"*{event.anchor} is an alias; write the value itself", event.start_mark
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -23,7 +32,10 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back: the text 1e-5 in quotes."""
+    """Writes what `_Loader` reads back: the text 1e-5 in quotes, an object twice in full twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
@@ -35,7 +47,7 @@ def parse(text: str, what: str) -> Any:
     """The value of YAML `text`. Raises UserError that names `what`."""
     try:
         value = yaml.load(text, _Loader)
-        json.dumps(value, default=str, skipkeys=True)  # raises for an anchor that holds itself
+        json.dumps(value, default=str, skipkeys=True)  # raises for a number that cannot be shown
         return value
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # no such date, or too deep
         reason = " ".join(str(error).split())[:200]

@@ -24,9 +24,28 @@ def test_a_repeated_key_is_refused_by_name():
 
 @pytest.mark.parametrize(
     "text",
-    ["a: [1", "!!python/object:os.system {}", "2024-99-99", "1" * 5000, "[" * 3000, "&a {x: *a}"],
+    [
+        "a: [1",
+        "!!python/object:os.system {}",
+        "2024-99-99",
+        "1" * 5000,
+        "[" * 3000,
+        "0x" + "f" * 9999,
+    ],
 )
 def test_text_that_is_not_plain_yaml_is_refused_in_one_line(text):
     with pytest.raises(UserError, match=r"^config: not valid YAML ") as caught:
         parse(text, "config")
     assert "\n" not in str(caught.value)
+
+
+def test_an_alias_is_refused_by_name_and_none_is_written():
+    bomb = "a: &a [x, x]\n" + "".join(
+        f"{name}: &{name} [*{old}, *{old}]\n" for old, name in zip("abcdefgh", "bcdefghi")
+    )
+    with pytest.raises(UserError, match=r"^config: not valid YAML \(\*a is an alias; write the "):
+        parse(bomb, "config")
+    with pytest.raises(UserError, match=r"^override 'env.options=\*x': not valid YAML \(\*x is an"):
+        load(None, ["env.options=*x"])
+    shared = {"name": "x"}
+    assert parse(write([shared, shared]), "config") == [shared, shared]
