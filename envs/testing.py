@@ -10,7 +10,6 @@ in words, a demonstration succeeds within the step limit, close ends every start
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import psutil
 
 from envs import registry
 from envs.base import TextEnv
-from r3l.records import Task
+from r3l.records import LARGEST_REWARD, Task
 from r3l.rollout.interfaces import EnvSpec
 from r3l.rollout.prompts import Prompts
 
@@ -133,8 +132,10 @@ class _Check:
         assert isinstance(observation, str), self.message(
             f"observation {observation!r} is not text"
         )
-        number = isinstance(reward, int | float) and math.isfinite(reward)
-        assert number, self.message(f"reward {reward!r} is not a finite number")
+        number = isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD
+        assert number, self.message(
+            f"reward {reward!r:.80} is not a number within ±{LARGEST_REWARD:g}"
+        )
         assert isinstance(terminated, bool), self.message(
             f"terminated {terminated!r} is not a bool"
         )

@@ -28,7 +28,7 @@ GroupState = Literal["leased", "filling", "complete", "drawn", "trained", "expir
 Purpose = Literal["train", "eval"]
 AuxKind = Literal["reflect", "retry"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
-LARGEST_REWARD = 1e100  # of either sign; its square still fits a float64
+LARGEST_REWARD = 1e9  # of either sign, of an attempt; sums and powers of rewards stay finite
 NESTING_LIMIT = 16  # levels of a task's options
 STRAGGLER = "straggler"  # cause of a slot that its group did not wait for
 

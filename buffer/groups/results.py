@@ -20,7 +20,6 @@ from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import STRAGGLER, Role, SlotResult, SlotStatus
 
-REWARD_LIMIT = 1e9  # keeps sums and powers of rewards finite
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * operations.TASK_LIMIT  # bytes of all results of a group
 NO_CONTRAST = "no_contrast"  # cause of a group that another one replaces
@@ -135,8 +134,6 @@ def _check_outcome(row: GroupRow, outcome: Outcome) -> None:
         )
     if outcome.cause:
         check_cause(outcome.cause)
-    if outcome.reward is not None and abs(outcome.reward) > REWARD_LIMIT:
-        raise LimitExceeded(f"reward {outcome.reward}: must be within ±{REWARD_LIMIT:g}")
 
 
 def _check_resubmitted(row: GroupRow, sent: Sequence[Outcome]) -> None:

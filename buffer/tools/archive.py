@@ -145,7 +145,11 @@ def _put_row(txn: Txn, row: GroupRow) -> None:
 
 def _put_group(txn: Txn, group: Group) -> None:
     row = txn.row(group.group_id)
-    if row is None or set(row.resolved) != {(r.role, r.slot) for r in group.results}:
+    if (
+        row is None
+        or set(row.resolved) != {(r.role, r.slot) for r in group.results}
+        or sorted(row.rewards) != sorted(group.rewards)
+    ):
         raise UserError(f"import of group {group.group_id}: tables states and groups differ")
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
     sums = tuple(checksums.checksum(parts[slot]) for slot in row.resolved)

@@ -126,7 +126,7 @@ class Breeding(Counter):
         (Remembering, "seed 0, step 0: the same instance: observation was"),
         (Forgetful, "after the snapshot at step"),
         (Numbering, "seed 0, reset: observation 0 is not text"),
-        (NotANumber, "seed 0, step 0: reward nan is not a finite number"),
+        (NotANumber, "seed 0, step 0: reward nan is not a number within ±1e\\+09"),
         (Fragile, "raised ValueError"),
         (Four, "step 0: step returns .* tuple of five"),
         (Dumb, "demonstration earns 0.0 of 1.0"),

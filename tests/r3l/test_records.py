@@ -25,6 +25,7 @@ def test_a_trajectory_counts_its_steps_and_what_it_sampled(make_trajectory):
         ({"role": "copy"}, "role"),
         ({"reward": float("nan")}, "reward"),
         ({"reward": float("inf")}, "reward"),
+        ({"reward": -1e9 - 1}, "reward"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),

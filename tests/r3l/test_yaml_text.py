@@ -1,5 +1,7 @@
 """YAML of settings: what it stands for, and what is refused."""
 
+from itertools import pairwise
+
 import pytest
 
 from r3l.config import load
@@ -41,7 +43,7 @@ def test_text_that_is_not_plain_yaml_is_refused_in_one_line(text):
 
 def test_an_alias_is_refused_by_name_and_none_is_written():
     bomb = "a: &a [x, x]\n" + "".join(
-        f"{name}: &{name} [*{old}, *{old}]\n" for old, name in zip("abcdefgh", "bcdefghi")
+        f"{name}: &{name} [*{old}, *{old}]\n" for old, name in pairwise("abcdefghi")
     )
     with pytest.raises(UserError, match=r"^config: not valid YAML \(\*a is an alias; write the "):
         parse(bomb, "config")

@@ -1,5 +1,6 @@
 """A store written out and in again is the same store, and others can read what was written."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -81,6 +82,26 @@ def test_a_damaged_or_foreign_export_is_refused_before_anything_is_made(filled, 
     result = CliRunner().invoke(cli.commands, ["import", "--store", str(tmp_path / "x"), str(out)])
     assert isinstance(result.exception, UserError) and "groups.jsonl" in str(result.exception)
     assert not (tmp_path / "x").exists()
+
+
+def test_rewards_of_a_group_that_differ_from_its_attempts_are_not_imported(filled, tmp_path):
+    out = tmp_path / "out"
+    archive.export(filled.store, out, "jsonl")
+    states = (out / "states.jsonl").read_text()
+    (out / "states.jsonl").write_text(states.replace("0.30000000000000004", "1e300"))
+    _sign(out)
+    copy = Store(tmp_path / "copy", map_gib=0.25)
+    with pytest.raises(UserError, match="tables states and groups differ"):
+        archive.restore(out, copy)
+    copy.close()
+
+
+def _sign(folder: Path) -> None:
+    """Write a manifest that fits the files."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for file in manifest["tables"].values():
+        file["sha256"] = hashlib.sha256((folder / file["file"]).read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_an_interrupted_export_or_import_leaves_nothing(filled, tmp_path, monkeypatch):
