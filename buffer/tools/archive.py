@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -210,7 +211,7 @@ def _make_empty(folder: Path) -> None:
 def check(folder: Path) -> dict[str, Any]:
     """The manifest of an export; raises UserError unless all files are as they were written."""
     try:
-        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text("utf-8"))
+        manifest: dict[str, Any] = json.loads(_regular(folder, "manifest.json").read_text("utf-8"))
         if manifest["format"] != FORMAT or manifest["encoding"] not in FORMATS:
             raise ValueError(f"format {manifest['format']!r:.40}")
         if manifest["schema"] != SCHEMA:
@@ -220,8 +221,11 @@ def check(folder: Path) -> dict[str, Any]:
             )
         for table in TABLES:
             file = manifest["tables"][table]
-            if _digest(folder / file["file"]) != file["sha256"]:
-                raise UserError(f"export {folder}: {file['file']} differs from the manifest")
+            name = f"{table}.{manifest['encoding']}"
+            if file["file"] != name:
+                raise ValueError(f"file {file['file']!r:.80} of table {table}; it must be {name}")
+            if _digest(_regular(folder, name)) != file["sha256"]:
+                raise UserError(f"export {folder}: {name} differs from the manifest")
     except OSError as error:
         raise UserError(f"export {folder}: {error.filename} ({error.strerror})") from None
     except R3LError:
@@ -229,6 +233,15 @@ def check(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"export {folder}: manifest.json is not valid ({error})") from None
     return manifest
+
+
+def _regular(folder: Path, name: str) -> Path:
+    """A file of an export. Raises UserError for a link, which may lead out of the folder, and for
+    what never ends; OSError for a file that is missing."""
+    path = folder / name
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise UserError(f"export {folder}: {name} must be a regular file; copy the whole folder")
+    return path
 
 
 def _digest(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,24 @@ def test_rewards_of_a_group_that_differ_from_its_attempts_are_not_imported(fille
     with pytest.raises(UserError, match="tables states and groups differ"):
         archive.restore(out, copy)
     copy.close()
+
+
+@pytest.mark.parametrize("kind", ["elsewhere", "link", "pipe"])
+def test_import_reads_only_regular_files_of_its_folder(filled, tmp_path, kind):
+    out, other = tmp_path / "out", tmp_path / "other"
+    archive.export(filled.store, out, "jsonl")
+    (out / "tasks.jsonl").rename(other)
+    expected = r"tasks\.jsonl must be a regular file; copy the whole folder$"
+    if kind == "elsewhere":
+        manifest = (out / "manifest.json").read_text().replace("tasks.jsonl", "../other")
+        (out / "manifest.json").write_text(manifest)
+        expected = r"file '\.\./other' of table tasks; it must be tasks\.jsonl\)$"
+    elif kind == "link":
+        (out / "tasks.jsonl").symlink_to(other)
+    else:
+        os.mkfifo(out / "tasks.jsonl")  # would be waited for without end
+    with pytest.raises(UserError, match=expected):
+        archive.check(out)
 
 
 def _sign(folder: Path) -> None:
