@@ -80,7 +80,8 @@ class VLLMPolicy:
         register()
         tokenizer = read_tokenizer(model, f"model {model}")
         chat = ChatFormat(tokenizer, earlier_reasoning=config.earlier_reasoning)
-        limit = getattr(AutoConfig.from_pretrained(model), "max_position_embeddings", 1 << 30)
+        model_config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        limit = getattr(model_config, "max_position_embeddings", 1 << 30)
         context_length = min(config.max_model_len, limit)
         arguments = engine_arguments(model, config, context_length, seed)
         try:

@@ -19,6 +19,7 @@ from r3l.errors import UserError
 
 OWNED_ARGUMENTS = {
     "model": "model",
+    "trust_remote_code": None,
     "max_model_len": "actor.max_model_len",
     "dtype": "actor.dtype",
     "seed": "seed",
@@ -75,6 +76,7 @@ def engine_arguments(
     on_cpu = {} if torch.cuda.is_available() else _cpu_arguments(context_length)
     return {
         "model": str(model),
+        "trust_remote_code": False,
         "dtype": config.dtype if config.dtype != "auto" else _auto_dtype(),
         "max_model_len": context_length,
         "skip_tokenizer_init": False,

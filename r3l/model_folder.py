@@ -62,10 +62,14 @@ def read_tokenizer(folder: Path, called: str) -> Any:
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        AutoConfig.from_pretrained(folder, local_files_only=True)
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        for kind in (AutoConfig, AutoTokenizer):
+            # Without this argument transformers asks on the terminal whether to run the code.
+            read = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return read
     except Exception as error:  # the error depends on the place of the damage
         reason = " ".join(str(error).split())[:160]
+        if "trust_remote_code" in str(error):
+            reason = "it needs code of its own, which is never run; choose another model"
         raise UserError(f"{called}: transformers cannot read it ({reason})") from None
 
 

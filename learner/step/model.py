@@ -135,7 +135,9 @@ def load_model(
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}
     pack = "rows" if chosen else pack
     try:
-        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **chosen)
+        lm = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, trust_remote_code=False, **chosen
+        )
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(

@@ -61,8 +61,9 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
     fit(trainer, cut, steps=recipe.steps)
     trainer.save_model(out)
     tokenizer.save_pretrained(out)
-    AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16).save_pretrained(out)
-    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    half = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16, trust_remote_code=False)
+    half.save_pretrained(out)
+    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, trust_remote_code=False)
     policy = LocalPolicy(model, chat, seed=recipe.seed)
     tasks = recipe.measured
     options = recipe.options

@@ -19,6 +19,7 @@ from r3l.rollout.reflection import FIELDS, json_schema
         ("max_model_len", "set actor.max_model_len instead"),
         ("weight_transfer_config", "leave it out"),
         ("logprobs_mode", "leave it out"),
+        ("trust_remote_code", "leave it out"),
         ("max-num-seq", "not an engine argument of vLLM; did you mean max_num_seqs"),
         ("qwertz", "see vLLM's engine arguments"),
     ],

@@ -1,5 +1,6 @@
 """A model folder: what it must hold, and the hash of what makes the model."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -47,6 +48,28 @@ def test_incomplete_weights_are_refused(model: Path, weights: str | None, named:
         file.write_bytes(whole[: len(whole) // 2])
     assert named in refusal(model)
     check_model_folder(model, "--model mine", weights=False)
+
+
+@pytest.mark.parametrize("kind", ["config", "tokenizer"])
+def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
+    model: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    asked = list[str]()
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "yes")
+    ran = model / "ran"
+    (model / "custom.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    for name, own in (
+        ("config.json", {"model_type": "odd", "auto_map": {"AutoConfig": "custom.Config"}}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["custom.Odd", None]}}),
+    ):
+        if name.startswith(kind):
+            settings = json.loads((model / name).read_text()) | own
+            (model / name).write_text(json.dumps(settings))
+    if kind == "config":
+        assert "it needs code of its own, which is never run; choose another" in refusal(model)
+    else:
+        read_tokenizer(model, "--model mine")  # with a class of transformers
+    assert not asked and not ran.exists()
 
 
 def test_a_path_that_cannot_exist_is_refused() -> None:
