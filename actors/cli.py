@@ -57,10 +57,7 @@ def main(
     name_starter()
     try:
         set_file_modes()
-        if len(name) > LONGEST_NAME:
-            raise UserError(
-                f"--name {name:.20}…: {len(name)} characters; at most {LONGEST_NAME} are allowed"
-            )
+        check_name(name)
         config = configuration.load(config_path)
         asyncio.run(_run(config, buffer_endpoint, weights_endpoint, own_name(name), keys))
     except UserError as error:
@@ -69,6 +66,16 @@ def main(
     except EngineDead as dead:
         click.echo(f"r3l-actor: {dead}", err=True)
         sys.exit(1)
+
+
+def check_name(name: str) -> None:
+    """Raise UserError unless the buffer takes `name`, which is shown in logs and on consoles."""
+    if len(name) > LONGEST_NAME:
+        raise UserError(
+            f"--name {name[:20]!r}…: {len(name)} characters; at most {LONGEST_NAME} are allowed"
+        )
+    if not name.isprintable():
+        raise UserError(f"--name {name!r}: has characters that cannot be printed; use others")
 
 
 def own_name(name: str) -> str:

@@ -97,9 +97,13 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise RecordError unless the name of an actor, consumer or cause has an accepted length."""
-    if not 0 < len(name) <= operations.NAME_LIMIT:
-        raise RecordError(f"{what} {name!r:.80}: must have 1 to {operations.NAME_LIMIT} characters")
+    """Raise RecordError unless the name of an actor, consumer or cause can be shown to people: it
+    has an accepted length, and nothing in it ends a line or commands a terminal."""
+    if not 0 < len(name) <= operations.NAME_LIMIT or not name.isprintable():
+        raise RecordError(
+            f"{what} {name!r:.80}: must have 1 to {operations.NAME_LIMIT} characters, all of them "
+            "printable"
+        )
 
 
 def _check_plan(plan: GroupPlan) -> None:

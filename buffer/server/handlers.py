@@ -93,10 +93,12 @@ class WriteHandlers:
             return error
 
     def _lease(self, work: UnitOfWork, request: Request) -> Lease | Wait:
+        leases.check_name(request.arguments.actor, "actor")
         self._actors.update(request.arguments.actor, request.arguments.metrics)
         return leases.lease(work, request.arguments, request.rid)
 
     def _renew(self, work: UnitOfWork, request: Request) -> Ids:
+        leases.check_name(request.arguments.actor, "actor")
         self._actors.update(request.arguments.actor, request.arguments.metrics)
         return leases.renew(work, request.arguments)
 

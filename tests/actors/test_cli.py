@@ -49,6 +49,7 @@ def test_a_model_that_this_machine_lacks_is_named(tmp_path: Path) -> None:
 def test_a_reserved_engine_argument_a_long_name_and_bad_endpoints_are_named(tmp_path: Path) -> None:
     assert "leave it out" in refused(tmp_path, "actor.engine={worker_extension_cls: x}")
     assert "at most 190" in refused(tmp_path, arguments=("--name", "x" * 201))
+    assert "cannot be printed" in refused(tmp_path, arguments=("--name", "a\nactor-1 died"))
     for option in ("--buffer", "--weights"):
         assert "65535" in refused(tmp_path, arguments=(option, "tcp://127.0.0.1:65536"))
 

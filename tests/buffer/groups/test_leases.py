@@ -135,7 +135,7 @@ def test_a_lease_for_an_impossible_plan_or_name_is_refused(desk, tasks):
         with pytest.raises(LimitExceeded, match="at most 1024 slots"):
             desk.lease(plan=plan)
     group = desk.lease().group_id
-    for name in ("", "a" * 201):
+    for name in ("", "a" * 201, "a\nactor-0 is dead", "a\x1b[2J", "a\u202e"):
         with pytest.raises(RecordError, match=r"actor .* 1 to 200 characters"):
             desk.lease(actor=name)
         with pytest.raises(RecordError, match=r"actor .* 1 to 200 characters"):

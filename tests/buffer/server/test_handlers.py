@@ -35,6 +35,12 @@ def test_a_draw_that_may_not_wait_says_why_there_are_no_groups(desk, handlers):
     assert handlers.held.until == float("inf")
 
 
+def test_a_name_that_cannot_be_shown_does_not_come_into_the_stats(desk, handlers):
+    for call in (calls.renew((), "a\nb"), calls.lease("a\x1b[2J", 0, GroupPlan(1))):
+        assert "printable" in str(_handle(desk, handlers, call))
+    assert _handle(desk, handlers, calls.stats()).actors == {}
+
+
 @pytest.fixture
 def learner():
     """A learner's socket, for requests whose replies are taken later, or never."""
