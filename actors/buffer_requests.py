@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from buffer import AsyncBufferClient, Lease, Wait
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import BufferUnavailable, LimitExceeded, RecordError, StoreError
-from r3l.records import GroupPlan, SlotResult
+from r3l.records import STRAGGLER, GroupPlan, SlotResult
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ class BufferRequests:
     async def put(
         self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
     ) -> SlotResult:
-        """Put a result; returns it as the buffer holds it, failed if the buffer refused it.
+        """Put a result; returns it as the buffer holds it, failed if the buffer refused it or the
+        group was completed without it.
 
         The put goes on if the caller is cancelled. Raises LeaseLost and Conflict.
         """
@@ -87,8 +88,8 @@ class BufferRequests:
         refused = False
         while True:
             try:
-                await self.client.put(group_id, self.name, result, fingerprint)
-                return result
+                reply = await self.client.put(group_id, self.name, result, fingerprint)
+                return self._late(group_id, result) if reply.late else result
             except (LimitExceeded, RecordError) as error:
                 if refused:
                     raise  # the result is not the reason
@@ -99,6 +100,12 @@ class BufferRequests:
             except (BufferUnavailable, StoreError) as error:
                 # Puts are idempotent, so repeating one after a lost reply changes nothing.
                 await self._wait(error, f"a put of {group_id}")
+
+    def _late(self, group_id: str, result: SlotResult) -> SlotResult:
+        self.metrics.refused[STRAGGLER] += 1
+        log.info("%s: %s %d was not kept: the group was completed without it "
+                 "(buffer.straggler_s)", group_id, result.role, result.slot)  # fmt: skip
+        return SlotResult(result.role, result.slot, "failed", cause=STRAGGLER)
 
     def _granted(self) -> list[str]:
         """The group of a lease that was granted and not begun."""

@@ -84,7 +84,7 @@ class ActorMetrics:
     refused: Counter[str] = field(
         default_factory=Counter,
         metadata=_summed(
-            "actor/refused_<cause>", "results", "refused by the buffer, put as failed"
+            "actor/refused_<cause>", "results", "not kept by the buffer: refused, or too late"
         ),
     )
     buffer_unavailable: int = _total(

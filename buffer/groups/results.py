@@ -47,11 +47,11 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     new = [outcome for outcome in sent if outcome.key not in row.resolved]
     if new:
         _check_put(work, row, args.actor, new)
-    _check_resubmitted(row, sent)
+    late = _count_late(row, sent)
     if new:
         row = _accept(work, row, new, args.fingerprint)
         work.count("puts", len(new))
-    return PutAck(new=len(new), complete=row.whole)
+    return PutAck(new=len(new), complete=row.whole, late=late)
 
 
 def resolve(work: UnitOfWork, args: operations.Resolve) -> PutAck:
@@ -136,21 +136,23 @@ def _check_outcome(row: GroupRow, outcome: Outcome) -> None:
         check_cause(outcome.cause)
 
 
-def _check_resubmitted(row: GroupRow, sent: Sequence[Outcome]) -> None:
-    """Raise Conflict if a resolved slot is sent with another result than the first.
-
-    The late result of a straggler is not a conflict.
-    """
-    kept = checksums.by_slot(row)
+def _count_late(row: GroupRow, sent: Sequence[Outcome]) -> int:
+    """How many results are of stragglers that the group was completed without. Raise Conflict if
+    another resolved slot is sent with another result than the first."""
+    kept, late = checksums.by_slot(row), 0
     for outcome in sent:
-        same = (outcome.checksum, _straggler_checksum(*outcome.key))
-        if outcome.key in kept and kept[outcome.key] not in same:
+        first = kept.get(outcome.key, outcome.checksum)
+        if first == outcome.checksum:
+            continue
+        if first != _straggler_checksum(*outcome.key):
             raise Conflict(
                 f"{outcome.role} slot {outcome.slot} of group {row.group_id} was resolved with "
                 "another result already; that one stays",
                 group_id=row.group_id,
                 state=row.state,
             )
+        late += 1
+    return late
 
 
 # ── changes ─────────────────────────────────────────────────────────────────────────────────

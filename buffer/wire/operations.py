@@ -196,10 +196,12 @@ class Wait(Record):
 
 class PutAck(Record):
     """The results are on disk. `new`: how many were not when this request arrived, 0 if it was
-    sent again; `complete`: the group is whole."""
+    sent again; `complete`: the group is whole. `late`: how many were not kept, because the group
+    was completed without these stragglers."""
 
     new: int
     complete: bool
+    late: int = 0
 
 
 class Ids(Record):

@@ -9,7 +9,7 @@ import pytest
 
 from actors.actor import Actor
 from actors.weights.subscriber import WeightSubscriber
-from buffer import Lease, Wait
+from buffer import Lease, PutAck, Wait
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import (
@@ -67,13 +67,14 @@ class Buffer:
         task = Task(f"t{self.granted}", "corridor", 0)
         return Lease(f"g{self.granted}", task, "train", "", plan, (), 60.0)
 
-    async def put(self, group_id: str, actor: str, result: SlotResult, stamp: Any) -> None:
+    async def put(self, group_id: str, actor: str, result: SlotResult, stamp: Any) -> PutAck:
         await self.slow.wait()
         if group_id in self.taken:
             raise self.taken[group_id](f"{group_id} is another's")
         if self.refusal is not None and group_id == "g1" and result.status == "done":
             raise self.refusal
         self.puts.append((group_id, result, stamp))
+        return PutAck(1, False)
 
     async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> list[str]:
         self.heartbeats += 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from actors.buffer_requests import BufferRequests
-from buffer import Lease, Wait
+from buffer import Lease, PutAck, Wait
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import BufferUnavailable, LeaseLost, LimitExceeded, StoreError
 from r3l.records import GroupPlan, SlotResult, Task
@@ -38,7 +38,7 @@ class Client:
         return await self._reply("lease", version)
 
     async def put(self, group_id: str, actor: str, result: SlotResult, stamp: Any) -> Any:
-        return await self._reply("put", result.status, result.cause)
+        return await self._reply("put", result.status, result.cause) or PutAck(1, False)
 
     async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> Any:
         return await self._reply("renew", metrics["buffer_unavailable"])
@@ -79,6 +79,13 @@ def test_a_put_is_repeated_while_the_buffer_is_gone_or_full_and_a_refused_result
         assert asking.metrics.refused == {"too_large": 1}
 
     asyncio.run(scenario())
+
+
+def test_a_result_that_came_too_late_for_its_group_comes_back_as_failed() -> None:
+    asking = requests(Client(PutAck(0, True, late=1)))
+    kept = asyncio.run(asking.put("g1", SlotResult("base", 2, "not_triggered"), None))
+    assert kept == SlotResult("base", 2, "failed", cause="straggler")
+    assert asking.metrics.refused == {"straggler": 1}
 
 
 @pytest.mark.parametrize("replies", [(LeaseLost("another's"),), (LimitExceeded("g1: 9"),) * 2])

@@ -209,13 +209,15 @@ def test_failed_attempts_and_retries_do_not_count_for_the_quorum(quorum, done):
     assert quorum.row(group).state == "filling"
 
 
-def test_a_straggler_after_completion_changes_nothing(quorum, done):
+def test_a_straggler_after_completion_changes_nothing_and_is_told_so(quorum, done):
     group = quorum.lease(plan=PLAN).group_id
     quorum.put(group, [done("base", 0), done("base", 2)])
     quorum.now += 61
     quorum.lease("b")
     ack = quorum.put(group, done("base", 1))
-    assert (ack.new, ack.complete) == (0, True)
+    assert (ack.new, ack.complete, ack.late) == (0, True, 1)
+    both = quorum.put(group, [done("base", 0), done("distilled", 0)])
+    assert (both.new, both.late) == (0, 1)
     assert quorum.renew([group]) == (group,)
     assert _record(quorum, group).stragglers == [("base", 1), ("distilled", 0)]
 
