@@ -24,6 +24,7 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import Conflict, EngineDead, LeaseLost
 from r3l.records import GroupPlan, SlotResult
+from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Environment
 
@@ -68,6 +69,7 @@ class Actor:
         self.occupancy = Occupancy(config.actor.concurrent_requests)
         self.idle = Idleness()
         self.results = 0
+        self.failures = FirstFailures()
 
     async def run(self) -> None:
         """Explore until `stop` is set. Raises EngineDead when the engine died."""
@@ -119,6 +121,7 @@ class Actor:
                 plan=lease.plan,
                 accepted=lease.accepted,
                 emit=put,
+                on_failure=self.failures,
             )
         except LeaseLost as error:
             self.metrics.lease_lost += 1

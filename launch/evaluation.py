@@ -25,6 +25,7 @@ from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.records import GroupPlan, Task
+from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Environment, Policy
 
@@ -140,12 +141,16 @@ async def play_all(
     actor = config.actor.model_copy(update={"temperature": config.eval.temperature})
     config = config.model_copy(update={"actor": actor})
     room = asyncio.Semaphore(at_once)
+    failures = FirstFailures(say=lambda line: None)  # the log is the console
 
     async def play(task: Task, attempt: int) -> None:
         async with room:
             seed = zlib.crc32(f"{config.seed}/{task.task_id}/{attempt}".encode())
             (slot,) = await explore_group(
-                task, policy, make_env, config, seed=seed, plan=GroupPlan(1)
+                *(task, policy, make_env, config),
+                seed=seed,
+                plan=GroupPlan(1),
+                on_failure=failures,
             )
         family = str(task.options.get("family", ""))
         if slot.trajectory is None:
@@ -170,8 +175,8 @@ async def play_all(
         async with asyncio.TaskGroup() as group:
             for task, attempt in missing:
                 group.create_task(play(task, attempt))
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
+    except ExceptionGroup as ended:
+        raise ended.exceptions[0] from ended
 
 
 def report(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict[str, Any]:

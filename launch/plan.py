@@ -4,6 +4,7 @@ started."""
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import socket
@@ -16,7 +17,8 @@ from actors.engine_arguments import check_engine_arguments
 from buffer.groups import samplers
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
 from envs.builtin.policy import model_path
-from envs.registry import tasks, try_out
+from envs.registry import tasks
+from envs.trial import try_tasks
 from launch.hosts import Hosts, read_hosts
 from learner.step.deepspeed_config import deepspeed_config, user_config
 from r3l import config as configuration
@@ -24,6 +26,7 @@ from r3l.config import RunConfig
 from r3l.endpoints import check_bind
 from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
 GPUS = Path("/proc/driver/nvidia/gpus")
@@ -69,11 +72,13 @@ def make_plan(
     hosts = read_hosts(hostfile, ranks) if hostfile is not None else None
     check_engine_arguments(config.actor)
     samplers.make(config.buffer.sampler)
-    try_out(config.env.name, config.env.options)
-    tasks(config.env.name, config.env.options, "train", 1)
-    tasks(config.env.name, config.env.options, "eval", min(1, config.eval.tasks))
+    env = config.env
+    first = [
+        *tasks(env.name, env.options, "train", 1, config.seed),
+        *tasks(env.name, env.options, "eval", min(1, config.eval.tasks)),
+    ]
     check_run_folder(run, resume)
-    folder = resolve_model(config.model, config.actor.earlier_reasoning)
+    folder, chat = resolve_chat(config.model, config.actor.earlier_reasoning)
     config = config.model_copy(update={"model": str(folder)})
     if ranks > config.learner.groups_per_step:
         raise UserError(
@@ -86,6 +91,7 @@ def make_plan(
     _check_binds(binds)
     if resume:
         check_checkpoint(config, run, ranks, device)
+    check_first_prompts(config, first, try_tasks(env, first, chat))
     return Plan(
         config=config,
         run=run,
@@ -223,11 +229,34 @@ def resolve_model(
 ) -> Path:
     """The model folder of a name. Raises UserError unless its chat template is usable and, with
     `weights`, it can be loaded."""
+    return resolve_chat(name, earlier_reasoning, weights=weights)[0]
+
+
+def resolve_chat(
+    name: str, earlier_reasoning: EarlierReasoning = "refuse", *, weights: bool = True
+) -> tuple[Path, ChatFormat]:
+    """`resolve_model`, and the chat format of the model."""
     folder = model_path(name)
     check_model_folder(folder, f"--model {name}", weights=weights)
     tokenizer = read_tokenizer(folder, f"--model {name}")
-    ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
-    return folder
+    return folder, ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
+
+
+def check_first_prompts(config: RunConfig, first: Sequence[Task], lengths: Sequence[int]) -> None:
+    """Raise UserError if a task's first prompt, of so many tokens, fills the context."""
+    model = json.loads((Path(config.model) / "config.json").read_bytes())
+    most = model.get("max_position_embeddings") or config.actor.max_model_len
+    for task, length in zip(first, lengths, strict=True):
+        if length >= config.actor.max_model_len:
+            raise UserError(
+                f"actor.max_model_len={config.actor.max_model_len}: the first prompt of task "
+                f"{task.task_id} has {length} tokens, which leaves no room for a response; raise it"
+            )
+        if length >= most:
+            raise UserError(
+                f"--model {config.model}: its context of {most} tokens is shorter than the first "
+                f"prompt of task {task.task_id} with {length}; choose a model with a longer one"
+            )
 
 
 def check_run_folder(run: Path, resume: bool) -> None:

@@ -111,7 +111,13 @@ def step_line(values: dict[str, Any], steps: int) -> str:
 
 def eval_line(values: dict[str, Any]) -> str:
     """One line about an evaluation."""
-    failed = f", {values['failed']} failed" if values["failed"] else ""
+    failed = ""
+    if values["failed"]:
+        causes = {k.removeprefix("failed_"): n for k, n in values.items() if "failed_" in k}
+        often = sorted(causes, key=lambda cause: -causes[cause])[:3]
+        share = values["failed"] / max(values["tasks"], 1)
+        failed = f", {values['failed']} failed ({share:.0%})"
+        failed += ": " * bool(often) + ", ".join(often)
     return (
         f"eval at step {values['step']}: success {values['success']:.2f}  "
         f"reward {values['reward']:.2f}  steps {values['steps']:.1f}  "

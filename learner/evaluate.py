@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
-from buffer import BufferClient
+from buffer import BufferClient, BufferStats
 from r3l.algorithms.advantages import SUCCESS
 from r3l.codec import RECORD_LIMIT, encode
 from r3l.config import EvalConfig
-from r3l.records import Task
+from r3l.records import STRAGGLER, Task
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,10 @@ QUIET_S = 60.0
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of one evaluation: means over `tasks` attempts; one without a trajectory `failed`."""
+    """Result of one evaluation: means over `tasks` attempts; one without a trajectory `failed`.
+
+    `more`: further metrics, by the end of their tag.
+    """
 
     version: int
     success: float
@@ -36,6 +40,7 @@ class Evaluation:
     steps: float
     tasks: int
     failed: int
+    more: Mapping[str, float] = field(default_factory=dict)
 
 
 class Evaluator:
@@ -97,6 +102,7 @@ class Evaluator:
                 len(self.tasks),
             )
         played = [t for g in groups for t in g.trajectories]
+        causes = Counter(r.cause for g in groups for r in g.results if r.status == "failed")
         count = max(len(groups), 1)
         return Evaluation(
             version=version,
@@ -105,7 +111,34 @@ class Evaluator:
             steps=sum(t.num_steps for t in played) / max(len(played), 1),
             tasks=len(groups),
             failed=len(groups) - len(played),
+            more={f"failed_{cause}": float(n) for cause, n in causes.items()},
         )
+
+
+FIRST_GROUPS = 16
+
+
+def nothing_played(stats: BufferStats, before: int) -> str:
+    """Why the first FIRST_GROUPS groups of a run hold no attempt, with the number of failures by
+    cause; "" if there are fewer groups, or if any attempt was played to its end. `before`: groups
+    without an attempt that an earlier launch of the run has left."""
+    ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
+    others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
+    groups = stats.drops.get("no_trajectories", 0) - before
+    if others or stats.evicted or groups < FIRST_GROUPS:
+        return ""
+    causes = Counter[str]()
+    for name, count in stats.slot_drops.items():
+        causes[name.partition("/")[2]] += count
+    if stats.puts > sum(n for cause, n in causes.items() if cause != STRAGGLER):
+        return ""
+    causes.pop("no_base", 0)  # retries of those that failed
+    named = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
+    return (
+        f"the first {groups} groups hold no attempt at all, every one "
+        f"failed: {named}; the first failure of each cause is in the actors' logs, with its "
+        "traceback: mend the environment and start again"
+    )
 
 
 def parts(tasks: Sequence[Task]) -> Iterator[list[Task]]:

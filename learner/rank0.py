@@ -19,7 +19,7 @@ import torch
 from buffer import BufferClient, Draw
 from learner.best_model import keep_if_best, remove_candidates
 from learner.checkpoint import State
-from learner.evaluate import Evaluation, Evaluator, parts
+from learner.evaluate import Evaluation, Evaluator, nothing_played, parts
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.drift import SafetyMeter
 from learner.metrics.group_metrics import (
@@ -36,7 +36,7 @@ from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import count_hangs, heartbeat
 from r3l.config import RunConfig
-from r3l.errors import BufferUnavailable, NotFound, TrainingStopped
+from r3l.errors import BufferUnavailable, NotFound, TrainingStopped, UserError
 from r3l.process.notices import notice
 from r3l.records import Group, Task
 
@@ -76,6 +76,8 @@ class Rank0:
         self.drawn = State(0)
         self.max_staleness = config.buffer.max_staleness
         self.waited_s = 0.0
+        self.attempts_checked = time.monotonic()
+        self.without_attempt = 0  # groups of an earlier launch
         self.stopped = False
         self.stop_cause = ""
 
@@ -95,6 +97,7 @@ class Rank0:
         """Set the buffer to the learner's version and publish the first weights; at version 0,
         evaluate before any training. Waits for that evaluation."""
         version, self.drawn = state.version, state
+        self.without_attempt = self.client.stats().drops.get("no_trajectories", 0)
         for part in parts(self.train_tasks):
             self.client.add_tasks(part)
         self._check_ledger(state)
@@ -179,10 +182,18 @@ class Rank0:
             if draw is not None:
                 return draw
             still_waiting(self.trainer)
+            self._check_attempts()
             if (now := time.monotonic()) - warned > WARN_AFTER_S:
                 warned = now
                 log.warning("learner has waited %.0f s for a batch: %s", now - began, *reason)
         return None
+
+    def _check_attempts(self) -> None:
+        """Raise UserError if every attempt of the run's first groups failed."""
+        if self.attempts_checked + DRAW_WAIT_S < time.monotonic():
+            self.attempts_checked = time.monotonic()
+            if why := nothing_played(self.client.stats(), self.without_attempt):
+                raise UserError(why)
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Commit a trained batch, publish the weights, report.
@@ -319,8 +330,11 @@ class Rank0:
             self.evaluator.start(version)
 
     def _wait_for_evaluations(self) -> None:
-        ended = self.evaluator.wait(lambda: self.stopped, lambda: still_waiting(self.trainer))
-        self._report_evaluations(ended)
+        def waiting() -> None:
+            still_waiting(self.trainer)
+            self._check_attempts()
+
+        self._report_evaluations(self.evaluator.wait(lambda: self.stopped, waiting))
 
     def _report_evaluations(self, ended: Iterable[Evaluation]) -> None:
         for evaluation in ended:

@@ -44,6 +44,7 @@ class Reporter:
         """Record one finished evaluation."""
         values = asdict(evaluation)
         version = values.pop("version")
+        values |= values.pop("more")
         self.scalars(version, {f"eval/{name}": value for name, value in values.items()})
         self._line("eval", version, values)
 

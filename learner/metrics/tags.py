@@ -131,6 +131,7 @@ EVAL = (
     ("steps", "steps", "mean length of an attempt"),
     ("tasks", "tasks", "evaluated"),
     ("failed", "tasks", "without a trajectory"),
+    ("failed_<cause>", "tasks", "without a trajectory, by cause"),
 )
 
 SECTIONS = {

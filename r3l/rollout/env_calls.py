@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import inspect
 import math
+import sysconfig
+import traceback
 from collections.abc import Awaitable, Callable
 from numbers import Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD
 
 T = TypeVar("T")
+LONGEST_TRACEBACK = 8000  # characters, the last ones
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_OURS = tuple(str(Path(__file__).parents[2] / room) for room in ("r3l", "envs"))
 StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
 
 
@@ -63,11 +69,24 @@ async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
 
 
 def raised(error: BaseException) -> EnvironmentFailed:
-    """What user code raised, as the failure of an attempt."""
+    """What user code raised, as the failure of an attempt, with its traceback."""
+    text = "".join(traceback.format_exception(error))
     return EnvironmentFailed(
-        f"the environment raised {type(error).__name__}: {str(error)[:500]}",
+        f"the environment raised {type(error).__name__}: {str(error)[:500]} ({place(error)})",
         cause=f"environment_{type(error).__name__}",
+        traceback=text[-LONGEST_TRACEBACK:],
     )
+
+
+def place(error: BaseException) -> str:
+    """The file and line of the user's code that an error passed last: the innermost frame that is
+    neither of a library nor, if there is another one, of this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "no traceback"
+    own = [f for f in frames if not f.filename.startswith((*_LIBRARIES, "<"))] or frames
+    frame = ([f for f in own if not f.filename.startswith(_OURS)] or own)[-1]
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def _shaped(name: str, call: str, answer: object, length: int) -> Any:

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 Emit = Callable[[SlotResult], Awaitable[SlotResult]]
 MakeEnv = Callable[[], Environment]
+OnFailure = Callable[[EpisodeError], None]
 _NOTHING_SEEN: Mapping[int, SeenPrefix] = MappingProxyType({})
 
 
@@ -59,6 +60,7 @@ async def explore_group(
     plan: GroupPlan | None = None,
     accepted: Sequence[SlotResult] = (),
     emit: Emit | None = None,
+    on_failure: OnFailure = lambda error: None,
 ) -> list[SlotResult]:
     """Explore one group and return one result per slot of its plan.
 
@@ -66,9 +68,11 @@ async def explore_group(
     refused result comes back as failed, and no retry is made from it. `accepted` holds the results
     of an actor that lost the group: their slots are not played again. `plan` defaults to the
     algorithm's; `seed` makes sampling repeatable.
-    Failures of single attempts become failed slots; the first other error ends the group.
+    Failures of single attempts become failed slots, and `on_failure` is called with each; the first
+    other error ends the group.
     """
     explorer = _Explorer(task, policy, make_env, config, seed, plan, list(accepted), emit)
+    explorer.on_failure = on_failure
     try:
         async with asyncio.TaskGroup() as slots:
             for slot in range(explorer.plan.base):
@@ -108,6 +112,7 @@ class _Explorer:
         self.plan = plan or algorithm.plan()
         self.results = accepted
         self.snapshots: dict[int, list[Snapshot]] = {}
+        self.on_failure: OnFailure
 
     async def explore_slot(self, slot: int) -> None:
         """Play a base attempt, then its retry, unless they are already accepted."""
@@ -125,6 +130,7 @@ class _Explorer:
                 params = self._step_params(env.spec, "base", slot, temperature)
                 await play(attempt, self.policy, env, params)
         except EpisodeError as error:
+            self.on_failure(error)
             return SlotResult("base", slot, "failed", cause=error.cause)
         self.snapshots[slot] = attempt.snapshots
         return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
@@ -145,6 +151,7 @@ class _Explorer:
                     return _resolved(slot, "not_triggered", thought, aux)
                 return await self._retry(slot, attempt, diagnosis, env)
         except EpisodeError as error:
+            self.on_failure(error)
             return SlotResult("distilled", slot, "failed", cause=error.cause, reflection=thought)
 
     async def _diagnose(self, slot: int, base: Trajectory, spec: EnvSpec) -> Diagnosis:

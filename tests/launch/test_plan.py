@@ -22,6 +22,7 @@ from launch.process_commands import ProcessCommands
 from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.model_folder import fingerprint
+from r3l.records import Task
 from tests.launch.fakes import refused
 
 
@@ -176,7 +177,8 @@ def test_a_setting_that_some_process_would_refuse_is_refused_before_any_is_start
 @pytest.mark.parametrize(
     ("member", "named"),
     [
-        ("def close(self): raise KeyError('shut')", "its close raised KeyError"),
+        ("def reset(self, **_): raise KeyError('shut')", "the environment raised KeyError: 'shut'"),
+        ("reset = lambda self, **_: ('go', {})", "step returned NoneType"),
         ("task_source = staticmethod(lambda: 1 / 0)", "its task_source raised ZeroDivisionError"),
         ("task_source = staticmethod(lambda: 5)", "its task source raised AttributeError"),
         ("task_source = staticmethod(lambda: ListedTasks({'train': [1]}))", "not an envs.Task"),
@@ -196,6 +198,24 @@ def test_an_error_of_a_users_environment_is_one_line_that_names_it(
     )
     line = refused("--run", run, "--env", f"{file}:Mine")
     assert named in line and not run.exists()
+
+
+def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "wordy.py"
+    file.write_text(
+        "from envs import EnvSpec\n"
+        "class Wordy:\n"
+        "    spec, in_process = EnvSpec('wordy', '', max_steps=1), True\n"
+        "    close = lambda self: None\n"
+        "    reset = lambda self, **_: ('the tool is in the box ' * 20, {})\n"
+        "    step = lambda self, action: ('done', 0.0, True, False, {})\n"
+    )
+    line = refused("--run", run, "--env", f"{file}:Wordy", "actor.max_model_len=64")
+    assert f"actor.max_model_len=64: the first prompt of task {file}:Wordy/train/" in line
+    assert "tokens, which leaves no room for a response" in line and not run.exists()
+    checked = load(None, [f"model={builtin_policy()}", "actor.max_model_len=100000"])
+    with pytest.raises(UserError, match="its context of 4096 tokens is shorter than the first"):
+        plan.check_first_prompts(checked, [Task("t/1", "t", 1)], [5000])
 
 
 def test_a_port_is_free_again_as_soon_as_its_run_has_ended() -> None:

@@ -40,11 +40,14 @@ def test_a_step_line_shows_what_was_measured_and_a_dash_for_the_rest() -> None:
     assert "learner waits 70%" in step_line(values | {"learner/idle_share": 0.7}, 100)
 
 
-def test_an_eval_line_names_failed_tasks_only_if_there_are_any() -> None:
+def test_an_eval_line_shows_failed_tasks_with_share_and_causes_only_if_there_are_any() -> None:
     values = {"step": 5, "success": 0.5, "reward": 0.25, "steps": 3.5, "tasks": 20, "failed": 0}
     line = "eval at step 5: success 0.50  reward 0.25  steps 3.5  (20 tasks"
     assert eval_line(values) == line + ")"
-    assert eval_line(values | {"failed": 2}) == line + ", 2 failed)"
+    assert eval_line(values | {"failed": 2}) == line + ", 2 failed (10%))"
+    causes = {"failed_environment_hang": 1.0, "failed_environment_KeyError": 4.0}
+    named = ", 5 failed (25%): environment_KeyError, environment_hang)"
+    assert eval_line(values | causes | {"failed": 5}) == line + named
 
 
 def test_attempts_that_wait_for_the_environment_are_said_once_with_the_setting_to_change() -> None:

@@ -4,11 +4,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from buffer import BufferStats
 from learner import evaluate
-from learner.evaluate import Evaluator, parts
+from learner.evaluate import Evaluator, nothing_played, parts
 from r3l.config import EvalConfig
-from r3l.records import Task
+from r3l.records import SlotResult, Task
+from tests.learner.fakes import explore_group
 
 
 def tasks(count: int, size: int = 0) -> list[Task]:
@@ -18,8 +21,9 @@ def tasks(count: int, size: int = 0) -> list[Task]:
 def test_groups_evicted_before_they_were_read_are_left_out_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    won = SimpleNamespace(trajectories=[SimpleNamespace(reward=1.0, num_steps=2)])
-    failed = SimpleNamespace(trajectories=[])
+    won = explore_group((1.0,), ())
+    failure = SlotResult("base", 0, "failed", cause="environment_hang")
+    failed = replace(won, state="expired", results=(failure,))
     client: Any = SimpleNamespace(
         stats=lambda: SimpleNamespace(eval_progress={"eval@3": (5, 5)}),
         query=lambda **_: [won, won, won, failed],
@@ -29,6 +33,7 @@ def test_groups_evicted_before_they_were_read_are_left_out_and_counted(
     evaluator.start(3)
     [found] = evaluator.collect()
     assert (found.success, found.tasks, found.failed) == (0.75, 4, 1)
+    assert found.more["failed_environment_hang"] == 1.0
     assert "1 of 5 groups were evicted" in caplog.text and "retention.grace_s" in caplog.text
 
 
@@ -40,3 +45,35 @@ def test_tasks_are_added_in_messages_within_the_size_limit(monkeypatch: pytest.M
     assert [task for part in cut for task in part] == given
     assert len(cut) > 10 and all(len(part) > 1 for part in cut[:-1])
     assert [len(part) for part in parts(tasks(3, size=20_000))] == [1, 1, 1]
+
+
+NOTHING = BufferStats(
+    train={"leased": 3, "expired": 12, "complete": 0},
+    eval={"expired": 5},
+    drops={"no_trajectories": 17},
+    slot_drops={
+        "base/environment_KeyError": 130,
+        "base/environment_hang": 3,
+        "base/straggler": 2,
+        "distilled/no_base": 90,
+    },
+    puts=223,
+)
+"""A run in which every attempt so far has failed."""
+
+
+def test_a_run_whose_first_groups_hold_no_attempt_is_told_from_any_other() -> None:
+    why = nothing_played(NOTHING, 0)
+    assert "the first 17 groups hold no attempt at all" in why
+    assert "failed: environment_KeyError (130), environment_hang (3), straggler (2); " in why
+    assert nothing_played(NOTHING, 1).startswith("the first 16 groups")
+    others: list[dict[str, Any]] = [
+        {"puts": 224},  # one attempt was played to its end
+        {"eval": {"expired": 5, "complete": 1}},
+        {"drops": {"no_trajectories": 17, "stale": 1}},
+        {"evicted": 1},
+        {"drops": {"no_trajectories": 15}},
+    ]
+    for other in others:
+        assert nothing_played(replace(NOTHING, **other), 0) == ""
+    assert nothing_played(NOTHING, 2) == ""  # of an earlier launch, before it was mended

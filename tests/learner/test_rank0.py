@@ -19,7 +19,7 @@ from learner.step.trainer import StepResult
 from learner.watchdog import Watchdog, note_hang
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import load
-from r3l.errors import BufferUnavailable, DrawExpired, NotFound
+from r3l.errors import BufferUnavailable, DrawExpired, NotFound, UserError
 from r3l.records import Group
 from tests.learner.fakes import explore_group
 
@@ -111,6 +111,20 @@ def test_a_waiting_learner_says_what_is_missing_and_from_whom(
     monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
     assert rank.draw(0) is None
     assert "for a batch: 0 of 4 groups are there; waits for actors to finish 3" in caplog.text
+
+
+def test_a_learner_that_waits_for_attempts_which_all_fail_ends_with_the_causes(
+    rank: Rank0, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = BufferStats(
+        drops={"no_trajectories": 40}, slot_drops={"base/environment_KeyError": 320}, puts=320
+    )
+    service: Any = rank.client
+    service.waited_for = lambda: None
+    monkeypatch.setattr(service, "stats", lambda: failed)
+    monkeypatch.setattr(rank0, "DRAW_WAIT_S", -1.0)
+    with pytest.raises(UserError, match=r"40 groups hold .*environment_KeyError \(320\)"):
+        rank.draw(0)
 
 
 def test_a_learner_that_waits_for_a_silent_buffer_is_alive_and_can_be_stopped(

@@ -304,3 +304,40 @@ def trained_once(run: Path) -> bool:
     groups = [group for row in rows for group in row.groups]
     steps = [row.step for row in rows]
     return steps == list(range(1, len(steps) + 1)) and len(groups) == len(set(groups))
+
+
+BROKEN = """
+from envs import EnvSpec
+
+class Broken:
+    spec = EnvSpec("broken", "", max_steps=2)
+
+    def reset(self, *, seed, options=None):
+        if seed % 100_000_000 > 0:  # not for the tasks that are tried before the run
+            raise LookupError("no such page")
+        return "go", {}
+
+    def step(self, action):
+        return "on", 0.0, False, False, {}
+
+    def close(self):
+        pass
+"""
+
+
+def test_an_environment_that_always_raises_ends_the_run_and_is_told_once_with_its_traceback(
+    tmp_path: Path,
+) -> None:
+    run, file = tmp_path / "run", tmp_path / "broken.py"
+    file.write_text(BROKEN)
+    process = launch(run, "--env", f"{file}:Broken", "eval.tasks=0")
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 2, output
+    told = [line for line in output.splitlines() if "LookupError: no such page" in line]
+    assert len(told) == 1 and told[0].startswith("actor-0: an attempt failed, counted as ")
+    assert told[0].endswith(f"({file}:9); traceback in this log")
+    why = output.splitlines()[-1]
+    assert why.startswith("learner ended with exit code 2: the first ")
+    assert " groups hold no attempt at all, every one failed: environment_LookupError (" in why
+    log = (run / "logs" / "actor-0.log").read_text()
+    assert log.count("Traceback (most recent call last)") == 1 and "in reset" in log

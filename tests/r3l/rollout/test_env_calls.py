@@ -1,12 +1,13 @@
 """Answers of an environment, checked: each fault fails its slot with a cause."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from r3l.errors import EnvironmentFailed
-from r3l.rollout.env_calls import fault_in, guarded, read_step
+from r3l.rollout.env_calls import fault_in, guarded, place, read_step
 from tests.r3l.fakes import Corridor
 from tests.r3l.rollout.fakes import Faulty, by_slot, explore, learner_of_advice
 
@@ -19,6 +20,19 @@ def test_a_world_that_raises_fails_its_slots_and_nothing_else() -> None:
     slots = by_slot(explore(learner_of_advice(), make_env=Broken))
     assert slots["base", 0].cause == "environment_OSError"
     assert slots["distilled", 0].cause == "no_base"
+
+
+def test_what_user_code_raised_is_told_with_its_file_and_line_and_its_traceback() -> None:
+    def call() -> None:
+        json.loads("{")  # raises inside a library
+
+    with pytest.raises(EnvironmentFailed) as caught:
+        asyncio.run(guarded(call))
+    line = call.__code__.co_firstlineno + 1
+    assert str(caught.value).endswith(f"({__file__}:{line})")
+    text = caught.value.facts["traceback"]
+    assert text.startswith("Traceback (most recent call last)") and "json/decoder.py" in text
+    assert place(ValueError()) == "no traceback"
 
 
 @pytest.mark.parametrize(

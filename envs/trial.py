@@ -1,0 +1,47 @@
+"""A trial of an environment before a run: a reset and one step of some of its tasks, in the place
+and within the limits that the run's attempts will have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from envs.isolation.pool import environments
+from r3l.config import EnvConfig
+from r3l.errors import EpisodeError, UserError
+from r3l.records import Task
+from r3l.rollout.attempt import start
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.env_calls import guarded, raised, read_step
+from r3l.rollout.interfaces import Environment
+
+NONSENSE = "try"
+"""The action of the trial. What an environment does not understand it must answer."""
+
+
+def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:
+    """Reset the environment to each task and take one step; returns the tokens of each first
+    prompt. Raises UserError, which names the task, the call and the line of the user's code."""
+    return asyncio.run(_try_all(config, tasks, chat))
+
+
+async def _try_all(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:
+    async with environments(config, wanted=1) as make_env:
+        return [await _try(config.name, make_env, task, chat) for task in tasks]
+
+
+async def _try(name: str, make_env: Callable[[], Environment], task: Task, chat: ChatFormat) -> int:
+    call = "reset"
+    try:
+        env = await guarded(make_env)
+        try:
+            attempt = await start(task, chat, env)
+            call = f"step({NONSENSE!r})"
+            read_step(name, await guarded(lambda: env.step(NONSENSE)))
+        finally:
+            await guarded(env.close)
+    except EpisodeError as error:
+        raise UserError(f"env {name}: {call} of task {task.task_id}: {error}") from error
+    except SystemExit as error:
+        raise UserError(f"env {name}: {call} of task {task.task_id}: {raised(error)}") from error
+    return len(attempt.shown.ids) + len(chat.prompt_ids)

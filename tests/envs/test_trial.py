@@ -1,0 +1,88 @@
+"""The trial of an environment before a run."""
+
+from pathlib import Path
+
+import pytest
+
+from envs.registry import tasks
+from envs.trial import try_tasks
+from r3l.config import EnvConfig
+from r3l.errors import UserError
+from r3l.records import Task
+from r3l.rollout.chat import ChatFormat
+from tests.r3l.fakes import CharTokenizer
+
+MINE = """
+import os, sys, time
+from r3l.rollout.interfaces import EnvSpec
+
+class Mine:
+    spec = EnvSpec("mine", "Sum up.", max_steps=3)
+    in_process = {in_process}
+
+    def reset(self, *, seed, options=None):
+        {reset}
+        return "1 + 1 = ?", {{}}
+
+    def step(self, action):
+        {step}
+        return "no", 0.0, True, False, {{}}
+
+    def close(self):
+        pass
+"""
+
+
+def mine(folder: Path, *, reset: str = "pass", step: str = "pass", in_process: bool = True) -> str:
+    file = folder / "mine.py"
+    file.write_text(MINE.format(reset=reset, step=step, in_process=in_process))
+    return f"{file}:Mine"
+
+
+def tried(name: str, **limits: float) -> list[int]:
+    config = EnvConfig(name=name, **limits)  # type: ignore[arg-type]
+    found: list[Task] = [*tasks(name, {}, "train", 1), *tasks(name, {}, "eval", 1)]
+    return try_tasks(config, found, ChatFormat(CharTokenizer()))
+
+
+def test_the_tokens_of_each_first_prompt_are_told(tmp_path: Path) -> None:
+    chat = ChatFormat(CharTokenizer())
+    prompt = len(chat.open("Sum up.", "1 + 1 = ?")) + len(chat.prompt_ids)
+    assert tried(mine(tmp_path)) == [prompt, prompt]
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+@pytest.mark.parametrize(
+    ("where", "what", "named"),
+    [
+        ("reset", "raise ValueError('no data')", "raised ValueError: no data (FILE:10)"),
+        ("step", "int(action)", "base 10: 'try' (FILE:14)"),
+        ("step", "sys.exit(3)", ""),
+        ("reset", "return None", "mine: reset returned NoneType, it must be a tuple of 2"),
+    ],
+)
+def test_what_a_reset_or_step_raises_is_told_with_the_task_and_the_line_of_the_users_code(
+    tmp_path: Path, where: str, what: str, named: str, in_process: bool
+) -> None:
+    name = mine(tmp_path, in_process=in_process, **{where: what})  # type: ignore[arg-type]
+    with pytest.raises(UserError) as caught:
+        tried(name)
+    call = "reset" if where == "reset" else "step('try')"
+    assert str(caught.value).startswith(f"env {name}: {call} of task {name}/train/000000: ")
+    assert str(caught.value).endswith(named.replace("FILE", str(tmp_path / "mine.py")))
+
+
+def test_a_reset_that_raises_only_for_evaluation_tasks_is_found(tmp_path: Path) -> None:
+    name = mine(tmp_path, reset="assert seed < 200_000_000, 'unknown seed'")
+    with pytest.raises(UserError, match=r"reset of task .*/eval/000000: .*unknown seed"):
+        tried(name)
+
+
+def test_an_environment_that_hangs_or_crashes_costs_the_trial_only_its_process(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UserError, match=r"took longer than 1 s \(env.step_s\)"):
+        tried(mine(tmp_path, reset="time.sleep(60)", in_process=False), step_s=1)
+    (tmp_path / "crash").mkdir()
+    with pytest.raises(UserError, match="ended the worker process"):
+        tried(mine(tmp_path / "crash", step="os.abort()", in_process=False))
