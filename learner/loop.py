@@ -101,7 +101,7 @@ class Training:
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
             self.rank.evaluate(version)
-        if version % self.config.learner.checkpoint_every == 0:
+        if self.config.learner.saves(version):
             self._save(version)
 
     def _check_skipped(self, version: int, skipped: list[Draw]) -> None:

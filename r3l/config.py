@@ -272,7 +272,12 @@ class LearnerConfig(Section):
         ge=1,
         description="optimizer steps between versions that actors fetch as a whole, not as patches",
     )
-    checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
+    checkpoint_every: int = Field(
+        50,
+        ge=1,
+        description="optimizer steps between checkpoints; the first ones are made after 10, 20 and "
+        "40 % of so many steps",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="newest checkpoints that stay on disk")
     keep_best: bool = Field(
         True,
@@ -315,6 +320,13 @@ class LearnerConfig(Section):
     def publishes(self, version: int) -> bool:
         """Whether the weights of `version` are offered to the actors."""
         return version % self.sync_every == 0 or version == self.steps
+
+    def saves(self, version: int) -> bool:
+        """Whether a checkpoint of `version` is due. The early ones keep most steps of a run that
+        dies young, and show soon that the disk has room."""
+        tenth = self.checkpoint_every // 10
+        early = version > 0 and version in (tenth, 2 * tenth, 4 * tenth)
+        return early or version % self.checkpoint_every == 0
 
 
 class EvalConfig(Section):

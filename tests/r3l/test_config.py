@@ -150,6 +150,18 @@ def test_an_empty_section_keeps_its_defaults(tmp_path):
     assert load(path, ["learner.steps=3"]).learner.steps == 3
 
 
+@pytest.mark.parametrize(
+    ("every", "saved"),
+    [(50, [5, 10, 20, 50, 100]), (10, [1, 2, 4, *range(10, 121, 10)]), (60, [6, 12, 24, 60, 120])],
+)
+def test_the_first_checkpoints_are_made_early(every, saved):
+    learner = load(None, [f"learner.checkpoint_every={every}"]).learner
+    assert [version for version in range(121) if version and learner.saves(version)] == saved
+    assert [
+        v for v in range(1, 9) if load(None, ["learner.checkpoint_every=3"]).learner.saves(v)
+    ] == [3, 6]
+
+
 def test_an_invalid_configuration_file_is_named_with_its_fault(tmp_path):
     path = tmp_path / "run.yaml"
     assert f"config {path}: cannot be read" in error_of(path=path)
@@ -158,7 +170,7 @@ def test_an_invalid_configuration_file_is_named_with_its_fault(tmp_path):
     path.write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in error_of(path=path)
     path.write_text("learner: {deepspeed: &a {x: *a}}")
-    assert "Circular" in error_of(path=path)
+    assert "*a is an alias; write the value itself" in error_of(path=path)
     path.write_text("- 1\n- 2\n")
     assert "must be a mapping" in error_of(path=path)
     path.write_text("")
