@@ -16,7 +16,7 @@ from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.tools import commands as tools
 from buffer.tools import evict
-from buffer.wire.access import allow_files
+from buffer.wire.access import CONNECTIONS, allow_files, check_connections
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
 from r3l.endpoints import check_bind
@@ -24,7 +24,6 @@ from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserE
 from r3l.process.file_modes import set_file_modes
 
 PATH = click.Path(path_type=Path)
-SPARE_FILES = 1000  # open files that are not connections, and spare ones for refused connections
 SILENT_FILES = 20_000  # for connections before their handshake, if the system allows
 
 
@@ -41,7 +40,7 @@ def commands() -> None:
 @click.option(
     "--connections",
     type=click.IntRange(1, 1 << 20),
-    default=1024,
+    default=CONNECTIONS,
     show_default=True,
     help="clients at the same time",
 )
@@ -63,7 +62,7 @@ def serve(
     samplers.make(config.buffer.sampler)
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)
-    _allow_files(connections)
+    allow_files(check_connections(connections) + SILENT_FILES)
     if bind.startswith("ipc://"):
         folder_lock.own_socket(Path(bind.removeprefix("ipc://")))  # until the process ends
     store = Store(folder, map_gib=config.buffer.map_gib)
@@ -88,16 +87,6 @@ def keygen(folder: Path) -> None:
 
 for command in (*tools.COMMANDS, evict.evict):
     commands.add_command(command)
-
-
-def _allow_files(connections: int) -> None:
-    """Every connection takes a file descriptor; raise UserError if there are too few."""
-    needed = connections + SPARE_FILES
-    if (most := allow_files(needed + SILENT_FILES)) < needed:
-        raise UserError(
-            f"connections {connections}: need {needed} open files, this system allows {most} "
-            "(ulimit -n); ask for fewer"
-        )
 
 
 def main() -> None:

@@ -54,6 +54,11 @@ from r3l.process.file_modes import set_file_modes
     type=Path,
     help="folder that r3l-buffer keygen wrote; needed for addresses that others can reach",
 )
+@click.option(
+    "--connections",
+    type=click.IntRange(1, 1 << 20),
+    help="clients of the buffer service at the same time; default: 1024",
+)
 @click.option("--check", is_flag=True, help="say what is missing or wrong, if anything, and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
@@ -72,6 +77,7 @@ def main(
     buffer_bind: str,
     weights_bind: str,
     keys: Path | None,
+    connections: int | None,
     check: bool,
     show_prompts: bool,
     overrides: tuple[str, ...],
@@ -82,6 +88,7 @@ def main(
     and KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one counts.
     docs/configuration.md lists them.
     """
+    from buffer.wire.access import CONNECTIONS
     from launch.plan import check_model_is_named, make_plan, settings_file, write_run_folder
     from launch.supervisor import Run
 
@@ -110,6 +117,7 @@ def main(
             resume=resume,
             hostfile=hostfile,
             keys=keys,
+            connections=connections or CONNECTIONS,
         )
         if check:
             click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "

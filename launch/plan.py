@@ -15,6 +15,7 @@ from typing import TextIO
 
 from actors.engine_arguments import check_engine_arguments
 from buffer.groups import samplers
+from buffer.wire.access import CONNECTIONS, check_connections
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
 from envs.builtin.policy import model_path
 from envs.registry import tasks
@@ -39,7 +40,8 @@ class Plan:
     """One run: its configuration, folder, processes and endpoints.
 
     The endpoints are the addresses where the services listen; `keys` is the folder with their keys
-    and their clients', None for a run without keys.
+    and their clients', None for a run without keys. `connections`: clients of the buffer at the
+    same time.
     """
 
     config: RunConfig
@@ -52,6 +54,7 @@ class Plan:
     resume: bool
     hosts: Hosts | None = None
     keys: Path | None = None
+    connections: int = CONNECTIONS
 
 
 def make_plan(
@@ -65,6 +68,7 @@ def make_plan(
     resume: bool,
     hostfile: Path | None = None,
     keys: Path | None = None,
+    connections: int = CONNECTIONS,
 ) -> Plan:
     """The checked plan. Raises UserError for everything that can be found without starting a
     process."""
@@ -89,6 +93,7 @@ def make_plan(
     binds = {"--buffer": buffer_bind, "--weights": weights_bind}
     keys = check_keys(keys, binds)
     _check_binds(binds)
+    check_connections(connections)
     if resume:
         check_checkpoint(config, run, ranks, device)
     check_first_prompts(config, first, try_tasks(env, first, chat))
@@ -103,6 +108,7 @@ def make_plan(
         resume=resume,
         hosts=hosts,
         keys=keys,
+        connections=connections,
     )
 
 

@@ -27,7 +27,7 @@ class ProcessCommands:
         return [
             *_python("buffer.cli"), "serve", "--config", str(self.plan.run / "config.yaml"),
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
-            *_keys(self.plan, "service.json"),
+            "--connections", str(self.plan.connections), *_keys(self.plan, "service.json"),
         ]  # fmt: skip
 
     def learner(self) -> list[str]:

@@ -26,10 +26,13 @@ from zmq.utils import z85
 
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.traffic import Limits, Traffic
+from r3l.errors import UserError
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"r3l-buffer"
 CLIENT, LEARNER = "client", "learner"  # roles of a connection, by its key
+CONNECTIONS = 1024  # clients of the buffer, unless told otherwise
+SPARE_FILES = 1000  # open files that are not connections, and spare ones for refused connections
 HANDSHAKE_S = 10.0  # for a new connection to say who it is
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: what happened, to which file descriptor
@@ -119,6 +122,19 @@ class Access:
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
+
+
+def check_connections(connections: int) -> int:
+    """The open files that a service for so many clients needs; every connection takes one. Raises
+    UserError if this system allows fewer."""
+    needed = connections + SPARE_FILES
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < needed:
+        raise UserError(
+            f"--connections {connections}: need {needed} open files, this system allows {most} "
+            "(ulimit -Hn); ask for fewer"
+        )
+    return needed
 
 
 def allow_files(wanted: int) -> int:

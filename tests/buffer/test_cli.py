@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from buffer import cli
+from buffer.wire.access import check_connections
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l.config import RunConfig
 from r3l.errors import UserError
@@ -61,4 +62,4 @@ def test_file_and_overrides_reach_the_service(tmp_path, monkeypatch):
 
 def test_more_connections_than_the_system_allows_are_refused_at_once():
     with pytest.raises(UserError, match="open files"):
-        cli._allow_files(1 << 40)
+        check_connections(1 << 40)

@@ -52,6 +52,7 @@ def plan_for(run: Path, *overrides: str, **more: Any) -> Any:
         "actors": 0,
         "resume": False,
         "keys": None,
+        "connections": 1024,
         "learner_device": "cpu",
         "learner_ranks": 1,
     }

@@ -57,6 +57,14 @@ def test_missing_keys_and_open_addresses_without_keys_are_refused(
         assert option in line and "without --keys" in line and not run.exists()
 
 
+def test_more_connections_than_the_system_allows_are_refused(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
+    line = refused("--run", run, "--connections", "4000")
+    assert "--connections 4000: need 5000 open files, this system allows 4096" in line
+
+
 def test_a_learner_on_more_gpus_than_there_are_is_refused(run: Path) -> None:
     if plan.count_gpus() >= 64:
         pytest.skip("this machine has 64 GPUs")
