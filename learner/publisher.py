@@ -28,6 +28,7 @@ import zmq
 from torch import Tensor
 
 from buffer.wire.access import Access, allow_files
+from buffer.wire.binding import bind
 from buffer.wire.curve_keys import ServiceKeys, load
 from buffer.wire.frames import Received, receive_from_peer
 from buffer.wire.traffic import LOOKS_S, Limits
@@ -51,13 +52,13 @@ THREADS = min(16, os.cpu_count() or 1)  # compare and compress chunks
 class WeightPublisher:
     """Serves weights over ZeroMQ from a thread of its own.
 
-    `endpoint`: its address (port 0 or * in `bind` takes a free one). `anchor_every`: versions
+    `endpoint`: its address (port 0 or * in `address` takes a free one). `anchor_every`: versions
     between two that every subscriber fetches whole. `keys`: a service's key file; without it only
     loopback is served. Raises UserError for a port in use or an address that is not local.
     """
 
-    def __init__(self, bind: str, *, anchor_every: int = 50, keys: Path | None = None) -> None:
-        check_bind(bind, "weights", encrypted=keys is not None)
+    def __init__(self, address: str, *, anchor_every: int = 50, keys: Path | None = None) -> None:
+        check_bind(address, "weights", encrypted=keys is not None)
         self.anchor_every = anchor_every
         self.origin = uuid.uuid4().hex
         self.sent: Counter[str] = Counter()
@@ -74,13 +75,10 @@ class WeightPublisher:
         connections = min(CONNECTIONS, files // 2)
         self._access = Access(self._context, self._socket, secrets, connections, limits)
         try:
-            self._socket.bind(bind)
-        except zmq.ZMQError as error:
+            self.endpoint = bind(self._socket, address, "weights")
+        except UserError:
             self._context.destroy(linger=0)
-            raise UserError(
-                f"weights {bind}: cannot listen ({error}); choose a free port"
-            ) from None
-        self.endpoint: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            raise
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="weights", daemon=True)
         self._thread.start()

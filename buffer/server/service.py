@@ -30,6 +30,7 @@ from buffer.server.writer import Results, Writer
 from buffer.storage.store import Store
 from buffer.wire import messages
 from buffer.wire.access import Access
+from buffer.wire.binding import bind
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.frames import LARGE, Frame, has_message, receive_from_peer
 from buffer.wire.messages import CREDIT, Request
@@ -55,7 +56,7 @@ class Service:
         self,
         store: Store,
         config: RunConfig,
-        bind: str,
+        address: str,
         keys: ServiceKeys | None = None,
         connections: int = 1024,
     ) -> None:
@@ -76,8 +77,7 @@ class Service:
         self._access = Access(self._context, self._router, keys, connections, limits)
         self._memory = MemoryLimit(config.buffer.memory_gib)
         self._looked = 0.0
-        _bind(self._router, bind)
-        self.endpoint = self._router.get_string(zmq.LAST_ENDPOINT)
+        self.endpoint = _bind(self._router, address)
 
     def stop(self) -> None:
         """Ask `run` to end; may be called from a signal handler or another thread."""
@@ -230,7 +230,7 @@ class Service:
             return BufferError_(f"internal: {error!r:.200}"), []
 
 
-def _bind(router: Any, bind: str) -> None:
+def _bind(router: Any, address: str) -> str:
     router.set(zmq.ROUTER_MANDATORY, 1)  # without it replies to slow peers vanish silently
     router.set(zmq.SNDHWM, 2 * CREDIT)
     router.set(zmq.RCVHWM, 64)
@@ -240,7 +240,7 @@ def _bind(router: Any, bind: str) -> None:
     router.set(zmq.HEARTBEAT_TIMEOUT, 20000)
     router.copy_threshold = LARGE
     try:
-        router.bind(bind)
-    except zmq.ZMQError as error:
+        return bind(router, address, "bind")
+    except UserError:
         router.close(linger=0)
-        raise UserError(f"bind {bind}: {error.strerror}") from None
+        raise
