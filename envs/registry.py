@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.base import SeededTasks, Split, TaskSource, TextEnv
-from r3l.errors import UserError
+from r3l.errors import UserError, did_you_mean
 from r3l.records import Task
 from r3l.rollout.interfaces import Environment, EnvSpec
 
@@ -145,8 +145,11 @@ def _load(name: str) -> Any:
     target = FAMILIES.get(family) if colon and member else ENVIRONMENTS.get(name)
     if target is None:
         names = [*sorted(ENVIRONMENTS), *(f"{family}:NAME" for family in sorted(FAMILIES))]
+        if name.endswith(".py"):
+            raise UserError(f"env {name}: names no class; give it as {name}:Class", env=name)
+        guess = did_you_mean(name, [*ENVIRONMENTS, *FAMILIES])
         raise UserError(
-            f"env {name!r}: unknown; env must be one of {', '.join(names)}, "
+            f"env {name!r}: unknown{guess}; env must be one of {', '.join(names)}, "
             "or path/to/file.py:Class",
             env=name,
         )

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ from r3l.process.file_modes import set_file_modes
     help="clients of the buffer service at the same time; default: 1024",
 )
 @click.option("--check", is_flag=True, help="say what is missing or wrong, if anything, and exit")
+@click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(
@@ -79,14 +80,15 @@ def main(
     keys: Path | None,
     connections: int | None,
     check: bool,
+    print_config: bool,
     show_prompts: bool,
     overrides: tuple[str, ...],
 ) -> None:
     """Train a policy. Without arguments: the demo, a tiny policy in its built-in world.
 
-    Settings come from the defaults (for the shipped policy: the demo's), a YAML file or preset,
-    and KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one counts.
-    docs/configuration.md lists them.
+    Settings come from the defaults, for the shipped policy the demo's, a YAML file or preset, the
+    options above, and KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one
+    counts. docs/configuration.md lists them.
     """
     from buffer.wire.access import CONNECTIONS
     from launch.plan import check_model_is_named, make_plan, settings_file, write_run_folder
@@ -101,8 +103,11 @@ def main(
     try:
         set_file_modes()
         run = run_folder(run_name)
-        file = settings_file(config_path, preset, model, run, resume=resume)
-        config = configuration.load(file, [*shortcuts, *overrides])
+        file, demo = settings_file(config_path, preset, run, resume=resume)
+        config = configuration.load(file, [*shortcuts, *overrides], demo=demo)
+        if print_config:
+            click.echo(configuration.dump(config), nl=False)
+            return
         if show_prompts:
             click.echo(prompt_texts(config))
             return
@@ -125,7 +130,7 @@ def main(
             return
         lock = write_run_folder(plan)
     except UserError as error:
-        click.echo(f"r3l-launch: {error}", err=True)
+        click.echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
         sys.exit(2)
     click.echo(f"run {run}: {actors} actors, learner {learner}, {config.env.name}, "
                f"{config.algorithm.name}; tensorboard --logdir {run}/tensorboard")  # fmt: skip
@@ -155,9 +160,8 @@ def train(
         values = config if isinstance(config, Mapping) else {}
         file = Path(config) if isinstance(config, str | Path) else None
         overrides = [f"{key}={json.dumps(value)}" for key, value in _by_key(values)]
-        model = values.get("model")
-        file = settings_file(file, None, model, folder, resume=resume)
-        config = configuration.load(file, overrides)
+        file, demo = settings_file(file, None, folder, resume=resume)
+        config = configuration.load(file, overrides, demo=demo)
     loopback = "tcp://127.0.0.1:*"
     plan = make_plan(
         config,
@@ -204,11 +208,30 @@ def prompt_texts(config: RunConfig) -> str:
     return "\n\n".join(f"--- {name}\n{text}" for name, text in texts.items())
 
 
+def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -> str:
+    """An error's line with the option that was typed, such as --steps, in place of its setting.
+
+    `given`: values of the options by their settings; an override comes after them.
+    """
+    later = {override.partition("=")[0] for override in overrides}
+    for key, value in given.items():
+        option = f"--{key.rpartition('.')[2]}"
+        if value is None or key in later:
+            continue
+        for begins in (f"config {key}: ", f"{key} "):
+            if line.startswith(begins):
+                end = f" {value}: " if begins.startswith("config") else " "
+                return option + end + line.removeprefix(begins)
+    return line
+
+
 def run_folder(name: str | None) -> Path:
     """The folder of a run: a bare name lies under runs/, anything with a separator is a path.
     Raises UserError."""
     from r3l.model_folder import user_path
 
+    if name is not None and not name.strip():
+        raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")
     return user_path(name) if "/" in name else Path("runs") / name
 

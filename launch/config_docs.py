@@ -23,15 +23,19 @@ A value comes from the first of these that has it:
 1. a `KEY=VALUE` argument of a command;
 2. a shortcut of `r3l-launch`: `--env` (`env`), `--model` (`model`), `--steps` (`learner.steps`),
    `--seed` (`seed`);
-3. the YAML file that `--config` names, or the one of `launch/presets/` that `--preset` names.
-   Without either, `r3l-launch --resume` reads the run's own `config.yaml`, and any other
-   `r3l-launch` without `--model`, or with `--model builtin`, reads `launch/presets/demo.yaml`, the
-   settings of the demo. `r3l-eval` reads that file too if its model is `builtin`;
-4. the default below.
+3. the YAML file that `--config` names, the one of `launch/presets/` that `--preset` names, or for
+   `r3l-launch --resume` the run's own `config.yaml`;
+4. `launch/presets/demo.yaml`, the settings of the demo, if the model is `builtin` (which it is if
+   nothing names one), without `--preset` and `--resume`;
+5. the default below.
 
-An unknown key is refused, and the error lists the known ones.
+The file may be another run's `config.yaml`. Another `algorithm` than the file's keeps those of its
+settings that are not its defaults and that both have; another `env` keeps all but `env.options`. An
+unknown key is refused, and the error lists the known ones. `--print-config` prints the result and
+starts nothing.
 
     r3l-launch --config my.yaml algorithm=grpo learner.lr=1e-5
+    r3l-launch --config runs/first/config.yaml algorithm=grpo --run baseline --print-config
     r3l-launch --preset paper-alfworld --model ~/models/Qwen2.5-1.5B-Instruct --check
 
 `--check` says in one line what is missing or wrong, such as a package or the data, and starts

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from launch.cli import as_typed
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
@@ -76,7 +77,8 @@ def main(**options: Any) -> None:
         set_file_modes()
         run(options)
     except UserError as error:
-        click.echo(f"r3l-eval: {error}", err=True)
+        typed = {"model": options["model"], "env": options["env_name"], "seed": options["seed"]}
+        click.echo(f"r3l-eval: {as_typed(str(error), typed, options['overrides'])}", err=True)
         sys.exit(2)
     except EngineDead as error:
         click.echo(f"r3l-eval: {error}; run the same command again to continue", err=True)
@@ -91,8 +93,9 @@ def run(options: dict[str, Any]) -> None:
     from launch.plan import DEMO, resolve_model
 
     env_name = json.dumps(options["env_name"], ensure_ascii=False)
+    model_name = json.dumps(options["model"], ensure_ascii=False)
     shortcuts = [f"env={env_name}", f"seed={options['seed']}", *options["overrides"]]
-    config = configuration.load(DEMO if options["model"] == "builtin" else None, shortcuts)
+    config = configuration.load(None, [f"model={model_name}", *shortcuts], demo=DEMO)
     model = resolve_model(
         options["model"], config.actor.earlier_reasoning, weights=options["engine"] is None
     )

@@ -25,7 +25,7 @@ from learner.step.deepspeed_config import deepspeed_config, user_config
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind
-from r3l.errors import UserError
+from r3l.errors import UserError, did_you_mean
 from r3l.model_folder import check_model_folder, read_tokenizer
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
@@ -113,29 +113,30 @@ def make_plan(
 
 
 def settings_file(
-    config: Path | None, preset: str | None, model: str | None, run: Path, *, resume: bool
-) -> Path | None:
-    """The YAML file that a run's settings come from, by the options of r3l-launch: `--config`, the
-    run's own, a preset, or for the shipped policy the demo's; None: the defaults alone. Raises
+    config: Path | None, preset: str | None, run: Path, *, resume: bool
+) -> tuple[Path | None, Path | None]:
+    """(the YAML file that a run's settings come from, what lies below it if the policy is the
+    shipped one), by the options of r3l-launch: `--config`, the run's own, or a preset. Raises
     UserError."""
     if preset is not None and (config is not None or resume):
         other = "--resume" if resume else "--config"
         raise UserError(f"--preset {preset}: cannot be combined with {other}; leave one out")
     if config is not None:
-        return config
+        return config, DEMO
     if resume:
         check_run_folder(run, resume)
-        return run / "config.yaml"
+        return run / "config.yaml", None
     if preset is not None:
-        return preset_file(preset)
-    return DEMO if model in (None, "builtin") else None
+        return preset_file(preset), None
+    return None, DEMO
 
 
 def preset_file(name: str) -> Path:
     """The file of a preset. Raises UserError for an unknown one."""
     known = {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
     if name not in known:
-        raise UserError(f"--preset {name}: unknown; the presets are {', '.join(known)}")
+        guess = did_you_mean(name, known)
+        raise UserError(f"--preset {name}: unknown{guess}; the presets are {', '.join(known)}")
     return known[name]
 
 
@@ -243,8 +244,8 @@ def resolve_chat(
 ) -> tuple[Path, ChatFormat]:
     """`resolve_model`, and the chat format of the model."""
     folder = model_path(name)
-    check_model_folder(folder, f"--model {name}", weights=weights)
-    tokenizer = read_tokenizer(folder, f"--model {name}")
+    check_model_folder(folder, f"model {name}", weights=weights)
+    tokenizer = read_tokenizer(folder, f"model {name}")
     return folder, ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
 
 
@@ -260,7 +261,7 @@ def check_first_prompts(config: RunConfig, first: Sequence[Task], lengths: Seque
             )
         if length >= most:
             raise UserError(
-                f"--model {config.model}: its context of {most} tokens is shorter than the first "
+                f"model {config.model}: its context of {most} tokens is shorter than the first "
                 f"prompt of task {task.task_id} with {length}; choose a model with a longer one"
             )
 

@@ -1,27 +1,31 @@
 """The configuration model: frozen, every field described with its unit, unknown keys refused.
 
-    defaults  <-  YAML file (--config)  <-  key=value overrides
+    defaults  <-  the demo's, for its policy  <-  YAML file (--config)  <-  key=value overrides
 
 Importing this module imports neither torch nor vllm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from r3l import yaml_text
 from r3l.algorithms.r3l import R3LConfig
-from r3l.algorithms.registry import AnyAlgorithm
+from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
+from r3l.config_errors import one_line
 from r3l.errors import UserError
-from r3l.section import Section
+from r3l.section import Section, in_full
 
 LONGEST_S = 1e9  # of any time that can be set
 Decay = Annotated[float, Field(ge=0, lt=1)]
 AnySection = TypeVar("AnySection", bound=Section)
+NAMED = ("algorithm", "env", "sampler")
+"""Sections that another name replaces: see `_of_name`."""
 
 
 class EnvConfig(Section):
@@ -382,15 +386,20 @@ class RunConfig(Section):
         return self
 
 
-def load(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
+def load(
+    path: Path | None = None, overrides: Iterable[str] = (), *, demo: Path | None = None
+) -> RunConfig:
     """Build the configuration from a YAML file and `section.key=value` overrides.
 
-    Raises UserError, one line, for an unreadable file, an unknown key or a bad value.
+    `demo`: settings that come first if the model is the shipped policy. Raises UserError, one line,
+    for an unreadable file, an unknown key or a bad value.
     """
-    tree: dict[str, Any] = {}
-    if path is not None:
-        tree = _read_yaml(path)
-    return parse(RunConfig, tree_of(overrides, tree))
+    overrides, below = list(overrides), {}
+    above: dict[str, Any] = {} if path is None else _read_yaml(path)
+    if demo is not None:
+        model = tree_of(overrides, deepcopy(above)).get("model", "builtin")
+        below = _read_yaml(demo) if model == "builtin" else {}
+    return parse(RunConfig, tree_of(overrides, _merged(below, above)))
 
 
 def tree_of(overrides: Iterable[str], tree: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -406,7 +415,7 @@ def parse(section: type[AnySection], tree: Mapping[str, Any]) -> AnySection:
     try:
         return section.model_validate(tree)
     except ValidationError as error:
-        raise UserError(_one_line(section, error)) from None
+        raise UserError(one_line(section, error)) from None
 
 
 def dump(config: RunConfig) -> str:
@@ -427,11 +436,44 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """The settings of both; those of `above` count where both have one."""
+    merged = dict(below)
+    for key, value in above.items():
+        was = merged.get(key)
+        if key in NAMED:
+            was, value = in_full(was), in_full(value)
+            if isinstance(was, dict) and isinstance(value, dict) and "name" in value:
+                was = _of_name(was, key, value["name"])
+        if isinstance(was, dict):
+            value = was if value is None else value
+            value = _merged(was, value) if isinstance(value, dict) else value
+        merged[key] = value
+    return merged
+
+
+def _of_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
+    """What holds of a section under another name: of an environment all but its options, of an
+    algorithm what both have and the first one's default is not, for a run's file holds these too.
+    """
+    was = section.get("name")
+    if was in (None, name) or key == "sampler":
+        return section | {"name": name}
+    if key == "env":
+        return {k: v for k, v in section.items() if k != "options"} | {"name": name}
+    old, new = (REGISTRY[n].model_fields if n in REGISTRY else {} for n in (was, name))
+    both = {k: v for k, v in section.items() if k in old and k in new and v != old[k].default}
+    return both | {"name": name}
+
+
 def _apply(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise UserError(f"override {override!r:.200}: must look like section.key=value")
     *path, leaf = key.split(".")
+    value = yaml_text.parse(text, f"override {override!r:.200}") if text else ""
+    if leaf == "name" and path and path[-1] in NAMED and isinstance(value, str):
+        *path, leaf = path
     node = tree
     for part in path:
         inner = node.get(part)
@@ -440,53 +482,6 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise UserError(f"override {override!r:.200}: {part} is not a section")
         node = inner
-    value = yaml_text.parse(text, f"override {override!r:.200}") if text else ""
-    if isinstance(value, str) and isinstance(node.get(leaf), dict):
-        value = node[leaf] | {"name": value}
+    if leaf in NAMED and isinstance(value, str) and isinstance(node.get(leaf), dict):
+        value = _of_name(node[leaf], leaf, value)
     node[leaf] = value
-
-
-def _one_line(root: type[BaseModel], error: ValidationError) -> str:
-    first = error.errors()[0]
-    key, section = _located(root, first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = ", ".join(section.model_fields)
-        return f"config key {key}: unknown; this section knows {known}"
-    if first["type"] == "union_tag_invalid":
-        tag, known = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "")
-        return f"config {key}: unknown {key} {tag!r:.200}; known: {known}"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"config {key or 'file'}: {message}"
-
-
-def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
-    """(the key as users write it, the section that holds it) of an error's location.
-
-    A location names the algorithm after `algorithm`, and gives the place in a list by number.
-    """
-    key: list[str] = []
-    holder = root
-    inner: list[type[BaseModel]] = []
-    for part in location:
-        chosen = [one for one in inner if len(inner) > 1 and _default_name(one) == part]
-        if chosen:
-            inner = chosen
-            continue
-        key.append(str(part))
-        if isinstance(part, str):
-            holder = inner[0] if inner else root
-            inner = _sections_in(holder, part)
-    return ".".join(key), holder
-
-
-def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    """The sections that may be under a key: one, several algorithms', or none."""
-    if key not in holder.model_fields:
-        return []
-    annotation = holder.model_fields[key].annotation
-    kinds = (annotation, *get_args(annotation))
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-
-
-def _default_name(section: type[BaseModel]) -> object:
-    return section.model_fields["name"].default if "name" in section.model_fields else None

@@ -28,6 +28,8 @@ and the wire (`to_wire`, `from_wire`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -157,6 +159,16 @@ class TrainingStopped(R3LError, RuntimeError):
 
 class RestartNeeded(R3LError, RuntimeError):
     """The learner's processes cannot go on, new ones can; `r3l-learner` exits with code 4."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question about an unknown name: the known one that ends with it, or is most like it; "" if
+    there is none."""
+    names = list(known)
+    near = [one for one in names if one.rpartition(".")[2] == name]
+    near = near or get_close_matches(name, names, n=3, cutoff=0.7)
+    near.sort(key=lambda one: sorted(one) != sorted(name))  # letters in another order are likely
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _tree(root: type[R3LError]) -> dict[str, type[R3LError]]:

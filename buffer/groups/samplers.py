@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
 from r3l.config import SamplerConfig
-from r3l.errors import UserError
+from r3l.errors import UserError, did_you_mean
 
 FLOOR = 0.01  # priority of a group without contrast, so that each can be drawn before it is stale
 Chance = Callable[[], np.random.Generator]  # made only if a sampler needs it
@@ -106,7 +106,8 @@ def make(config: SamplerConfig) -> Sampler:
     """The sampler of this name; raises UserError for an unknown one."""
     if config.name not in SAMPLERS:
         raise UserError(
-            f"buffer.sampler {config.name!r:.80}: unknown; choose one of {', '.join(SAMPLERS)}"
+            f"buffer.sampler {config.name!r:.80}: unknown{did_you_mean(config.name, SAMPLERS)}; "
+            f"choose one of {', '.join(SAMPLERS)}"
         )
     return SAMPLERS[config.name](config)
 

@@ -14,10 +14,10 @@ from tests.buffer.fakes import refused
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
-        (["buffer.map_gib=.nan"], "config buffer.map_gib: Input should be a finite"),
-        (["buffer.lease_s=0"], "buffer.lease_s: Input should be greater than or equal to 0.001"),
-        (["buffer.straggler_s=.inf"], "buffer.straggler_s: Input should be a finite number"),
-        (["learner.groups_per_step=4097"], "learner.groups_per_step: Input should be less than"),
+        (["buffer.map_gib=.nan"], "config buffer.map_gib: must be a finite"),
+        (["buffer.lease_s=0"], "buffer.lease_s: must be at least 0.001"),
+        (["buffer.straggler_s=.inf"], "buffer.straggler_s: must be a finite number"),
+        (["learner.groups_per_step=4097"], "learner.groups_per_step: must be at most"),
         (["buffer.min_base=0"], "buffer.min_base: "),
         (["seed=-1"], "seed: "),
         (["buffer.max_staleness=1.5"], "buffer.max_staleness: "),
@@ -25,7 +25,7 @@ from tests.buffer.fakes import refused
         (["buffer.retention.hours=-1"], "buffer.retention.hours: "),
         (["buffer.retention.days=1"], "buffer.retention.days: unknown; this section knows groups"),
         (["buffer.sampler=best"], "'best': unknown; choose one of fifo"),
-        (["buffer.sampler.alpha=11"], "buffer.sampler.alpha: Input should be less than or equal"),
+        (["buffer.sampler.alpha=11"], "buffer.sampler.alpha: must be at most"),
         (["lease_s"], "must look like section.key=value"),
         (["--config", "nowhere.yaml"], "config nowhere.yaml: cannot be read"),
         (["--connections", "0"], "0 is not in the range"),

@@ -10,7 +10,9 @@ from r3l.errors import UserError
 
 
 def test_an_unknown_environment_is_one_line_that_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"env 'alfwurld': unknown; .*keys, .*workshop") as caught:
+    with pytest.raises(
+        UserError, match=r"env 'alfwurld': unknown .did you mean alfworld.*keys, .*workshop"
+    ) as caught:
         registry.make("alfwurld")
     assert "\n" not in str(caught.value)
 

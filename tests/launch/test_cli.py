@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 import r3l
 from launch.cli import main, run_folder
+from r3l.config import load
 from tests.launch.fakes import refused
 
 
@@ -40,6 +41,41 @@ def test_a_bare_run_name_is_a_folder_under_runs_and_any_other_a_path(
 
 def test_a_run_without_a_name_is_named_by_the_time() -> None:
     assert re.fullmatch(r"runs/\d{8}-\d{6}", str(run_folder(None)))
+
+
+def test_every_setting_is_printed_as_yaml_that_makes_the_same_run(
+    run: Path, tmp_path: Path
+) -> None:
+    arguments = ["--run", str(run), "--print-config", "--steps", "3", "algorithm=grpo"]
+    printed = CliRunner().invoke(main, arguments)
+    assert printed.exit_code == 0 and not run.exists()
+    file = tmp_path / "config.yaml"
+    file.write_text(printed.output)
+    config = load(file)
+    assert (config.learner.steps, config.algorithm.name, config.learner.lr) == (3, "grpo", 2e-4)
+    again = CliRunner().invoke(main, ["--print-config", "--config", str(file), "algorithm=r3l"])
+    assert "alpha: 3.0" in again.output and "lr: 0.0002" in again.output
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_run_name_is_refused(name: str) -> None:
+    assert "--run: the name is empty" in refused("--run", name)
+
+
+def test_what_is_wrong_is_named_by_the_option_that_was_typed(run: Path) -> None:
+    line = refused("--run", run, "--steps", "-1")
+    assert line == "r3l-launch: --steps -1: must be at least 0, not -1"
+    assert "config learner.steps: " in refused("--run", run, "learner.steps=-1")
+    assert "config learner.steps: " in refused("--run", run, "--steps", "2", "learner.steps=-1")
+    assert "--seed -1: must be" in refused("--run", run, "--seed", "-1")
+    assert "--env 'worshop': unknown (did you mean workshop?)" in refused("--env", "worshop")
+    assert "r3l-launch: env 'worshop'" in refused("env=worshop")
+    assert "--env door.py: names no class; give it as door.py:Class" in refused("--env", "door.py")
+    assert "--model /none: no config.json" in refused("--run", run, "--model", "/none")
+    assert "r3l-launch: model /none: no config.json" in refused("--run", run, "model=/none")
+    assert "(did you mean paper-alfworld?)" in refused("--preset", "paper-alfword")
+    assert "(did you mean prioritised?)" in refused("buffer.sampler=prioritized")
+    assert not run.exists()
 
 
 def test_training_from_python_is_checked_like_the_command_line(run: Path) -> None:

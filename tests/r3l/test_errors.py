@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from r3l import errors
-from r3l.errors import R3LError, from_wire, to_wire
+from r3l.errors import R3LError, did_you_mean, from_wire, to_wire
 
 
 def every_error(root=R3LError):
@@ -32,3 +32,11 @@ def test_every_error_is_also_a_standard_exception():
 @pytest.mark.parametrize("values", [{}, {"error": "Mystery"}, {"error": 5, "facts": [1]}])
 def test_an_unknown_error_is_read_as_the_general_one(values):
     assert type(from_wire(values)) is R3LError
+
+
+def test_a_question_names_the_known_name_that_was_probably_meant() -> None:
+    keys = ["learner.lr", "learner.lease_s", "seed"]
+    assert did_you_mean("lr", keys) == " (did you mean learner.lr?)"
+    assert did_you_mean("sede", keys) == " (did you mean seed?)"
+    assert did_you_mean("gpro", ["gspo", "grpo"]) == " (did you mean grpo?)"
+    assert did_you_mean("colour", keys) == ""

@@ -196,7 +196,7 @@ def test_the_file_stays_near_the_limit_after_ten_times_its_size(make_desk, tasks
 
 def test_impossible_limits_are_refused():
     for name in ("groups", "gib", "hours", "versions", "grace_s"):
-        with pytest.raises(UserError, match=f"{name}: .* greater than or equal to 0"):
+        with pytest.raises(UserError, match=f"{name}: .* at least 0"):
             retention.parse_limits({name: -1})
     with pytest.raises(UserError, match=r"hours: .* finite"):
         retention.parse_limits({"hours": float("nan")})

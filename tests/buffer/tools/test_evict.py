@@ -51,7 +51,7 @@ def test_the_command_evicts_from_a_store_and_through_its_service(serve, tasks, d
 def test_limits_of_an_eviction_are_refused_in_one_line(tmp_path, capsys):
     Store(tmp_path / "store", map_gib=0.1).close()
     for limits, rule in (
-        (["groups=-1"], "groups: Input should be greater than or equal to 0"),
+        (["groups=-1"], "groups: must be at least 0"),
         (["bytes=9"], "bytes: unknown; this section knows groups, gib, hours, versions, grace_s"),
         (["grace_s=9"], "give a limit: groups=, gib=, hours= or versions="),
         ([], "Missing argument 'LIMITS...'"),

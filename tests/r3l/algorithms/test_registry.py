@@ -51,13 +51,14 @@ def test_settings_without_a_name_are_those_of_r3l(tmp_path):
     assert load(tmp_path / "run.yaml") == RunConfig()
 
 
-def test_an_override_of_the_name_keeps_the_files_settings_and_refuses_foreign_ones(tmp_path):
+def test_another_name_keeps_those_of_the_files_settings_that_it_has_too(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("algorithm: {name: dapo, group_size: 4, clip_high: 0.3}\n")
     changed = load(path, ["algorithm=grpo"]).algorithm
     assert (changed.name, changed.group_size, changed.clip_high) == ("grpo", 4, 0.3)
-    with pytest.raises(UserError, match=r"algorithm\.clip_high: unknown"):
-        load(path, ["algorithm=raft"])
+    assert load(path, ["algorithm=raft"]) == load(
+        None, ["algorithm=raft", "algorithm.group_size=4"]
+    )
 
 
 def test_a_group_that_does_not_split_is_named():

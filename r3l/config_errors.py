@@ -1,0 +1,113 @@
+"""What is wrong with a setting, in one line and in the words of the settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from r3l.errors import did_you_mean
+
+RULES = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text",
+    "dict": "must be a mapping of settings",
+    "model": "must be a mapping of settings",
+    "list": "must be a list",
+    "tuple": "must be a list",
+    "missing": "is missing",
+    "finite_number": "must be a finite number",
+}
+"""The rule by the beginning of the error's type."""
+LIMITS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+
+
+def one_line(root: type[BaseModel], error: ValidationError) -> str:
+    """The first fault that `error` found: the setting, its rule and what was given."""
+    first = error.errors()[0]
+    key, section = _located(root, first["loc"])
+    kind, given = first["type"], shown(first["input"])
+    context = first.get("ctx", {})
+    if kind == "extra_forbidden":
+        name, known = str(first["loc"][-1]), ", ".join(section.model_fields)
+        guess = did_you_mean(name, section.model_fields)
+        if not guess and key not in (keys := list(all_keys(root))):
+            guess = did_you_mean(name, keys)
+        return f"config key {key}: unknown{guess}; this section knows {known}"
+    if kind == "union_tag_invalid":
+        tag, known = str(context["tag"]), str(context["expected_tags"]).replace("'", "")
+        guess = did_you_mean(tag, known.split(", "))
+        return f"config {key}: unknown {key} {tag!r:.200}{guess}; known: {known}"
+    if kind == "value_error":
+        return f"config {key}: {context['error']}" if key else f"config: {context['error']}"
+    if kind == "literal_error":
+        values = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        guess = did_you_mean(str(first["input"]), values.split(", "))
+        rule = f"must be one of {values}{guess}"
+    elif kind in LIMITS:
+        limit, words = LIMITS[kind]
+        rule = f"{words} {context[limit]:g}"
+    elif any("[" in str(part) for part in first["loc"]):
+        rule = "must be a mapping of settings, or text"
+    else:
+        rule = next((words for start, words in RULES.items() if kind.startswith(start)), "")
+    return f"config {key or 'file'}: {rule or 'is not allowed'}, not {given}"
+
+
+def shown(value: Any) -> str:
+    """A value as it is written in a settings file, shortened."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every setting's key as users write it, such as learner.lr."""
+    for name in section.model_fields:
+        yield prefix + name
+        for inner in _sections_in(section, name):
+            yield from all_keys(inner, f"{prefix}{name}.")
+
+
+def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
+    """(the key as users write it, the section that holds it) of an error's location.
+
+    A location names the algorithm after `algorithm`, gives the place in a list by number, and the
+    tried type of a value that may be of several.
+    """
+    key: list[str] = []
+    holder = root
+    inner: list[type[BaseModel]] = []
+    for part in location:
+        if "[" in str(part) or part == "str":
+            break
+        chosen = [one for one in inner if len(inner) > 1 and _default_name(one) == part]
+        if chosen:
+            inner = chosen
+            continue
+        key.append(str(part))
+        if isinstance(part, str):
+            holder = inner[0] if inner else root
+            inner = _sections_in(holder, part)
+    return ".".join(key), holder
+
+
+def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
+    """The sections that may be under a key: one, several algorithms', or none."""
+    if key not in holder.model_fields:
+        return []
+    annotation = holder.model_fields[key].annotation
+    kinds = (annotation, *get_args(annotation))
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _default_name(section: type[BaseModel]) -> object:
+    return section.model_fields["name"].default if "name" in section.model_fields else None
