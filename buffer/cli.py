@@ -16,6 +16,7 @@ from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.tools import commands as tools
 from buffer.tools import evict
+from buffer.viewer.view import view
 from buffer.wire.access import CONNECTIONS, allow_files, check_connections
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
@@ -85,7 +86,7 @@ def keygen(folder: Path) -> None:
         click.echo(str(path))
 
 
-for command in (*tools.COMMANDS, evict.evict):
+for command in (*tools.COMMANDS, evict.evict, view):
     commands.add_command(command)
 
 

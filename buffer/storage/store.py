@@ -150,6 +150,11 @@ class Store:
         return (found.st_dev, found.st_ino) != self._file
 
     @property
+    def change(self) -> int:
+        """Number of the last committed transaction: two equal ones mean an unchanged store."""
+        return int(self._env.info()["last_txnid"])
+
+    @property
     def disk_bytes(self) -> int:
         """Size of the data file on disk."""
         return os.stat(self.folder / "data.mdb").st_blocks * 512

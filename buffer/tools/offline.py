@@ -26,7 +26,16 @@ def rows(store: Store) -> Iterator[dict[str, Any]]:
     """
     with store.read() as txn:
         for row in txn.rows():
-            yield _row(txn, row)
+            yield facts(txn, row)
+
+
+def row(store: Store, group_id: str) -> dict[str, Any]:
+    """Plain values of one group by ROW_NAMES. Raises NotFound."""
+    with store.read() as txn:
+        found = txn.row(group_id)
+        if found is None:
+            raise not_found(txn, group_id)
+        return facts(txn, found)
 
 
 def summary(store: Store) -> dict[str, Any]:
@@ -48,10 +57,10 @@ def group(store: Store, group_id: str) -> Group:
     Raises RecordError if it is damaged.
     """
     with store.read() as txn:
-        row = txn.row(group_id)
-        if row is None:
+        found = txn.row(group_id)
+        if found is None:
             raise not_found(txn, group_id)
-        return checksums.read(txn, row)
+        return checksums.read(txn, found)
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
@@ -73,7 +82,8 @@ def weights(store: Store, step: int) -> dict[str, float]:
     return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
 
 
-def _row(txn: Txn, row: GroupRow) -> dict[str, Any]:
+def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
+    """Plain values of a group by ROW_NAMES."""
     rewards = row.rewards
     return {
         "group": row.group_id,

@@ -1,0 +1,91 @@
+"""The catalogue: the plain facts of every group of a store, read again as the store changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from buffer.storage.rows import GroupRow
+from buffer.storage.store import Store
+from buffer.tools import offline
+from r3l import codec
+
+GROUPS_LIMIT = 100_000  # newest groups that are listed
+SHARE = 0.05  # of a core that reading again may take
+TREND = 40  # newest groups whose mean rewards a task shows
+
+Facts = dict[str, Any]
+
+
+class Catalogue:
+    """The groups of a store, newest first, in the names of buffer.tools.offline.ROW_NAMES and
+    `rewards`, `failures`, `times`. Threads may share it.
+
+    `change`: grows with every change that was read. `total`: groups in the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.change, self.total = -1, 0
+        self._facts: list[Facts] = []
+        self._known: dict[bytes, tuple[int, Facts]] = {}  # by key: hash of the row, its facts
+        self._lock = threading.Lock()
+        self._next = 0.0  # monotonic second before which the store is not read again
+
+    def read(self) -> Sequence[Facts]:
+        """The groups as they are, at most SHARE of a core behind. The list is never changed."""
+        with self._lock:
+            if time.monotonic() >= self._next and (change := self.store.change) != self.change:
+                began = time.monotonic()
+                self._read()
+                self.change = change
+                self._next = time.monotonic() + (time.monotonic() - began) / SHARE
+            return self._facts
+
+    def _read(self) -> None:
+        """Read all rows; only those that changed are decoded."""
+        known: dict[bytes, tuple[int, Facts]] = {}
+        with self.store.read() as txn:
+            self.total = txn.size("state")
+            for key, data in islice(txn.scan("state", backwards=True), GROUPS_LIMIT):
+                found = self._known.get(key)
+                if found is None or found[0] != hash(data):
+                    row = codec.decode(GroupRow, data)
+                    more = {"rewards": row.rewards, "failures": row.failures, "times": row.times}
+                    found = hash(data), offline.facts(txn, row) | more
+                known[key] = found
+        self._known, self._facts = known, [facts for _, facts in known.values()]
+
+
+def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
+    """One line per task of `groups` (newest first), with `trend`, the mean rewards of its newest
+    groups, the oldest first. `order`: newest, lowest (mean reward) or most (groups)."""
+    found: dict[tuple[str, str], Facts] = {}
+    for one in groups:
+        line = found.setdefault(
+            (one["env"], one["task"]),
+            {"task": one["task"], "env": one["env"], "newest": one["group"], "at": _last(one),
+             "groups": 0, "best": None, "trend": []},
+        )  # fmt: skip
+        line["groups"] += 1
+        if one["reward"] is not None:
+            line["best"] = max(line["best"] or one["reward"], one["reward"])
+            if len(line["trend"]) < TREND:
+                line["trend"].append(one["mean_reward"])
+    lines = list(found.values())
+    for line in lines:
+        line["mean"] = sum(line["trend"]) / len(line["trend"]) if line["trend"] else None
+        line["trend"].reverse()
+    if order == "lowest":
+        lines.sort(key=lambda line: (line["mean"] is None, line["mean"]))
+    elif order == "most":
+        lines.sort(key=lambda line: -line["groups"])
+    return lines
+
+
+def _last(one: Facts) -> float:
+    """Second at which a group last changed its state."""
+    return max(one["times"].values(), default=0.0)

@@ -1,0 +1,85 @@
+"""The command `r3l-buffer view`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from buffer.storage.store import Store
+from buffer.viewer.attempts import Texts
+from buffer.viewer.web_server import Shown, Viewer
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.errors import UserError
+
+PORT = 8420
+
+
+@click.command()
+@click.argument("place", metavar="RUN_OR_STORE")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="port on 127.0.0.1; 0: any free one",
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="model folder whose tokenizer shows tokens as text; default: the run's",
+)
+def view(place: str, port: int, model: Path | None) -> None:
+    """Show the groups of a run, or of a store, in the browser of this machine, until Ctrl-C.
+
+    RUN_OR_STORE: the name of a run under runs/, its folder, or the folder of a store. The store is
+    only read, also while the run goes on.
+    """
+    folder = store_folder(place)
+    store = Store(folder, read_only=True)
+    try:
+        with Viewer(shown(store, folder.parent, model), port) as viewer:
+            click.echo(f"{viewer.shown.title}: open {viewer.url} (Ctrl-C ends the viewer)")
+            viewer.serve_forever()
+    finally:
+        store.close()
+
+
+def store_folder(place: str) -> Path:
+    """The folder of the store that `place` names. Raises UserError."""
+    candidates = [Path(place), Path(place) / "buffer"]
+    if "/" not in place:
+        candidates.append(Path("runs") / place / "buffer")
+    for folder in candidates:
+        if (folder / "data.mdb").is_file():
+            return folder.resolve()
+    raise UserError(
+        f"view {place}: no store there (data.mdb is missing); give a run's name or folder, or the "
+        "folder of a store"
+    )
+
+
+def shown(store: Store, run: Path, model: Path | None = None) -> Shown:
+    """What the viewer shows of a store that lies in a run's folder, or elsewhere. Raises UserError
+    for a `model` without a tokenizer."""
+    if model is not None and not (model / "tokenizer.json").is_file():
+        raise UserError(f"--model {model}: holds no tokenizer.json; give a model folder")
+    config, notice = _config(run / "config.yaml")
+    if config is None:
+        return Shown(str(store.folder), store, None, Texts(model), notice)
+    texts = Texts(model or Path(config.model))
+    facts = (("environment", config.env.name), ("algorithm", config.algorithm.name),
+             ("model", Path(config.model).name))  # fmt: skip
+    return Shown(run.name, store, config.algorithm.build(), texts, "", facts)
+
+
+def _config(file: Path) -> tuple[RunConfig | None, str]:
+    """The run's configuration, or why it is not known."""
+    unknown = "so all sampled tokens are marked and advantages are unknown"
+    if not file.is_file():
+        return None, f"There is no {file.name} next to the store, {unknown}."
+    try:
+        return configuration.load(file), ""
+    except UserError as error:  # of another version of r3l, or changed by hand
+        return None, f"{error}; {unknown}."

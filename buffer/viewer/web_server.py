@@ -1,0 +1,219 @@
+"""The viewer's server: the page, and the store as JSON. It only reads, for this machine only.
+
+    GET /KEY/                             the page
+    GET /KEY/api/run                      what is shown, groups by state, drops, `change`
+    GET /KEY/api/tasks  ?filter= &order= &offset= &limit=
+    GET /KEY/api/groups ?filter= &env= &task= &before=GROUP &limit=   the newest first
+    GET /KEY/api/group  ?id=              one group with its attempts
+
+KEY is new at every start, so that other users of the machine, and pages of other sites in the
+user's browser, cannot read. A host name that is not this machine's is refused (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import lmdb
+
+from buffer.storage.store import Store
+from buffer.tools import filter, offline
+from buffer.viewer import page
+from buffer.viewer.attempts import Texts, plain_group
+from buffer.viewer.catalogue import Catalogue, Facts, tasks
+from r3l.algorithms.algorithm import Algorithm
+from r3l.errors import NotFound, R3LError, UserError
+
+LIMIT = 500  # of lines in one reply
+ORDERS = ("newest", "lowest", "most")
+HOSTS = {"127.0.0.1", "localhost"}
+Query = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown. `title`: names it; `algorithm`: None if it is not known, and `notice` says
+    why; `facts`: more about the run, by name."""
+
+    title: str
+    store: Store
+    algorithm: Algorithm | None
+    texts: Texts
+    notice: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+class Viewer(ThreadingHTTPServer):
+    """Serves one store on loopback. Raises UserError for a port that cannot be used."""
+
+    daemon_threads = True
+
+    def __init__(self, shown: Shown, port: int) -> None:
+        self.shown, self.catalogue = shown, Catalogue(shown.store)
+        self.key = secrets.token_urlsafe(12)
+        self.page, self.policy = page.served().encode(), page.policy()
+        try:
+            super().__init__(("127.0.0.1", port), Handler)
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            why = "in use" if error.errno == errno.EADDRINUSE else "not allowed for this user"
+            raise UserError(
+                f"--port {port}: {why}; choose another, or 0 for any free one"
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that left is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+    def answer(self, name: str, query: Query) -> Any:
+        """The reply to one request as values JSON can hold. Raises NotFound, UserError."""
+        answers: dict[str, Callable[[Query], Any]] = {
+            "run": self._run,
+            "tasks": self._tasks,
+            "groups": self._groups,
+            "group": self._group,
+        }
+        if name not in answers:
+            raise NotFound(f"there is no {name!r:.40}; ask for {', '.join(answers)}")
+        if self.shown.store.gone:
+            raise UserError(f"store {self.shown.store.folder}: was moved or deleted; start again")
+        return answers[name](query)
+
+    def _run(self, query: Query) -> Any:
+        listed = self.catalogue.read()
+        states: dict[str, dict[str, int]] = {}
+        for one in listed:
+            counts = states.setdefault(one["purpose"], {})
+            counts[one["state"]] = counts.get(one["state"], 0) + 1
+        with self.shown.store.read() as txn:
+            version = txn.progress().version
+        return {
+            "title": self.shown.title,
+            "notice": self.shown.notice,
+            "facts": self.shown.facts,
+            "change": self.catalogue.change,
+            "version": version,
+            "total": self.catalogue.total,
+            "listed": len(listed),
+            "states": states,
+        }
+
+    def _tasks(self, query: Query) -> Any:
+        order = query.get("order", ORDERS[0])
+        if order not in ORDERS:
+            raise UserError(f"order {order!r:.40}: must be {', '.join(ORDERS)}")
+        lines = tasks(self._accepted(query), order)
+        offset, limit = _number(query, "offset", 0), _limit(query)
+        return {"total": len(lines), "tasks": lines[offset : offset + limit]}
+
+    def _groups(self, query: Query) -> Any:
+        found = self._accepted(query)
+        total, before = len(found), query.get("before", "")
+        if before:
+            found = [one for one in found if one["group"] < before]
+        return {"total": total, "groups": found[: _limit(query)]}
+
+    def _group(self, query: Query) -> Any:
+        shown = self.shown
+        return plain_group(shown.store, query.get("id", ""), shown.algorithm, shown.texts)
+
+    def _accepted(self, query: Query) -> Sequence[Facts]:
+        """The groups of a task, if one is named, that pass the filter, the newest first."""
+        groups = self.catalogue.read()
+        if task := query.get("task"):
+            env = query.get("env", "")
+            groups = [one for one in groups if one["task"] == task and env in ("", one["env"])]
+        if text := query.get("filter", "").strip():
+            accepts = filter.parse(text, offline.ROW_NAMES)
+            groups = [one for one in groups if accepts(one)]
+        return groups
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request of a browser."""
+
+    server: Viewer
+    timeout = 30  # seconds that a connection may be silent
+    server_version, sys_version = "r3l", ""
+
+    def do_GET(self) -> None:
+        """The page, or JSON; errors are JSON too."""
+        if not _is_here(self.headers.get("Host", "")):
+            self._refuse(HTTPStatus.FORBIDDEN, "this host name is not served")
+            return
+        path, _, asked = self.path.partition("?")
+        key, slash, rest = path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(key.encode(), self.server.key.encode()):
+            self._refuse(HTTPStatus.NOT_FOUND, "open the address that r3l-buffer view printed")
+        elif slash and not rest:
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
+        elif rest.startswith("api/"):
+            query = {name: values[-1] for name, values in parse_qs(asked).items()}
+            self._answer(rest.removeprefix("api/"), query)
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _answer(self, name: str, query: Query) -> None:
+        try:
+            body = page.as_json(self.server.answer(name, query))
+        except NotFound as error:
+            self._refuse(HTTPStatus.NOT_FOUND, str(error))
+        except UserError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        except (R3LError, lmdb.Error, OSError) as error:  # damage, no free reader
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        else:
+            self._send(HTTPStatus.OK, "application/json", body)
+
+    def _refuse(self, status: HTTPStatus, error: str) -> None:
+        self._send(status, "application/json", page.as_json({"error": error}))
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", f"{self.server.policy}; frame-ancestors 'none'"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged: a page that follows a run makes one every two seconds."""
+
+
+def _is_here(host: str) -> bool:
+    """Whether a Host header names this machine, on any port: a tunnel may have another."""
+    name, _, port = host.partition(":")
+    return name in HOSTS and (not port or port.isdecimal())
+
+
+def _limit(query: Query) -> int:
+    return min(_number(query, "limit", 100), LIMIT)
+
+
+def _number(query: Query, name: str, default: int) -> int:
+    text = query.get(name, str(default))
+    if not text.isdecimal() or len(text) > 9:
+        raise UserError(f"{name} {text!r:.40}: must be a number from 0 to 999999999")
+    return int(text)

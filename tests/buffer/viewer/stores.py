@@ -1,0 +1,105 @@
+"""Stores for the viewer: groups with retries, written without a service."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from buffer.storage.checksums import checksum
+from buffer.storage.rows import GroupRow
+from buffer.storage.store import Store
+from r3l import codec
+from r3l.records import GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
+
+PLAN = GroupPlan(2, 2)
+
+
+@dataclass
+class Made:
+    """What a group is made of."""
+
+    reward: float = 0.0  # of the base attempts
+    steps: int = 3
+    tokens: int = 4  # of each response
+    observation: str = "a door"
+    state: str = "trained"
+
+
+def attempt(role, slot, made: Made, *, version=0, reward=0.0, pivot=-1) -> Trajectory:
+    """Steps of an observation of 3 tokens and a response each; the second token surprises."""
+    size = 3 + made.tokens
+    spans = np.array([[k * size + 3, (k + 1) * size] for k in range(made.steps)], np.int32)
+    mask = np.zeros(made.steps * size, np.bool_)
+    logprobs = np.zeros(made.steps * size, np.float32)
+    for start, end in spans:
+        mask[start:end] = True
+        logprobs[start:end] = -0.25
+        logprobs[start + 1] = -2.0
+    return Trajectory(
+        role=role,
+        slot=slot,
+        token_ids=np.arange(made.steps * size, dtype=np.int32) % 50,
+        response_mask=mask,
+        logprobs=logprobs,
+        step_spans=spans,
+        step_versions=np.full(made.steps, version, np.int32),
+        step_seconds=np.full(made.steps, 0.5, np.float32),
+        reward=reward,
+        system="be brief",
+        observations=(made.observation,) * (made.steps + 1),
+        actions=tuple(f"act {k}" for k in range(made.steps)),
+        parent=slot if role == "distilled" else -1,
+        pivot=pivot,
+    )
+
+
+def results(made: Made, version=0) -> list[SlotResult]:
+    """Two base attempts; a retry of the first from step 1, one of the second that failed."""
+    thought = ReflectionRecord('{"root_cause_analysis": "step 1 spoils"}', "", "failure", 1, 9)
+    again = attempt("distilled", 0, made, version=version, reward=1.0, pivot=1)
+    return [
+        SlotResult("base", 0, "done", trajectory=attempt("base", 0, made, version=version)),
+        SlotResult(
+            "base", 1, "done", trajectory=attempt("base", 1, made, version=version,
+                                                  reward=made.reward),
+        ),
+        SlotResult("distilled", 0, "done", trajectory=again, reflection=thought),
+        SlotResult("distilled", 1, "failed", cause="replay_diverged", reflection=thought),
+    ]  # fmt: skip
+
+
+def write(store: Store, groups: int, tasks: int = 20, **made) -> None:
+    """Add finished groups to a store, each task's in turn; version and step grow with them."""
+    for first in range(0, groups, 1000):
+        with store.write() as txn:
+            for index in range(tasks) if first == 0 else ():
+                txn.add_task("train", "", index, Task(f"door/{index:04}", "doors", index))
+            for number in range(first, min(first + 1000, groups)):
+                _write_group(txn, number, number % tasks, Made(reward=number % 2, **made))
+
+
+def _write_group(txn, number, task, made) -> None:
+    version, at = number // 10, 1000.0 + number
+    done = results(made, version)
+    encoded = {(one.role, one.slot): codec.encode(one) for one in done}
+    row = GroupRow(
+        group_id=f"g{number + 1:010}",
+        task_id=f"door/{task:04}",
+        task_index=task,
+        plan=PLAN,
+        state=made.state,
+        actor="actor-0",
+        resolved=tuple(encoded),
+        done=3,
+        done_base=2,
+        oldest=version,
+        rewards=(0.0, made.reward, 1.0),
+        nbytes=sum(map(len, encoded.values())),
+        checksums=tuple(map(checksum, encoded.values())),
+        failures=("distilled/replay_diverged",),
+        times={"leased": at, "filling": at + 1, "complete": at + 2, "drawn": at + 3,
+               "trained": at + 4},
+        steps=(version + 1,),
+    )  # fmt: skip
+    txn.put_row(row)
+    txn.add_tag(row)
+    txn.seal(row, encoded)

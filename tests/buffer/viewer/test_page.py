@@ -1,0 +1,47 @@
+"""The page, served and written."""
+
+import base64
+import hashlib
+import json
+import re
+
+from buffer.viewer import page
+
+
+def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else():
+    text, policy = page.served(), page.policy()
+    for tag, kind in (("style", "style-src"), ("script", "script-src")):
+        inside = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind} 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy
+
+
+def test_the_page_asks_nobody_else():
+    text = page.served().replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|//cdn|@import|url\(", text)
+
+
+def test_the_script_never_writes_html():
+    text = page.served()
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacent",
+        "document.write",
+        "eval(",
+        "Function(",
+    ):
+        assert word not in text
+
+
+def test_data_cannot_end_its_element():
+    hostile = "</script><script>alert(1)</script><!--"
+    text = page.with_data({"text": hostile})
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)[1]
+    assert "<" not in found and json.loads(found) == {"text": hostile}
+    assert 'http-equiv="Content-Security-Policy"' in text and text.count("<script>") == 1
+
+
+def test_numbers_that_json_has_not_are_null():
+    assert page.as_json([float("nan"), float("-inf"), 1.5]) == b"[null,null,1.5]"

@@ -1,0 +1,184 @@
+"""The command `r3l-buffer view`, and its page in a real browser."""
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from buffer.storage.store import Store
+from buffer.viewer.view import shown, store_folder, view
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.errors import UserError
+from tests.buffer.fakes import refused
+from tests.buffer.viewer import stores
+from tests.buffer.viewer.chromium import Browser
+
+HOSTILE = "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
+
+
+def test_a_store_is_found_by_its_folder_its_run_and_its_runs_name(store, monkeypatch):
+    run = store.folder.parent
+    monkeypatch.chdir(run.parent)
+    (run.parent / "runs").mkdir()
+    shutil.copytree(run, run.parent / "runs" / "named")
+    assert store_folder(str(run)) == store_folder(str(store.folder)) == store.folder
+    assert store_folder("named") == run.parent / "runs" / "named" / "buffer"
+    with pytest.raises(UserError, match=r"^view other: no store there .*; give a run's name"):
+        store_folder("other")
+
+
+def test_a_run_says_its_algorithm_and_a_bare_store_that_it_is_unknown(store):
+    assert shown(store, store.folder.parent).notice.startswith("There is no config.yaml")
+    file = store.folder.parent / "config.yaml"
+    file.write_text(configuration.dump(RunConfig()))
+    found = shown(store, store.folder.parent)
+    assert (found.title, found.notice, found.algorithm.name) == ("run", "", "r3l")
+    file.write_text("learner: {stepz: 1}\n")
+    assert "learner.stepz" in shown(store, store.folder.parent).notice
+
+
+def test_what_is_wrong_is_one_line_and_exit_code_2(store, capsys):
+    place = str(store.folder)
+    store.close()  # LMDB opens a file once in a process
+    refused(["view", "nowhere"], "no store there", capsys)
+    refused(["view", place, "--model", "/nowhere"], "holds no tokenizer.json", capsys)
+    refused(["view", place, "--port", "70000"], "70000 is not in the range", capsys)
+    assert "RUN_OR_STORE" in CliRunner().invoke(view, ["--help"]).output
+
+
+def test_a_port_in_use_ends_the_command_and_ctrl_c_ends_a_viewer(store):
+    command = [sys.executable, "-m", "buffer.cli", "view", str(store.folder), "--port"]
+    first = subprocess.Popen([*command, "0"], stdout=subprocess.PIPE, text=True)
+    line = first.stdout.readline()
+    port = line.split("127.0.0.1:")[1].split("/")[0]
+    second = subprocess.run([*command, port], capture_output=True, text=True, timeout=120)
+    assert second.returncode == 2 and second.stderr.count("\n") == 1
+    assert second.stderr.startswith(f"r3l-buffer: --port {port}: in use")
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A store of 10,000 groups of 500 tasks."""
+    store = Store(tmp_path / "large" / "buffer", map_gib=1)
+    stores.write(store, 10_000, tasks=500)
+    yield store
+    store.close()
+
+
+def text(browser, selector):
+    return browser.value(f"document.querySelector({selector!r})?.innerText ?? ''")
+
+
+def type_filter(browser, words):
+    browser.value(
+        f"(() => {{ const box = document.getElementById('filter'); box.value = {words!r};"
+        " box.dispatchEvent(new Event('input')); })()"
+    )
+
+
+def test_ten_thousand_groups_in_a_browser(browser, large, serve_store):
+    browser.said.clear()
+    browser.open(serve_store(large).viewer.url)
+    assert "10,000 groups" in text(browser, "header").replace("\xa0", " ")
+    assert browser.value("document.querySelectorAll('#list a').length") == 100
+    assert browser.value("document.querySelectorAll('main circle').length") == 500
+    browser.value("document.getElementById('more').click()")
+    browser.wait("document.querySelectorAll('#list a').length === 200")
+
+    type_filter(browser, "step == 1000 and reward > 0.5")  # the last ten groups
+    browser.wait("document.getElementById('count').innerText.startsWith('10')")
+    browser.value("document.querySelector('#list a').click()")  # a task: its groups over time
+    browser.wait("document.getElementById('count').innerText.startsWith('1\xa0group')")
+    type_filter(browser, "")
+    browser.wait("document.getElementById('count').innerText.startsWith('20')")
+    browser.value("document.querySelector('#list a').click()")
+    browser.wait("document.querySelectorAll('.pair').length === 2")
+
+    first = "details[data-slot='0'] "
+    assert "retry from step 1" in text(browser, first + "summary")
+    heads = browser.value(
+        f"[...document.querySelectorAll({first + 'h3'!r})].map(one => one.innerText)"
+    )
+    assert heads == ["Base: reward 0.00", "Reflection", "Retry: reward 1.00"]
+    assert text(browser, first + ".shared summary").startswith("1\xa0step before the pivot")
+    assert "step 1 spoils" in text(browser, first + ".reflection.next")
+    assert browser.value(f"document.querySelectorAll({first + '.strip svg'!r}).length") == 4
+    assert "replay_diverged" in text(browser, "details[data-slot='1'] summary")
+    browser.value("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'j', bubbles: true}))")
+    browser.wait("document.querySelector('main .facts').innerText.startsWith('g0000009500')")
+    assert browser.said == []
+
+
+def test_a_filter_that_is_wrong_is_said_next_to_it(browser, store, serve_store):
+    browser.open(serve_store(store).viewer.url)
+    type_filter(browser, "colour == 1")
+    browser.wait("!document.getElementById('error').hidden")
+    assert "unknown name 'colour'" in text(browser, "#error")
+
+
+def test_a_run_that_goes_on_is_followed(browser, store, serve_store):
+    asked = serve_store(store)
+    browser.open(asked.viewer.url)
+    browser.value("location.hash = '#group/g0000000040'")
+    browser.wait("document.querySelectorAll('.pair').length === 2")
+    browser.wait("document.getElementById('live').innerText.includes('follows')")
+    with store.write() as txn:
+        row = txn.row("g0000000040")
+        times = row.times | {"expired": 2000.0}
+        txn.put_row(row.but(state="expired", cause="stale", times=times))
+    browser.wait("document.querySelector('main').innerText.includes('expired: stale')")
+
+
+def test_hostile_text_is_shown_as_text(browser, tmp_path, serve_store, monkeypatch):
+    task = stores.Task
+    monkeypatch.setattr(stores, "Task", lambda name, env, seed: task(name, HOSTILE, seed))
+    store = Store(tmp_path / "hostile" / "buffer", map_gib=0.25)
+    stores.write(store, 2, tasks=1, observation=HOSTILE)
+    (tmp_path / "hostile" / "config.yaml").write_text(configuration.dump(RunConfig()))
+    browser.said.clear()
+    browser.open(serve_store(store).viewer.url)
+    browser.value("location.hash = '#group/g0000000001'")
+    browser.wait("document.querySelectorAll('.pair').length === 2")
+    assert HOSTILE in text(browser, ".columns > div .observation")
+    assert HOSTILE in text(browser, "main .facts")
+    assert browser.value("document.querySelectorAll('img, iframe').length") == 0
+    assert browser.value("document.scripts.length") == 2
+    assert "owned" not in browser.value("document.title") and browser.said == []
+    store.close()
+
+
+def test_tokens_are_shown_with_the_runs_tokenizer_and_marked_if_trained(
+    browser, store, serve_store
+):
+    (store.folder.parent / "config.yaml").write_text(
+        configuration.dump(RunConfig(model=str(_policy())))
+    )
+    browser.open(serve_store(store).viewer.url)
+    browser.value("location.hash = '#group/g0000000002'")
+    browser.wait("document.querySelectorAll('.pair').length === 2")
+    trained = "details[data-slot='0'] .columns > div:not(.head) .tokens span.trained"
+    assert browser.value(f"document.querySelectorAll({trained!r}).length") == 16  # 2 × 2 × 4
+    title = "document.querySelectorAll('.tokens span.trained')[1].title"
+    assert browser.value(title) == "−log p 2.000, trained"
+    for dark in (False, True):
+        browser.picture(store.folder.parent / "page.png", dark)
+        assert (store.folder.parent / "page.png").stat().st_size > 10_000
+
+
+def _policy():
+    from envs.builtin.policy import model_path
+
+    return model_path("builtin")
