@@ -89,7 +89,7 @@ def run(options: dict[str, Any]) -> None:
     """Run the evaluation that the command line asks for. Raises UserError, EngineDead."""
     from actors.engine_arguments import check_engine_arguments
     from envs.registry import tasks as tasks_of
-    from launch.evaluation import Results, report, table
+    from launch.evaluation import Results, cut_off, report, table
     from launch.plan import DEMO, resolve_model
 
     env_name = json.dumps(options["env_name"], ensure_ascii=False)
@@ -117,6 +117,8 @@ def run(options: dict[str, Any]) -> None:
     (folder / "report.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     _to_tensorboard(folder, found, options["step"])
     click.echo(json.dumps(found) if options["as_json"] else table(found))
+    if warning := cut_off(found):
+        click.echo(f"r3l-eval: {warning}", err=True)
     if not options["as_json"]:
         click.echo(f"results, report and TensorBoard metrics: {folder}")
 

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from launch.statistics import bootstrap, pass_at_k, wilson
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
@@ -30,14 +32,17 @@ from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Environment, Policy
 
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
-COUNTED = ("failed", "faults")
+COUNTED = ("failed", "faults", "cut")
 """Columns of the report that count causes."""
+CUT_ABOVE = 0.2
+"""Share of the attempts that were cut off above which people are warned."""
 
 
 @dataclass(frozen=True)
 class Result:
     """One attempt. `cause` is "" unless it failed, which leaves the numbers at 0; `faults`: errors
-    of the environment that did not end it."""
+    of the environment that did not end it; `length`: all its tokens; `cut`: responses that their
+    budget cut off."""
 
     task_id: str
     attempt: int
@@ -48,6 +53,8 @@ class Result:
     finish: str = ""
     cause: str = ""
     faults: Sequence[str] = ()
+    length: int = 0
+    cut: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -162,6 +169,8 @@ async def play_all(
                 *(task.task_id, attempt, family, t.reward, t.num_steps, t.generated_tokens),
                 finish=t.finish,
                 faults=list(t.faults),
+                length=len(t.token_ids),
+                cut=t.cut,
             )
         )
 
@@ -197,7 +206,8 @@ def metrics(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict
     """Means over tasks of the means over their attempts, with 95 % intervals.
 
     `success` is pass@1; a failed attempt counts with reward 0; steps and tokens are of attempts
-    that did not fail. Each metric is {mean, low, high}.
+    that did not fail. Each metric is {mean, low, high}. `cut` counts attempts that were cut off, by
+    what; `length` has their 95th percentile and maximum too, in tokens.
     """
     tasks: dict[str, list[Result]] = {}
     for result in results:
@@ -208,6 +218,7 @@ def metrics(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict
         "attempts": len(results),
         "failed": dict(Counter(r.cause for r in results if r.cause)),
         "faults": dict(Counter(fault for r in results for fault in r.faults)),
+        "cut": dict(Counter(_cut_by(r) for r in results if _cut_by(r))),
     }
     for k in sorted({1, *ks}):
         solved = [sum(r.reward >= SUCCESS for r in each) for each in tasks.values()]
@@ -218,7 +229,30 @@ def metrics(results: Sequence[Result], attempts: int, ks: Sequence[int]) -> dict
     out["reward"] = _mean(rewards)
     out["steps"] = _mean([sum(r.steps for r in each) / len(each) for each in played if each])
     out["tokens"] = _mean([sum(r.tokens for r in each) / len(each) for each in played if each])
+    lengths = [r.length for each in played for r in each]
+    out["length"] = _mean([sum(r.length for r in each) / len(each) for each in played if each])
+    out["length"]["p95"] = float(np.quantile(lengths, 0.95)) if lengths else None
+    out["length"]["max"] = float(max(lengths)) if lengths else None
     return out
+
+
+def cut_off(found: dict[str, Any]) -> str:
+    """A warning if more than CUT_ABOVE of all attempts were cut off; "" otherwise."""
+    everything = found["all"]
+    attempts, cut = max(everything["attempts"], 1), everything["cut"]
+    settings = {"context": "actor.max_model_len", "budget": "actor.max_response_tokens"}
+    parts = [
+        f"{cut[by] / attempts:.0%} of the attempts were cut off by the {by}: raise {setting}"
+        for by, setting in settings.items()
+        if cut.get(by, 0) > CUT_ABOVE * attempts
+    ]
+    return "; ".join(parts)
+
+
+def _cut_by(result: Result) -> str:
+    if "context_overflow" in (result.finish, result.cause):
+        return "context"
+    return "budget" if result.cut else ""
 
 
 def _mean(values: list[float]) -> dict[str, float | None]:

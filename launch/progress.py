@@ -103,7 +103,7 @@ def step_line(values: dict[str, Any], steps: int) -> str:
     return (
         f"step {values['step']:>{len(str(steps))}}/{steps}  reward {share('group/reward_mean')}  "
         f"success base {share('group/success_base')} retry {share('group/success_retry')}  "
-        f"trigger {share('group/trigger_rate')}  "
+        f"trigger {share('group/trigger_rate')}  {_lengths(values, 'group/')}"
         f"staleness {age:.1f} max {oldest:.0f}  "
         f"{values.get('actor/tokens_per_s', 0):.0f} tok/s  {waits}"
     )
@@ -120,6 +120,18 @@ def eval_line(values: dict[str, Any]) -> str:
         failed += ": " * bool(often) + ", ".join(often)
     return (
         f"eval at step {values['step']}: success {values['success']:.2f}  "
-        f"reward {values['reward']:.2f}  steps {values['steps']:.1f}  "
+        f"reward {values['reward']:.2f}  steps {values['steps']:.1f}  {_lengths(values)}"
         f"({values['tasks']} tasks{failed})"
     )
+
+
+def _lengths(values: dict[str, Any], start: str = "") -> str:
+    """The lengths of attempts, and what is cut off; their names begin with `start`."""
+    if f"{start}length_mean" not in values:
+        return ""
+    mean, p95, most = (values[f"{start}length_{name}"] for name in ("mean", "p95", "max"))
+    text = f"tokens {mean:.0f} p95 {p95:.0f} max {most:.0f}  "
+    attempts, responses = (values.get(f"{start}cut_{n}", 0) for n in ("attempts", "responses"))
+    if attempts or responses:
+        text += f"cut off {attempts:.0%} of attempts, {responses:.0%} of responses  "
+    return text

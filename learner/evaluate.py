@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from buffer import BufferClient, BufferStats
+from learner.metrics.truncation import truncation_metrics
 from r3l.algorithms.advantages import SUCCESS
 from r3l.codec import RECORD_LIMIT, encode
 from r3l.config import EvalConfig
@@ -111,7 +112,8 @@ class Evaluator:
             steps=sum(t.num_steps for t in played) / max(len(played), 1),
             tasks=len(groups),
             failed=len(groups) - len(played),
-            more={f"failed_{cause}": float(n) for cause, n in causes.items()},
+            more={f"failed_{cause}": float(n) for cause, n in causes.items()}
+            | truncation_metrics(groups),
         )
 
 

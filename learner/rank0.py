@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -31,6 +31,7 @@ from learner.metrics.group_metrics import (
     unstamped,
 )
 from learner.metrics.reporter import Reporter
+from learner.metrics.truncation import TruncationWarning
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
@@ -69,6 +70,7 @@ class Rank0:
         self.train_tasks, eval_tasks = tasks
         self.evaluator = Evaluator(client, config.eval, eval_tasks)
         client.silent = self._wait_for_buffer
+        self.truncation = TruncationWarning(config.actor)
         self.meter = SafetyMeter(config.learner.safety)
         self.fingerprints: dict[int, str] = {}
         self.generated = (time.monotonic(), 0.0)
@@ -219,6 +221,8 @@ class Rank0:
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},
         }
         self.reporter.step(version, metrics, histograms(explored, draw.version))
+        cut = {name.removeprefix("group/"): value for name, value in metrics.items()}
+        self._warn_of_truncation(cut, "training")
         self._report_evaluations(self.evaluator.collect())
         meet(self.trainer)
 
@@ -341,3 +345,8 @@ class Rank0:
             # Reported last: a learner that is killed earlier reads the evaluation again.
             keep_if_best(self.run, evaluation)
             self.reporter.evaluation(evaluation)
+            self._warn_of_truncation(evaluation.more, "evaluation")
+
+    def _warn_of_truncation(self, metrics: Mapping[str, float], of: str) -> None:
+        for line in self.truncation.lines(metrics, of):
+            notice(line)

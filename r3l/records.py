@@ -63,6 +63,8 @@ class Trajectory(Record):
     `actions[k]` is the policy's text at step k; `observations[k]` what it read before step k,
     so there is one more observation (the last reaction) than actions.
     `faults` names the environment's own troubles that the attempt outlived, one name each time.
+    `cut`: how many of its own responses (a retry's from the pivot on) were cut off by their budget
+    of tokens. A `finish` of context_overflow: the last response was cut off by the context.
     `temperature`: all its tokens were sampled at it, 0 is greedy; `logprobs` are those of the
     distribution ∝ exp(logits / temperature), of a greedy attempt those at 1.
     """
@@ -86,6 +88,7 @@ class Trajectory(Record):
     feedback: str = ""
     faults: tuple[str, ...] = ()
     temperature: float = 1.0
+    cut: Integer = 0
 
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)

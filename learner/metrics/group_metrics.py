@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from learner.metrics.truncation import truncation_metrics
 from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm
 from r3l.records import Group, SlotResult, Trajectory
@@ -47,7 +48,6 @@ def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> 
         "group/no_contrast": mean(r.min() == r.max() for r in rewards),
         "group/steps_mean": mean(t.num_steps for t in bases),
         "group/generated_tokens": float(sum(g.generated_tokens for g in groups)),
-        "group/response_tokens": mean(t.generated_tokens / t.num_steps for t in bases),
         "group/aux_samples": float(sum(len(r.aux) for r in reflected)),
         "group/praise_share": _praise_share(reflected),
     }
@@ -57,6 +57,7 @@ def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> 
     metrics |= {f"group/reflection_{cause}": n / len(reflected) for cause, n in unread.items()}
     metrics |= {f"group/failed_{cause}": float(n) for cause, n in failures.items()}
     metrics |= {f"group/fault_{name}": float(n) for name, n in faults.items()}
+    metrics |= {f"group/{name}": value for name, value in truncation_metrics(groups).items()}
     return finite(metrics)
 
 

@@ -24,6 +24,17 @@ class Metric(NamedTuple):
     meaning: str
 
 
+TRUNCATION = (
+    ("cut_attempts", "share", "attempts whose last response was cut off by the context"),
+    ("cut_responses", "share", "responses cut off by their budget of tokens"),
+    ("length_mean", "tokens", "of an attempt, prompts included, mean"),
+    ("length_p95", "tokens", "the same, 95th percentile"),
+    ("length_max", "tokens", "the same, of the longest attempt"),
+    ("response_mean", "tokens", "of a response, mean"),
+    ("response_p95", "tokens", "the same, 95th percentile"),
+    ("response_max", "tokens", "the same, of the longest response"),
+)
+
 GROUP = (
     ("reward_mean", "reward", "mean over base and distilled trajectories"),
     ("reward_max", "reward", "highest of a group, mean over groups"),
@@ -44,9 +55,9 @@ GROUP = (
     ("steps_dropped", "steps", "length of one that is dropped"),
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
-    ("response_tokens", "tokens", "in one step of a base trajectory, mean"),
     ("aux_samples", "samples", "auxiliary samples, trained on by supervised loss"),
     ("praise_share", "share", "tokens of auxiliary samples that praise a success"),
+    *TRUNCATION,
     ("failed_<cause>", "slots", "failed, by cause"),
     ("fault_<name>", "faults", "of environments that did not end the attempt, by name"),
 )
@@ -132,6 +143,7 @@ EVAL = (
     ("tasks", "tasks", "evaluated"),
     ("failed", "tasks", "without a trajectory"),
     ("failed_<cause>", "tasks", "without a trajectory, by cause"),
+    *TRUNCATION,
 )
 
 SECTIONS = {

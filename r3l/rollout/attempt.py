@@ -90,6 +90,7 @@ class Attempt:
     feedback: str = ""
     faults: list[str] = field(default_factory=list)
     temperature: float = 1.0
+    cut: int = 0
 
     def given(self, ids: Sequence[int]) -> None:
         """Append read-only tokens to the record and to what is shown."""
@@ -105,6 +106,7 @@ class Attempt:
             self.shown.sampled(sample)
         self.spans.append((start, len(self.record.ids)))
         self.versions.append(sample.version)
+        self.cut += sample.finish_reason == "length"
 
     @property
     def reward(self) -> float:
@@ -134,6 +136,7 @@ class Attempt:
             feedback=self.feedback,
             faults=tuple(self.faults),
             temperature=self.temperature,
+            cut=self.cut,
         )
 
 
@@ -270,12 +273,12 @@ async def restore(
 def _finish(
     attempt: Attempt, env: Environment, sample: Sample, terminated: bool, truncated: bool
 ) -> str:
+    if sample.finish_reason == "overflow":  # also if it ended the attempt
+        return "context_overflow"
     if terminated:
         return "terminated"
     if truncated:
         return "truncated"
-    if sample.finish_reason == "overflow":
-        return "context_overflow"
     return "step_limit" if len(attempt.actions) >= env.spec.max_steps else ""
 
 

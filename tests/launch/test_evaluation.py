@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from envs import registry
-from launch.evaluation import Result, Results, metrics, play_all, report, table
+from launch.evaluation import Result, Results, cut_off, metrics, play_all, report, table
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, UserError
 from tests.r3l.fakes import ScriptedPolicy
@@ -82,6 +82,29 @@ def test_faults_that_attempts_survived_are_kept_and_counted(tmp_path):
     assert metrics([kept], 1, [])["faults"] == {"scorer_ValueError": 2}
 
 
+def test_what_was_cut_off_is_counted_shown_and_above_a_fifth_warned_of():
+    found = report(
+        [
+            *[Result(f"t{n}", 0, tokens=5, length=100 + n) for n in range(16)],
+            Result("a", 0, finish="context_overflow", length=4096, cut=3),
+            Result("b", 0, finish="terminated", length=200, cut=1),
+            Result("c", 0, finish="context_overflow", length=4096),
+            Result("d", 0, cause="context_overflow"),
+        ],
+        1,
+        [],
+    )
+    assert found["all"]["cut"] == {"context": 3, "budget": 1}
+    assert (found["all"]["length"]["p95"], found["all"]["length"]["max"]) == (4096.0, 4096.0)
+    assert cut_off(found) == ""
+    found["all"]["cut"] = {"context": 5, "budget": 10}
+    assert cut_off(found) == (
+        "25% of the attempts were cut off by the context: raise actor.max_model_len; "
+        "50% of the attempts were cut off by the budget: raise actor.max_response_tokens"
+    )
+    assert "length" in table(found).splitlines()[0]
+
+
 def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_path):
     Results(tmp_path, {"seed": 7, "split": "eval"})  # of which nothing was played
     results = Results(tmp_path, {"seed": 0, "split": "eval"})
@@ -128,7 +151,7 @@ def test_metrics_are_means_over_tasks_with_intervals_and_by_family():
 
 def test_the_table_has_a_line_for_all_tasks_and_one_for_each_family():
     lines = table(report(some_results(), 2, [2])).splitlines()
-    assert lines[0].split()[:5] == ["tasks", "failed", "faults", "success", "pass@2"]
+    assert lines[0].split()[:6] == ["tasks", "failed", "faults", "cut", "success", "pass@2"]
     assert [line.split()[0] for line in lines[1:4]] == ["all", "a", "b"]
 
 

@@ -40,6 +40,18 @@ def test_a_step_line_shows_what_was_measured_and_a_dash_for_the_rest() -> None:
     assert "learner waits 70%" in step_line(values | {"learner/idle_share": 0.7}, 100)
 
 
+def test_lengths_and_what_is_cut_off_are_shown_of_steps_and_evaluations() -> None:
+    step = {"group/length_mean": 812.4, "group/length_p95": 1200, "group/length_max": 2100}
+    line = step_line(step | {"step": 1}, 9)
+    assert "trigger   –   tokens 812 p95 1200 max 2100  staleness" in line
+    line = step_line(step | {"step": 1, "group/cut_attempts": 0.5, "group/cut_responses": 0.02}, 9)
+    assert "max 2100  cut off 50% of attempts, 2% of responses  staleness" in line
+    values = {"step": 5, "success": 0.5, "reward": 0.25, "steps": 3.5, "tasks": 20, "failed": 0}
+    lengths = {"length_mean": 30, "length_p95": 40, "length_max": 50, "cut_attempts": 1.0}
+    shown = "tokens 30 p95 40 max 50  cut off 100% of attempts, 0% of responses  (20 tasks)"
+    assert eval_line(values | lengths).endswith(f"steps 3.5  {shown}")
+
+
 def test_an_eval_line_shows_failed_tasks_with_share_and_causes_only_if_there_are_any() -> None:
     values = {"step": 5, "success": 0.5, "reward": 0.25, "steps": 3.5, "tasks": 20, "failed": 0}
     line = "eval at step 5: success 0.50  reward 0.25  steps 3.5  (20 tasks"

@@ -1,6 +1,7 @@
 """One attempt: its tokens, its rewards, and going back to a step of another one."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 from r3l.errors import ReplayDiverged
 from r3l.records import Task
+from r3l.rollout.interfaces import Sample, SampleParams
 from tests.r3l.fakes import Corridor, ScriptedPolicy
-from tests.r3l.rollout.fakes import by_slot, explore, learner_of_advice, reflection
+from tests.r3l.rollout.fakes import always_right, by_slot, explore, learner_of_advice, reflection
 
 
 def test_a_distilled_trajectory_has_the_tokens_of_an_unguided_conversation() -> None:
@@ -80,6 +82,27 @@ def test_a_full_context_ends_the_attempt_with_its_cause() -> None:
     small.context_length = int(whole.step_spans[1, 0])
     short = by_slot(explore(small, "algorithm.reflect=false"))["base", 0].trajectory
     assert short is not None and (short.finish, short.num_steps) == ("context_overflow", 1)
+
+
+def test_a_response_that_its_budget_or_the_context_cuts_off_is_told_in_the_record() -> None:
+    policy = learner_of_advice(reflection("failure", 1))
+    settings = ("actor.max_response_tokens=1", "algorithm.group_size=2")
+    slots = by_slot(explore(policy, *settings))
+    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    assert base is not None and (base.cut, base.num_steps) == (3, 3)  # one character and no end
+    assert retry is not None and (retry.cut, retry.num_steps) == (2, 3)  # two steps of its own
+
+    class Narrow(ScriptedPolicy):
+        async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
+            return replace(await super().sample(token_ids, params), finish_reason="overflow")
+
+    class Once(Corridor):
+        def __init__(self) -> None:
+            super().__init__("a")  # the first answer ends the attempt
+
+    narrow = Narrow(always_right)
+    result = by_slot(explore(narrow, "algorithm=grpo", make_env=Once))["base", 0].trajectory
+    assert result is not None and (result.finish, result.reward) == ("context_overflow", 1.0)
 
 
 def test_a_diverging_replay_names_the_step_that_differs() -> None:
