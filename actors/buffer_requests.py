@@ -28,7 +28,8 @@ class BufferRequests:
 
     def __init__(self, name: str, client: AsyncBufferClient, metrics: ActorMetrics) -> None:
         self.name, self.client, self.metrics = name, client, metrics
-        self._puts: set[asyncio.Task[SlotResult]] = set()
+        self._puts: dict[asyncio.Task[SlotResult], str] = {}  # under way, with their groups
+        self._whole: set[str] = set()  # groups that need no lease
         self._leasing: asyncio.Task[Lease | Wait] | None = None
 
     async def lease(self, version: Callable[[], int], plan: GroupPlan) -> Lease:
@@ -53,18 +54,25 @@ class BufferRequests:
         The put goes on if the caller is cancelled. Raises LeaseLost and Conflict.
         """
         putting = asyncio.create_task(self._put(group_id, result, fingerprint))
-        self._puts.add(putting)
-        putting.add_done_callback(self._puts.discard)
+        self._puts[putting] = group_id
+        putting.add_done_callback(self._puts.pop)
         return await asyncio.shield(putting)
 
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
-        """Renew leases and report the metrics; returns the groups that were lost."""
+        """Renew leases and report the metrics; returns the groups that were lost.
+
+        A group has no lease once it is whole, which the reply to its last put says. So a group with
+        a put under way is not lost before that reply.
+        """
+        self._whole.intersection_update(group_ids)
         try:
-            return await self.client.renew(group_ids, self.name, self.metrics.numbers())
+            lost = await self.client.renew(group_ids, self.name, self.metrics.numbers())
         except (BufferUnavailable, StoreError) as error:
             self._count(error)
             log.warning("no heartbeat: %s", error)
             return ()
+        needs_none = self._whole.union(self._puts.values())
+        return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
         """Finish the puts under way, then release these leases and one that was just granted."""
@@ -89,6 +97,8 @@ class BufferRequests:
         while True:
             try:
                 reply = await self.client.put(group_id, self.name, result, fingerprint)
+                if reply.complete:
+                    self._whole.add(group_id)
                 return self._late(group_id, result) if reply.late else result
             except (LimitExceeded, RecordError) as error:
                 if refused:

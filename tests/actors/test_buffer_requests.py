@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -136,7 +137,48 @@ def test_a_heartbeat_that_fails_loses_no_group_and_is_counted_in_the_next() -> N
         client = Client(UNAVAILABLE, ("g2",))
         asking = requests(client)
         assert await asking.renew(["g1", "g2"]) == ()
-        assert await asking.renew(["g1", "g2"]) == ("g2",)
+        assert await asking.renew(["g1", "g2"]) == ["g2"]
         assert client.sent == [("renew", 0.0), ("renew", 1.0)]
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_a_put_made_whole_is_not_lost_though_it_has_no_lease() -> None:
+    async def scenario() -> None:
+        client = Client(PutAck(1, True), ("g1", "g2"), ("g1", "g2"))
+        asking = requests(client)
+        client.slow.clear()
+        putting = asyncio.create_task(asking.put("g1", FAILED, None))
+        while not client.sent:
+            await asyncio.sleep(0)
+        renewing = asyncio.create_task(asking.renew(["g1", "g2"]))
+        while len(client.sent) < 2:
+            await asyncio.sleep(0)
+        client.slow.set()  # both replies come at once
+        assert await renewing == ["g2"]
+        await putting
+        assert await asking.renew(["g1", "g2"]) == ["g2"]  # explored, and not forgotten yet
+
+    asyncio.run(scenario())
+
+
+def test_a_group_with_a_put_under_way_is_lost_only_by_the_reply_to_it() -> None:
+    async def scenario() -> None:
+        class Slow(Client):
+            async def put(self, *_: Any) -> Any:
+                await self.slow.wait()
+                raise LeaseLost("another's")
+
+        client = Slow()
+        client.renew = AsyncMock(return_value=("g1",))  # type: ignore[method-assign]
+        asking = requests(client)
+        client.slow.clear()
+        putting = asyncio.create_task(asking.put("g1", FAILED, None))
+        await asyncio.sleep(0)
+        assert await asking.renew(["g1"]) == []
+        client.slow.set()
+        with pytest.raises(LeaseLost):
+            await putting
+        assert await asking.renew(["g1"]) == ["g1"]
 
     asyncio.run(scenario())
