@@ -95,11 +95,7 @@ def main(
     from launch.supervisor import Run
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
-    shortcuts = [
-        f"{key}={json.dumps(value, ensure_ascii=False)}"
-        for key, value in named.items()
-        if value is not None
-    ]
+    shortcuts = as_overrides(named)
     try:
         set_file_modes()
         run = run_folder(run_name)
@@ -206,6 +202,16 @@ def prompt_texts(config: RunConfig) -> str:
     spec = make(config.env.name, **config.env.options).spec
     texts = {"system": spec.system_prompt} | Prompts(spec.prompts).texts
     return "\n\n".join(f"--- {name}\n{text}" for name, text in texts.items())
+
+
+def as_overrides(given: Mapping[str, object]) -> list[str]:
+    """The overrides that options stand for; `given`: their values by their settings, None: not
+    given."""
+    return [
+        f"{key}={json.dumps(value, ensure_ascii=False)}"
+        for key, value in given.items()
+        if value is not None
+    ]
 
 
 def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -> str:

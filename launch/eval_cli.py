@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from launch.cli import as_typed
+from launch.cli import as_overrides, as_typed, run_folder
 from r3l import config as configuration
+from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
 from r3l.rollout.interfaces import Policy
 
+PROGRESS_S = 5.0
+
 
 @click.command()
-@click.option("--model", default="builtin", show_default=True, help="model folder, or builtin")
+@click.option("--run", "run_name", help="a training run: its settings and its model")
+@click.option(
+    "--weights",
+    type=click.Choice(["best", "last"]),
+    default="best",
+    show_default=True,
+    help="which model of --run: of its best evaluation, or of its last step",
+)
+@click.option("--model", help="model folder, or builtin; default: the run's, or builtin")
 @click.option("--engine", help="URL of a running vLLM server of that model; default: start one")
 @click.option(
     "--env",
     "env_name",
-    default="workshop",
-    show_default=True,
-    help="environment, by name or path/to/file.py:Class",
+    help="environment, by name or path/to/file.py:Class; default: the run's, or workshop",
 )
 @click.option(
     "--split",
@@ -53,7 +63,7 @@ from r3l.rollout.interfaces import Policy
 @click.option(
     "--pass-at", default="", help="values of k for pass@k, such as 4,8; at most --attempts"
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="sampling seed")
+@click.option("--seed", type=int, help="sampling seed; default: the run's, or 0")
 @click.option(
     "--at-once",
     type=click.IntRange(min=1),
@@ -65,13 +75,14 @@ from r3l.rollout.interfaces import Policy
 @click.option(
     "--step", type=int, default=0, show_default=True, help="step of the metrics in TensorBoard"
 )
-@click.option("--json", "as_json", is_flag=True, help="print the report as one JSON object")
+@click.option("--json", "as_json", is_flag=True, help="print only the report, as a JSON object")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(**options: Any) -> None:
     """Play tasks, and print success, reward, steps, tokens and pass@k with 95 % intervals.
 
-    Results are kept in a folder: the same command continues an interrupted evaluation. KEY=VALUE
-    arguments are settings; eval.temperature=0 makes an evaluation repeatable.
+    For example `r3l-eval --run first`. Results are kept in a folder: the same command continues an
+    interrupted evaluation. KEY=VALUE arguments are settings; eval.temperature=0 makes an evaluation
+    repeatable.
     """
     try:
         set_file_modes()
@@ -92,12 +103,15 @@ def run(options: dict[str, Any]) -> None:
     from launch.evaluation import Results, cut_off, report, table
     from launch.plan import DEMO, resolve_model
 
-    env_name = json.dumps(options["env_name"], ensure_ascii=False)
-    model_name = json.dumps(options["model"], ensure_ascii=False)
-    shortcuts = [f"env={env_name}", f"seed={options['seed']}", *options["overrides"]]
-    config = configuration.load(None, [f"model={model_name}", *shortcuts], demo=DEMO)
+    trained = None if options["run_name"] is None else run_folder(options["run_name"])
+    model_name = options["model"] or (trained and _model_of(trained, options["weights"]))
+    named = {"model": model_name or "builtin", "env": options["env_name"], "seed": options["seed"]}
+    settings_file, demo = (None, DEMO) if trained is None else (trained / "config.yaml", None)
+    config = configuration.load(
+        settings_file, [*as_overrides(named), *options["overrides"]], demo=demo
+    )
     model = resolve_model(
-        options["model"], config.actor.earlier_reasoning, weights=options["engine"] is None
+        config.model, config.actor.earlier_reasoning, weights=options["engine"] is None
     )
     check_engine_arguments(config.actor)
     config = config.model_copy(update={"model": str(model)})
@@ -109,7 +123,7 @@ def run(options: dict[str, Any]) -> None:
     try:
         wanted = {(task.task_id, n) for task in tasks for n in range(attempts)}
         if wanted - results.done.keys():
-            asyncio.run(_play(tasks, attempts, results, config, options))
+            asyncio.run(_play(tasks, attempts, results, config, options, folder))
     finally:
         results.close()
     ordered = [results.done[task.task_id, n] for task in tasks for n in range(attempts)]
@@ -123,20 +137,82 @@ def run(options: dict[str, Any]) -> None:
         click.echo(f"results, report and TensorBoard metrics: {folder}")
 
 
+def _model_of(run: Path, weights: str) -> str:
+    """The model folder of a run. Raises UserError if there is none."""
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"--run {run}: has no config.yaml, so it is not a run; check the name")
+    wanted = [run / "best", run / "model"] if weights == "best" else [run / "model"]
+    found = next((folder for folder in wanted if (folder / "config.json").is_file()), None)
+    if found is None:
+        raise UserError(
+            f"--run {run}: has no {wanted[-1].name}/ yet, which its last step writes; "
+            "wait for it, or give a model folder with --model"
+        )
+    return str(found)
+
+
 async def _play(
-    tasks: list[Task], attempts: int, results: Any, config: RunConfig, options: dict[str, Any]
+    tasks: list[Task],
+    attempts: int,
+    results: Any,
+    config: RunConfig,
+    options: dict[str, Any],
+    folder: Path,
 ) -> None:
     from envs.isolation.pool import environments
     from launch.evaluation import play_all
 
-    engine, at_once = options["engine"], options["at_once"]
-    async with environments(config.env, at_once) as make_env, _policy(config, engine) as policy:
-        await play_all(tasks, attempts, results, policy, make_env, config, at_once=at_once)
+    at_once, said = options["at_once"], None
+    async with (
+        environments(config.env, at_once) as make_env,
+        _policy(config, options, folder) as policy,
+    ):
+        if not options["as_json"]:
+            said = asyncio.create_task(_say_progress(results, len(tasks) * attempts))
+        try:
+            await play_all(tasks, attempts, results, policy, make_env, config, at_once=at_once)
+        finally:
+            if said is not None:
+                said.cancel()
+
+
+async def _say_progress(results: Any, total: int) -> None:
+    """Every few seconds, say how many attempts are done."""
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        click.echo(progress_line(list(results.done.values()), total), err=True)
+
+
+def progress_line(done: list[Any], total: int) -> str:
+    """How far an evaluation is: its attempts that ended, and their success so far."""
+    failed = sum(bool(result.cause) for result in done)
+    success = sum(result.reward >= SUCCESS for result in done) / max(1, len(done))
+    line = f"{len(done)}/{total} attempts, success {success:.2f}"
+    return line + (f", {failed} failed" if failed else "")
+
+
+@contextmanager
+def _into(log: Path) -> Iterator[None]:
+    """Within it the output of this process goes to a file; that of processes started within it
+    always does."""
+    own = [(fd, os.dup(fd)) for fd in (1, 2)]
+    with log.open("ab") as file:
+        for fd, _ in own:
+            os.dup2(file.fileno(), fd)
+    try:
+        yield
+    finally:
+        for fd, original in own:
+            os.dup2(original, fd)
+            os.close(original)
 
 
 @asynccontextmanager
-async def _policy(config: RunConfig, engine: str | None) -> AsyncIterator[Policy]:
-    """The policy of the engine at a URL, or of an engine started here."""
+async def _policy(
+    config: RunConfig, options: dict[str, Any], folder: Path
+) -> AsyncIterator[Policy]:
+    """The policy of the engine at a URL, or of an engine started here, whose log is a file."""
+    engine = options["engine"]
     if engine is not None:
         from actors.http_policy import ServedPolicy
 
@@ -148,13 +224,21 @@ async def _policy(config: RunConfig, engine: str | None) -> AsyncIterator[Policy
         finally:
             await served.aclose()
     else:
-        from actors.engine import VLLMPolicy
+        log = folder / "engine.log"
+        if not options["as_json"]:
+            click.echo(f"starting an engine for {config.model} (log: {log})", err=True)
+        try:
+            with _into(log):
+                from actors.engine import VLLMPolicy
 
-        own = VLLMPolicy.start(Path(config.model), config.actor, seed=config.seed)
+                own = VLLMPolicy.start(Path(config.model), config.actor, seed=config.seed)
+        except EngineDead as error:
+            raise EngineDead(f"{error} (log: {log})") from error
         try:
             yield own
         finally:
-            own.close()
+            with _into(log):
+                own.close()
 
 
 def _ks(text: str, attempts: int) -> list[int]:
@@ -200,8 +284,12 @@ def _weights_stamp(model: Path) -> str:
 
 def _default_folder(config: RunConfig, settings: dict[str, Any]) -> Path:
     stamp = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
-    name = config.env.name.replace("/", "-").replace(":", "-")
-    return Path("runs") / "eval" / f"{Path(config.model).name}-{name}-{stamp:08x}"
+    env = Path(config.env.name).name if "/" in config.env.name else config.env.name
+    model = Path(config.model)
+    name = model.name  # that of a run's model is best or model
+    if (model.parent / "config.yaml").is_file():
+        name = f"{model.parent.name}-{name}"
+    return Path("runs") / "eval" / f"{name}-{env.replace(':', '-')}-{stamp:08x}"
 
 
 def _to_tensorboard(folder: Path, found: dict[str, Any], step: int) -> None:

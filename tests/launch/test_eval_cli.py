@@ -1,21 +1,26 @@
 """r3l-eval: what it refuses, and what it shows of a finished evaluation."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
-from launch.eval_cli import main
+from launch.eval_cli import _into, main, progress_line
 from launch.evaluation import Result
+from r3l.config import dump, load
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--env", "nowhere"], "nowhere"),
+        (["--env", "nowhere"], "--env 'nowhere'"),
+        (["--run", "/no/such/run"], "--run /no/such/run: has no config.yaml"),
+        (["--run", ""], "--run: the name is empty"),
         (["--model", "/no/such"], "/no/such"),
         (["--pass-at", "2"], "--attempts 1"),
         (["--env", "gsm8k", "env.options.eval=/no/such.jsonl"], "/no/such.jsonl"),
@@ -34,10 +39,15 @@ def test_an_unreachable_engine_is_named_before_anything_is_played(tmp_path):
     assert result.exit_code == 2 and "vllm.entrypoints" in result.output
 
 
-def test_a_finished_evaluation_is_shown_again_without_an_engine(tmp_path, monkeypatch):
+@pytest.fixture
+def played(monkeypatch):
+    """Evaluations are played without an engine; returns the model folders they were made with."""
     import launch.evaluation as evaluation
 
-    async def fake(tasks, attempts, results, *_, **__):
+    models = []
+
+    async def fake(tasks, attempts, results, policy, make_env, config, **_):
+        models.append(Path(config.model))
         for task in tasks:
             results.add(Result(task.task_id, 0, reward=1.0, steps=3, tokens=9))
 
@@ -50,6 +60,48 @@ def test_a_finished_evaluation_is_shown_again_without_an_engine(tmp_path, monkey
 
     monkeypatch.setattr(evaluation, "play_all", fake)
     monkeypatch.setattr("launch.eval_cli._policy", lambda *_: Nothing())
+    return models
+
+
+def test_a_run_is_evaluated_with_its_settings_and_its_best_or_last_model(
+    tmp_path, monkeypatch, played
+):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "first"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(dump(load(None, ["env=keys", "seed=7"])))
+    refused = CliRunner().invoke(main, ["--run", "first"])
+    assert refused.exit_code == 2 and "--run runs/first: has no model/ yet" in refused.output
+    shutil.copytree(builtin_policy(), run / "model")
+    for arguments, model in [([], "model"), (["--weights", "best"], "best")]:
+        if model == "best":
+            shutil.copytree(builtin_policy(), run / "best")
+        result = CliRunner().invoke(main, ["--run", "first", "--tasks", "3", *arguments])
+        assert result.exit_code == 0, result.output
+        assert played[-1] == run / model
+        (folder,) = (tmp_path / "runs" / "eval").glob(f"first-{model}-keys-*")
+        settings = json.loads((folder / "settings.json").read_text())
+        assert (settings["env"]["name"], settings["seed"]) == ("keys", 7)
+    CliRunner().invoke(main, ["--run", "first", "--weights", "last", "--seed", "8"])
+    assert played[-1] == run / "model"
+
+
+def test_what_others_print_is_not_between_the_json(tmp_path, capfd):
+    with _into(tmp_path / "log"):
+        os.write(1, b"an engine starts\n")
+        os.system("echo so does its process >&2")
+    print("{}")
+    assert capfd.readouterr() == ("{}\n", "")
+    assert (tmp_path / "log").read_text() == "an engine starts\nso does its process\n"
+
+
+def test_progress_counts_attempts_and_their_success():
+    done = [Result("a", 0, reward=1.0), Result("b", 0), Result("c", 0, cause="x")]
+    assert progress_line(done, 200) == "3/200 attempts, success 0.33, 1 failed"
+    assert progress_line([], 5) == "0/5 attempts, success 0.00"
+
+
+def test_a_finished_evaluation_is_shown_again_without_an_engine(tmp_path, monkeypatch, played):
     arguments = ["--out", str(tmp_path), "--tasks", "5", "--json"]
     first = CliRunner().invoke(main, arguments)
     assert first.exit_code == 0, first.output
