@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import lmdb
 
-from buffer.groups import samplers
+from buffer.sampling import samplers
 from buffer.server.service import Service
 from buffer.storage import folder_lock
 from buffer.storage.store import Store

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from actors.engine_arguments import check_engine_arguments
-from buffer.groups import samplers
+from buffer.sampling import samplers
 from buffer.wire.access import CONNECTIONS, check_connections
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
 from envs.builtin.policy import model_path

@@ -26,6 +26,7 @@ from learner.metrics.group_metrics import (
     group_metrics,
     histograms,
     mismatched_fingerprints,
+    recall_metrics,
     selection_metrics,
     staleness_metrics,
     unstamped,
@@ -182,6 +183,13 @@ class Rank0:
             reason: list[str] = []
             draw = self.client.draw(count, version, wait_s=DRAW_WAIT_S, explain=reason.append)
             if draw is not None:
+                if draw.recall_lost:
+                    log.warning(
+                        "draw %d: %d of the attempts it recalled were evicted since, and are left "
+                        "out; raise buffer.retention",
+                        draw.draw_id,
+                        draw.recall_lost,
+                    )
                 return draw
             still_waiting(self.trainer)
             self._check_attempts()
@@ -216,6 +224,7 @@ class Rank0:
             **result.metrics,
             **self._wait_metrics(result.metrics["learner/step_s"]),
             **self._batch_metrics(explored, draw.version),
+            **recall_metrics(draw),
             **published,
             **self._service_metrics(version),
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},

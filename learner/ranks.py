@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from learner.watchdog import heartbeat
 from r3l.codec import decode
 from r3l.config import LearnerConfig
 from r3l.errors import RankLost
-from r3l.records import Group
+from r3l.records import Group, Recalled
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,8 @@ def share_draw(trainer: Trainer, draw: Draw | None) -> None:
         _send(trainer, torch.empty(0, dtype=torch.int64))
         return
     sizes = [len(record) for record in draw.records]
-    _send(trainer, torch.tensor([draw.draw_id, draw.version, *sizes], dtype=torch.int64))
+    head = [draw.draw_id, draw.version, len(draw.weights), *sizes]
+    _send(trainer, torch.tensor(head, dtype=torch.int64))
     _send(trainer, torch.tensor(draw.weights, dtype=torch.float64))
     _send(trainer, torch.frombuffer(bytearray().join(draw.records), dtype=torch.uint8))
 
@@ -131,13 +133,14 @@ def receive_draw(trainer: Trainer) -> Draw | None:
     head = _receive(trainer, torch.int64).tolist()
     if not head:
         return None
-    draw_id, version, *sizes = head
+    draw_id, version, count, *sizes = head
     weights = tuple(_receive(trainer, torch.float64).tolist())
-    data, at, groups = memoryview(_receive(trainer, torch.uint8).numpy()).toreadonly(), 0, []
-    for size in sizes:
-        groups.append(decode(Group, data[at : at + size]))
-        at += size
-    return Draw(draw_id, groups, version, weights=weights)
+    data = memoryview(_receive(trainer, torch.uint8).numpy()).toreadonly()
+    ends = list(accumulate(sizes))
+    records = [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    groups = [decode(Group, record) for record in records[:count]]
+    recalled = [decode(Recalled, record) for record in records[count:]]
+    return Draw(draw_id, groups, version, weights=weights, recalled=recalled)
 
 
 def _word(trainer: Trainer, word: int) -> int:

@@ -186,6 +186,17 @@ class SlotResult(Record):
             )
 
 
+class Recalled(Record):
+    """A stored attempt at the same task that joins a drawn group.
+
+    `into`: the drawn group; `group_id`: the group that the attempt was stored with.
+    """
+
+    into: str
+    group_id: str
+    trajectory: Trajectory
+
+
 class GroupPlan(Record):
     """How many slots a group has; every one must be resolved before the group is complete."""
 

@@ -30,7 +30,7 @@ FORBIDDEN = {
 }
 FOLDERS = {
     "r3l": "rollout algorithms weights process".split(),
-    "buffer": "viewer tools server groups client wire storage".split(),
+    "buffer": "viewer tools server groups client wire sampling storage".split(),
     "envs": "isolation adapters questions builtin".split(),
     "actors": ["weights"],
     "learner": "warmup step metrics".split(),

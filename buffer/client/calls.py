@@ -23,7 +23,17 @@ from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck,
 from r3l import codec
 from r3l.config import RetentionConfig
 from r3l.errors import RecordError
-from r3l.records import Group, GroupPlan, GroupState, Purpose, Record, Role, SlotResult, Task
+from r3l.records import (
+    Group,
+    GroupPlan,
+    GroupState,
+    Purpose,
+    Recalled,
+    Record,
+    Role,
+    SlotResult,
+    Task,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,10 +45,12 @@ class Draw:
     """A batch of complete groups, drawn by the learner while at `version`.
 
     `groups` are decoded and checked when they are first looked at, each by itself; `records` are
-    the same as they were stored, encoded.
-    `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick; 1 for samplers
+    the same as they were stored, encoded, then the `recalled`.
+    `probabilities`, `weights`: of each group, as in buffer.sampling.samplers.Pick; 1 for samplers
     that leave nothing to chance. `replaced`: ids of the groups that expired without contrast since
-    the draw before, the newest of them if they are many.
+    the draw before, the newest of them if they are many. `recalled`: stored attempts that the
+    algorithm recalls into these groups; `recall_lost`: how many more there were, whose groups were
+    evicted since.
     """
 
     draw_id: int
@@ -48,6 +60,8 @@ class Draw:
     weights: tuple[float, ...] = ()
     records: Sequence[bytes | memoryview] = ()
     replaced: tuple[str, ...] = ()
+    recalled: Sequence[Recalled] = ()
+    recall_lost: int = 0
 
 
 def _as_it_is(reply: Any, groups: Sequence[Frame]) -> Any:
@@ -156,9 +170,19 @@ def draw(
             if explain is not None:
                 explain(head.reason)
             return None
-        groups = ReceivedGroups(head.now, encoded)
-        chances = head.probabilities, head.weights
-        return Draw(head.draw_id, groups, head.version, *chances, encoded, head.replaced)
+        count = len(head.now)
+        recalled = [codec.decode(Recalled, data) for data in encoded[count:]]
+        return Draw(
+            head.draw_id,
+            ReceivedGroups(head.now, encoded[:count]),
+            head.version,
+            head.probabilities,
+            head.weights,
+            encoded,
+            head.replaced,
+            recalled,
+            head.recalled - len(recalled),
+        )
 
     return Call("draw", operations.DrawGroups(count, version, consumer), parse, hold_s=wait_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from buffer.groups import draw_deadlines, samplers
+from buffer.groups import draw_deadlines
 from buffer.groups.index import Index
 from buffer.groups.leases import check_name
 from buffer.groups.results import (
@@ -14,12 +14,14 @@ from buffer.groups.results import (
     expire_without_contrast,
     lacks_contrast,
 )
-from buffer.groups.samplers import Pick
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.sampling import samplers, task_history
+from buffer.sampling.samplers import Pick
 from buffer.storage.counts import group_drops
-from buffer.storage.rows import DrawRow, GroupRow, LedgerRow
+from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
+from r3l.algorithms.replay.recall import GroupContext
 from r3l.config import BufferConfig
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
@@ -65,6 +67,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
         probabilities=tuple(pick.probability for pick in picked),
         weights=tuple(pick.weight for pick in picked),
         replaced=replaced,
+        recalled=_recalled(work, args, [pick.row for pick in picked]),
     )
     work.save_draw(drawn)
     work.count("draws")
@@ -255,6 +258,32 @@ def _take_replaced(work: UnitOfWork, args: operations.DrawGroups) -> tuple[str, 
     if work.index.progress.replaced:
         work.update_progress(replaced=())
     return replaced[-REPLACED_BATCHES * work.groups_per_step :]
+
+
+def _recalled(
+    work: UnitOfWork, args: operations.DrawGroups, rows: list[GroupRow]
+) -> tuple[RecalledRow, ...]:
+    """The stored attempts that join these groups: those of the returned draw that is repeated, or
+    those that the algorithm's rule chooses."""
+    if work.recall is None:
+        return ()
+    before = work.index.returned.get((args.consumer, args.version))
+    if before is not None and before.groups == tuple(row.group_id for row in rows):
+        return before.recalled
+    found = list[RecalledRow]()
+    for number, row in enumerate(rows):
+        context = GroupContext(
+            row.rewards,
+            task_history.attempts(work.txn, row.task_id),
+            args.version,
+            work.index.progress.epoch,
+        )
+        chance = samplers.chance(work.seed, work.index.next_draw, number)
+        found += [
+            RecalledRow(row.group_id, one.group_id, one.role, one.slot)
+            for one in work.recall(context, chance)
+        ]
+    return tuple(found)
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:

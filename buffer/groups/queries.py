@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 from buffer.groups import retention
+from buffer.sampling import task_history
 from buffer.storage.layout import tag_prefix
-from buffer.storage.rows import Evicted, GroupRow
+from buffer.storage.rows import DrawRow, Evicted, GroupRow
 from buffer.storage.transaction import Txn, not_found
 from buffer.wire import operations
 from buffer.wire.operations import Ids
+from r3l import codec
 from r3l.errors import LimitExceeded, NotFound
 
 REPLY_LIMIT = 512 << 20  # bytes of the records in one reply
@@ -19,14 +22,7 @@ REPLY_LIMIT = 512 << 20  # bytes of the records in one reply
 def history(txn: Txn, args: operations.GetHistory) -> list[GroupRow]:
     """The last `count` groups of a training task that were finished with a trajectory."""
     _check_count(args.count)
-    prefix = args.task_id.encode() + b"\0"
-    found: list[GroupRow] = []
-    for key in txn.keys("history", prefix, backwards=True):
-        row = txn.row(key[len(prefix) :].decode())
-        if row is not None and row.purpose == "train" and row.whole and row.done:
-            found.append(row)
-        if len(found) == args.count:
-            break
+    found = list(islice(txn.finished(args.task_id), args.count))
     return found if args.newest_first else found[::-1]
 
 
@@ -61,9 +57,12 @@ def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:
     return list(_rows(txn, args.group_ids))
 
 
-def drawn(txn: Txn, group_ids: Iterable[str]) -> list[bytes]:
-    """The records of finished groups, as they were written."""
-    return _limited(txn.sealed(group_id) for group_id in group_ids)
+def drawn(txn: Txn, draw: DrawRow) -> list[bytes]:
+    """The records of a draw's groups as they were written, then its recalled attempts, without
+    those whose group was evicted since."""
+    recalled = (task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in draw.recalled)
+    found = (codec.encode(one) for one in recalled if one is not None)
+    return _limited(chain((txn.sealed(group_id) for group_id in draw.groups), found))
 
 
 def records(txn: Txn, rows: Iterable[GroupRow]) -> list[bytes]:

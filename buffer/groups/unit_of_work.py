@@ -21,8 +21,8 @@ class UnitOfWork:
     """Changes of one transaction. Operations check everything first, then change.
 
     `config`, `groups_per_step`, `seed`: those of the run; `needs_contrast`: whether its algorithm
-    replaces groups whose rewards are all equal; `now`: wall-clock seconds; `full`: why new results
-    are refused, or "".
+    replaces groups whose rewards are all equal, `recall`: its rule of recall, if it has one;
+    `now`: wall-clock seconds; `full`: why new results are refused, or "".
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class UnitOfWork:
         self.groups_per_step = config.learner.groups_per_step
         self.seed = config.seed
         self.needs_contrast = config.algorithm.needs_contrast
+        self.recall = config.algorithm.recall
         self._progressed = False
         self._counted: set[str] = set()
         self._dropped: Counter[Drop] = Counter()

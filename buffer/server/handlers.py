@@ -115,8 +115,9 @@ class WriteHandlers:
             drawn.weights,
             now,
             replaced=drawn.replaced,
+            recalled=len(drawn.recalled),
         )
-        return lambda txn: (head, queries.drawn(txn, drawn.groups))
+        return lambda txn: (head, queries.drawn(txn, drawn))
 
     def _stats(self, work: UnitOfWork, request: Request) -> BufferStats:
         now = time.monotonic()

@@ -101,11 +101,21 @@ class Status(Record):
     times: dict[str, float]
 
 
+class RecalledRow(Record):
+    """A stored attempt that joins the drawn group `into` (r3l.algorithms.replay.recall)."""
+
+    into: str
+    group_id: str
+    role: Role
+    slot: int
+
+
 class DrawRow(Record):
     """One drawn batch and its outcome; never deleted.
 
-    `probabilities`, `weights`: of each group, as in buffer.groups.samplers.Pick. `replaced`: the
+    `probabilities`, `weights`: of each group, as in buffer.sampling.samplers.Pick. `replaced`: the
     groups that expired without contrast since the draw before, the newest of them if they are many.
+    `recalled`: stored attempts that the algorithm recalls into the groups.
     """
 
     draw_id: int
@@ -120,6 +130,7 @@ class DrawRow(Record):
     outcome: DrawOutcome = "open"
     step: int = -1
     replaced: tuple[str, ...] = ()
+    recalled: tuple[RecalledRow, ...] = ()
 
 
 class LedgerRow(Record):

@@ -216,6 +216,14 @@ class Txn:
         self.put("group", row.group_id.encode(), record)
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
+    def finished(self, task_id: str) -> Iterator[GroupRow]:
+        """The groups of a training task that were finished with a trajectory, newest first."""
+        prefix = task_id.encode() + b"\0"
+        for key in self.keys("history", prefix, backwards=True):
+            row = self.row(key[len(prefix) :].decode())
+            if row is not None and row.purpose == "train" and row.whole and row.done:
+                yield row
+
     def sealed(self, group_id: str) -> bytes:
         """The record of a finished group; raises NotFound."""
         data = self.get("group", group_id.encode())

@@ -94,13 +94,22 @@ def replay(folder: Path, step: int) -> None:
     """Print the exact batch of a trained step, one JSON line per group.
 
     `weight`: importance weight that the sampler gave the group; 1 unless it was prioritised.
+    `recalled`: stored attempts that joined the group, with the group each comes from.
     """
     with _reading(folder) as store:
         groups, gone = offline.replay(store, step)
         weights = offline.weights(store, step)
+        recalled, lost = offline.recalled(store, step)
     for group in groups:
         weight = weights.get(group.group_id, 1.0)
-        click.echo(json.dumps(jsonl.plain(group) | {"weight": weight}))
+        joined = [
+            {"group_id": one.group_id} | jsonl.plain(one.trajectory)
+            for one in recalled
+            if one.into == group.group_id
+        ]
+        click.echo(json.dumps(jsonl.plain(group) | {"weight": weight, "recalled": joined}))
+    if lost:
+        raise NotFound(f"step {step}: {lost} of the attempts it recalled were evicted")
     if gone:
         raise NotFound(f"step {step}: {len(gone)} of its groups were evicted: {' '.join(gone)}")
 

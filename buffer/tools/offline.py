@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from buffer.sampling import task_history
 from buffer.storage import checksums, counts
 from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn, not_found
 from r3l.errors import NotFound
-from r3l.records import Group
+from r3l.records import Group, Recalled
 
 ROW_NAMES = frozenset(
     "group task env purpose tag state cause actor reward mean_reward min_reward contrast "
@@ -72,6 +73,18 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
             raise NotFound(f"step {step} is not in the ledger")
         gone = [group_id for group_id in trained.groups if txn.evicted(group_id)]
     return [group(store, group_id) for group_id in trained.groups if group_id not in gone], gone
+
+
+def recalled(store: Store, step: int) -> tuple[list[Recalled], int]:
+    """The stored attempts that a trained step recalled, and how many more there were, whose groups
+    were evicted since."""
+    with store.read() as txn:
+        trained = txn.step(step)
+        drawn = None if trained is None else txn.draw(trained.draw_id)
+        rows = () if drawn is None else drawn.recalled
+        found = [task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in rows]
+    there = [one for one in found if one is not None]
+    return there, len(found) - len(there)
 
 
 def weights(store: Store, step: int) -> dict[str, float]:

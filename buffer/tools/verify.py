@@ -80,7 +80,9 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
             return
         if drawn.outcome == "open":
             open_draws[number] = drawn.groups
-        for group_id in (*drawn.groups, *drawn.replaced):
+        if not {one.into for one in drawn.recalled} <= set(drawn.groups):
+            yield f"{name}: recalls attempts into groups that it does not hold"
+        for group_id in (*drawn.groups, *drawn.replaced, *(r.group_id for r in drawn.recalled)):
             if txn.get("state", group_id.encode()) is None and not txn.evicted(group_id):
                 yield f"{name}: of group {group_id}, which was never made"
         if drawn.outcome == "trained":

@@ -223,7 +223,11 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """A batch follows; draw 0: none yet, for this `reason`. `replaced`: as in DrawRow."""
+    """A batch follows; draw 0: none yet, for this `reason`. `replaced`: as in DrawRow.
+
+    `recalled`: how many stored attempts the draw recalled. Behind the groups follow those that
+    were not evicted since, as Recalled.
+    """
 
     draw_id: int = 0
     version: int = 0
@@ -232,6 +236,7 @@ class DrawHead(Record):
     now: tuple[Status, ...] = ()
     reason: str = ""
     replaced: tuple[str, ...] = ()
+    recalled: int = 0
 
 
 class AskAgain(Record):

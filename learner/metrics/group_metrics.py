@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from buffer import Draw
 from learner.metrics.truncation import truncation_metrics
 from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm
@@ -99,6 +100,20 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
             "staleness/reflection_s": mean(t.seconds for t in thoughts),
             "staleness/retry_s": mean(t.step_seconds[t.pivot :].sum() for t in retries),
             "staleness/queue_s": mean(queued),
+        }
+    )
+
+
+def recall_metrics(draw: Draw) -> Metrics:
+    """`recall/`: the stored attempts that joined the groups of a draw."""
+    joined = [one.trajectory for one in draw.recalled]
+    return finite(
+        {
+            "recall/attempts": float(len(joined)),
+            "recall/groups": float(len({one.into for one in draw.recalled})),
+            "recall/lost": float(draw.recall_lost),
+            "recall/success": mean(one.reward >= SUCCESS for one in joined),
+            "recall/staleness": mean(draw.version - one.oldest_version for one in joined),
         }
     )
 

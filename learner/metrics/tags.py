@@ -74,6 +74,14 @@ STALENESS = (
     ("queue_s", "s", "from a group's completion to its draw"),
 )
 
+RECALL = (
+    ("attempts", "attempts", "recalled by all groups of the step"),
+    ("groups", "groups", "with recalled attempts"),
+    ("lost", "attempts", "recalled, but evicted before they could be read"),
+    ("success", "share", "recalled attempts with full reward"),
+    ("staleness", "versions", "age of a recalled attempt's oldest step"),
+)
+
 BUFFER = (
     *((state, "groups", f"now {state}") for state in GROUP_STATES),
     ("expired_<cause>", "groups", "expired, by cause"),
@@ -102,12 +110,14 @@ LEARNER = (
     ("largest_token_weight", "1", "of a trajectory's token in the loss; the mean token has 1"),
     ("kl_reference", "nats/token", "KL to the reference model, before its coefficient"),
     ("clip_fraction", "share", "tokens whose ratio was clipped"),
+    ("correction_dropped", "share", "tokens that the correction of the ratio gives weight 0"),
+    ("correction_weight", "1", "weight of a token under the correction, mean"),
     ("behaviour_kl", "nats/token", "KL between sampling policy and policy (k3 estimate)"),
     ("behaviour_ess", "share", "effective sample size of the importance ratios, of the tokens"),
     ("entropy", "nats/token", "of the policy, at the temperature of each trajectory"),
-    ("behaviour_kl_<role>", "nats/token", "the same, on base or distilled trajectories alone"),
-    ("behaviour_ess_<role>", "share", "the same, on base or distilled trajectories alone"),
-    ("entropy_<role>", "nats/token", "the same, on base or distilled trajectories alone"),
+    ("behaviour_kl_<role>", "nats/token", "the same, on base, distilled or recalled ones"),
+    ("behaviour_ess_<role>", "share", "the same, on base, distilled or recalled ones"),
+    ("entropy_<role>", "nats/token", "the same, on base, distilled or recalled ones"),
     ("grad_norm", "norm", "of the gradient before clipping"),
     ("grad_clipped", "share", "of the gradient that clipping took away"),
     ("lr", "1", "learning rate"),
@@ -156,6 +166,7 @@ SECTIONS = {
         "Ages of a step's groups at its draw, and times: how long each phase took.",
         STALENESS,
     ),
+    "recall": ("Stored attempts that joined a step's groups.", RECALL),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),
     "learner": ("The optimizer step, and the learner's waits and failures.", LEARNER),

@@ -9,7 +9,7 @@ share, so the loss of a step does not depend on how it is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from learner.step import prefix_forest
 from r3l.algorithms import credit
-from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.algorithm import Algorithm, Float64
 from r3l.algorithms.credit import Normalize
 from r3l.errors import UserError
-from r3l.records import AuxSample, Bool, Float32, Group, Int32
+from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajectory
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Row:
     """One sequence to learn from: arrays [L], truncated after its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
-    `temperature`: the row's log-probabilities are those of the policy ∝ exp(logits / temperature).
+    `recalled`: it was stored with another group. `temperature`: the row's log-probabilities are
+    those of the policy ∝ exp(logits / temperature).
     `weight`: of each trained token in the loss (r3l.algorithms.losses). The store's rows
     (buffer.storage.rows) are other records.
     """
@@ -43,6 +44,7 @@ class Row:
     aux: bool = False
     weight: float = 1.0
     temperature: float = 1.0
+    recalled: bool = False
 
 
 _Counted = tuple[Row, int]  # a row whose weight is its group's w_g, and its length |τ|
@@ -76,16 +78,22 @@ class MicroBatch:
     distilled_B: Tensor
     aux_B: Tensor
     temperatures_B: Tensor
+    recalled_B: Tensor
     input_tokens: int
 
 
 def rows_of(
-    groups: Sequence[Group], algorithm: Algorithm, weights: Sequence[float] = ()
+    groups: Sequence[Group],
+    algorithm: Algorithm,
+    weights: Sequence[float] = (),
+    recalled: Sequence[Recalled] = (),
+    entropies: Mapping[int, Mapping[int, Float64]] | None = None,
 ) -> list[Row]:
     """The rows of one step. A row whose gradient is zero by construction is left out, but counts
     in the mean.
 
-    `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. With the
+    `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
+    stored attempts that join the groups. `entropies`: by group, as `ranked_rows` asks. With the
     terms of r3l.algorithms.losses and c from r3l.algorithms.credit.token_weights the loss of the
     step is
 
@@ -97,8 +105,11 @@ def rows_of(
     """
     policy: list[_Counted] = []
     aux: list[_Counted] = []
-    for group, weight in zip(groups, weights or [1.0] * len(groups), strict=True):
-        policy += _policy_rows(group, algorithm, weight)
+    for number, group in enumerate(groups):
+        weight = weights[number] if weights else 1.0
+        joined = [one.trajectory for one in recalled if one.into == group.group_id]
+        ranked = (entropies or {}).get(number)
+        policy += _policy_rows(group, algorithm, weight, joined, ranked)
         if algorithm.sft_weight:
             aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
     if algorithm.sft_pool == "shared":
@@ -109,13 +120,43 @@ def rows_of(
     return [row for row in rows if len(row.mask) and (row.aux or row.advantage or penalized)]
 
 
-def _policy_rows(group: Group, algorithm: Algorithm, weight: float) -> list[_Counted]:
-    """The kept trajectories of a group."""
-    trajectories = group.trajectories
-    if not trajectories:
+def ranked_rows(
+    groups: Sequence[Group], algorithm: Algorithm
+) -> tuple[list[Row], list[tuple[int, int]]]:
+    """The attempts whose token entropies the algorithm's ranking needs, with every response token
+    in the mask, and the place of each: (group, trajectory)."""
+    rows, places = list[Row](), list[tuple[int, int]]()
+    if algorithm.ranking is None:
+        return rows, places
+    for number, group in enumerate(groups):
+        trajectories = group.trajectories
+        if not trajectories:
+            continue
+        for i in np.flatnonzero(algorithm.ranking.needs(group.rewards, trajectories)):
+            one = trajectories[i]
+            more = {"temperature": one.temperature or 1.0}
+            rows.append(_row(one.token_ids, one.response_mask, one.logprobs, **more))
+            places.append((number, int(i)))
+    return rows, places
+
+
+def _policy_rows(
+    group: Group,
+    algorithm: Algorithm,
+    weight: float,
+    recalled: Sequence[Trajectory],
+    entropies: Mapping[int, Float64] | None,
+) -> list[_Counted]:
+    """The kept trajectories of a group and of those that joined it."""
+    trajectories = [*group.trajectories, *recalled]
+    if not group.trajectories:
         return []
-    advantages, keep = algorithm.advantages(group.rewards, trajectories)
-    masks = algorithm.masks(trajectories)
+    rewards = [one.reward for one in trajectories]
+    number = len(recalled)
+    advantages, keep = algorithm.advantages(
+        rewards, trajectories, recalled=number, entropies=entropies
+    )
+    masks = algorithm.masks(trajectories, recalled=number)
     lengths = credit.lengths(algorithm.normalize, trajectories, masks)
     counted = []
     for i in np.flatnonzero(keep):
@@ -123,6 +164,7 @@ def _policy_rows(group: Group, algorithm: Algorithm, weight: float) -> list[_Cou
         more = {"advantage": float(advantages[i]), "distilled": one.role == "distilled"}
         # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
         more |= {"weight": weight, "temperature": one.temperature or 1.0}
+        more |= {"recalled": i >= len(trajectories) - number}
         counted.append((_row(one.token_ids, masks[i], one.logprobs, **more), lengths[i]))
     return counted
 
@@ -159,17 +201,25 @@ def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
     return metrics
 
 
-def check_tokens(groups: Iterable[Group], vocabulary: int) -> None:
+def check_tokens(
+    groups: Iterable[Group], vocabulary: int, recalled: Iterable[Recalled] = ()
+) -> None:
     """Raise UserError if a stored token lies outside the model's vocabulary."""
-    for group in groups:
-        sequences: list[Int32] = [t.token_ids for t in group.trajectories]
-        sequences += [s.token_ids for r in group.results for s in r.aux]
+    joined = [(one.group_id, [one.trajectory.token_ids]) for one in recalled]
+    held = [(group.group_id, _sequences(group)) for group in groups]
+    for group_id, sequences in [*held, *joined]:
         highest = max((int(ids.max()) for ids in sequences if len(ids)), default=0)
         if highest >= vocabulary:
             raise UserError(
-                f"group {group.group_id}: holds token {highest}, the model's vocabulary ends at "
+                f"group {group_id}: holds token {highest}, the model's vocabulary ends at "
                 f"{vocabulary - 1}; train with the model whose tokenizer filled this buffer"
             )
+
+
+def _sequences(group: Group) -> list[Int32]:
+    """The token ids of everything a group may be trained on."""
+    attempts = [t.token_ids for t in group.trajectories]
+    return [*attempts, *(s.token_ids for r in group.results for s in r.aux)]
 
 
 def micro_batches(
@@ -259,5 +309,6 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         distilled_B=tensor([row.distilled for row in rows], torch.bool),
         aux_B=tensor([row.aux for row in rows], torch.bool),
         temperatures_B=tensor([row.temperature for row in rows], torch.float32),
+        recalled_B=tensor([row.recalled for row in rows], torch.bool),
         input_tokens=input_tokens,
     )

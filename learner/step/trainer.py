@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ from learner.step.model import PolicyModule, load_model, resolve_dtype
 from learner.step.out_of_memory import is_out_of_memory, smaller_budget
 from learner.step.process_group import join_process_group
 from learner.watchdog import heartbeat
-from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.algorithm import Algorithm, Float64
 from r3l.algorithms.losses import TokenBatch, sft
 from r3l.config import LearnerConfig
 from r3l.errors import RestartNeeded
@@ -155,6 +156,28 @@ class Trainer:
         tagged = {f"learner/{name}": value for name, value in metrics.items()}
         return StepResult(applied, tagged, halvings)
 
+    def entropies(self, rows: Sequence[Row]) -> list[Float64]:
+        """The entropy of the policy at every token of each row's mask, nats [tokens]; the same on
+        every rank, which each compute a share. Rows differ as objects."""
+        if not rows:
+            return []
+        starts = np.cumsum([0, *(int(row.mask.sum()) for row in rows)])
+        place = {id(row): start for row, start in zip(rows, starts[:-1], strict=True)}
+        found = torch.zeros(int(starts[-1]), dtype=torch.float64, device=self.device)
+        shared = self.module.pack != "rows"
+        for part in micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]:
+            heartbeat("entropies of the attempts that are ranked by them")
+            micro = collate(part, self.device)
+            with torch.no_grad():
+                inputs = (micro.nodes, micro.mask_BT, micro.temperatures_B)
+                _, entropy_BT = self.engine(*inputs)
+            for row, values_T, mask_T in zip(part, entropy_BT, micro.mask_BT, strict=False):
+                values = values_T[mask_T].double()
+                found[place[id(row)] : place[id(row)] + len(values)] = values
+        if self.world > 1:
+            torch.distributed.all_reduce(found)
+        return np.split(found.cpu().numpy(), starts[1:-1])
+
     def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
         """Gradients of all micro-batches, summed over ranks. Returns the sums of their losses and
         token counts.
@@ -253,7 +276,13 @@ class Trainer:
         loss = loss + 0.0 * logprobs_BT.sum()
         parts["loss"] = loss.item()
         distilled_BT = policy_BT & micro.distilled_B[:, None]
-        roles = {"all": policy_BT, "base": policy_BT & ~distilled_BT, "distilled": distilled_BT}
+        recalled_BT = policy_BT & micro.recalled_B[:, None]
+        roles = {
+            "all": policy_BT,
+            "base": policy_BT & ~distilled_BT & ~recalled_BT,
+            "distilled": distilled_BT & ~recalled_BT,
+            "recalled": recalled_BT,
+        }
         parts |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)
         return loss, parts | _counts(micro, self.module.pack)
 

@@ -83,8 +83,17 @@ def centered(rewards: npt.ArrayLike) -> Float64:
     return values - math.fsum(values) / values.size
 
 
-def normalized(rewards: npt.ArrayLike, eps: float = 1e-6, *, std: Std = "population") -> Float64:
-    """(R − mean) / (std + eps), float64 [G] (GRPO, arXiv 2402.03300).
+def leave_one_out(rewards: npt.ArrayLike) -> Float64:
+    """R less the mean of the others, float64 [G] (RLOO, arXiv 2402.14740): G/(G − 1) · (R − mean),
+    and 0 for G = 1."""
+    s = centered(rewards)
+    return s * (s.size / max(s.size - 1, 1))
+
+
+def normalized(
+    rewards: npt.ArrayLike, eps: float = 1e-6, *, std: Std = "population", factor: float = 1.0
+) -> Float64:
+    """(R − mean) / (factor · std + eps), float64 [G] (GRPO, arXiv 2402.03300).
 
     std² is Σ(R − mean)² divided by G ("population") or by G − 1 ("sample", as torch.std does);
     "none" is R − mean alone.
@@ -92,10 +101,12 @@ def normalized(rewards: npt.ArrayLike, eps: float = 1e-6, *, std: Std = "populat
     if not (math.isfinite(eps) and eps >= 0):
         raise ValueError(f"eps is {eps}; it must be finite and not negative")
     s = centered(rewards)
-    if std == "none" or not s.any():
+    if not s.any():
         return s
+    if std == "none":
+        return s / factor
     count = s.size if std == "population" else s.size - 1  # a group with contrast has G >= 2
-    scale = math.sqrt(math.fsum(s * s) / count) + eps
+    scale = factor * math.sqrt(math.fsum(s * s) / count) + eps
     return s / scale if scale > 0 else np.zeros_like(s)
 
 

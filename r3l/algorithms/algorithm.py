@@ -11,7 +11,7 @@ G: trajectories of one group. Importing this module does not import torch.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +23,7 @@ from r3l.algorithms import credit, losses
 from r3l.algorithms.advantages import checked_rewards
 from r3l.algorithms.credit import Normalize
 from r3l.algorithms.losses import TokenBatch, TokenLoss
+from r3l.algorithms.replay.recall import Recall
 from r3l.records import Bool, GroupPlan, Trajectory
 from r3l.section import Section
 
@@ -71,6 +72,21 @@ Shaping = Callable[[Float64, Sequence[Trajectory]], Float64]
 """Rewards [G] and trajectories of a group to the rewards [G] that advantages are made of."""
 
 
+Mix = Callable[[Float64, Bool], tuple[Float64, Bool]]
+"""Rewards [G] of a group with recalled attempts, and which ones those are, bool [G], to
+(advantages [G], keep [G])."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Rewards that follow from the entropies of tokens. `needs`: the attempts whose entropies it
+    needs; `rewards`: rewards [G] and the entropies of those attempts, nats [tokens] by place in
+    the group, to rewards [G]."""
+
+    needs: Selection
+    rewards: Callable[[Float64, Mapping[int, Float64]], Float64]
+
+
 def everyone(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
     """Selection: every trajectory."""
     return np.ones(len(rewards), dtype=np.bool_)
@@ -85,7 +101,9 @@ def as_earned(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
 class Algorithm:
     """One algorithm. Every field is a value or a pure function.
 
-    `selection`, then `shaping`, then `estimator` turn the rewards of a group into advantages.
+    `selection`, `ranking` (if there is one), `shaping`, then `estimator` turn the rewards of a
+    group into advantages; in a group with recalled attempts (r3l.algorithms.replay.recall) `mix`
+    is in the place of `selection` and `estimator`, by default `estimator` on all of them.
     `credit`: tokens before the pivot are masked.
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
     `kl_coef`: weight of the KL to the reference model, 0 for none; `kl`: its estimate.
@@ -100,6 +118,8 @@ class Algorithm:
     normalize: Normalize = "trajectory"
     selection: Selection = everyone
     shaping: Shaping = as_earned
+    ranking: Ranking | None = None
+    mix: Mix | None = None
     credit: bool = False
     kl_coef: float = 0.0
     kl: Callable[[TokenBatch], Tensor] = losses.k3_kl
@@ -116,9 +136,15 @@ class Algorithm:
         return GroupPlan(self.exploration.base_slots, self.exploration.distilled_slots)
 
     def advantages(
-        self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory]
+        self,
+        rewards: npt.ArrayLike,
+        trajectories: Sequence[Trajectory],
+        *,
+        recalled: int = 0,
+        entropies: Mapping[int, Float64] | None = None,
     ) -> tuple[Float64, Bool]:
-        """(advantages float64 [G], keep bool [G]) of one whole group.
+        """(advantages float64 [G], keep bool [G]) of one whole group, of which the last `recalled`
+        attempts were recalled. `entropies`: as in Ranking.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and counts in no
         mean; a kept one counts even if its advantage is 0. `rewards` [G] are usually those of the
@@ -128,14 +154,29 @@ class Algorithm:
         if len(values) != len(trajectories):
             raise ValueError(f"{len(values)} rewards for {len(trajectories)} trajectories")
         keep = self.selection(values, trajectories)
+        if self.ranking is not None and entropies:
+            values = self.ranking.rewards(values, entropies)
+        shaped = self.shaping(values, trajectories)
+        if recalled:
+            return self._mixed(shaped, np.arange(len(values)) >= len(values) - recalled)
         advantages = np.zeros_like(values)
         if keep.any():
-            advantages[keep] = self.estimator(self.shaping(values, trajectories)[keep])
+            advantages[keep] = self.estimator(shaped[keep])
         return advantages, keep
 
-    def masks(self, trajectories: Sequence[Trajectory]) -> list[Bool]:
-        """The trained tokens, bool [L], of every trajectory of one whole group."""
-        return credit.group_masks(trajectories, self.credit)
+    def _mixed(self, rewards: Float64, recalled: Bool) -> tuple[Float64, Bool]:
+        if self.mix is not None:
+            return self.mix(rewards, recalled)
+        return self.estimator(rewards), np.ones_like(recalled)
+
+    def masks(self, trajectories: Sequence[Trajectory], *, recalled: int = 0) -> list[Bool]:
+        """The trained tokens, bool [L], of every trajectory of one whole group, of which the last
+        `recalled` attempts come from other groups."""
+        own = len(trajectories) - recalled
+        masks = credit.group_masks(trajectories[:own], self.credit)
+        for one in trajectories[own:]:
+            masks += credit.group_masks([one], self.credit)
+        return masks
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
         """(scalar loss, its parts) of kept trajectories.
@@ -175,6 +216,12 @@ class AlgorithmConfig(Section):
         """Whether a group whose rewards are all equal is replaced by another, so that every group
         of a batch has contrast. The buffer service and the learner read it."""
         return False
+
+    @property
+    def recall(self) -> Recall | None:
+        """The rule that chooses the stored attempts a drawn group recalls, if there is one. The
+        buffer service reads it."""
+        return None
 
     @abstractmethod
     def build(self) -> Algorithm:

@@ -33,7 +33,7 @@ class CritiqueGRPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """N base attempts; failures get a critique and are refined from step 0."""
-        attempts = self.clipped() if self.clip else losses.importance
+        attempts = self.clipped() if self.clip else self.corrected(losses.importance)
         return Algorithm(
             name=self.name,
             exploration=Exploration(

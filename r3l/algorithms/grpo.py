@@ -9,12 +9,13 @@ from pydantic import Field
 
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.advantages import Std
-from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Estimator, Exploration
+from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
+from r3l.algorithms.replay.correction import CorrectedConfig
 
 
-class RatioConfig(AlgorithmConfig):
+class RatioConfig(CorrectedConfig):
     """Settings of GRPO and its relatives: a clipped ratio, and a KL to the reference model."""
 
     std: Std = Field(
@@ -33,8 +34,9 @@ class RatioConfig(AlgorithmConfig):
         return partial(advantages.normalized, std=self.std)
 
     def clipped(self) -> TokenLoss:
-        """PPO's clipped ratio of each token."""
-        return partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
+        """PPO's clipped ratio of each token, under the correction."""
+        clip = partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
+        return self.corrected(clip)
 
 
 class GRPOConfig(RatioConfig):

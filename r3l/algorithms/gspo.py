@@ -26,6 +26,6 @@ class GSPOConfig(RatioConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=self.standardised(),
-            token_loss=loss,
+            token_loss=self.corrected(loss),
             kl_coef=self.kl_coef,
         )

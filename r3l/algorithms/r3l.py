@@ -10,21 +10,27 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import (
     Algorithm,
-    AlgorithmConfig,
+    Estimator,
     Exploration,
+    Float64,
     ReflectOn,
     SftPool,
 )
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
+from r3l.algorithms.replay import recall
+from r3l.algorithms.replay.correction import CorrectedConfig
+from r3l.algorithms.replay.recall import Recall
+from r3l.records import Bool
 
 
-class R3LConfig(AlgorithmConfig):
+class R3LConfig(CorrectedConfig):
     """Settings of R³L; each ablation of the paper is one of them.
 
     The paper's ablations `from start` and `no guidance` are without credit as well: `credit: false`
@@ -78,6 +84,17 @@ class R3LConfig(AlgorithmConfig):
         description="weight of the k2 KL to the reference model (released code: 0.001); 0: no "
         "reference model",
     )
+    recall_count: int = Field(
+        0,
+        ge=0,
+        description="stored successes that a group without any recalls (replay of R³); 0: none",
+    )
+    recall_age: int | None = Field(
+        None, ge=0, description="age of a recalled attempt, versions; unset: any"
+    )
+    recall_alpha: float = Field(
+        2.0, gt=0, description="α_off, which the advantage of a recalled attempt is divided by"
+    )
     sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
     sft_pool: SftPool = Field(
         "separate",
@@ -102,10 +119,12 @@ class R3LConfig(AlgorithmConfig):
             max_rule=self.max_rule,
             max_advantage=self.max_advantage,
         )
+        estimator = amplified if self.amplify else advantages.centered
         return Algorithm(
             name=self.name,
             exploration=self._exploration(),
-            estimator=amplified if self.amplify else advantages.centered,
+            estimator=estimator,
+            mix=partial(softer_recalled, estimator=estimator, alpha=self.recall_alpha),
             token_loss=self._token_loss(),
             normalize=self.normalize,
             credit=self.credit,
@@ -115,10 +134,23 @@ class R3LConfig(AlgorithmConfig):
             sft_pool=self.sft_pool,
         )
 
+    @property
+    def recall(self) -> Recall | None:
+        """Stored successes for a group in which nobody succeeded."""
+        if not self.recall_count:
+            return None
+        return partial(
+            recall.opposing,
+            count=self.recall_count,
+            successes_only=True,
+            max_age=self.recall_age,
+        )
+
     def _token_loss(self) -> TokenLoss:
         if not self.clipped:
-            return losses.policy_gradient
-        return partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
+            return self.corrected(losses.policy_gradient)
+        clip = partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
+        return self.corrected(clip)
 
     def _exploration(self) -> Exploration:
         if not self.reflect:
@@ -134,3 +166,11 @@ class R3LConfig(AlgorithmConfig):
             aux=True,
             verified_requires_success=self.verified_requires_success,
         )
+
+
+def softer_recalled(
+    rewards: Float64, recalled: Bool, *, estimator: Estimator, alpha: float
+) -> tuple[Float64, Bool]:
+    """Mix: the advantages of all, those of recalled attempts divided by α_off."""
+    values = estimator(rewards)
+    return np.where(recalled, values / alpha, values), np.ones_like(recalled)

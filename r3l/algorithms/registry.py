@@ -19,6 +19,9 @@ from r3l.algorithms.opmd import OPMDConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.algorithms.raft import RAFTConfig
 from r3l.algorithms.reflect_grpo import ReflectGRPOConfig
+from r3l.algorithms.replay.arpo import ARPOConfig
+from r3l.algorithms.replay.r3 import R3Config
+from r3l.algorithms.rloo import RLOOConfig
 from r3l.section import in_full
 
 
@@ -36,7 +39,10 @@ AnyAlgorithm = Annotated[
     | OPMDConfig
     | RAFTConfig
     | ReflectGRPOConfig
-    | CritiqueGRPOConfig,
+    | CritiqueGRPOConfig
+    | RLOOConfig
+    | R3Config
+    | ARPOConfig,
     Field(discriminator="name"),
     BeforeValidator(_named),
 ]

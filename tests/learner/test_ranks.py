@@ -10,6 +10,7 @@ import torch
 from buffer import Draw
 from learner.ranks import receive_draw, share_draw
 from r3l.codec import encode
+from r3l.records import Recalled
 from tests.learner.fakes import explore_group
 
 GROUPS = [explore_group((0.0, 1.0), (1.0, None), group_id=f"g{i}", seed=i) for i in range(3)]
@@ -57,6 +58,14 @@ def test_every_rank_has_the_records_and_the_weights_that_rank_0_drew(
     assert draw is not None and not sent
     assert [encode(group) for group in draw.groups] == records
     assert (draw.draw_id, draw.version, draw.weights) == (7, 3, (0.25, 1.0, 50.0))
+
+
+def test_recalled_attempts_follow_the_groups(sent: list[torch.Tensor]) -> None:
+    joined = [Recalled(group.group_id, "g9", group.trajectories[0]) for group in GROUPS[:2]]
+    share_draw(rank(0), draw_of([encode(one) for one in (*GROUPS, *joined)]))
+    draw = receive_draw(rank(1))
+    assert draw is not None and len(draw.groups) == 3
+    assert [encode(one) for one in draw.recalled] == [encode(one) for one in joined]
 
 
 def test_without_a_draw_every_rank_stops(sent: list[torch.Tensor]) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from buffer.groups import leases
 from buffer.groups.results import REPLACED_BATCHES
-from buffer.groups.samplers import SAMPLERS
+from buffer.sampling.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.operations import Lease

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from buffer import BufferClient
-from buffer.groups.samplers import FLOOR
+from buffer.sampling.samplers import FLOOR
 from buffer.tools import commands
 from buffer.tools.verify import verify
 from r3l.records import GroupPlan

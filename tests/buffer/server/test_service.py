@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from buffer import BufferClient
 from buffer.client import calls
-from buffer.groups.samplers import FLOOR
+from buffer.sampling.samplers import FLOOR
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.wire import messages, operations

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from buffer import cli
 from buffer.groups import retention
-from buffer.groups.samplers import SAMPLERS
+from buffer.sampling.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools import archive, offline
 from buffer.tools.verify import verify

@@ -2,7 +2,7 @@
 
 import pytest
 
-from buffer.groups.samplers import SAMPLERS
+from buffer.sampling.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools import filter, offline
 from buffer.tools.verify import verify

@@ -9,10 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from learner.step.batch import Row, check_tokens, collate, micro_batches, rows_of, weight_metrics
+from learner.step.batch import (
+    Row,
+    check_tokens,
+    collate,
+    micro_batches,
+    ranked_rows,
+    rows_of,
+    weight_metrics,
+)
 from r3l.algorithms.r3l import R3LConfig
+from r3l.algorithms.replay.r3 import R3Config
 from r3l.errors import UserError
-from tests.learner.fakes import explore_group
+from r3l.records import Recalled
+from tests.learner.fakes import explore_group, trajectory
 
 
 def row(length: int, first: int = 0) -> Row:
@@ -172,3 +182,40 @@ def test_tokens_outside_the_vocabulary_are_refused_with_their_group() -> None:
     highest = max(int(t.token_ids.max()) for t in group.trajectories)
     with pytest.raises(UserError, match=f"g7.*token {highest}.*ends at {highest - 1}"):
         check_tokens([group], highest)
+
+
+def recalled(slot: int, reward: float, into: str = "g0") -> Recalled:
+    return Recalled(into, "g9", trajectory("base", slot, reward, seed=9))
+
+
+def test_recalled_attempts_join_the_group_they_were_recalled_into() -> None:
+    groups = [explore_group((0.0, 0.0), (), group_id=name, seed=i) for i, name in enumerate("ab")]
+    algorithm = R3Config(kl_coef=0.0).build()
+    assert rows_of(groups, algorithm) == []
+    rows = rows_of(groups, algorithm, (), [recalled(3, 1.0, "b")])
+    assert [r.recalled for r in rows] == [False, False, True]
+    # mean 1/3, std √2/3, α = 2
+    assert [r.advantage for r in rows] == pytest.approx([-0.35355, -0.35355, 0.70711], abs=1e-5)
+    assert [r.weight * r.mask.sum() for r in rows] == pytest.approx([1 / 5] * 3)
+
+
+def test_the_ranking_asks_for_truncated_attempts_and_uses_their_entropies() -> None:
+    group = explore_group((0.0, 0.0, 0.0), ())
+    cut = [
+        replace(r, trajectory=replace(r.trajectory, finish="step_limit"))
+        for r in group.results[:2]
+        if r.trajectory
+    ]
+    group = replace(group, results=(*cut, group.results[2]))
+    algorithm = R3Config(kl_coef=0.0).build()
+    rows, places = ranked_rows([explore_group((1.0, 0.0), ()), group], algorithm)
+    assert places == [(1, 0), (1, 1)] and [r.mask.sum() for r in rows] == [16, 16]
+    assert ranked_rows([group], R3LConfig(group_size=4).build()) == ([], [])
+    entropies = {0: {0: np.array([1.0, 1.0]), 1: np.array([3.0, -2.0])}}
+    rows = rows_of([group], algorithm, entropies=entropies)  # rewards 0, 0.5, 0
+    assert [r.advantage for r in rows] == pytest.approx([-0.7071, 1.4142, -0.7071], abs=1e-3)
+
+
+def test_a_recalled_token_beyond_the_vocabulary_is_refused() -> None:
+    with pytest.raises(UserError, match="group g9: holds token"):
+        check_tokens([], 3, [recalled(0, 1.0)])

@@ -67,3 +67,17 @@ def test_a_kl_and_clipped_ratios_can_be_switched_on(batch):
     got, parts = get(clipped=True, clip_high=0.5).loss(batch)
     want = total(batch, losses.ppo_clip, clip_low=0.2, clip_high=0.5)
     assert got.item() == want != plain and "clip_fraction" in parts
+
+
+def test_a_recalled_success_weighs_less_and_the_failures_beside_it_have_contrast(make_trajectory):
+    group = [make_trajectory(slot=i, reward=r) for i, r in enumerate((0.0, 0.0, 0.0, 1.0))]
+    got, keep = get(recall_count=1).advantages([one.reward for one in group], group, recalled=1)
+    assert keep.all() and got.tolist() == [-0.25, -0.25, -0.25, 1.5]  # α/α_off = 3/2
+
+
+def test_masks_of_recalled_attempts_are_their_own(make_trajectory):
+    base = make_trajectory(slot=0)
+    foreign = make_trajectory(slot=2, role="distilled", parent=0, pivot=1)
+    own, recalled = get().masks([base, foreign], recalled=1)
+    assert own.sum() == base.response_mask.sum() > recalled.sum()
+    assert get().masks([base, foreign])[0].sum() != own.sum()  # a retry of its own masks it

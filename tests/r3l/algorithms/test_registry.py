@@ -14,8 +14,8 @@ from r3l.records import GroupPlan
 from tests.r3l.algorithms.fakes import NAMES, get
 
 
-def test_the_registry_holds_the_algorithms_of_the_paper():
-    papers = "r3l grpo dapo gspo opmd raft reflect_grpo critique_grpo"
+def test_the_registry_holds_the_algorithms_of_the_papers():
+    papers = "r3l grpo dapo gspo opmd raft reflect_grpo critique_grpo rloo r3 arpo"
     assert set(registry.REGISTRY) == set(papers.split())
     assert all(get(name).name == name for name in NAMES)
 
@@ -28,14 +28,14 @@ def refusal(*overrides):
 
 
 def test_an_unknown_algorithm_names_the_known_ones():
-    known = "r3l, grpo, dapo, gspo, opmd, raft, reflect_grpo, critique_grpo"
+    known = "r3l, grpo, dapo, gspo, opmd, raft, reflect_grpo, critique_grpo, rloo, r3, arpo"
     message = f"config algorithm: unknown algorithm 'nope'; known: {known}"
     assert refusal("algorithm=nope") == message
     assert refusal("algorithm.name=nope", "algorithm.alpha=2") == message
 
 
 def test_an_unknown_setting_is_named_with_the_settings_the_algorithm_has():
-    named = "config key algorithm.alpha: unknown; this section knows name, group_size, std, clip"
+    named = "config key algorithm.alpha: unknown; this section knows name, group_size, correction"
     assert refusal("algorithm=grpo", "algorithm.alpha=2").startswith(named)
     assert "algorithm.credit: unknown" in refusal("algorithm=opmd", "algorithm.credit=false")
     assert "algorithm.normalize: unknown" in refusal("algorithm=gspo", "algorithm.normalize=token")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer.groups import samplers
-from buffer.groups.samplers import FLOOR
+from buffer.sampling import samplers
+from buffer.sampling.samplers import FLOOR
 from buffer.storage.rows import GroupRow
 from r3l.config import SamplerConfig
 from r3l.errors import UserError

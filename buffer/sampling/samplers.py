@@ -112,9 +112,10 @@ def make(config: SamplerConfig) -> Sampler:
     return SAMPLERS[config.name](config)
 
 
-def chance(seed: int, draw_id: int) -> Chance:
-    """The random numbers of one draw; they are the same after a restart and in a replay."""
-    return lambda: np.random.default_rng([seed, draw_id])
+def chance(seed: int, draw_id: int, *place: int) -> Chance:
+    """The random numbers of one draw, or of one place in it; they are the same after a restart and
+    in a replay."""
+    return lambda: np.random.default_rng([seed, draw_id, *place])
 
 
 def _random(

@@ -1,0 +1,1 @@
+"""Algorithms that learn from stored attempts as well, and their rules of recall."""

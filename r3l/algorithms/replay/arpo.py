@@ -1,0 +1,59 @@
+"""ARPO (arXiv 2505.16282): GRPO in which a stored success replaces a member of a group that failed
+entirely."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration, Float64
+from r3l.algorithms.credit import NORMALIZE, Normalize
+from r3l.algorithms.grpo import RatioConfig
+from r3l.algorithms.replay import recall
+from r3l.algorithms.replay.recall import Recall
+from r3l.records import Bool
+
+
+class ARPOConfig(RatioConfig):
+    """Settings of ARPO: GRPO's without the KL, and the age of a stored success."""
+
+    name: Literal["arpo"] = Field("arpo", description="algorithm")
+    kl_coef: float = Field(
+        0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
+    )
+    recall_age: int | None = Field(
+        None, ge=0, description="age of a stored success, versions; unset: any"
+    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
+
+    @property
+    def recall(self) -> Recall:
+        """One stored success for a group without any."""
+        return partial(recall.opposing, count=1, successes_only=True, max_age=self.recall_age)
+
+    def build(self) -> Algorithm:
+        """N base attempts under the clipped ratio."""
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=self.standardised(),
+            mix=partial(replacing, estimator=self.standardised()),
+            token_loss=self.clipped(),
+            normalize=self.normalize,
+            kl_coef=self.kl_coef,
+        )
+
+
+def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
+    """Mix: the recalled attempts in the place of the worst of the group's own, as many; among
+    equals the last."""
+    keep = np.ones(len(rewards), dtype=np.bool_)
+    own = [i for i in range(len(rewards)) if not recalled[i]]
+    worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]
+    keep[worst] = False
+    advantages = np.zeros_like(rewards)
+    advantages[keep] = estimator(rewards[keep])
+    return advantages, keep

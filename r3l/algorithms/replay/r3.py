@@ -1,0 +1,168 @@
+"""R³ (arXiv 2601.19620): GRPO with cross-context replay and a ranking of truncated responses by the
+structure of their entropy.
+
+Groups are told apart by correctness, R ≥ 1. With α and λ of the settings and over all members of
+a group and the attempts it recalled, eq. 3 is Â = (R − mean) / (α·std + λ).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from r3l.algorithms import advantages
+from r3l.algorithms.advantages import SUCCESS, Std
+from r3l.algorithms.algorithm import (
+    Algorithm,
+    Exploration,
+    Float64,
+    Ranking,
+    Shaping,
+    as_earned,
+)
+from r3l.algorithms.credit import NORMALIZE, Normalize
+from r3l.algorithms.grpo import RatioConfig
+from r3l.algorithms.replay import recall
+from r3l.algorithms.replay.recall import Recall
+from r3l.records import Bool, Trajectory
+
+EPS = 1e-6
+"""λ of eq. 3."""
+
+
+class R3Config(RatioConfig):
+    """Settings of R³. The paper does not give α, k, p and R_max at hand; the defaults are ours."""
+
+    name: Literal["r3"] = Field("r3", description="algorithm")
+    recall_count: int | None = Field(
+        None,
+        ge=0,
+        description="k, stored attempts of the other outcome that a group of only failures or only "
+        "successes recalls; unset: 2, but at most a quarter of group_size; 0: no replay",
+    )
+    recall_age: int | None = Field(
+        None, ge=0, description="age of a recalled attempt, versions; unset: any"
+    )
+    alpha: float = Field(
+        2.0,
+        gt=0,
+        description="α, which the deviation of a group with recalled attempts is multiplied by",
+    )
+    scale: Literal["group", "replayed"] = Field(
+        "group", description="α holds for every member of such a group, or for the recalled alone"
+    )
+    ranking: bool = Field(
+        True, description="rank the truncated responses of groups without a success by entropy"
+    )
+    peak_share: float = Field(
+        0.2, gt=0, le=1, description="p, share of the tokens whose entropies make up the peak"
+    )
+    ranking_max: float = Field(
+        0.5, ge=0, lt=1, description="R_max, reward of the truncated response that ranks first"
+    )
+    length_bonus: bool = Field(False, description="add 1 − length / length_limit to a success")
+    length_limit: int = Field(
+        32768, ge=1, description="L_max, response tokens from which there is no bonus"
+    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
+
+    @property
+    def recall(self) -> Recall | None:
+        """Cross-context replay."""
+        count = self.recall_count
+        if count is None:
+            count = min(2, max(1, self.group_size // 4))
+        return partial(recall.opposing, count=count, max_age=self.recall_age) if count else None
+
+    def build(self) -> Algorithm:
+        """N base attempts under the clipped ratio, with recalled ones behind them."""
+        shaping: Shaping = as_earned
+        if self.length_bonus:
+            shaping = partial(shorter_is_better, limit=self.length_limit)
+        ranking = None
+        if self.ranking:
+            rewards = partial(ranked, peak_share=self.peak_share, ranking_max=self.ranking_max)
+            ranking = Ranking(truncated_failures, rewards)
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=self.standardised(),
+            shaping=shaping,
+            ranking=ranking,
+            mix=partial(mixed, alpha=self.alpha, scale=self.scale, std=self.std),
+            token_loss=self.clipped(),
+            normalize=self.normalize,
+            kl_coef=self.kl_coef,
+        )
+
+
+def mixed(
+    rewards: Float64,
+    recalled: Bool,
+    *,
+    alpha: float,
+    scale: Literal["group", "replayed"],
+    std: Std,
+) -> tuple[Float64, Bool]:
+    """Mix: eq. 3 for all members, or plain GRPO for the group's own and eq. 3 for the recalled."""
+    softened = advantages.normalized(rewards, EPS, std=std, factor=alpha)
+    keep = np.ones(len(rewards), dtype=np.bool_)
+    if scale == "group":
+        return softened, keep
+    return np.where(recalled, softened, advantages.normalized(rewards, EPS, std=std)), keep
+
+
+def truncated_failures(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
+    """Selection: the attempts that were cut off, in a group without a success."""
+    failed = bool((rewards < SUCCESS).all())
+    return np.array([failed and one.finish != "terminated" for one in trajectories], dtype=np.bool_)
+
+
+def ranked(
+    rewards: Float64,
+    entropies: Mapping[int, Float64],
+    *,
+    peak_share: float,
+    ranking_max: float,
+) -> Float64:
+    """Rewards [G] with those of truncated responses replaced by their rank among each other.
+
+    `entropies`: of the tokens of each of the N truncated ones. E_peak is the mean of the
+    k = max(1, ⌊p·L⌋) largest, E_global that of all. One dominates another with a higher E_peak and
+    a lower E_global. By the number they dominate, descending, rank k gets R_max·(1 − k/(N − 1));
+    ties share the mean of their ranks' rewards, and N = 1 gets 0.
+    """
+    shaped = rewards.copy()
+    places, count = sorted(entropies), len(entropies)
+    shape = {place: _structure(entropies[place], peak_share) for place in places}
+    wins = {
+        one: sum(
+            shape[one][0] > shape[other][0] and shape[one][1] < shape[other][1] for other in places
+        )
+        for one in places
+    }
+    order = sorted(wins.values(), reverse=True)
+    by_rank = [ranking_max * (1 - k / (count - 1)) for k in range(count)] if count > 1 else [0.0]
+    for place in places:
+        first = order.index(wins[place])
+        last = first + order.count(wins[place])
+        shaped[place] = sum(by_rank[first:last]) / (last - first)
+    return shaped
+
+
+def _structure(entropies: Float64, peak_share: float) -> tuple[float, float]:
+    """(E_peak, E_global) of a response."""
+    peak = max(1, int(peak_share * len(entropies)))
+    return float(np.sort(entropies)[-peak:].mean()), float(entropies.mean())
+
+
+def shorter_is_better(
+    rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int
+) -> Float64:
+    """Shaping: 1 + max(0, 1 − l/L_max) for a success with l response tokens."""
+    lengths = np.array([int(one.response_mask.sum()) for one in trajectories], dtype=np.float64)
+    return np.where(rewards >= SUCCESS, 1.0 + np.maximum(0.0, 1.0 - lengths / limit), rewards)

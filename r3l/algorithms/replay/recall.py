@@ -1,0 +1,82 @@
+"""Recall: which stored attempts at its task join a drawn group.
+
+    history of the task ─► rule ─► the draw's entry in the ledger ─► rows behind the group's own
+
+The buffer service asks the rule once, when it draws the group, and writes the answer into the draw,
+so that a resumed or replayed step recalls the same attempts. To add one, write a function from a
+GroupContext and a Chance to the attempts it chooses and return it from `AlgorithmConfig.recall`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from r3l.algorithms.advantages import SUCCESS
+from r3l.records import Role
+
+
+@dataclass(frozen=True)
+class StoredAttempt:
+    """An attempt of a stored group. `version`: the oldest policy version in that group."""
+
+    group_id: str
+    role: Role
+    slot: int
+    reward: float
+    version: int
+
+    @property
+    def success(self) -> bool:
+        """R ≥ 1."""
+        return self.reward >= SUCCESS
+
+
+@dataclass(frozen=True)
+class GroupContext:
+    """What a rule of recall is told about a drawn group.
+
+    `rewards`: of its own attempts. `history`: attempts of the task's earlier groups, which are
+    trained or were replaced; the newest group first, each read when it is asked for. `version`:
+    the learner's. `epoch`: times that every task has been leased.
+    """
+
+    rewards: Sequence[float]
+    history: Iterable[StoredAttempt]
+    version: int
+    epoch: int
+
+
+Chance = Callable[[], np.random.Generator]
+"""The random numbers of one choice, made only if a rule needs them."""
+
+Recall = Callable[[GroupContext, Chance], Sequence[StoredAttempt]]
+
+
+def opposing(
+    context: GroupContext,
+    chance: Chance,
+    *,
+    count: int,
+    successes_only: bool = False,
+    max_age: int | None = None,
+) -> list[StoredAttempt]:
+    """At most `count` stored attempts of the outcome that a group lacks, each with the same
+    probability; none for a group with both (cross-context replay of R³, arXiv 2601.19620).
+
+    `successes_only`: only for groups without a success. `max_age`: of an attempt, in versions.
+    """
+    outcomes = {reward >= SUCCESS for reward in context.rewards}
+    if len(outcomes) != 1 or (successes_only and True in outcomes):
+        return []
+    wanted = False in outcomes
+    found = [
+        one
+        for one in context.history
+        if one.success == wanted and (max_age is None or context.version - one.version <= max_age)
+    ]
+    if len(found) <= count:
+        return found
+    return [found[i] for i in sorted(chance().choice(len(found), count, replace=False))]

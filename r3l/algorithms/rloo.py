@@ -1,0 +1,36 @@
+"""RLOO (arXiv 2402.14740): REINFORCE with the mean of the other attempts as the baseline; and LOOP
+(arXiv 2502.01600), the same baseline under PPO's clipped ratio of each token."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from r3l.algorithms import advantages, losses
+from r3l.algorithms.algorithm import Algorithm, Exploration
+from r3l.algorithms.credit import NORMALIZE, Normalize
+from r3l.algorithms.grpo import RatioConfig
+
+
+class RLOOConfig(RatioConfig):
+    """Settings of RLOO; with `clip` those of LOOP. Neither divides by a deviation, so `std` has no
+    effect."""
+
+    name: Literal["rloo"] = Field("rloo", description="algorithm")
+    clip: bool = Field(False, description="PPO's clipped ratio instead of log π; true is LOOP")
+    kl_coef: float = Field(
+        0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
+    )
+    normalize: Normalize = Field("sum", description=NORMALIZE)
+
+    def build(self) -> Algorithm:
+        """N base attempts; Â = R − the mean of the others."""
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=advantages.leave_one_out,
+            token_loss=self.clipped() if self.clip else self.corrected(losses.policy_gradient),
+            normalize=self.normalize,
+            kl_coef=self.kl_coef,
+        )

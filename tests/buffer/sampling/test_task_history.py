@@ -1,0 +1,143 @@
+"""What a draw recalls from the history of its tasks: written once, and the same ever after."""
+
+import json
+
+import pytest
+
+from buffer import BufferClient
+from buffer.sampling import task_history
+from buffer.tools import commands, offline
+from buffer.tools.verify import verify
+from r3l.config import RetentionConfig
+from r3l.errors import NotFound
+from r3l.records import GroupPlan
+
+R3 = {"name": "r3", "group_size": 2}
+
+
+@pytest.fixture
+def make(make_desk, tasks):
+    """A desk of one task, with these stored groups and one complete group of failures."""
+
+    def desk(*stored, algorithm=R3, **more):
+        desk = make_desk(groups_per_step=1, max_staleness=9, algorithm=algorithm, **more)
+        desk.add(tasks(1))
+        for step, rewards in enumerate(stored, 1):
+            desk.complete(rewards=rewards)
+            desk.commit(desk.draw(1, version=step - 1).draw_id, step)
+        desk.complete(rewards=(0.0, 0.0))
+        return desk
+
+    return desk
+
+
+def draw(desk):
+    return desk.draw(1, version=desk.index.progress.version)
+
+
+def test_a_group_of_failures_recalls_stored_successes_of_its_task(make):
+    desk = make((0.0, 1.0))
+    [one] = draw(desk).recalled
+    assert (one.into, one.group_id, one.role, one.slot) == ("g0000000002", "g0000000001", "base", 1)
+    assert verify(desk.store) == []
+
+
+def test_nothing_is_recalled_from_another_task_or_an_unfinished_or_discarded_group(make, tasks):
+    desk = make((0.0, 0.0))
+    desk.discard(draw(desk).draw_id, "not_finite")
+    desk.add(tasks(1, "other"))
+    made = [desk.complete(version=1, rewards=(1.0,)) for _ in range(2)]
+    assert {desk.row(group).task_id for group in made} == {"t0", "other0"}
+    desk.lease(version=1, plan=GroupPlan(2))
+    with desk.store.read() as txn:
+        assert [one.reward for one in task_history.attempts(txn, "t0")] == [0.0, 0.0]
+
+
+def test_stale_groups_are_history_and_the_newest_groups_come_first(make):
+    desk = make((1.0,), (0.5,), (0.0, 1.0))
+    desk.set_version(99)
+    assert desk.draw(1, version=99) is None and desk.row("g0000000004").cause == "stale"
+    with desk.store.read() as txn:
+        found = [(one.group_id[-1], one.reward) for one in task_history.attempts(txn, "t0")]
+    assert found == [("4", 0.0), ("4", 0.0), ("3", 0.0), ("3", 1.0), ("2", 0.5), ("1", 1.0)]
+
+
+def test_a_long_history_is_read_up_to_a_limit(make, monkeypatch):
+    monkeypatch.setattr(task_history, "GROUPS", 2)
+    desk = make((1.0,), (0.5,), (0.0,))
+    with desk.store.read() as txn:
+        assert [one.reward for one in task_history.attempts(txn, "t0")] == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_killed_and_resumed_learner_recalls_the_same_attempts(make, restarted):
+    """More successes are stored between the two draws, and others would be chosen by now."""
+    desk = make(*[(1.0, 1.0)] * 9)
+    first = draw(desk)
+    if restarted:
+        desk.reopen()
+    for _ in range(6):
+        desk.complete(version=9, rewards=(1.0, 1.0))
+    desk.release_draws()
+    second = draw(desk)
+    assert second.groups == first.groups and second.draw_id != first.draw_id
+    assert second.recalled == first.recalled and len(first.recalled) == 1
+
+
+def test_a_learner_that_goes_back_to_a_checkpoint_recalls_the_same_attempts(make):
+    desk = make(*[(1.0, 1.0)] * 9)
+    first = draw(desk)
+    desk.commit(first.draw_id, 10)
+    desk.complete(version=9, rewards=(1.0, 1.0))
+    later = desk.draw(1, version=10)
+    desk.commit(later.draw_id, 11)
+    desk.set_version(9)
+    again = desk.draw(1, version=9)
+    assert (again.groups, again.recalled) == (first.groups, first.recalled)
+
+
+def test_an_algorithm_without_a_rule_recalls_nothing(make):
+    assert draw(make((1.0,), algorithm={"name": "grpo"})).recalled == ()
+
+
+def test_the_same_seed_recalls_the_same_and_another_draw_another(make):
+    desk = make(*[(1.0, 1.0)] * 9)
+    chosen = {draw(desk).recalled}
+    for _ in range(6):
+        desk.discard(desk.index.next_draw - 1, "not_finite")
+        desk.complete(version=9, rewards=(0.0, 0.0))
+        chosen.add(tuple(draw(desk).recalled))
+    assert len({(one.group_id, one.slot) for [one] in chosen}) > 2
+
+
+def test_an_evicted_or_damaged_attempt_is_left_out_and_counted(make):
+    desk = make((1.0,))
+    drawn = draw(desk)
+    desk.commit(drawn.draw_id, 2)
+    there, lost = offline.recalled(desk.store, 2)
+    assert [one.trajectory.reward for one in there] == [1.0] and lost == 0
+    desk.now += 1000
+    desk.evict(RetentionConfig(groups=1, grace_s=0))
+    assert offline.recalled(desk.store, 2) == ([], 1)
+
+
+def test_recalled_attempts_reach_the_learner_and_the_replay_of_the_step(serve, tasks, done, capsys):
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=1", "algorithm=r3")
+    with BufferClient(served.endpoint) as client:
+        client.add_tasks(tasks(1))
+        for step, reward in ((1, 1.0), (2, 0.0)):
+            group = client.lease("a", step - 1, GroupPlan(2)).group_id
+            client.put(group, "a", [done("base", slot, reward=reward) for slot in (0, 1)])
+            draw = client.draw(1, step - 1)
+            client.commit(draw.draw_id, step, step)
+    assert {one.trajectory.slot for one in draw.recalled} == {0, 1} and draw.recall_lost == 0
+    assert [one.into for one in draw.recalled] == [draw.groups[0].group_id] * 2
+    assert len(draw.groups) == 1 and len(draw.records) == 3
+    commands.replay.callback(served.folder, 2)
+    [line] = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [(one["group_id"], one["slot"]) for one in line["recalled"]] == [
+        ("g0000000001", 0),
+        ("g0000000001", 1),
+    ]
+    with pytest.raises(NotFound):
+        commands.replay.callback(served.folder, 3)

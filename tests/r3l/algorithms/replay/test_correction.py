@@ -1,0 +1,70 @@
+"""Corrections: weights of literal ratios, and the gradient they leave."""
+
+import math
+
+import pytest
+import torch
+
+from r3l.algorithms import losses
+from r3l.algorithms.losses import TokenBatch
+from r3l.algorithms.replay.correction import corrected
+from tests.r3l.algorithms.fakes import get
+
+RATIOS = [[0.25, 1.0, 4.0], [1.5, 1.2, 1.0]]
+WEIGHTS = {
+    "token_truncate": [[0.25, 1.0, 2.0], [1.5, 1.2, 1.0]],
+    "token_mask": [[0.0, 1.0, 0.0], [1.5, 1.2, 1.0]],
+    "sequence_truncate": [[1.0] * 3, [1.8] * 3],
+    "sequence_mask": [[1.0] * 3, [1.8] * 3],
+}
+
+
+def batch_of(ratios, distilled=(False, False)):
+    new = torch.full((2, 3), -2.0, dtype=torch.float64, requires_grad=True)
+    old = -2.0 - torch.tensor(ratios, dtype=torch.float64).log()
+    return TokenBatch(
+        logprobs_BT=new,
+        old_logprobs_BT=old,
+        mask_BT=torch.ones(2, 3, dtype=torch.bool),
+        advantages_B=torch.tensor([1.0, -2.0], dtype=torch.float64),
+        weights_B=torch.ones(2, dtype=torch.float64),
+        distilled_B=torch.tensor(distilled),
+        ref_logprobs_BT=None,
+    )
+
+
+@pytest.mark.parametrize("rule", WEIGHTS)
+@pytest.mark.parametrize("loss", [losses.policy_gradient, losses.importance])
+def test_every_token_has_the_weight_of_its_rule(rule, loss):
+    batch = batch_of(RATIOS)
+    terms, measured = corrected(batch, loss=loss, rule=rule, low=0.5, high=2.0)
+    [gradient] = torch.autograd.grad(terms.sum(), batch.logprobs_BT)
+    want = -torch.tensor(WEIGHTS[rule], dtype=torch.float64) * batch.advantages_B[:, None]
+    assert torch.allclose(gradient, want)
+    dropped = sum(weight == 0 for row in WEIGHTS[rule] for weight in row)
+    assert float(measured["correction_dropped"].sum()) == dropped
+
+
+def test_a_sequence_mask_drops_a_whole_sequence_beyond_the_limit():
+    batch = batch_of([[2.0, 1.5, 1.0], [1.0, 1.0, 1.0]])
+    terms, _ = corrected(
+        batch, loss=losses.policy_gradient, rule="sequence_mask", low=0.5, high=2.0
+    )
+    assert terms[0].tolist() == [0.0] * 3 and (terms[1] != 0).all()
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "reflect_grpo", "critique_grpo", "r3",
+                                  "arpo", "rloo", "r3l"])  # fmt: skip
+def test_every_ratio_loss_takes_a_correction(name):
+    settings = {"kl_coef": 0.0, "correction": "token_mask"}
+    value, parts = get(name, **settings).loss(batch_of(RATIOS))
+    assert math.isfinite(value.item()) and parts["correction_dropped"] == 2.0
+
+
+def test_distilled_rows_are_not_corrected():
+    value, parts = get("grpo", kl_coef=0.0, correction="token_mask").loss(
+        batch_of(RATIOS, distilled=(True, False))
+    )
+    assert parts["correction_dropped"] == 0.0
+    want = -(3 * 1.0) + 2 * (1.5 + 1.2 + 1.0)
+    assert value.item() == pytest.approx(want)
