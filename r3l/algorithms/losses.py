@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +87,8 @@ Terms = tuple["Tensor", dict[str, "Tensor"]]
 
 TokenLoss = Callable[[TokenBatch], Terms]
 
+Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+
 
 def policy_gradient(batch: TokenBatch, *, scale: float = 1.0) -> Terms:
     """term = −scale · Â_i · log π(y_it): R³L's objective, RAFT's with Â = 1, and OPMD's with
@@ -127,6 +129,34 @@ def refined(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
     shaped_BT = -batch.advantages_B1 * probs_BT / (probs_BT + gamma)
     measured = {name: values.masked_fill(distilled_B1, 0.0) for name, values in measured.items()}
     return shaped_BT.where(distilled_B1, terms_BT), measured
+
+
+def corrected(
+    batch: TokenBatch, *, loss: TokenLoss, rule: Correction, low: float, high: float
+) -> Terms:
+    """The terms of `loss` times w_t (r3l.algorithms.replay.correction).
+
+    Measures `correction_dropped`, the tokens of weight 0, and `correction_weight`, w_t.
+    """
+    own_BT = batch.logprobs_BT.detach()
+    weights_BT = _correction(own_BT - batch.old_logprobs_BT, rule, low, high)
+    terms_BT, measured = loss(replace(batch, old_logprobs_BT=own_BT))
+    dropped_BT = (weights_BT == 0).to(weights_BT.dtype)
+    measured |= {"correction_dropped": dropped_BT, "correction_weight": weights_BT}
+    return weights_BT * terms_BT, measured
+
+
+def _correction(log_ratio_BT: Tensor, rule: Correction, low: float, high: float) -> Tensor:
+    """w_t of every token; log-ratios are 0 outside the mask."""
+    if rule.startswith("sequence"):
+        log_ratio_BT = log_ratio_BT.sum(dim=1, keepdim=True).expand_as(log_ratio_BT)
+    ratio_BT = log_ratio_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    if rule.endswith("truncate"):
+        return ratio_BT.clamp(max=high)
+    inside_BT = ratio_BT <= high
+    if rule == "token_mask":
+        inside_BT &= ratio_BT >= low
+    return ratio_BT.masked_fill(~inside_BT, 0.0)
 
 
 def k2_kl(batch: TokenBatch) -> Tensor:

@@ -11,17 +11,17 @@ from typing import Annotated, Any, get_args
 from pydantic import BeforeValidator, Field
 
 from r3l.algorithms.algorithm import AlgorithmConfig
-from r3l.algorithms.critique_grpo import CritiqueGRPOConfig
-from r3l.algorithms.dapo import DAPOConfig
+from r3l.algorithms.baselines.critique_grpo import CritiqueGRPOConfig
+from r3l.algorithms.baselines.dapo import DAPOConfig
+from r3l.algorithms.baselines.gspo import GSPOConfig
+from r3l.algorithms.baselines.opmd import OPMDConfig
+from r3l.algorithms.baselines.raft import RAFTConfig
+from r3l.algorithms.baselines.reflect_grpo import ReflectGRPOConfig
+from r3l.algorithms.baselines.rloo import RLOOConfig
 from r3l.algorithms.grpo import GRPOConfig
-from r3l.algorithms.gspo import GSPOConfig
-from r3l.algorithms.opmd import OPMDConfig
 from r3l.algorithms.r3l import R3LConfig
-from r3l.algorithms.raft import RAFTConfig
-from r3l.algorithms.reflect_grpo import ReflectGRPOConfig
 from r3l.algorithms.replay.arpo import ARPOConfig
 from r3l.algorithms.replay.r3 import R3Config
-from r3l.algorithms.rloo import RLOOConfig
 from r3l.section import in_full
 
 

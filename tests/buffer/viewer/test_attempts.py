@@ -39,7 +39,7 @@ def test_without_a_known_algorithm_all_sampled_tokens_are_marked():
 
 
 def test_what_an_algorithm_drops_is_not_trained():
-    from r3l.algorithms.raft import RAFTConfig
+    from r3l.algorithms.baselines.raft import RAFTConfig
 
     first, _ = pairs(group(results(Made())), RAFTConfig().build(), NO_TEXTS)
     assert (first["base"]["kept"], trained(first["base"])) == (False, [[0] * 4] * 3)

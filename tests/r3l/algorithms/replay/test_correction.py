@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from r3l.algorithms import losses
-from r3l.algorithms.losses import TokenBatch
-from r3l.algorithms.replay.correction import corrected
+from r3l.algorithms.losses import TokenBatch, corrected
 from tests.r3l.algorithms.fakes import get
 
 RATIOS = [[0.25, 1.0, 4.0], [1.5, 1.2, 1.0]]
