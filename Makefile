@@ -12,8 +12,9 @@ EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 .PHONY: demo test unit system check format docs clean
 .PHONY: results soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
 
+# runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
-	$(BIN)/r3l-launch
+	$(BIN)/r3l-launch --run demo$$(test -e runs/demo && date +-%Y%m%d-%H%M%S)
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests

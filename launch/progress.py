@@ -135,3 +135,20 @@ def _lengths(values: dict[str, Any], start: str = "") -> str:
     if attempts or responses:
         text += f"cut off {attempts:.0%} of attempts, {responses:.0%} of responses  "
     return text
+
+
+def run_name(run: Path) -> str:
+    """A run's folder as --run takes it: its name under runs/, or the path."""
+    return run.name if run.parent == Path("runs") else str(run)
+
+
+def end_lines(run: Path) -> list[str]:
+    """Where a finished run's model is, and what to do with it."""
+    models = {"best": "best evaluation", "model": "last step"}
+    found = [f"{run / name} ({what})" for name, what in models.items() if (run / name).is_dir()]
+    lines = [f"model: {', '.join(found)}"] if found else []
+    return [
+        *lines,
+        f"next: r3l-eval --run {run_name(run)}; tensorboard --logdir {run / 'tensorboard'}; "
+        f"r3l-buffer view {run}",
+    ]

@@ -10,12 +10,19 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from launch.plan import Plan, reached
 from launch.process_commands import ProcessCommands
 from launch.processes import Child, Children
-from launch.progress import NoticeReader, ProgressReader, SessionWaits, eval_line, step_line
+from launch.progress import (
+    NoticeReader,
+    ProgressReader,
+    SessionWaits,
+    end_lines,
+    eval_line,
+    run_name,
+    step_line,
+)
 from launch.restarts import FINAL, LastHeartbeat, Restarts
 from launch.silence import Silence
 from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
@@ -70,7 +77,8 @@ class Run:
         if killed:
             self.say(f"killed after the deadline: {', '.join(killed)}")
         if code == 0:
-            self.say(self._summary())
+            for line in (self._summary(), *end_lines(self.plan.run)):
+                self.say(line)
         return code
 
     def _run(self) -> int:
@@ -92,8 +100,7 @@ class Run:
                 if code is not None:
                     return code
             time.sleep(WATCH_S)
-        run = self.plan.run
-        where = run.name if run.parent == Path("runs") else run
+        where = run_name(self.plan.run)
         self.say(f"{self.interrupted}: stopping; continue with r3l-launch --resume --run {where}")
         return 130
 

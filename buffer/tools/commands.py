@@ -18,9 +18,11 @@ from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.tools import archive, filter, jsonl, offline
 from buffer.tools import verify as verification
-from r3l.errors import NotFound
-from r3l.records import Group, Trajectory
+from r3l.errors import NotFound, ReflectionError
+from r3l.records import Group, ReflectionRecord, SlotResult, Trajectory
+from r3l.rollout.reflection import parse
 
+MANY_STEPS = 1 << 20  # of a base attempt that is not there
 IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(
     "--store", "folder", type=click.Path(path_type=Path), required=True, help="folder of the store"
@@ -82,9 +84,13 @@ def query(folder: Path, text: str, limit: int) -> None:
 @_store
 @click.argument("group_id")
 def show(folder: Path, group_id: str) -> None:
-    """Print every attempt of a group as a conversation."""
+    """Print every attempt of a group as a conversation; a retry with what it corrects and its
+    advice.
+
+    GROUP_ID may be short: 42 is g0000000042.
+    """
     with _reading(folder) as store:
-        _show(offline.group(store, group_id))
+        _show(offline.group(store, _full_id(group_id)))
 
 
 @click.command()
@@ -188,15 +194,46 @@ def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:
     click.echo(f"{len(found)} groups", err=True)
 
 
+def _full_id(text: str) -> str:
+    """A group's id as the store has it: 42 and g42 are g0000000042."""
+    number = text.removeprefix("g")
+    return f"g{int(number):010d}" if number.isdecimal() and len(number) < 10 else text
+
+
 def _show(group: Group) -> None:
     click.echo(f"group {group.group_id}: {group.state} {group.cause}".rstrip())
     click.echo(f"task {group.task.task_id} of {group.task.env}, seed {group.task.seed}")
-    for result in group.results:
-        click.echo(f"\n── {result.role} {result.slot}: {result.status} {result.cause}".rstrip())
+    bases = {r.slot: r.trajectory for r in group.results if r.role == "base"}
+    for result in sorted(group.results, key=lambda r: (r.slot, r.role)):
+        corrected = bases.get(result.slot) if result.role == "distilled" else None
+        click.echo(f"\n── {_title(result)}: {result.status} {result.cause}".rstrip())
+        if result.reflection is not None:
+            _show_reflection(result.reflection, corrected)
         if result.trajectory is not None:
             _show_trajectory(result.trajectory)
-        if result.reflection is not None:
-            click.echo(f"   reflection: {result.reflection.text}")
+
+
+def _title(result: SlotResult) -> str:
+    """`base 0`, or what a retry corrects and from which step."""
+    if result.role == "base":
+        return f"base {result.slot}"
+    attempt, reflection = result.trajectory, result.reflection
+    pivot = attempt.pivot if attempt else reflection.pivot if reflection else -1
+    return f"retry of base {result.slot}" + (f" from step {pivot}" if pivot >= 0 else "")
+
+
+def _show_reflection(record: ReflectionRecord, base: Trajectory | None) -> None:
+    """A reflection's outcome, diagnosis and advice; its text if it could not be used."""
+    try:
+        thought = parse(record.text, base.num_steps if base is not None else MANY_STEPS)
+    except ReflectionError:
+        click.echo(f"   reflection, not usable ({record.cause}): {record.text}")
+        return
+    click.echo(f"   reflection: {thought.trajectory_outcome}; {thought.trajectory_summary}")
+    if thought.root_cause_analysis:
+        click.echo(f"   root cause: {thought.root_cause_analysis}")
+    if thought.improvement_suggestion:
+        click.echo(f"   advice: {thought.improvement_suggestion}")
 
 
 def _show_trajectory(trajectory: Trajectory) -> None:

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from launch.progress import NoticeReader, ProgressReader, SessionWaits, eval_line, step_line
+from launch.progress import (
+    NoticeReader,
+    ProgressReader,
+    SessionWaits,
+    end_lines,
+    eval_line,
+    step_line,
+)
 
 
 def test_progress_lines_are_read_once_and_only_when_whole(tmp_path: Path) -> None:
@@ -76,3 +83,13 @@ def test_attempts_that_hardly_wait_are_not_mentioned() -> None:
     waits = SessionWaits(wanted=10, workers=2)
     assert waits.line({"time": 1.0}) == waits.line({"time": 2.0}) == ""
     assert "env.workers=2" in waits.line({"time": 4.0, "actor/session_wait_s": 2.2})
+
+
+def test_the_end_of_a_run_says_where_its_model_is_and_what_to_do_next(tmp_path: Path) -> None:
+    assert end_lines(Path("runs/first"))[-1].startswith("next: r3l-eval --run first; tensorboard")
+    (tmp_path / "model").mkdir()
+    assert end_lines(tmp_path)[0] == f"model: {tmp_path}/model (last step)"
+    (tmp_path / "best").mkdir()
+    model, after = end_lines(tmp_path)
+    assert model.startswith(f"model: {tmp_path}/best (best evaluation), {tmp_path}/model")
+    assert f"r3l-eval --run {tmp_path};" in after

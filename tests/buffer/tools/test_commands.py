@@ -7,12 +7,13 @@ import threading
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from buffer import BufferClient, cli
 from buffer.storage.store import Store
 from buffer.tools import offline
 from buffer.tools.verify import verify
-from r3l.records import GroupPlan
+from r3l.records import GroupPlan, ReflectionRecord, SlotResult
 from tests.buffer.fakes import refused
 
 
@@ -51,6 +52,43 @@ def test_the_commands_read_a_copy(trained, tmp_path):
     copied = Store(tmp_path / "smaller", read_only=True)
     assert verify(copied) == []
     copied.close()
+
+
+def test_a_group_is_shown_with_what_a_retry_corrects_from_which_step_and_with_what_advice(
+    desk, tasks, done
+):
+    desk.add(tasks(1))
+    thought = {
+        "trajectory_summary": "tried the blue key",
+        "root_cause_analysis": "the door was red",
+        "trajectory_outcome": "failure",
+        "improvement_suggestion": "take the red key",
+        "retry_from_step": 0,
+    }
+    record = ReflectionRecord(json.dumps(thought), outcome="failure", pivot=0)
+    retry = done("distilled", 0, reward=1.0)
+    retry = replace(
+        retry, reflection=record, trajectory=replace(retry.trajectory, parent=0, pivot=0)
+    )
+    unused = ReflectionRecord("I was wrong", "not_json")
+    other = SlotResult("distilled", 1, "not_triggered", reflection=unused)
+    group = desk.lease(plan=GroupPlan(2, 2)).group_id
+    desk.put(group, [done("base", 0), done("base", 1), retry, other])
+    desk.store.copy(desk.folder.parent / "copy")
+    for name in (group, "1", "g1"):
+        arguments = ["show", "--store", str(desk.folder.parent / "copy"), name]
+        shown = CliRunner().invoke(cli.commands, arguments, catch_exceptions=False).output
+        lines = [line.strip() for line in shown.splitlines()]
+        titles = [line for line in lines if line.startswith("──")]
+        assert titles == [
+            "── base 0: done",
+            "── retry of base 0 from step 0: done",
+            "── base 1: done",
+            "── retry of base 1: not_triggered",
+        ]
+        assert "reflection: failure; tried the blue key" in lines
+        assert "root cause: the door was red" in lines and "advice: take the red key" in lines
+        assert "reflection, not usable (not_json): I was wrong" in lines
 
 
 OPTIONS = ("learner.groups_per_step=4", "buffer.max_staleness=500")
@@ -119,7 +157,7 @@ def test_wrong_arguments_of_a_command_are_refused_in_one_line(tmp_path, capsys):
     for arguments, rule in (
         (["stats", "--endpoint", "nonsense"], "buffer 'nonsense': must look like tcp://HOST:PORT"),
         (["show", *at, ""], "no group ''"),
-        (["show", *at, "g7"], "no group 'g7'"),
+        (["show", *at, "g7"], "no group 'g0000000007'"),
         (["replay", *at, "7"], "step 7 is not in the ledger"),
         (["replay", *at, "9" * 23], "is not in the ledger"),
         (["compact", *at, "."], "by its name"),
