@@ -42,7 +42,7 @@ class Child:
 
     `worker`: arguments that identify the working processes (on this machine) if the command is a
     launcher, which would kill them instead of letting them end; ssh may run in between. `log_from`:
-    offset of its own output in its log file.
+    offset of its own output in its log file. `killed_for`: why this process killed it, if it did.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Child:
     process: subprocess.Popen[bytes]
     worker: tuple[str, ...] = ()
     log_from: int = 0
+    killed_for: str = ""
 
     @property
     def exit_code(self) -> int | None:
@@ -76,8 +77,10 @@ class Child:
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
-        """Why it ended, in its own words: the line of its command, or else of the exception that
-        ended it, or ""."""
+        """Why it ended: `killed_for`, or in its own words the line of its command, or else of the
+        exception that ended it, or ""."""
+        if self.killed_for:
+            return self.killed_for
         lines = self._tail()
         for line in reversed(lines):
             if own := OWN.match(line):
@@ -93,12 +96,22 @@ class Child:
             output.seek(max(self.log_from, self.log.stat().st_size - TAIL_BYTES))
             return output.read().decode("utf-8", errors="replace").splitlines()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the process does not run because of SIGSTOP or a debugger."""
+        try:
+            status = psutil.Process(self.process.pid).status()
+        except psutil.NoSuchProcess:
+            return False
+        return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
     def terminate(self) -> None:
-        """Ask the process, or the workers it launched, to end."""
+        """Ask the process, or the workers it launched, to end, even those that are stopped."""
         if self.exit_code is None:
             for process in self._workers() or [psutil.Process(self.process.pid)]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(signal.SIGTERM)
+                    process.send_signal(signal.SIGCONT)
 
     def show_stacks(self) -> None:
         """Make the workers write their threads' stacks, even those that are stopped."""

@@ -16,19 +16,21 @@ from r3l.errors import ClientClosed, R3LError
 
 ASK_S = 2.0
 BUFFER_SILENT_S = 10.0  # until people are told
+PAUSED_S = 5.0  # between two reports: this process did not run
 ACTOR_SILENT_S = 6.0  # at least, three heartbeats
 
 
 class Silence:
     """Names a silent part once, and again when it speaks; `say` prints a line for people.
 
-    `buffer_s`: seconds that the buffer has not replied. Time in which this process did not run
-    (Ctrl-Z) does not count.
+    `buffer_s`: seconds that the buffer has not replied; `actors_s`: seconds that it has not heard
+    of an actor, by process. Time in which this process did not run (Ctrl-Z) does not count.
     """
 
     def __init__(self, config: BufferConfig, say: Callable[[str], None]) -> None:
         self.config, self.say = config, say
         self.buffer_s = 0.0
+        self.actors_s: dict[str, float] = {}
         self._client: BufferClient | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -64,6 +66,8 @@ class Silence:
             return
         now = time.monotonic()
         self.buffer_s += min(now - self._reported, 1.0)
+        if now - self._reported > PAUSED_S:  # and maybe all the others with it
+            self._back = now
         self._reported = now
         if self._replies:
             if self._told:
@@ -81,9 +85,11 @@ class Silence:
 
     def _report_actors(self, actors: dict[str, str], seen: dict[str, float], now: float) -> None:
         self._known = {name: self._known.get(name, now) for name in actors}
+        self.actors_s = {}
         for name, process in actors.items():
             # What was sent to a silent buffer is not the actor's fault.
             silent_s = min(seen.get(name, float("inf")), now - max(self._back, self._known[name]))
+            self.actors_s[process] = silent_s
             if silent_s <= max(self.config.lease_s / 2, ACTOR_SILENT_S):
                 if name in self._silent:
                     self.say(f"{process} is heard again")
@@ -91,8 +97,9 @@ class Silence:
             elif name not in self._silent:
                 self._silent.add(name)
                 self.say(
-                    f"{process} has sent nothing for {silent_s:.0f} s; is it stopped? other actors "
-                    f"continue its groups after {self.config.lease_s:g} s (buffer.lease_s)"
+                    f"{process} has sent nothing for {silent_s:.0f} s; is it stopped? after "
+                    f"{self.config.lease_s:g} s (buffer.lease_s) other actors continue its groups, "
+                    "and it is started again if it is"
                 )
 
     def _ask(self) -> None:

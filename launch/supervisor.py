@@ -93,7 +93,7 @@ class Run:
             self._start_actors()
             self._show_progress()
             self._report_silence()
-            self._end_silent_buffer()
+            self._end_silent_parts()
             self._kill_hung_learner()
             for child in self.children.dead():
                 code = self._after_death(child)
@@ -170,9 +170,20 @@ class Run:
             self.say(f"  {line}")
         return code if code in FINAL else 1
 
-    def _end_silent_buffer(self) -> None:
-        """Name silent parts; kill a buffer that has not replied for too long, to start it again."""
+    def _end_silent_parts(self) -> None:
+        """Name silent parts; kill those that have been silent for too long, to start them again.
+
+        An actor that runs may be starting another engine, for as long as an engine may be silent.
+        """
         self.silence.report(self._actors)
+        lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
+        for child in self.children.members:
+            silent_s = self.silence.actors_s.get(child.name, 0.0)
+            if silent_s > lease_s + (0.0 if child.stopped else engine_s):
+                how = "stopped" if child.stopped else "hung"
+                child.killed_for = f"{how}, and silent for {silent_s:.0f} s, so it was killed"
+                self.silence.actors_s.pop(child.name)
+                child.kill()
         if self.silence.buffer_s > (limit := self.plan.config.buffer.reply_s):
             self.say(f"buffer is ended: no reply for {limit:g} s (buffer.reply_s)")
             self.silence.restarted()

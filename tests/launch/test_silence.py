@@ -1,6 +1,7 @@
 """Silent parts of a run are named, and a silent buffer is started again: real buffer services."""
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from launch import silence
 from launch.process_commands import ProcessCommands
+from launch.processes import Child
 from launch.supervisor import Run
 from learner.run_files import WEIGHTS_LINE
 from r3l.config import dump
@@ -97,3 +99,46 @@ def test_a_stopped_actor_is_named_within_its_lease_and_when_it_goes_on(
         assert run.execute() == 130
     assert said[0].startswith("actor-0 has sent nothing for ") and "after 6 s (buffer." in said[0]
     assert said[1] == "actor-0 is heard again" and run.restarts.deaths == {}
+
+
+def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "BUFFER_SILENT_S", 300.0)
+    run, said = played(tmp_path, "buffer.lease_s=4")
+    stopped = list[Child]()
+
+    def stop_the_actor() -> None:
+        if not stopped and run._actors():
+            stopped.extend(c for c in run.children.members if c.name == "actor-0")
+            os.kill(stopped[0].process.pid, signal.SIGSTOP)
+        if len(said) == 2 and run._actors():
+            run.interrupted = "SIGINT"  # another one is ready
+
+    run._show_progress = stop_the_actor  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert (
+        said[0].startswith("actor-0 has sent nothing for ") and "is it stopped? after 4" in said[0]
+    )
+    assert re.fullmatch(
+        r"actor-0 ended with exit code -9: stopped, and silent for \d+ s, so it was killed; "
+        r"restarted \(1 of 3 restarts within an hour; see .*actor-0\.log\)",
+        said[1],
+    )
+    assert len(run.restarts.deaths["actor-0"]) == 1 and len(said) == 3
+    assert stopped[0].exit_code == -9
+
+
+def test_a_stopped_actor_ends_by_itself_when_the_run_does(tmp_path: Path) -> None:
+    run, said = played(tmp_path)
+
+    def stop_the_actor() -> None:
+        if run._actors() and not run.interrupted:
+            os.kill(run.children.members[-1].process.pid, signal.SIGSTOP)
+            run.interrupted = "SIGTERM"
+
+    run._show_progress = stop_the_actor  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert not any("killed after the deadline" in line for line in said)
