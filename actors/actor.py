@@ -22,7 +22,7 @@ from actors.weights.subscriber import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
-from r3l.errors import Conflict, EngineDead, LeaseLost
+from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
 from r3l.records import GroupPlan, SlotResult
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
@@ -72,7 +72,8 @@ class Actor:
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explore until `stop` is set. Raises EngineDead when the engine died."""
+        """Explore until `stop` is set. Raises EngineDead when the engine died, EngineSick when it
+        computes what cannot be right; what it sampled and was not put yet is lost."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -84,7 +85,10 @@ class Actor:
         except ExceptionGroup as ended:
             _, failed = ended.split(Stopped)
             if failed is not None:
-                raise _first(failed) from failed
+                first = _first(failed)
+                if isinstance(first, EngineSick):
+                    self.metrics.engines_sick[first.cause] += 1
+                raise first from failed
         finally:
             await self.requests.leave(self.held)
 

@@ -1,9 +1,10 @@
 """The requests of one actor to the buffer, each repeated until the buffer can serve it.
 
 lease     until granted
-put       until on disk, even if the group is cancelled; a refused result becomes a failed slot
+put       until on disk, even if the group is cancelled; a refused result becomes a failed slot,
+          unless it shows that the engine is sick
 renew     once a heartbeat; a failed one is made up for by the next
-leave     finishes the puts under way and releases the leases
+leave     finishes the puts under way, releases the leases and reports the metrics
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from buffer import AsyncBufferClient, Lease, Wait
 from r3l.actor_metrics import ActorMetrics
-from r3l.errors import BufferUnavailable, LimitExceeded, RecordError, StoreError
+from r3l.errors import (
+    BufferUnavailable,
+    EngineSick,
+    LimitExceeded,
+    RecordError,
+    SickResult,
+    StoreError,
+)
 from r3l.records import STRAGGLER, GroupPlan, SlotResult
 
 log = logging.getLogger(__name__)
@@ -33,7 +41,8 @@ class BufferRequests:
         self._leasing: asyncio.Task[Lease | Wait] | None = None
 
     async def lease(self, version: Callable[[], int], plan: GroupPlan) -> Lease:
-        """Wait for a lease; `version` gives the engine's version at each request."""
+        """Wait for a lease; `version` gives the engine's version at each request. Raises
+        EngineSick if that version cannot be."""
         while True:
             self._leasing = asyncio.create_task(self.client.lease(self.name, version(), plan))
             try:
@@ -41,6 +50,8 @@ class BufferRequests:
             except (BufferUnavailable, StoreError) as error:
                 await self._wait(error, "a lease")
                 continue
+            except SickResult as error:
+                raise EngineSick(str(error), cause=error.cause) from error
             if isinstance(reply, Lease):
                 return reply
             await asyncio.sleep(reply.retry_s)
@@ -51,7 +62,8 @@ class BufferRequests:
         """Put a result; returns it as the buffer holds it, failed if the buffer refused it or the
         group was completed without it.
 
-        The put goes on if the caller is cancelled. Raises LeaseLost and Conflict.
+        The put goes on if the caller is cancelled. Raises LeaseLost and Conflict, EngineSick for
+        a result that no sound engine has.
         """
         putting = asyncio.create_task(self._put(group_id, result, fingerprint))
         self._puts[putting] = group_id
@@ -75,18 +87,19 @@ class BufferRequests:
         return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
-        """Finish the puts under way, then release these leases and one that was just granted."""
+        """Finish the puts under way, then release these leases and one that was just granted, and
+        report the metrics a last time."""
         under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=LEAVE_S)
             for request in late:
                 request.cancel()
         leases = {*group_ids, *self._granted()}
-        if not leases:
-            return
         try:
             async with asyncio.timeout(LEAVE_S):
-                await self.client.release(list(leases), self.name)
+                if leases:
+                    await self.client.release(list(leases), self.name)
+                await self.client.renew((), self.name, self.metrics.numbers())
         except (BufferUnavailable, StoreError, TimeoutError) as error:
             log.warning("leases not released, they will expire: %s", error)
 
@@ -100,6 +113,8 @@ class BufferRequests:
                 if reply.complete:
                     self._whole.add(group_id)
                 return self._late(group_id, result) if reply.late else result
+            except SickResult as error:
+                raise EngineSick(str(error), cause=error.cause) from error
             except (LimitExceeded, RecordError) as error:
                 if refused:
                     raise  # the result is not the reason

@@ -24,6 +24,7 @@ from r3l.errors import EngineDead, UserError
 from r3l.model_folder import check_model_folder, weight_bytes
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
+from r3l.process.notices import notice
 
 log = logging.getLogger(__name__)
 SET_LIMIT = 4  # times the bytes of the model folder: float32 for bfloat16, and tied weights twice
@@ -128,8 +129,10 @@ async def _run(
                 except EngineDead as dead:
                     failures = 1 if actor is not None and actor.results else failures + 1
                     metrics.engine_failures += 1
-                    log.error("engine failure %d in a row: %s", failures, dead)
-                    if failures >= config.actor.engine_failures:
+                    last = failures >= config.actor.engine_failures
+                    ending = "this actor ends" if last else "a fresh one is started"
+                    notice(f"engine failure {failures} in a row: {dead}; {ending}")
+                    if last:
                         engine_log.join()
                         raise _obituary(dead, failures, engine_log.last_lines()) from dead
                 finally:

@@ -19,9 +19,10 @@ from typing import Any
 from actors.engine_arguments import engine_arguments
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import ActorConfig
-from r3l.errors import EngineDead, EngineFailed, UserError
+from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
 from r3l.model_folder import read_tokenizer
 from r3l.process.memory import STEADY_MEMORY
+from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
 from r3l.weights.manifest import Manifest
@@ -110,7 +111,7 @@ class VLLMPolicy:
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Sample one response. Raises EngineFailed if the engine cannot finish it, EngineDead if
-        the engine has ended or hangs."""
+        the engine has ended or hangs, EngineSick for log-probabilities that cannot be."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), self.version, "overflow")
@@ -129,6 +130,8 @@ class VLLMPolicy:
         )
         cached, seen = output.num_cached_tokens or 0, params.seen
         unchanged = seen is not None and seen.version == version == self.version
+        if symptom := symptoms.of_logprobs(logprobs):
+            raise EngineSick(symptom.message, cause=symptom.cause)
         self._count(len(token_ids), len(tokens), cached, seen if unchanged else None)
         if reply.finish_reason == "length":
             reason = "overflow" if room < params.max_tokens else "length"

@@ -13,8 +13,9 @@ from typing import Any
 
 import httpx
 
-from r3l.errors import EngineDead, EngineFailed, UserError
+from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
 from r3l.model_folder import read_tokenizer
+from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 
@@ -74,7 +75,7 @@ class ServedPolicy:
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Sample one response. Raises EngineFailed if the server refuses the request, EngineDead if
-        it does not reply."""
+        it does not reply, EngineSick for log-probabilities that cannot be."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), 0, "overflow")
@@ -103,6 +104,8 @@ class ServedPolicy:
                 "return_token_ids",
                 cause="engine_reply",
             ) from error
+        if symptom := symptoms.of_logprobs(logprobs):
+            raise EngineSick(f"{self.client.base_url}: {symptom.message}", cause=symptom.cause)
         reason: FinishReason = "stop"
         if cut:
             reason = "overflow" if room < params.max_tokens else "length"

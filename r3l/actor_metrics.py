@@ -92,6 +92,12 @@ class ActorMetrics:
     )
     store_full: int = _total("actor/store_full", "requests", "the buffer had no room for")
     engine_failures: int = _total("actor/engine_failures", "engines", "died or did not start")
+    engines_sick: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_summed(
+            "actor/engines_sick_<cause>", "engines", "replaced: their results cannot be right"
+        ),
+    )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")
     weights_patch_bytes: int = _total("weights/received_patch_bytes", "bytes", "of patches")
     weights_updates: int = _total("weights/updates", "versions", "loaded by engines")

@@ -3,13 +3,15 @@
     R3LError
     ├── UserError            something the user typed; the commands exit with code 2
     ├── RecordError          bytes or arrays that are not the record they claim to be
-    │   └── SchemaVersionError
+    │   ├── SchemaVersionError
+    │   └── SickResult
     ├── ReflectionError      a reflection that cannot be used, with its cause
     ├── EpisodeError         an attempt that produced no trajectory, with its cause
     │   ├── EnvironmentFailed
     │   ├── ReplayDiverged
     │   └── EngineFailed
-    ├── EngineDead           the inference engine is gone; its actor ends
+    ├── EngineDead           the inference engine is gone; its actor starts another one
+    │   └── EngineSick
     ├── BufferError_         a request the buffer refused or could not fulfil
     │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownOperation,
     │   │   NotAllowed, StoreError, IllegalMove
@@ -65,6 +67,11 @@ class SchemaVersionError(RecordError):
     """A record written by a newer schema than this code reads."""
 
 
+class SickResult(RecordError):
+    """A result of an engine that computes what cannot be right; `cause`: see
+    r3l.rollout.symptoms."""
+
+
 class ReflectionError(R3LError, ValueError):
     """A reflection that cannot be used; `cause` is one of r3l.rollout.reflection.CAUSES."""
 
@@ -87,6 +94,11 @@ class EngineFailed(EpisodeError):
 
 class EngineDead(R3LError, RuntimeError):
     """The inference engine is gone: no attempt is to blame, the actor releases its leases."""
+
+
+class EngineSick(EngineDead):
+    """The inference engine computes what cannot be right; `cause`: see
+    r3l.rollout.symptoms."""
 
 
 class BufferError_(R3LError, RuntimeError):

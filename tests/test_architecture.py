@@ -38,6 +38,7 @@ FOLDERS = {
 """The folders of each room from the top down: a folder imports only those listed after it."""
 NAMES_OF_SEVERAL_MODULES = {"__init__", "cli", "registry"}
 TOPICS = {
+    "actors/test_sick_engine.py",
     "buffer/client/test_notebook.py",
     "buffer/groups/test_random_lives.py",
     "buffer/groups/test_reuse.py",

@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 from buffer.storage.checksums import checksum
 from r3l import codec
+from r3l.errors import SickResult
 from r3l.records import Role, SlotResult, SlotStatus
+from r3l.rollout import symptoms
 
 
 class Outcome(NamedTuple):
     """How a slot was resolved, and its result as it was `encoded`.
 
     `reward`: of its attempt, None without one; `oldest`: oldest policy version that sampled any of
-    it, -1 without one; `checksum`: as in buffer.storage.checksums.
+    it, -1 without one; `newest`: the newest one; `checksum`: as in buffer.storage.checksums.
     """
 
     role: Role
@@ -22,6 +24,7 @@ class Outcome(NamedTuple):
     cause: str
     reward: float | None
     oldest: int
+    newest: int
     checksum: int
     encoded: bytes | memoryview
 
@@ -32,9 +35,18 @@ class Outcome(NamedTuple):
 
 
 def check(encoded: bytes | memoryview) -> Outcome:
-    """The outcome of an encoded slot result; raises RecordError for anything else."""
+    """The outcome of an encoded slot result; raises RecordError for anything else, SickResult for
+    log-probabilities and versions that cannot be."""
     result = codec.decode(SlotResult, encoded)
-    attempt = result.trajectory
+    attempt, reflection = result.trajectory, result.reflection
+    versions = [] if attempt is None else attempt.step_versions.tolist()
+    versions += [] if reflection is None else [reflection.version]
+    newest = max(versions, default=-1)
+    symptom = symptoms.of_versions(versions, newest)
+    if symptom is None and attempt is not None:
+        symptom = symptoms.of_logprobs(attempt.logprobs)
+    if symptom is not None:
+        raise SickResult(symptom.message, cause=symptom.cause)
     return Outcome(
         result.role,
         result.slot,
@@ -42,6 +54,7 @@ def check(encoded: bytes | memoryview) -> Outcome:
         result.cause,
         None if attempt is None else attempt.reward,
         -1 if attempt is None else attempt.oldest_version,
+        newest,
         checksum(encoded),
         encoded,
     )

@@ -8,7 +8,14 @@ from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import DrawRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
-from r3l.errors import RecordError
+from r3l.errors import RecordError, SickResult
+from r3l.rollout import symptoms
+
+
+def check_version(work: UnitOfWork, version: int) -> None:
+    """Raise SickResult for a policy version of an actor that no learner has made."""
+    if symptom := symptoms.of_versions([version], work.index.progress.newest_version):
+        raise SickResult(symptom.message, cause=symptom.cause)
 
 
 def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount:
@@ -39,7 +46,8 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
         work.txn.delete_step(step.step)
     if rewound:
         work.count("rewound", rewound)
-    work.update_progress(version=args.version)
+    newest = max(work.index.progress.newest_version, args.version)
+    work.update_progress(version=args.version, newest=newest)
     return Amount(rewound)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from buffer.groups import draw_deadlines
 from buffer.groups.admission import admits, ahead_of_takeover
+from buffer.groups.learner_version import check_version
 from buffer.groups.results import give_up_stragglers, is_quorum
 from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
 from buffer.groups.unit_of_work import UnitOfWork
@@ -29,6 +30,7 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     evaluation ends soon, and generation for training goes on.
     """
     check_name(args.actor, "actor")
+    check_version(work, args.version)
     _check_plan(args.plan)
     leased = work.index.lease_rids.get(rid)
     if leased is not None:

@@ -9,6 +9,7 @@ import msgspec
 
 from buffer.groups import incoming
 from buffer.groups.incoming import Outcome
+from buffer.groups.learner_version import check_version
 from buffer.groups.states import Operation
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import checksums
@@ -109,6 +110,8 @@ def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[Outcom
     """Raise unless this actor may resolve these slots of the group now."""
     for outcome in new:
         _check_outcome(row, outcome)
+        if outcome.newest >= 0:
+            check_version(work, outcome.newest)
     if not row.unfinished or row.actor != actor:
         holder = row.actor if row.unfinished else f"no actor; the group is {row.state}"
         raise LeaseLost(

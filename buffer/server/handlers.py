@@ -30,7 +30,8 @@ from buffer.wire.operations import (
     Lease,
     Wait,
 )
-from r3l.errors import IllegalMove, R3LError
+from r3l.errors import IllegalMove, R3LError, SickResult
+from r3l.process.notices import notice_again
 from r3l.records import Record
 
 Read = Callable[[Txn], tuple[Record, list[bytes]]]  # makes a reply and the groups behind it
@@ -89,6 +90,10 @@ class WriteHandlers:
             return result
         except IllegalMove:  # half a change may be written: undo the transaction
             raise
+        except SickResult as error:
+            actor = request.arguments.actor
+            notice_again(f"{actor} {error.cause}", f"refused from {actor}: {error}")
+            return error
         except R3LError as error:
             return error
 

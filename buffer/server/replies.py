@@ -18,14 +18,14 @@ import zmq
 
 from buffer.wire import messages
 from buffer.wire.frames import LARGE, has_message, send_message
-from r3l.errors import LimitExceeded, R3LError
+from r3l.errors import LimitExceeded, R3LError, SickResult
 from r3l.records import Record
 
 UNSENT_LIMIT = 64 << 20  # unsent bytes of a client, beyond which it is sent no groups
 
 
 class Reply(NamedTuple):
-    """An encoded reply. `error`: the error's name, "" for none."""
+    """An encoded reply. `error`: the name that the error is counted under, "" for none."""
 
     client: bytes
     error: str
@@ -59,7 +59,8 @@ class Replies:
         """Add the reply to a request: a record and the groups behind it, or an error."""
         if isinstance(reply, R3LError):
             frames = messages.error_frames(rid, reply)
-            self._waiting.append(Reply(client, type(reply).__name__, frames))
+            name = reply.cause if isinstance(reply, SickResult) else type(reply).__name__
+            self._waiting.append(Reply(client, name, frames))
             return
         frames = messages.reply_frames(rid, reply, groups)
         if size := _large(frames):

@@ -146,6 +146,7 @@ class LedgerRow(Record):
 class Progress(Record):
     """The learner's version, and the position in the task lists.
 
+    `newest`: the newest version before the learner went back to a checkpoint, if it did.
     Training leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of
     them. `eval_next`: tasks leased so far by evaluation tag; `eval_min_version`: the policy version
     it needs. `staleness_limit`: what the learner lowered max_staleness to, -1 if it did not.
@@ -160,6 +161,13 @@ class Progress(Record):
     eval_next: dict[str, int] = msgspec.field(default_factory=dict)
     eval_min_version: dict[str, int] = msgspec.field(default_factory=dict)
     replaced: tuple[str, ...] = ()
+    newest: int = 0
+
+    @property
+    def newest_version(self) -> int:
+        """The newest version that any learner has made; engines may hold it a little longer than
+        the learner that goes back."""
+        return max(self.newest, self.version)
 
 
 class Evicted(Record):

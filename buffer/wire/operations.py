@@ -254,7 +254,8 @@ class BufferStats(Record):
     stay among the `trained`.
     `eval_progress`: tag -> (finished, all).
     `actors`: latest metrics by actor, with `seen_s` seconds since its last request, since
-    the service started. `refused`: error replies by error, and `undelivered`: replies whose client
+    the service started. `refused`: error replies by error, or by
+    symptom (r3l.rollout.symptoms) if an engine is sick, and `undelivered`: replies whose client
     was gone or too slow, since the service started. `drawn_by`: groups in draws that are neither
     committed nor released, by consumer. `oldest_reader_s`: age of the oldest read
     transaction of another process, which keeps freed pages from being used again.

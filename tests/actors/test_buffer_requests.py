@@ -112,7 +112,7 @@ def test_a_put_whose_group_is_cancelled_ends_before_the_actor_leaves() -> None:
         assert [name for name, *_ in client.sent] == ["put"]
         client.slow.set()
         await leaving
-        assert client.sent[1:] == [("release", "g1")]
+        assert client.sent[1:] == [("release", "g1"), ("renew", 0.0)]
 
     asyncio.run(scenario())
 
@@ -127,7 +127,7 @@ def test_a_lease_granted_to_an_actor_that_leaves_is_released() -> None:
         leasing.cancel()
         client.slow.set()
         await asking.leave([])
-        assert client.sent[1:] == [("release", "g1")]
+        assert client.sent[1:] == [("release", "g1"), ("renew", 0.0)]
 
     asyncio.run(scenario())
 

@@ -10,14 +10,15 @@ import pytest
 
 from actors.http_policy import ServedPolicy
 from envs.builtin.policy import builtin_policy
-from r3l.errors import EngineDead, EngineFailed, UserError
+from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
 from r3l.rollout.interfaces import SampleParams
 
 MODEL = builtin_policy()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves one model of 64 tokens; replies with tokens 5 and 2, or refuses prompts of token 9."""
+    """Serves one model of 64 tokens; replies with tokens 5 and 2; refuses prompts of token 9, is
+    sick at those of token 8."""
 
     asked: ClassVar[list] = []
     root = str(MODEL)
@@ -33,7 +34,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         finish = "length" if body["max_tokens"] == 2 else "stop"
         choice = {"token_ids": [5, 2], "finish_reason": finish, "text": ""}
-        choice["logprobs"] = {"token_logprobs": [-0.5, -0.25]}
+        last = 0.25 if body["prompt"][0] == 8 else -0.25
+        choice["logprobs"] = {"token_logprobs": [-0.5, last]}
         self.reply(200, {"choices": [choice]})
 
     def reply(self, status, values):
@@ -104,6 +106,12 @@ def test_a_refused_request_fails_the_attempt_and_a_lost_server_ends_the_evaluati
         await policy.aclose()
 
     asyncio.run(lose())
+
+
+def test_a_sick_server_is_not_believed(server):
+    with pytest.raises(EngineSick, match=r"a log-probability is 0\.25, above 0") as caught:
+        sample(server, [8])
+    assert caught.value.cause == "logprobs_positive"
 
 
 def test_a_server_of_another_model_is_refused_by_name(server):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ from envs.registry import task_source
 from launch.plan import DEMO
 from learner.publisher import WeightPublisher
 from r3l import config as configuration
+from r3l.process.notices import NOTICE_LINE
 from r3l.records import GroupPlan
 
 pytestmark = pytest.mark.system
@@ -52,7 +54,7 @@ class Job:
         self.buffer = self.served.stdout.readline().split()[-1]
         self.client = BufferClient(self.buffer, name="test", keys=learner)
         self.client.add_tasks(task_source("workshop").tasks("train", 256, seed=0))
-        self.client.set_version(0)
+        self.client.set_version(3)
         self.weights = sorted(load_file(builtin_policy() / "model.safetensors").items())
         self.publisher = WeightPublisher("tcp://127.0.0.1:0", keys=service)
         self.publisher.publish(3, self.weights)
@@ -69,10 +71,10 @@ class Job:
         self.processes.append(process)
         return process
 
-    def join(self, name: str) -> subprocess.Popen[str]:
+    def join(self, name: str, module: str = "actors.cli") -> subprocess.Popen[str]:
         with self.log.open("a") as log:
             return self.start(
-                "actors.cli",
+                module,
                 *("--config", str(self.config), "--name", name, "--keys", str(self.keys)),
                 *("--buffer", self.buffer, "--weights", self.publisher.endpoint),
                 stdout=log.fileno(),
@@ -153,3 +155,20 @@ def test_an_actor_survives_its_engine_and_releases_its_groups(job: Job) -> None:
     assert actor.wait(timeout=PATIENCE) == 0, job.log.read_text()[-2000:]
     until(lambda: bool(job.abandoned().accepted), "what it had begun is given back at once")
     assert job.client.stats().leases_expired == 0
+
+
+def test_a_sick_engine_is_named_and_replaced_and_its_earlier_results_stay(job: Job) -> None:
+    actor = job.join("one", "tests.actors.sick_actor")
+    until(lambda: "engine failure 1" in job.log.read_text(), "the sick engine is noticed")
+    (said,) = [line for line in job.log.read_text().splitlines() if NOTICE_LINE in line]
+    assert "engine failure 1 in a row" in said and "log-probabilities are NaN or infinite" in said
+    told = {"engines_sick_logprobs_not_finite": 1.0}
+    until(lambda: told.items() <= job.report("one").items(), "the last heartbeat says so")
+    before, complete = job.puts(), {g.group_id for g in job.client.query(state="complete")}
+    assert before > 0 and job.client.stats().leases_expired == 0
+
+    until(lambda: job.puts() > before + 10, "a sound engine goes on")
+    kept = list(job.client.query(state="complete"))
+    assert complete <= {group.group_id for group in kept}
+    assert all(np.isfinite(t.logprobs).all() for group in kept for t in group.trajectories)
+    assert actor.poll() is None and "engine failure 2" not in job.log.read_text()

@@ -25,8 +25,8 @@ def test_a_draw_has_exactly_the_requested_number_of_groups_or_there_is_none(desk
 
 def test_no_drawn_group_is_older_than_the_limit_and_expired_ones_are_counted(desk, tasks):
     desk.add(tasks(5))
-    old, edge = desk.complete(version=0), desk.complete(version=1)
     desk.set_version(1)  # a learner may draw before it has committed the step
+    old, edge = desk.complete(version=0), desk.complete(version=1)
     assert desk.draw(1, version=2).groups == (edge,)
     assert desk.row(old).cause == "stale"
     assert counts.group_drops(desk.index.drops) == {"stale": 1}

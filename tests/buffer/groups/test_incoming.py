@@ -97,10 +97,10 @@ def test_each_malformed_field_of_a_result_is_refused(changes):
 def test_the_outcome_of_a_slot_result_says_how_the_slot_was_resolved():
     data = codec.encode(full_result(step_versions=np.array([7, 5], dtype=np.int32)))
     outcome = incoming.check(data)
-    assert outcome[:-2] == ("base", 0, "done", "", 0.5, 5)
+    assert outcome[:-2] == ("base", 0, "done", "", 0.5, 5, 7)
     assert outcome.checksum == zlib.crc32(codec.body(SlotResult, data))
     failed = incoming.check(codec.encode(SlotResult("distilled", 3, "failed", cause="engine")))
-    assert failed[:-2] == ("distilled", 3, "failed", "engine", None, -1)
+    assert failed[:-2] == ("distilled", 3, "failed", "engine", None, -1, -1)
 
 
 def test_fields_with_a_default_may_be_missing_and_a_reward_may_be_an_integer():

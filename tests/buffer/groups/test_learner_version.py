@@ -36,6 +36,7 @@ def test_a_lowered_staleness_limit_holds_for_leases_and_draws_and_survives_a_res
 ):
     desk = make_desk(max_staleness=4)
     desk.add(tasks(8))
+    desk.set_version(1)
     for _ in range(2):
         desk.complete(version=1)
     assert desk.limit_staleness(1) == 1 and desk.limit_staleness(9) == 4

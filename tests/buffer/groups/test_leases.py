@@ -5,7 +5,7 @@ import pytest
 from buffer.groups import leases as acting
 from buffer.storage import counts
 from buffer.wire.operations import Lease, Wait
-from r3l.errors import LeaseLost, LimitExceeded, RecordError
+from r3l.errors import LeaseLost, LimitExceeded, RecordError, SickResult
 from r3l.records import GroupPlan, Task
 
 
@@ -143,8 +143,18 @@ def test_a_lease_for_an_impossible_plan_or_name_is_refused(desk, tasks):
     assert desk.index.in_flight == 1
 
 
+@pytest.mark.parametrize(("version", "cause"), [(1, "version_future"), (-1, "version_negative")])
+def test_an_engine_at_a_version_that_no_learner_made_is_given_no_group(desk, tasks, version, cause):
+    desk.add(tasks(2))
+    with pytest.raises(SickResult) as refused:
+        desk.lease(version=version)
+    assert refused.value.cause == cause and desk.index.counts["leases"] == 0
+    assert desk.lease(version=0).group_id
+
+
 def test_an_abandoned_evaluation_goes_only_to_an_actor_with_its_version(desk, tasks):
     desk.add([Task("e", "workshop", 0)], "eval", "step-3", min_version=3)
+    desk.set_version(3)
     abandoned = desk.lease("a", version=3).group_id
     desk.release([abandoned])
     assert isinstance(desk.lease("b", version=2), Wait)

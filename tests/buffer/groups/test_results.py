@@ -1,8 +1,10 @@
 """Results: each slot is resolved once, and the last one or a deadline completes the group."""
 
+import math
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from buffer import BufferClient
 from buffer.groups import results
@@ -17,9 +19,10 @@ from r3l.errors import (
     LimitExceeded,
     NotFound,
     RecordError,
+    SickResult,
     StoreError,
 )
-from r3l.records import GroupPlan, SlotResult, Task
+from r3l.records import GroupPlan, ReflectionRecord, SlotResult, Task
 
 
 def test_a_group_is_complete_when_its_last_slot_is_resolved_and_never_before(desk, tasks, done):
@@ -136,6 +139,53 @@ def test_engines_with_different_weights_of_one_version_are_recorded(desk, tasks,
         desk.put(group, done("base", slot), fingerprint=(4, digest))
     assert desk.row(group).fingerprints == {4: "one|two"}
     assert desk.index.counts["fingerprint_conflicts"] == 1
+
+
+def sick(cause, done):
+    """A result with that symptom."""
+    versions = {"version_negative": -1, "version_future": 6}
+    result = done("base", 1, version=versions.get(cause, 5))
+    logprobs = result.trajectory.logprobs.copy()
+    logprobs[-1] = {"logprobs_not_finite": math.nan, "logprobs_positive": 0.5}.get(cause, -1.0)
+    return replace(result, trajectory=replace(result.trajectory, logprobs=logprobs))
+
+
+@pytest.mark.parametrize(
+    "cause", ["logprobs_not_finite", "logprobs_positive", "version_negative", "version_future"]
+)
+def test_a_result_of_a_sick_engine_is_refused_by_its_symptom_and_the_others_stay(
+    desk, tasks, done, cause
+):
+    desk.add(tasks(1))
+    desk.set_version(5)
+    group = desk.lease(version=5, plan=GroupPlan(2)).group_id
+    desk.put(group, done("base", 0, version=5, reward=1.0))
+    with pytest.raises(SickResult) as refused:
+        desk.put(group, sick(cause, done))
+    assert refused.value.cause == cause
+    assert desk.row(group).resolved == (("base", 0),)
+    desk.put(group, done("base", 1, version=5))
+    assert desk.row(group).state == "complete"
+
+
+def test_a_reflection_of_the_future_is_refused(desk, tasks):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(1, 1)).group_id
+    said = ReflectionRecord("no idea", "no_json", version=1)
+    with pytest.raises(SickResult, match="1 is of the future; the newest is 0"):
+        desk.put(group, SlotResult("distilled", 0, "not_triggered", reflection=said))
+
+
+def test_results_of_steps_that_a_learner_went_back_before_are_not_of_the_future(desk, tasks, done):
+    desk.add(tasks(3))
+    desk.set_version(5)
+    desk.set_version(3)
+    desk.reopen()
+    group = desk.lease(version=5).group_id
+    desk.put(group, done(version=5))
+    assert desk.row(group).state == "complete"
+    with pytest.raises(SickResult, match="newest is 5"):
+        desk.lease(version=6)
 
 
 def test_a_refused_result_leaves_no_trace(desk, tasks, done):

@@ -152,9 +152,9 @@ def test_a_learner_resumed_before_evicted_groups_gets_the_rest(roomy):
 def test_a_dry_run_says_what_the_real_run_does(roomy, done):
     chance = random.Random(2)
     for step in range(12):
+        roomy.set_version(step)
         groups = [roomy.complete(version=step) for _ in range(4)]
         assert groups
-        roomy.set_version(step)
         if chance.random() < 0.7:
             roomy.commit(roomy.draw(3, step).draw_id, step + 1, step + 1)
         roomy.now += 50 * chance.random()

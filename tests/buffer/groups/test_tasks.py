@@ -48,6 +48,7 @@ def test_evaluation_tasks_are_leased_once_each_and_never_drawn(desk, tasks, done
     desk.add(tasks(2, "e"), "eval", "step-0", min_version=1)
     desk.add(tasks(2, "e"), "eval", "step-0", min_version=1)
     assert desk.lease(version=0).purpose == "train"
+    desk.set_version(1)
     leases = [desk.lease("b", version=1, plan=GroupPlan(4, 4)) for _ in range(3)]
     assert [lease.purpose for lease in leases] == ["eval", "eval", "train"]
     assert leases[0].plan == GroupPlan(1)

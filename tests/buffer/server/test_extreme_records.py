@@ -17,15 +17,17 @@ LONGEST = 1_000_000  # tokens; about what a record may have
 
 
 def _long(slot, length):
-    """One token, as many as a record may have, or between; every float there is among them."""
+    """One token, as many as a record may have, or between; every float that a log-probability can
+    be is among them."""
     bits = np.random.default_rng(slot).integers(0, 1 << 32, length, dtype=np.uint32)
-    bits[-1:] = 0x7FA00001  # a signalling NaN
+    negative = bits | 0x8000_0000
+    negative[negative >= 0xFF80_0000] = 0xFF7F_FFFF  # infinities and NaN
     attempt = Trajectory(
         role="base", slot=slot, token_ids=bits.view(np.int32),
-        response_mask=np.ones(length, np.bool_), logprobs=bits.view(np.float32),
+        response_mask=np.ones(length, np.bool_), logprobs=negative.view(np.float32),
         step_spans=np.array([[0, length]], np.int32), step_versions=np.zeros(1, np.int32),
-        step_seconds=np.zeros(1, np.float32), reward=-0.0, system="", observations=("", ""),
-        actions=("",),
+        step_seconds=np.array([0x7FA00001], np.uint32).view(np.float32), reward=-0.0,
+        system="", observations=("", ""), actions=("",),
     )  # fmt: skip
     return SlotResult("base", slot, "done", trajectory=attempt)
 
@@ -38,10 +40,11 @@ def test_bytes_out_are_bytes_in(serve, tasks):
     served = serve()
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(1))
+        client.set_version(1)
         group = client.lease("a", 0, GroupPlan(3, 2)).group_id
         for result in sent:
             client.put(group, "a", result)
-        replies = [*client.draw(1, 0).groups, *client.get([group])]
+        replies = [*client.draw(1, 1).groups, *client.get([group])]
     assert served.stop() == 0
     store = Store(served.folder, read_only=True)
     replies.append(offline.group(store, group))

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import msgpack
 import msgspec
@@ -21,7 +22,7 @@ from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.wire import messages, operations
 from r3l import codec
-from r3l.errors import LeaseLost, LimitExceeded, RecordError, StoreError
+from r3l.errors import LeaseLost, LimitExceeded, RecordError, SickResult, StoreError
 from r3l.records import GroupPlan, SlotResult
 
 pytestmark = pytest.mark.system
@@ -119,6 +120,20 @@ def test_errors_keep_their_type_across_the_wire(client, tasks, done):
     with pytest.raises(LimitExceeded, match="1 to 8"):
         client.draw(9, 0)
     assert client.stats().refused == {"LeaseLost": 1, "LimitExceeded": 1}
+
+
+def test_a_result_of_a_sick_engine_is_counted_by_its_symptom_and_its_actor_is_named(
+    served, client, tasks, done
+):
+    client.add_tasks(tasks(1))
+    group = client.lease("a", 0, GroupPlan(1)).group_id
+    with pytest.raises(SickResult, match="policy version 1 is of the future; the newest is 0"):
+        client.put(group, "a", done(version=1))
+    assert client.stats().refused == {"version_future": 1}
+    assert client.put(group, "a", done()).complete
+    served.stop()
+    log = Path(f"{served.folder}.log").read_text()
+    assert "r3l-notice: refused from a: policy version 1 is of the future" in log
 
 
 RESULT = codec.encode(SlotResult("base", 0, "not_triggered"))

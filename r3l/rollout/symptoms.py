@@ -1,0 +1,58 @@
+"""Signs that an engine computes what cannot be right, as the actor and the buffer check them.
+
+| symptom | meaning |
+|---|---|
+| `logprobs_not_finite` | a sampled token has a log-probability of NaN or infinity |
+| `logprobs_positive` | a sampled token has a log-probability above 0 |
+| `version_negative` | the weights have a version below 0 |
+| `version_future` | the weights have a version that no learner has made yet |
+| `weights_partial` | a load left parameters without their weights |
+| `weights_differ` | the weights in the engine are not those that were published |
+
+The name is the `cause` of the error (EngineSick, SickResult), under which it is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from r3l.records import Float32
+
+ROUNDING = 1e-4  # nats above 0 that a log-softmax in low precision may return
+
+
+class Symptom(NamedTuple):
+    """Its name, and a sentence for people."""
+
+    cause: str
+    message: str
+
+
+def of_logprobs(logprobs: Sequence[float] | Float32) -> Symptom | None:
+    """What is wrong with the log-probabilities (nats, [L]) of sampled tokens."""
+    values = np.asarray(logprobs, np.float64)
+    if strange := int(np.count_nonzero(~np.isfinite(values))):
+        return Symptom(
+            "logprobs_not_finite",
+            f"{strange} of {len(values)} log-probabilities are NaN or infinite",
+        )
+    if len(values) and (largest := float(values.max())) > ROUNDING:
+        return Symptom("logprobs_positive", f"a log-probability is {largest:g}, above 0")
+    return None
+
+
+def of_versions(versions: Iterable[int], newest: int) -> Symptom | None:
+    """What is wrong with the policy versions of an engine; `newest`: the newest that any learner
+    of this store has made."""
+    for version in versions:
+        if version < 0:
+            return Symptom("version_negative", f"policy version {version} is below 0")
+        if version > newest:
+            return Symptom(
+                "version_future",
+                f"policy version {version} is of the future; the newest is {newest}",
+            )
+    return None
