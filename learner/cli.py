@@ -22,11 +22,18 @@ from r3l.config import LearnerConfig, RunConfig
 from r3l.endpoints import check_endpoint
 from r3l.errors import RestartNeeded, UserError
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
+from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
 
 
 class _Commands(click.Group):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except SystemExit as ended:
+            end_process(int(ended.code or 0))
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             set_file_modes()

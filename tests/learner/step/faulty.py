@@ -14,6 +14,7 @@ from learner.checkpoint import State
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
+from r3l.process.ending import end_process
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 
@@ -109,3 +110,4 @@ if __name__ == "__main__":
         seen = watch(Bench(Path(model), stage, dtype), folder)
         rank = torch.distributed.get_rank()
         (folder / f"{rank}.json").write_text(json.dumps(seen))
+    end_process(0)

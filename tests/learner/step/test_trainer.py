@@ -27,6 +27,7 @@ from pathlib import Path
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
+from r3l.process.ending import end_process
 from tests.learner.fakes import explore_group
 from tests.learner.fakes import measured
 from tests.learner.step.fakes import GROUPS
@@ -43,6 +44,7 @@ for variant in variants:
         steps[variant] += [measured(trainer.step(batch)) for _ in range(3)]
 if trainer.rank == 0:
     Path(out).write_text(json.dumps(steps))
+end_process(0)
 """
 
 
