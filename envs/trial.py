@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from envs.isolation.pool import environments
 from r3l.config import EnvConfig
@@ -22,7 +23,8 @@ NONSENSE = "try"
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:
     """Reset the environment to each task and take one step; returns the tokens of each first
     prompt. Raises UserError, which names the task, the call and the line of the user's code."""
-    return asyncio.run(_try_all(config, tasks, chat))
+    with ThreadPoolExecutor(1) as thread:  # of its own: a notebook's runs a loop already
+        return thread.submit(asyncio.run, _try_all(config, tasks, chat)).result()
 
 
 async def _try_all(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:

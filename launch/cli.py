@@ -36,6 +36,11 @@ from r3l.process.file_modes import set_file_modes
 @click.option("--run", "run_name", help="name under runs/, or a path; default: the time")
 @click.option("--resume", is_flag=True, help="continue an existing run")
 @click.option(
+    "--force",
+    is_flag=True,
+    help="resume with another environment, algorithm, seed, batch or model too",
+)
+@click.option(
     "--buffer",
     "buffer_bind",
     default="tcp://127.0.0.1:*",
@@ -75,6 +80,7 @@ def main(
     seed: int | None,
     run_name: str | None,
     resume: bool,
+    force: bool,
     buffer_bind: str,
     weights_bind: str,
     keys: Path | None,
@@ -92,6 +98,7 @@ def main(
     """
     from buffer.wire.access import CONNECTIONS
     from launch.plan import check_model_is_named, make_plan, settings_file, write_run_folder
+    from launch.resume import nothing_to_do
     from launch.supervisor import Run
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
@@ -101,11 +108,10 @@ def main(
         run = run_folder(run_name)
         file, demo = settings_file(config_path, preset, run, resume=resume)
         config = configuration.load(file, [*shortcuts, *overrides], demo=demo)
-        if print_config:
-            click.echo(configuration.dump(config), nl=False)
-            return
-        if show_prompts:
-            click.echo(prompt_texts(config))
+        instead = configuration.dump(config).rstrip("\n") if print_config else ""
+        instead = instead or (prompt_texts(config) if show_prompts else "")
+        if instead := instead or (nothing_to_do(run, config) if resume else ""):
+            click.echo(instead)
             return
         check_model_is_named(config, preset)
         plan = make_plan(
@@ -119,6 +125,7 @@ def main(
             hostfile=hostfile,
             keys=keys,
             connections=connections or CONNECTIONS,
+            force=force,
         )
         if check:
             click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "
@@ -130,6 +137,8 @@ def main(
         sys.exit(2)
     click.echo(f"run {run}: {actors} actors, learner {learner}, {config.env.name}, "
                f"{config.algorithm.name}; tensorboard --logdir {run}/tensorboard")  # fmt: skip
+    for line in plan.changed:
+        click.echo(f"changed since: {line}")
     with lock:
         sys.exit(Run(plan, click.echo).execute())
 
@@ -149,6 +158,7 @@ def train(
     the run ended early. Call it in the main thread.
     """
     from launch.plan import make_plan, settings_file, write_run_folder
+    from launch.resume import nothing_to_do
     from launch.supervisor import Run
 
     folder = run_folder(run)
@@ -158,6 +168,9 @@ def train(
         overrides = [f"{key}={json.dumps(value)}" for key, value in _by_key(values)]
         file, demo = settings_file(file, None, folder, resume=resume)
         config = configuration.load(file, overrides, demo=demo)
+    if resume and (done := nothing_to_do(folder, config)):
+        click.echo(done)
+        return folder
     loopback = "tcp://127.0.0.1:*"
     plan = make_plan(
         config,

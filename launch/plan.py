@@ -21,8 +21,8 @@ from envs.builtin.policy import model_path
 from envs.registry import tasks
 from envs.trial import try_tasks
 from launch.hosts import Hosts, read_hosts
+from launch.resume import changed_settings, write_config
 from learner.step.deepspeed_config import deepspeed_config, user_config
-from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind
 from r3l.errors import UserError, did_you_mean
@@ -55,6 +55,7 @@ class Plan:
     hosts: Hosts | None = None
     keys: Path | None = None
     connections: int = CONNECTIONS
+    changed: tuple[str, ...] = ()
 
 
 def make_plan(
@@ -69,6 +70,7 @@ def make_plan(
     hostfile: Path | None = None,
     keys: Path | None = None,
     connections: int = CONNECTIONS,
+    force: bool = False,
 ) -> Plan:
     """The checked plan. Raises UserError for everything that can be found without starting a
     process."""
@@ -94,7 +96,9 @@ def make_plan(
     keys = check_keys(keys, binds)
     _check_binds(binds)
     check_connections(connections)
+    changed: tuple[str, ...] = ()
     if resume:
+        changed = changed_settings(run, config, force=force)
         check_checkpoint(config, run, ranks, device)
     check_first_prompts(config, first, try_tasks(env, first, chat))
     return Plan(
@@ -109,6 +113,7 @@ def make_plan(
         hosts=hosts,
         keys=keys,
         connections=connections,
+        changed=changed,
     )
 
 
@@ -177,14 +182,12 @@ def check_learner(config: RunConfig, device: str) -> RunConfig:
 
 def check_checkpoint(config: RunConfig, run: Path, ranks: int, device: str) -> None:
     """Raise UserError if this run cannot continue from its newest checkpoint."""
-    import torch
-
     from learner import checkpoint
     from r3l.model_folder import fingerprint
 
     newest = checkpoint.latest(run / "checkpoints")
     if newest is not None:
-        dtype = torch.bfloat16 if _in_bfloat16(config, device) else torch.float32
+        dtype = "torch.bfloat16" if _in_bfloat16(config, device) else "torch.float32"
         origin = fingerprint(Path(config.model))
         checkpoint.check(newest, config.learner, world=ranks, dtype=dtype, origin=origin)
 
@@ -294,7 +297,7 @@ def write_run_folder(plan: Plan) -> TextIO:
                 f"run {plan.run}: another r3l-launch is using it; stop that one, or choose "
                 "another name"
             ) from None
-        (plan.run / "config.yaml").write_text(configuration.dump(plan.config), encoding="utf-8")
+        write_config(plan.run, plan.config)
     except OSError as error:
         raise UserError(
             f"run {plan.run}: cannot be written ({error.strerror}); choose another with --run"

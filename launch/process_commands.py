@@ -9,6 +9,7 @@ import socket
 import sys
 
 from launch.plan import Plan, actor_gpu, reached, visible_gpus
+from launch.resume import config_file
 
 
 class ProcessCommands:
@@ -25,7 +26,7 @@ class ProcessCommands:
     def buffer(self) -> list[str]:
         """The buffer service."""
         return [
-            *_python("buffer.cli"), "serve", "--config", str(self.plan.run / "config.yaml"),
+            *_python("buffer.cli"), "serve", "--config", str(config_file(self.plan.run)),
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
             "--connections", str(self.plan.connections), *_keys(self.plan, "service.json"),
         ]  # fmt: skip
@@ -33,7 +34,7 @@ class ProcessCommands:
     def learner(self) -> list[str]:
         """The learner: its only rank, or DeepSpeed's launcher that starts all ranks."""
         arguments = [
-            "train", "--config", str(self.plan.run / "config.yaml"), "--run", str(self.plan.run),
+            "train", "--config", str(config_file(self.plan.run)), "--run", str(self.plan.run),
             "--buffer", reached(self.buffer_endpoint), "--weights", self.weights_endpoint,
             *_keys(self.plan, ""),
         ]  # fmt: skip
@@ -60,7 +61,7 @@ class ProcessCommands:
     def actor(self, index: int) -> list[str]:
         """One actor."""
         return [
-            *_python("actors.cli"), "--config", str(self.plan.run / "config.yaml"),
+            *_python("actors.cli"), "--config", str(config_file(self.plan.run)),
             "--buffer", reached(self.buffer_endpoint),
             "--weights", reached(self.weights_endpoint),
             "--name", f"actor-{index}", *_keys(self.plan, "client.json"),

@@ -24,6 +24,7 @@ from launch.progress import (
     step_line,
 )
 from launch.restarts import FINAL, LastHeartbeat, Restarts
+from launch.resume import config_file, drop_next_config, reported, settle_config
 from launch.silence import Silence
 from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
 from learner.watchdog import note_hang
@@ -56,8 +57,9 @@ class Run:
         self.silence = Silence(config.buffer, say)
         wanted = plan.actors * config.actor.concurrent_requests
         self.session_waits = SessionWaits(wanted, config.env.workers)
-        self.evaluations: list[dict[str, float]] = []
-        self.steps = 0
+        # Earlier launches of the run count too.
+        self.evaluations: list[dict[str, float]] = reported(plan.run, "eval")
+        self.steps = max((line["step"] for line in reported(plan.run, "step")), default=0)
         self.began = self.moved = time.monotonic()
         self.quiet_s = QUIET_S
         self.interrupted = ""
@@ -74,6 +76,7 @@ class Run:
             self.silence.close()
             killed = self.children.stop()
             self._show_progress()
+            drop_next_config(self.plan.run)
         if killed:
             self.say(f"killed after the deadline: {', '.join(killed)}")
         if code == 0:
@@ -140,7 +143,7 @@ class Run:
             self.last_heartbeat.renew()
             command = self.commands.learner() + (["--resume"] if resume else [])
             # Launchers have these arguments too, but not in one sequence.
-            worker = ("-m", "learner.cli", "train", "--config", str(self.plan.run / "config.yaml"))
+            worker = ("-m", "learner.cli", "train", "--config", str(config_file(self.plan.run)))
             return self.children.start(name, command, self.commands.learner_env(), worker=worker)
         index = int(name.removeprefix("actor-"))
         return self.children.start(
@@ -240,6 +243,7 @@ class Run:
                          f"{line['reached']})")  # fmt: skip
             else:
                 self.steps = line["step"]
+                settle_config(self.plan.run, self.steps)
                 self.say(step_line(line, self.plan.config.learner.steps))
                 if waits := self.session_waits.line(line):
                     self.say(waits)

@@ -19,18 +19,17 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from learner.step.deepspeed_config import zero_stage
-from learner.step.rank_state import load_rank_state, rank_state
-from learner.step.trainer import Trainer
 from learner.watchdog import heartbeat
 from r3l.config import LearnerConfig
 from r3l.errors import UserError
+
+if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes seconds to import
+    from learner.step.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +105,10 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
 
 def _write_part(trainer: Trainer, building: Path) -> None:
     """Write the model (rank 0) and this rank's state."""
+    from safetensors.torch import save_file
+
+    from learner.step.rank_state import rank_state
+
     trainer.save_model(building)
     tensors, tree = rank_state(trainer)
     save_file(tensors, building / f"rank-{trainer.rank}.safetensors")
@@ -149,11 +152,11 @@ def read_state(checkpoint: Path) -> State:
 
 
 def check(
-    checkpoint: Path, config: LearnerConfig, *, world: int, dtype: torch.dtype, origin: str
+    checkpoint: Path, config: LearnerConfig, *, world: int, dtype: object, origin: str
 ) -> None:
-    """Raise UserError unless a run of `world` ranks in `dtype`, started from the model with
-    fingerprint `origin`, can continue from `checkpoint`."""
-    stage = zero_stage(config, bf16=dtype == torch.bfloat16)
+    """Raise UserError unless a run of `world` ranks in `dtype` (torch's, or its name), started from
+    the model with fingerprint `origin`, can continue from `checkpoint`."""
+    stage = zero_stage(config, bf16=str(dtype) == "torch.bfloat16")
     values = _read(checkpoint)
     if values["origin"] and values["origin"] != origin:
         raise UserError(
@@ -175,6 +178,10 @@ def check(
 def restore(trainer: Trainer, checkpoint: Path) -> State:
     """Restore optimizer, schedule, full-precision weights and RNG; the model was loaded from the
     same folder. Call `check` first."""
+    from safetensors.torch import load_file
+
+    from learner.step.rank_state import load_rank_state
+
     state = read_state(checkpoint)
     tensors = load_file(checkpoint / f"rank-{trainer.rank}.safetensors")
     tree = json.loads((checkpoint / f"rank-{trainer.rank}.json").read_text())

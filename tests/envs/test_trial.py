@@ -1,5 +1,6 @@
 """The trial of an environment before a run."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_the_tokens_of_each_first_prompt_are_told(tmp_path: Path) -> None:
     chat = ChatFormat(CharTokenizer())
     prompt = len(chat.open("Sum up.", "1 + 1 = ?")) + len(chat.prompt_ids)
     assert tried(mine(tmp_path)) == [prompt, prompt]
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_notebook_can_start_a_run_from_within_its_own_loop(
+    tmp_path: Path, in_process: bool
+) -> None:
+    async def cell() -> list[int]:
+        return tried(mine(tmp_path, in_process=in_process))
+
+    assert len(asyncio.run(cell())) == 2
 
 
 @pytest.mark.parametrize("in_process", [True, False])

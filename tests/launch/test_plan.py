@@ -102,7 +102,7 @@ def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 7")
     lock = (tmp_path / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    line = refused("--run", str(tmp_path), "--resume", "seed=8")
+    line = refused("--run", str(tmp_path), "--resume", "learner.lr=1")
     assert "another r3l-launch is using it" in line
     assert (tmp_path / "config.yaml").read_text() == "seed: 7"
     lock.close()

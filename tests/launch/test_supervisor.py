@@ -186,6 +186,18 @@ def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_l
     assert said[-1] == "  r3l-actor ready"
 
 
+def test_the_summary_goes_from_the_runs_first_evaluation_to_its_last(tmp_path: Path) -> None:
+    lines = [
+        '{"kind": "eval", "step": 0, "success": 0.1, "tasks": 8}',
+        '{"kind": "step", "step": 3}',
+    ]
+    (tmp_path / "progress.jsonl").write_text("\n".join(lines) + "\n")
+    run = Run(plan_for(tmp_path, resume=True), lambda line: None)
+    assert run._summary().startswith("eval success 0.10 -> 0.10 (8 tasks, 3 steps, ")
+    run.evaluations.append({"success": 0.9, "tasks": 8})
+    assert run._summary().startswith("eval success 0.10 -> 0.90 (8 tasks, 3 steps, ")
+
+
 NOISE = r"""
 nanobind: leaked 2 instances!
  - leaked instance 0x7f of type "xgrammar.xgrammar_bindings.CompiledGrammar"

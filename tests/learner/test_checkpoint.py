@@ -122,7 +122,7 @@ def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
 
 
 @pytest.mark.parametrize("wrong", [OSError(28, "No space left on device"), SafetensorError("full")])
-@pytest.mark.parametrize("place", ["save_file", "_flush"])
+@pytest.mark.parametrize("place", ["_write_part", "_flush"])
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     folder: Path,
     trainer: Trainer,

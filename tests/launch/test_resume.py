@@ -1,0 +1,155 @@
+"""A run that is resumed: changed settings, and a run with nothing left to do."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from envs.builtin.policy import builtin_policy
+from launch import resume
+from launch.cli import main
+from launch.resume import changed_settings, config_file, drop_next_config, settle_config
+from launch.resume import write_config as write
+from r3l.config import RunConfig, dump, load
+from r3l.errors import UserError
+from tests.launch.fakes import refused
+
+
+def config(*overrides: str) -> RunConfig:
+    return load(None, [f"model={builtin_policy()}", *overrides])
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """The folder of a run that was begun with the defaults."""
+    write(tmp_path, config())
+    return tmp_path
+
+
+def reached(run: Path, version: int, *, evaluated: int = -1, model: bool = True) -> None:
+    """The run has a checkpoint of a version, has saved its model, and evaluated a version."""
+    folder = run / "checkpoints" / f"step-{version:06d}"
+    folder.mkdir(parents=True)
+    state = {"schema": 2, "version": version, "groups": [], "origin": "", "files": {}}
+    state |= {"world": 1, "stage": 0, "dtype": "torch.float32"}
+    (folder / "state.json").write_text(json.dumps(state))
+    lines = [{"kind": "eval", "step": 0}, {"kind": "step", "step": version}]
+    lines += [{"kind": "eval", "step": evaluated}] if evaluated >= 0 else []
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "progress.jsonl").write_text(text + '{"kind": "st')
+    if model:
+        (run / "model").mkdir()
+        (run / "model" / "config.json").write_text("{}")
+
+
+def test_settings_that_are_not_as_they_were_are_listed(begun: Path) -> None:
+    assert changed_settings(begun, config(), force=False) == ()
+    other = config("learner.lr=0.001", "actor.engine.seed=3", "algorithm.alpha=2")
+    assert changed_settings(begun, other, force=False) == (
+        "actor.engine: {} -> –",
+        "actor.engine.seed: – -> 3",
+        "algorithm.alpha: 3.0 -> 2.0",
+        "learner.lr: 1e-06 -> 0.001",
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("env=keys", "env.name: workshop -> keys"),
+        ("env.options.items=3", "env.options: {} -> –"),
+        ("algorithm=grpo", "algorithm.name: r3l -> grpo"),
+        ("seed=1", "seed: 0 -> 1"),
+        ("learner.groups_per_step=4", "learner.groups_per_step: 16 -> 4"),
+    ],
+)
+def test_what_makes_another_run_is_refused_unless_the_user_insists(
+    begun: Path, override: str, line: str
+) -> None:
+    with pytest.raises(UserError, match=r"has another .*; start a new run .* or add --force") as no:
+        changed_settings(begun, config(override), force=False)
+    assert line in str(no.value)
+    assert line in changed_settings(begun, config(override), force=True)
+
+
+def test_a_model_may_lie_elsewhere_but_be_no_other(begun: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(builtin_policy(), copy)
+    assert changed_settings(begun, config(f"model={copy}"), force=False) == ()
+    (copy / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="has another model: "):
+        changed_settings(begun, config(f"model={copy}"), force=False)
+
+
+def test_the_command_refuses_another_seed_and_starts_nothing(begun: Path) -> None:
+    line = refused("--run", begun, "--resume", "--seed", "7")
+    assert f"run {begun}: has another seed: 0 -> 7; " in line
+    assert not (begun / "logs").exists()
+
+
+def test_other_settings_replace_the_runs_own_when_a_step_is_made_with_them(begun: Path) -> None:
+    before, new = dump(config()), config("learner.lr=0.5")
+    write(begun, new)
+    assert load(config_file(begun)) == new and (begun / "config.yaml").read_text() == before
+    for step in (8, 9):
+        settle_config(begun, step)
+        assert load(begun / "config.yaml") == load(config_file(begun)) == new
+    drop_next_config(begun)
+    assert load(config_file(begun)) == new
+    kept = {path.name for path in begun.iterdir()}
+    assert kept == {"config.yaml", "config.before-step-000008.yaml"}
+    assert (begun / "config.before-step-000008.yaml").read_text() == before
+
+
+def test_other_settings_without_a_step_leave_no_trace(begun: Path) -> None:
+    before = dump(config())
+    write(begun, config("learner.lr=0.5"))
+    drop_next_config(begun)
+    settle_config(begun, 8)
+    assert [path.name for path in begun.iterdir()] == ["config.yaml"]
+    assert config_file(begun).read_text() == before
+    write(begun, config("learner.lr=0.5"))  # and its launcher was killed
+    write(begun, config())
+    assert config_file(begun) == begun / "config.yaml"
+
+
+def test_a_run_with_nothing_left_to_do_says_so_and_starts_nothing(begun: Path) -> None:
+    reached(begun, 60, evaluated=60)
+    result = CliRunner().invoke(main, ["--run", str(begun), "--resume"])
+    assert result.exit_code == 0
+    assert result.output == (
+        f"run {begun}: all 60 steps are done, there is nothing to do; for more: --resume --steps "
+        f"120; the model: {begun / 'model'}\n"
+    )
+    assert not (begun / "logs").exists()
+    result = CliRunner().invoke(main, ["--run", str(begun), "--resume", "--steps", "20"])
+    assert f"run {begun}: 60 steps are done already, there is nothing to do" in result.output
+
+
+@pytest.mark.parametrize(
+    ("version", "more"),
+    [(59, {"evaluated": 59}), (60, {}), (60, {"evaluated": 60, "model": False})],
+)
+def test_a_step_an_evaluation_or_a_model_may_be_left_to_make(
+    begun: Path, version: int, more: dict
+) -> None:
+    assert resume.nothing_to_do(begun, config()) == ""
+    reached(begun, version, **more)
+    assert resume.nothing_to_do(begun, config()) == ""
+
+
+def test_nothing_to_do_is_found_without_a_heavy_library(begun: Path) -> None:
+    reached(begun, 60, evaluated=60)
+    code = (
+        "import sys\nfrom launch.cli import main\n"
+        f"main(['--run', {str(begun)!r}, '--resume'], standalone_mode=False)\n"
+        "print('heavy:', *({'torch', 'transformers', 'deepspeed', 'vllm'} & sys.modules.keys()))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert "there is nothing to do" in said[0] and said[1] == "heavy:"
