@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.idealised import WORLDS, World
-from envs.builtin.policy import builtin_policy
 from envs.registry import all_options
 from learner.warmup.recipe import RECORD, warmed_for
 from r3l.errors import UserError
 
+ORIGIN = Path(__file__).parent / "policy"
+"""The policy that the warm start of every cell continues from."""
 TOLD = 0.9  # a cell counts if its policy succeeds as often once the hidden rules are told
 
 
@@ -23,7 +24,7 @@ class Cell:
     """One world and how its policy is warmed.
 
     `options`: of the environment; `withheld`: rules that the warm start does not teach, None for
-    the policy that ships. `base` and `rho`: the base success, and the cost of a reflection in
+    ORIGIN itself. `base` and `rho`: the base success, and the cost of a reflection in
     attempts, that the cell stands for. `equal`: group size at which a step of GRPO samples as many
     tokens as one of R³L. `steps`: limit of optimizer steps. `world`: its idealisation, if any.
     """
@@ -42,17 +43,17 @@ class Cell:
         return tuple(f"env.options.{name}={value}" for name, value in self.options.items())
 
     def warmup(self, out: Path) -> list[str]:
-        """The command that warms its policy: it continues from the policy that ships, which can
-        read and reflect already."""
+        """The command that warms its policy: it continues from ORIGIN, which can read and reflect
+        already."""
         dials = [part for k, v in self.options.items() for part in ("--set", f"{k}={v}")]
         return ["warmup", "--env", "workshop", *dials, "--withheld", str(self.withheld),
-                "--model", str(builtin_policy()), "--out", str(out), *WARM]  # fmt: skip
+                "--model", str(ORIGIN), "--out", str(out), *WARM]  # fmt: skip
 
     def policy(self, folder: Path) -> Path:
         """The model folder of the warm policy. Raises UserError if there is none, or it was warmed
         for another world."""
         if self.withheld is None:
-            return builtin_policy()
+            return ORIGIN
         (warmed,) = warmed_for(folder / self.name)
         wanted = (all_options("workshop", dict(self.options)), self.withheld)
         if (warmed.options, warmed.skill.withheld) != wanted:
@@ -110,5 +111,6 @@ def _regime_map() -> list[Cell]:
 
 
 BASES = (0.13, 0.02, 0.005, 0.002, 0.0001)
-DEMO = Cell("demo", base=0.25, rho=2.3)
-CELLS = {cell.name: cell for cell in (DEMO, *_regime_map())}
+EASIEST = Cell("base-0.25-rho-2.3", base=0.25, rho=2.3)
+"""The world of ORIGIN, outside the map."""
+CELLS = {cell.name: cell for cell in (EASIEST, *_regime_map())}

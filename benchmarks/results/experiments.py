@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results.cells import CELLS, WARM, Cell
-from launch.plan import DEMO as PRESET
+from benchmarks.results.cells import CELLS, EASIEST, WARM, Cell
 from r3l import config as configuration
+from r3l import yaml_text
 from r3l.config import RunConfig
 
 
@@ -77,7 +77,7 @@ class Run:
         return self.cell.name, self.variant, self.seed
 
     def settings(self) -> list[str]:
-        """Its settings, over those of the demo."""
+        """Its settings, over SETTINGS."""
         own = VARIANTS[self.variant].overrides
         if self.variant == "grpo_equal":
             own = (*own, f"algorithm.group_size={self.cell.equal}")
@@ -85,16 +85,16 @@ class Run:
 
     def config(self, model: Path | str) -> RunConfig:
         """Its whole configuration, from the policy in folder `model`."""
-        return configuration.load(PRESET, [f"model={model}", *self.settings()])
+        return configuration.load(SETTINGS, [f"model={model}", *self.settings()])
 
     def setup(self) -> str:
-        """Digest of all that was set for it: the demo's settings, its own, its world and budget.
+        """Digest of all that was set for it: SETTINGS, its own, its world and budget.
         Settings that nobody gave are not in it, so that a new one changes no old run."""
         world = (dict(self.cell.options), self.cell.withheld, WARM)
         variant = VARIANTS[self.variant]
         ways = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
-        preset = PRESET.read_text(encoding="utf-8")
-        parts = (preset, self.settings(), world, ways)
+        common = yaml_text.parse(SETTINGS.read_text(encoding="utf-8"), str(SETTINGS))
+        parts = (common, self.settings(), world, ways)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
@@ -108,11 +108,12 @@ class Part:
     tokens: int | None = None
 
 
+SETTINGS = Path(__file__).parent / "settings.yaml"
 BASE = ("actor.max_model_len=4096", "learner.tokens_per_micro_batch=2048")
-"""Settings of every run, over those of the demo."""
+"""Settings of every run, over SETTINGS."""
 
 E0_TOKENS = 60_000
-_MAP = tuple(name for name in CELLS if name != "demo")
+_MAP = tuple(name for name in CELLS if name != EASIEST.name)
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
 _STALE = ("r3l_lag_1", "r3l_lag_4", "grpo_lag_4")
@@ -127,9 +128,9 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part((_EASY, _HARD), ("grpo_lr_low", "grpo_lr_high"), 3),
     ),
     "e0": (
-        Part(("demo",), ("warm",), 5),
-        Part(("demo",), ("r3l", "grpo", "no_reflect"), 5, E0_TOKENS),
-        Part(("demo",), (*_ROWS, *_MORE), 3, E0_TOKENS),
+        Part((EASIEST.name,), ("warm",), 5),
+        Part((EASIEST.name,), ("r3l", "grpo", "no_reflect"), 5, E0_TOKENS),
+        Part((EASIEST.name,), (*_ROWS, *_MORE), 3, E0_TOKENS),
     ),
     "e2": (Part((_EASY, _HARD), (*_LEVERS, *_STALE), 3),),
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.results.alternate import explore, full_weights, load_weights, sampler
-from envs.builtin.policy import builtin_policy
+from benchmarks.results.cells import ORIGIN
+from benchmarks.results.experiments import SETTINGS
 from envs.registry import task_source
-from launch.plan import DEMO
 from learner.step.batch import collate, rows_of
 from learner.step.model import PolicyModule, load_model
 from learner.step.trainer import Trainer
@@ -100,7 +100,7 @@ def main(groups: int, reference: int, steps: tuple[int, ...], seed: int, out: Pa
 
 def compare(policy: LocalPolicy, count: int, reference: int, seed: int) -> dict[str, object]:
     """Noise and cosine of each estimator on the same `count` groups of the policy."""
-    module = load_model(builtin_policy(), torch.float32)
+    module = load_model(ORIGIN, torch.float32)
     for name, value in module.lm.named_parameters():
         value.data.copy_(dict(policy.model.named_parameters())[name])
     far = 1_000_000  # tasks that no run trains on
@@ -157,7 +157,7 @@ def _cosine(one: Tensor, other: Tensor) -> float:
 
 
 def _config(overrides: Sequence[str], seed: int) -> RunConfig:
-    return configuration.load(DEMO, [f"model={builtin_policy()}", *overrides, f"seed={seed}"])
+    return configuration.load(SETTINGS, [f"model={ORIGIN}", *overrides, f"seed={seed}"])
 
 
 def _groups(policy: LocalPolicy, config: RunConfig, count: int, first: int) -> list[Group]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.results.cells import BASES, CELLS, TOLD
+from benchmarks.results.cells import BASES, CELLS, EASIEST, TOLD
 from benchmarks.results.charts import grid
 from benchmarks.results.experiments import E0_TOKENS, EXPERIMENTS, VARIANTS
 from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, cost, ratio
@@ -54,7 +54,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         window=WINDOW,
         worth=" and ".join(f"{worth:g}" for worth in WORTH),
         told=TOLD,
-        demo_tokens=f"{E0_TOKENS:,}",
+        easiest_tokens=f"{E0_TOKENS:,}",
         map=_map(records, predicted),
         pictures="\n\n".join(
             f"![success by {UNITS[unit]}](results/e1-{unit}.svg)"
@@ -65,7 +65,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         warm=_warm(warm),
         others=_others(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
                                        "grpo_lr_low", "grpo_lr_high")),
-        demo=_final(_runs(records, "e0", "demo")),
+        easiest=_final(_runs(records, "e0", EASIEST.name)),
         levers=_others(records, "e2", _variants("e2")),
         controls=_others(records, "e3", _variants("e3")),
         gradients=_gradients(_lines(lines / "e4.jsonl")),

@@ -20,8 +20,7 @@ import click
 
 from benchmarks.results.__main__ import LINES, POLICIES, append, read_lines
 from benchmarks.results.cells import CELLS
-from benchmarks.results.experiments import VARIANTS, Run
-from launch.plan import DEMO
+from benchmarks.results.experiments import SETTINGS, VARIANTS, Run
 from r3l.errors import UserError
 
 EASY, HARD = "base-0.13-rho-1", "base-0.002-rho-1"
@@ -57,7 +56,15 @@ def measure(run: Run, policies: Path) -> dict[str, Any]:
     model = run.cell.policy(policies)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
-        command = [sys.executable, "-m", "launch.cli", "--run", str(folder), "--config", str(DEMO)]
+        command = [
+            sys.executable,
+            "-m",
+            "launch.cli",
+            "--run",
+            str(folder),
+            "--config",
+            str(SETTINGS),
+        ]
         settings = [
             f"model={model}",
             f"learner.steps={run.cell.steps}",

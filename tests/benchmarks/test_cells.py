@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.idealised import WORLDS
-from benchmarks.results.cells import BASES, CELLS, DEMO
-from envs.builtin.policy import builtin_policy
+from benchmarks.results.cells import BASES, CELLS, EASIEST, ORIGIN
 from envs.registry import all_options
 from r3l.errors import UserError
 
@@ -24,11 +23,11 @@ def test_every_world_of_the_prediction_has_a_cell_for_each_cost_of_a_reflection(
             all_options("workshop", dict(cell.options))  # raises for one that does not exist
 
 
-def test_a_policy_is_warmed_from_the_one_that_ships(tmp_path: Path) -> None:
+def test_every_policy_is_warmed_from_the_same_one(tmp_path: Path) -> None:
     command = CELLS["base-0.005-rho-1"].warmup(tmp_path / "out")
-    assert command[command.index("--model") + 1] == str(builtin_policy())
+    assert command[command.index("--model") + 1] == str(ORIGIN)
     assert command[command.index("--withheld") + 1] == "10"
-    assert DEMO.warm(tmp_path) == {} and DEMO.policy(tmp_path) == builtin_policy()
+    assert EASIEST.warm(tmp_path) == {} and EASIEST.policy(tmp_path) == ORIGIN
 
 
 def test_a_policy_of_another_world_is_refused(tmp_path: Path) -> None:

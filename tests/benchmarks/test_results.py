@@ -162,7 +162,8 @@ def test_lines_of_another_setup_are_refused_by_name(tmp_path: Path) -> None:
     run = next(runs(("e0",)))
     write(tmp_path / "e0.jsonl", [line_of(run) | {"setup": "0"}])
     code, said = invoke("--page", "--lines", str(tmp_path))
-    assert code == 2 and f"{tmp_path / 'e0.jsonl'}:1: demo warm 0 is a run of another setup" in said
+    said_of = "base-0.25-rho-2.3 warm 0 is a run of another setup"
+    assert code == 2 and f"{tmp_path / 'e0.jsonl'}:1: {said_of}" in said
     write(tmp_path / "e0.jsonl", [])
     (tmp_path / "e0.jsonl").write_text('{"half')
     code, said = invoke("--page", "--lines", str(tmp_path))
