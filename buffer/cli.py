@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import lmdb
 
-from buffer.sampling import samplers
+from buffer.sampling import samplers, task_samplers
 from buffer.server.service import Service
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
@@ -60,7 +60,8 @@ def serve(
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s buffer %(levelname)s %(message)s")
     config = configuration.load(config_path, overrides)
-    samplers.make(config.buffer.sampler)
+    samplers.check(config.buffer.sampler)
+    task_samplers.make(config.buffer.tasks)
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)
     allow_files(check_connections(connections) + SILENT_FILES)

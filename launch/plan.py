@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from actors.engine_arguments import check_engine_arguments
-from buffer.sampling import samplers
+from buffer.sampling import samplers, task_samplers
 from buffer.wire.access import CONNECTIONS, check_connections
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
 from envs.builtin.policy import model_path
@@ -77,7 +77,8 @@ def make_plan(
     ranks, device = parse_learner(learner, here=hostfile is None)
     hosts = read_hosts(hostfile, ranks) if hostfile is not None else None
     check_engine_arguments(config.actor)
-    samplers.make(config.buffer.sampler)
+    samplers.check(config.buffer.sampler)
+    task_samplers.make(config.buffer.tasks)
     env = config.env
     first = [
         *tasks(env.name, env.options, "train", 1, config.seed),

@@ -87,7 +87,9 @@ class Training:
         check_tokens(draw.groups, self.trainer.vocabulary, draw.recalled)
         entropies = self._entropies(draw)
         began = time.monotonic()
-        rows = rows_of(draw.groups, self.algorithm, draw.weights, draw.recalled, entropies)
+        rows = rows_of(
+            draw.groups, self.algorithm, draw.weights, draw.recalled, entropies, draw.replayed
+        )
         packed = time.monotonic() - began
         result = self.trainer.step(rows)
         if result.out_of_memory:

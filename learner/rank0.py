@@ -26,7 +26,7 @@ from learner.metrics.group_metrics import (
     group_metrics,
     histograms,
     mismatched_fingerprints,
-    recall_metrics,
+    replay_metrics,
     selection_metrics,
     staleness_metrics,
     unstamped,
@@ -219,12 +219,13 @@ class Rank0:
         published = self.publish(version) if self.config.learner.publishes(version) else {}
         self.counts["out_of_memory"] += result.out_of_memory
         self._apply_safety_rules(result.metrics)
-        explored = [*draw.groups, *self._replaced(draw)]
+        fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
+        explored = [*fresh, *self._replaced(draw)]
         metrics = {
             **result.metrics,
             **self._wait_metrics(result.metrics["learner/step_s"]),
             **self._batch_metrics(explored, draw.version),
-            **recall_metrics(draw),
+            **replay_metrics(draw),
             **published,
             **self._service_metrics(version),
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},

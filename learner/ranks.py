@@ -124,6 +124,7 @@ def share_draw(trainer: Trainer, draw: Draw | None) -> None:
     head = [draw.draw_id, draw.version, len(draw.weights), *sizes]
     _send(trainer, torch.tensor(head, dtype=torch.int64))
     _send(trainer, torch.tensor(draw.weights, dtype=torch.float64))
+    _send(trainer, torch.tensor(list("\0".join(draw.replayed).encode()), dtype=torch.uint8))
     _send(trainer, torch.frombuffer(bytearray().join(draw.records), dtype=torch.uint8))
 
 
@@ -135,12 +136,14 @@ def receive_draw(trainer: Trainer) -> Draw | None:
         return None
     draw_id, version, count, *sizes = head
     weights = tuple(_receive(trainer, torch.float64).tolist())
+    names = bytes(_receive(trainer, torch.uint8).tolist()).decode()
+    replayed = tuple(names.split("\0")) if names else ()
     data = memoryview(_receive(trainer, torch.uint8).numpy()).toreadonly()
     ends = list(accumulate(sizes))
     records = [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
     groups = [decode(Group, record) for record in records[:count]]
     recalled = [decode(Recalled, record) for record in records[count:]]
-    return Draw(draw_id, groups, version, weights=weights, recalled=recalled)
+    return Draw(draw_id, groups, version, weights=weights, recalled=recalled, replayed=replayed)
 
 
 def _word(trainer: Trainer, word: int) -> int:

@@ -50,7 +50,7 @@ class Draw:
     that leave nothing to chance. `replaced`: ids of the groups that expired without contrast since
     the draw before, the newest of them if they are many. `recalled`: stored attempts that the
     algorithm recalls into these groups; `recall_lost`: how many more there were, whose groups were
-    evicted since.
+    evicted since. `replayed`: ids of the groups that were trained before.
     """
 
     draw_id: int
@@ -62,6 +62,7 @@ class Draw:
     replaced: tuple[str, ...] = ()
     recalled: Sequence[Recalled] = ()
     recall_lost: int = 0
+    replayed: tuple[str, ...] = ()
 
 
 def _as_it_is(reply: Any, groups: Sequence[Frame]) -> Any:
@@ -182,6 +183,7 @@ def draw(
             head.replaced,
             recalled,
             head.recalled - len(recalled),
+            head.replayed,
         )
 
     return Call("draw", operations.DrawGroups(count, version, consumer), parse, hold_s=wait_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines
-from buffer.groups.index import Index
 from buffer.groups.leases import check_name
 from buffer.groups.results import (
     NO_CONTRAST,
@@ -22,7 +21,6 @@ from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.algorithms.replay.recall import GroupContext
-from r3l.config import BufferConfig
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
 DAMAGED = "damaged"
@@ -30,7 +28,8 @@ DAMAGED = "damaged"
 
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
-    """Mark exactly `count` complete groups drawn, none older than η; None if too few are.
+    """Mark exactly `count` complete groups drawn, none older than η or, of those trained before,
+    than `replay_staleness`; None if too few are.
 
     Groups that became too old expire as stale, damaged ones as damaged, those without contrast if
     the algorithm replaces them; the draw names what was replaced since the draw before. Trained
@@ -68,6 +67,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
         weights=tuple(pick.weight for pick in picked),
         replaced=replaced,
         recalled=_recalled(work, args, [pick.row for pick in picked]),
+        replayed=tuple(pick.row.group_id for pick in picked if pick.row.steps),
     )
     work.save_draw(drawn)
     work.count("draws")
@@ -78,8 +78,8 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
 def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     """Why a draw cannot be filled: the groups there are, and what is missing."""
     index = work.index
-    fresh, ready = len(index.drawable()), len(candidates(index, work.config))
-    resting = len(index.replayable()) - (ready - fresh)
+    ready = index.ready(args.count, work.config.sampler)
+    resting = len(index.replayable()) - len(index.replays(work.config.sampler))
     unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
     expired = group_drops(index.drops)
     stale, flat = expired.get("stale", 0), expired.get(NO_CONTRAST, 0)
@@ -106,11 +106,9 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     return "; ".join(parts)
 
 
-def candidates(index: Index, config: BufferConfig) -> list[GroupRow]:
+def candidates(work: UnitOfWork) -> list[GroupRow]:
     """Groups that may be drawn now, in the order they were leased."""
-    fresh = index.drawable()
-    since = index.next_draw - config.sampler.cooldown
-    rested = [row for row in index.replayable() if row.draw_id < since]
+    fresh, rested = work.index.drawable(), work.index.replays(work.config.sampler)
     return sorted(fresh + rested, key=lambda row: row.group_id) if rested else fresh
 
 
@@ -218,7 +216,7 @@ def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
     """The groups to draw, none if there are too few. A damaged record is never handed out: its
     group expires, or is not drawn again if it was trained, and others are picked."""
     while True:
-        ready = candidates(work.index, work.config)
+        ready = candidates(work)
         picked = _repeat(work, args, ready) or _sample(work, args, ready)
         damaged = [pick.row for pick in picked if not work.txn.record_is_sound(pick.row)]
         if not damaged:
@@ -232,10 +230,17 @@ def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
     """The candidates that the sampler picks; none if there are too few."""
-    if len(ready) < args.count:
+    sampler, chance = work.config.sampler, samplers.chance(work.seed, work.index.next_draw)
+    again = work.index.replayed_in(args.count, sampler)
+    if again is None:
+        enough = len(ready) >= args.count
+        return samplers.make(sampler).pick(ready, args.count, chance) if enough else []
+    fresh = [row for row in ready if not row.steps]
+    if len(fresh) < args.count - again:
         return []
-    chance = samplers.chance(work.seed, work.index.next_draw)
-    return samplers.make(work.config.sampler).pick(ready, args.count, chance)
+    picks = samplers.make(sampler).pick(fresh, args.count - again, chance)
+    trained = [row for row in ready if row.steps]
+    return picks + samplers.make_replay(sampler).pick(trained, again, chance)
 
 
 def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
@@ -288,7 +293,10 @@ def _recalled(
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
     """Expire new groups older than η, and those without contrast that were completed when the
-    algorithm did not need it; trained groups like that are not drawn again."""
+    algorithm did not need it. Trained groups without contrast, or older than their own limit, are
+    not drawn again."""
+    limit = work.config.sampler.replay_staleness
+    oldest_replayed = version - (work.max_staleness if limit is None else limit)
     oldest_useful = version - work.max_staleness
     for row in work.index.drawable():
         if row.oldest < oldest_useful:
@@ -296,7 +304,7 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
         elif lacks_contrast(work, row):
             expire_without_contrast(work, row, "draw")
     for row in work.index.replayable():
-        if row.oldest < oldest_useful or lacks_contrast(work, row):
+        if row.oldest < oldest_replayed or lacks_contrast(work, row):
             work.index.forget_replay(row)
 
 

@@ -12,7 +12,7 @@ from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, Drop, GroupRow, Progress
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
-from r3l.config import BufferConfig
+from r3l.config import BufferConfig, SamplerConfig
 from r3l.records import Purpose
 
 
@@ -23,7 +23,8 @@ class Index:
     got a lease or an open draw. `draws`: open draws. `returned`: the last draw of a
     consumer at a version that was released, expired or rewound since the service started.
     `last_seen`: wall-clock second of the last request of a consumer that holds draws. `tasks`:
-    number of tasks by purpose and tag. `counts`, `drops`: as in buffer.storage.counts. `reuse`:
+    number of tasks by purpose and tag; `environments`: of the training tasks that a task sampler
+    asked for. `counts`, `drops`: as in buffer.storage.counts. `reuse`:
     steps that a group may be trained in.
     """
 
@@ -35,6 +36,7 @@ class Index:
         self.draw_rids: dict[str, int] = {}
         self.returned: dict[tuple[str, int], DrawRow] = {}
         self.last_seen: dict[str, float] = {}
+        self.environments: list[str] = []
         self.tasks: Counter[tuple[Purpose, str]] = Counter()
         self.counts: Counter[str] = Counter()
         self.drops: Counter[Drop] = Counter()
@@ -65,7 +67,8 @@ class Index:
             index.next_group = int(txn.last_group()[1:] or 0) + 1
             index.next_draw = txn.last_draw() + 1
             if index.reuse > 1:
-                index._load_replayable(txn, config.max_staleness)
+                limit = config.sampler.replay_staleness
+                index._load_replayable(txn, config.max_staleness if limit is None else limit)
         return index
 
     def put(self, row: GroupRow) -> None:
@@ -106,6 +109,23 @@ class Index:
     def replayable(self) -> list[GroupRow]:
         """Groups that were trained in fewer than `reuse` steps."""
         return list(self._replayable.values())
+
+    def replays(self, sampler: SamplerConfig) -> list[GroupRow]:
+        """Trained groups that may be drawn again now, in the order they were leased."""
+        since = self.next_draw - sampler.cooldown
+        rested = [row for row in self._replayable.values() if row.draw_id < since]
+        return sorted(rested, key=lambda row: row.group_id)
+
+    def replayed_in(self, count: int, sampler: SamplerConfig) -> int | None:
+        """How many of a batch of `count` groups were trained before: as many as `replay_share`
+        asks for, or there are; None without it, when the sampler decides."""
+        share = sampler.replay_share
+        return None if share is None else min(round(share * count), len(self.replays(sampler)))
+
+    def ready(self, count: int, sampler: SamplerConfig) -> int:
+        """How many groups there are for a batch of `count`."""
+        again = self.replayed_in(count, sampler)
+        return len(self._complete) + (len(self.replays(sampler)) if again is None else again)
 
     def forget_replay(self, row: GroupRow) -> None:
         """Remove a trained group from those that may be drawn again."""

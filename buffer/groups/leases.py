@@ -161,13 +161,19 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     granted = admits(
         learner=index.progress.version,
         ahead=ahead,
-        per_step=work.groups_per_step,
+        per_step=_fresh_per_step(work),
         max_staleness=work.max_staleness,
         actor=args.version,
     )
     if not granted:
         return Wait(_why_not_admitted(work, args), RETRY_S)
     return unheld[0] if unheld else next_in_cycle(work, args.plan)
+
+
+def _fresh_per_step(work: UnitOfWork) -> int:
+    """How many new groups the next batch takes."""
+    whole = work.groups_per_step
+    return whole - (work.index.replayed_in(whole, work.config.sampler) or 0)
 
 
 def _ahead(work: UnitOfWork) -> int:

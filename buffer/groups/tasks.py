@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Iterator
 
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.sampling import task_samplers
+from buffer.sampling.task_samplers import TaskView
 from buffer.storage.layout import task_id_key
 from buffer.storage.rows import GroupRow
 from buffer.wire import operations
@@ -49,20 +48,30 @@ def pending_tags(work: UnitOfWork) -> list[str]:
 
 
 def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
-    """A new group of the next training task; every epoch shuffles all of them."""
+    """A new group of the training task that the task sampler chooses."""
     progress = work.index.progress
     epoch, position, size = progress.epoch, progress.position, progress.size
     if position >= size:
         epoch, position, size = epoch + 1, 0, work.index.tasks["train", ""]
-    task = int(_order(work.seed, epoch, size)[position])
+    task = task_samplers.make(work.config.tasks).next(
+        TaskView(
+            work.seed, epoch, position, size, lambda: _environments(work, size), _history(work)
+        )
+    )
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     return new_group(work, "train", "", task, plan)
 
 
-@lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
-    """The order in which an epoch leases its tasks."""
-    return np.random.default_rng([seed, epoch]).permutation(size)
+def _history(work: UnitOfWork) -> Callable[[int], Iterator[GroupRow]]:
+    """Reads the finished groups of the training task at a place of the list."""
+    return lambda place: work.txn.finished(work.txn.task("train", "", place).task_id)
+
+
+def _environments(work: UnitOfWork, size: int) -> tuple[str, ...]:
+    """The environment of each training task; tasks are neither removed nor changed."""
+    known = work.index.environments
+    known += [work.txn.task("train", "", place).env for place in range(len(known), size)]
+    return tuple(known[:size])
 
 
 def new_group(

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
+from r3l import user_class
 from r3l.config import SamplerConfig
-from r3l.errors import UserError, did_you_mean
 
 FLOOR = 0.01  # priority of a group without contrast, so that each can be drawn before it is stale
 Chance = Callable[[], np.random.Generator]  # made only if a sampler needs it
@@ -103,13 +103,20 @@ SAMPLERS: dict[str, type[Sampler]] = {
 
 
 def make(config: SamplerConfig) -> Sampler:
-    """The sampler of this name; raises UserError for an unknown one."""
-    if config.name not in SAMPLERS:
-        raise UserError(
-            f"buffer.sampler {config.name!r:.80}: unknown{did_you_mean(config.name, SAMPLERS)}; "
-            f"choose one of {', '.join(SAMPLERS)}"
-        )
-    return SAMPLERS[config.name](config)
+    """The sampler of this name, or the user's own, `path/to/file.py:Class`; raises UserError for an
+    unknown one."""
+    return user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)(config)
+
+
+def make_replay(config: SamplerConfig) -> Sampler:
+    """The sampler of groups that were trained before; raises as `make`."""
+    name = config.replay_name
+    return user_class.find("buffer.sampler.replay_name", name, SAMPLERS, Sampler)(config)
+
+
+def check(config: SamplerConfig) -> None:
+    """Raise UserError unless all samplers of these settings are known."""
+    make(config), make_replay(config)
 
 
 def chance(seed: int, draw_id: int, *place: int) -> Chance:

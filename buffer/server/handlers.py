@@ -121,6 +121,7 @@ class WriteHandlers:
             now,
             replaced=drawn.replaced,
             recalled=len(drawn.recalled),
+            replayed=drawn.replayed,
         )
         return lambda txn: (head, queries.drawn(txn, drawn))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from buffer.groups import draws
 from buffer.groups.index import Index
 from buffer.wire.messages import Request
 from r3l.config import BufferConfig
@@ -59,14 +58,13 @@ class HeldDraws:
         """Remove and return the draws whose clients should ask again; `last`: all of them."""
         if not self._held:
             return []
-        now, ready = time.monotonic(), len(draws.candidates(index, config))
-        newest = index.progress.version + 1
+        now, newest = time.monotonic(), index.progress.version + 1
         taken = [
             held.request
             for held in self._held.values()
             if last
             or now >= held.until
-            or held.request.arguments.count <= ready
+            or (count := held.request.arguments.count) <= index.ready(count, config.sampler)
             or held.request.arguments.version > newest
         ]
         for request in taken:

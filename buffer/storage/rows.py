@@ -115,7 +115,8 @@ class DrawRow(Record):
 
     `probabilities`, `weights`: of each group, as in buffer.sampling.samplers.Pick. `replaced`: the
     groups that expired without contrast since the draw before, the newest of them if they are many.
-    `recalled`: stored attempts that the algorithm recalls into the groups.
+    `recalled`: stored attempts that the algorithm recalls into the groups. `replayed`: the groups
+    that were trained before.
     """
 
     draw_id: int
@@ -131,6 +132,7 @@ class DrawRow(Record):
     step: int = -1
     replaced: tuple[str, ...] = ()
     recalled: tuple[RecalledRow, ...] = ()
+    replayed: tuple[str, ...] = ()
 
 
 class LedgerRow(Record):

@@ -223,7 +223,7 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """A batch follows; draw 0: none yet, for this `reason`. `replaced`: as in DrawRow.
+    """A batch follows; draw 0: none yet, for this `reason`. `replaced`, `replayed`: as in DrawRow.
 
     `recalled`: how many stored attempts the draw recalled. Behind the groups follow those that
     were not evicted since, as Recalled.
@@ -237,6 +237,7 @@ class DrawHead(Record):
     reason: str = ""
     replaced: tuple[str, ...] = ()
     recalled: int = 0
+    replayed: tuple[str, ...] = ()
 
 
 class AskAgain(Record):

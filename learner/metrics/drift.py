@@ -21,7 +21,7 @@ from torch import Tensor
 
 from r3l.config import SafetyRule
 
-ROLES = ("all", "base", "distilled", "recalled")
+ROLES = ("all", "base", "distilled", "replayed")
 SUMS = ("tokens", "k3", "ratio", "ratio_squared", "entropy")
 
 

@@ -104,16 +104,19 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
     )
 
 
-def recall_metrics(draw: Draw) -> Metrics:
-    """`recall/`: the stored attempts that joined the groups of a draw."""
+def replay_metrics(draw: Draw) -> Metrics:
+    """`replay/`: the groups of a draw that were trained before, and the attempts it recalled."""
+    again = [group for group in draw.groups if group.group_id in draw.replayed]
     joined = [one.trajectory for one in draw.recalled]
     return finite(
         {
-            "recall/attempts": float(len(joined)),
-            "recall/groups": float(len({one.into for one in draw.recalled})),
-            "recall/lost": float(draw.recall_lost),
-            "recall/success": mean(one.reward >= SUCCESS for one in joined),
-            "recall/staleness": mean(draw.version - one.oldest_version for one in joined),
+            "replay/groups": float(len(again)),
+            "replay/staleness": mean(draw.version - group.oldest_version for group in again),
+            "replay/recalled": float(len(joined)),
+            "replay/recalled_into": float(len({one.into for one in draw.recalled})),
+            "replay/recalled_lost": float(draw.recall_lost),
+            "replay/recalled_success": mean(one.reward >= SUCCESS for one in joined),
+            "replay/recalled_staleness": mean(draw.version - t.oldest_version for t in joined),
         }
     )
 

@@ -74,12 +74,14 @@ STALENESS = (
     ("queue_s", "s", "from a group's completion to its draw"),
 )
 
-RECALL = (
-    ("attempts", "attempts", "recalled by all groups of the step"),
-    ("groups", "groups", "with recalled attempts"),
-    ("lost", "attempts", "recalled, but evicted before they could be read"),
-    ("success", "share", "recalled attempts with full reward"),
-    ("staleness", "versions", "age of a recalled attempt's oldest step"),
+REPLAY = (
+    ("groups", "groups", "of the step that were trained before"),
+    ("staleness", "versions", "age of the oldest step of such a group"),
+    ("recalled", "attempts", "recalled by all groups of the step"),
+    ("recalled_into", "groups", "with recalled attempts"),
+    ("recalled_lost", "attempts", "recalled, but evicted before they could be read"),
+    ("recalled_success", "share", "recalled attempts with full reward"),
+    ("recalled_staleness", "versions", "age of a recalled attempt's oldest step"),
 )
 
 BUFFER = (
@@ -115,9 +117,9 @@ LEARNER = (
     ("behaviour_kl", "nats/token", "KL between sampling policy and policy (k3 estimate)"),
     ("behaviour_ess", "share", "effective sample size of the importance ratios, of the tokens"),
     ("entropy", "nats/token", "of the policy, at the temperature of each trajectory"),
-    ("behaviour_kl_<role>", "nats/token", "the same, on base, distilled or recalled ones"),
-    ("behaviour_ess_<role>", "share", "the same, on base, distilled or recalled ones"),
-    ("entropy_<role>", "nats/token", "the same, on base, distilled or recalled ones"),
+    ("behaviour_kl_<role>", "nats/token", "the same, on base, distilled or replayed ones"),
+    ("behaviour_ess_<role>", "share", "the same, on base, distilled or replayed ones"),
+    ("entropy_<role>", "nats/token", "the same, on base, distilled or replayed ones"),
     ("grad_norm", "norm", "of the gradient before clipping"),
     ("grad_clipped", "share", "of the gradient that clipping took away"),
     ("lr", "1", "learning rate"),
@@ -166,7 +168,10 @@ SECTIONS = {
         "Ages of a step's groups at its draw, and times: how long each phase took.",
         STALENESS,
     ),
-    "recall": ("Stored attempts that joined a step's groups.", RECALL),
+    "replay": (
+        "What a step learns from a second time; `group/` and `staleness/` leave it out.",
+        REPLAY,
+    ),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),
     "learner": ("The optimizer step, and the learner's waits and failures.", LEARNER),

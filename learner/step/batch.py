@@ -9,7 +9,7 @@ share, so the loss of a step does not depend on how it is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,8 +30,8 @@ class Row:
     """One sequence to learn from: arrays [L], truncated after its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
-    `recalled`: it was stored with another group. `temperature`: the row's log-probabilities are
-    those of the policy ∝ exp(logits / temperature).
+    `replayed`: it was recalled, or its group was trained before. `temperature`: the row's
+    log-probabilities are those of the policy ∝ exp(logits / temperature).
     `weight`: of each trained token in the loss (r3l.algorithms.losses). The store's rows
     (buffer.storage.rows) are other records.
     """
@@ -44,7 +44,7 @@ class Row:
     aux: bool = False
     weight: float = 1.0
     temperature: float = 1.0
-    recalled: bool = False
+    replayed: bool = False
 
 
 _Counted = tuple[Row, int]  # a row whose weight is its group's w_g, and its length |τ|
@@ -78,7 +78,7 @@ class MicroBatch:
     distilled_B: Tensor
     aux_B: Tensor
     temperatures_B: Tensor
-    recalled_B: Tensor
+    replayed_B: Tensor
     input_tokens: int
 
 
@@ -88,12 +88,14 @@ def rows_of(
     weights: Sequence[float] = (),
     recalled: Sequence[Recalled] = (),
     entropies: Mapping[int, Mapping[int, Float64]] | None = None,
+    replayed: Container[str] = (),
 ) -> list[Row]:
     """The rows of one step. A row whose gradient is zero by construction is left out, but counts
     in the mean.
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
-    stored attempts that join the groups. `entropies`: by group, as `ranked_rows` asks. With the
+    stored attempts that join the groups. `entropies`: by group, as `ranked_rows` asks. `replayed`:
+    ids of the groups that were trained before. With the
     terms of r3l.algorithms.losses and c from r3l.algorithms.credit.token_weights the loss of the
     step is
 
@@ -109,7 +111,8 @@ def rows_of(
         weight = weights[number] if weights else 1.0
         joined = [one.trajectory for one in recalled if one.into == group.group_id]
         ranked = (entropies or {}).get(number)
-        policy += _policy_rows(group, algorithm, weight, joined, ranked)
+        again = group.group_id in replayed
+        policy += _policy_rows(group, algorithm, weight, joined, ranked, replayed=again)
         if algorithm.sft_weight:
             aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
     if algorithm.sft_pool == "shared":
@@ -146,6 +149,8 @@ def _policy_rows(
     weight: float,
     recalled: Sequence[Trajectory],
     entropies: Mapping[int, Float64] | None,
+    *,
+    replayed: bool,
 ) -> list[_Counted]:
     """The kept trajectories of a group and of those that joined it."""
     trajectories = [*group.trajectories, *recalled]
@@ -164,7 +169,7 @@ def _policy_rows(
         more = {"advantage": float(advantages[i]), "distilled": one.role == "distilled"}
         # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
         more |= {"weight": weight, "temperature": one.temperature or 1.0}
-        more |= {"recalled": i >= len(trajectories) - number}
+        more |= {"replayed": replayed or i >= len(trajectories) - number}
         counted.append((_row(one.token_ids, masks[i], one.logprobs, **more), lengths[i]))
     return counted
 
@@ -309,6 +314,6 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         distilled_B=tensor([row.distilled for row in rows], torch.bool),
         aux_B=tensor([row.aux for row in rows], torch.bool),
         temperatures_B=tensor([row.temperature for row in rows], torch.float32),
-        recalled_B=tensor([row.recalled for row in rows], torch.bool),
+        replayed_B=tensor([row.replayed for row in rows], torch.bool),
         input_tokens=input_tokens,
     )

@@ -276,12 +276,12 @@ class Trainer:
         loss = loss + 0.0 * logprobs_BT.sum()
         parts["loss"] = loss.item()
         distilled_BT = policy_BT & micro.distilled_B[:, None]
-        recalled_BT = policy_BT & micro.recalled_B[:, None]
+        replayed_BT = policy_BT & micro.replayed_B[:, None]
         roles = {
             "all": policy_BT,
-            "base": policy_BT & ~distilled_BT & ~recalled_BT,
-            "distilled": distilled_BT & ~recalled_BT,
-            "recalled": recalled_BT,
+            "base": policy_BT & ~distilled_BT & ~replayed_BT,
+            "distilled": distilled_BT & ~replayed_BT,
+            "replayed": replayed_BT,
         }
         parts |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)
         return loss, parts | _counts(micro, self.module.pack)

@@ -117,9 +117,11 @@ def mixed(
 
 
 def truncated_failures(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: the attempts that were cut off, in a group without a success."""
+    """Selection: in a group without a success the attempts that their environment did not end, or
+    of which a response was cut off."""
     failed = bool((rewards < SUCCESS).all())
-    return np.array([failed and one.finish != "terminated" for one in trajectories], dtype=np.bool_)
+    truncated = [one.finish != "terminated" or one.cut > 0 for one in trajectories]
+    return np.array(truncated, dtype=np.bool_) & failed
 
 
 def ranked(

@@ -141,3 +141,55 @@ def test_a_batch_carries_its_weights_to_the_learner_and_into_its_replay(
     commands.replay.callback(served.folder, 1)
     lines = map(json.loads, capsys.readouterr().out.splitlines())
     assert {line["group_id"]: line["weight"] for line in lines} == weights
+
+
+def mixed(make, **sampling):
+    """Four trained groups and two new ones, half of each batch is replayed."""
+    desk = make(groups=4, reuse=9, replay_share=0.5, **sampling)
+    for step in (1, 2):
+        desk.commit(desk.draw(2, version=step - 1).draw_id, step)
+    return desk
+
+
+def test_a_share_of_the_batch_is_trained_groups_and_they_are_marked(make):
+    desk = mixed(make)
+    fresh = [desk.complete(version=2), desk.complete(version=2)]
+    drawn = desk.draw(2, version=2)
+    assert len(drawn.replayed) == 1 and len(set(drawn.groups) & set(fresh)) == 1
+    assert drawn.replayed[0] not in fresh
+    assert verify(desk.store) == []
+
+
+def test_new_groups_fill_the_places_of_trained_ones_that_are_missing(make):
+    desk = make(groups=2, reuse=2, replay_share=0.5)
+    assert _train(desk, 1).replayed == ()  # nothing was trained before
+
+
+def test_a_batch_waits_for_its_new_groups_however_many_trained_ones_there_are(make):
+    desk = mixed(make)
+    desk.commit(desk.draw(2, version=2).draw_id, 3)
+    assert desk.draw(2, version=3) is None
+    assert "1 of 2 groups are there" in desk.shortage(2, 3)
+    assert desk.index.ready(2, desk.config.buffer.sampler) == 1
+
+
+def test_trained_groups_have_a_limit_of_their_own_and_new_ones_keep_theirs(make):
+    desk = mixed(make, replay_staleness=7)
+    old = desk.complete(version=0)
+    desk.set_version(7)
+    new = [desk.complete(version=7), desk.complete(version=7)]
+    desk.reopen()
+    drawn = desk.draw(2, version=7)
+    assert len(drawn.replayed) == 1 and drawn.groups[-1] in new
+    assert desk.row(old).cause == "stale"
+    desk.set_version(8)
+    assert desk.draw(2, version=8) is None  # version 0 is too old by now, and one new is left
+
+
+def test_actors_are_admitted_for_the_new_groups_of_a_batch_alone(make, done):
+    desk = mixed(make)
+    desk.commit(desk.draw(2, version=2).draw_id, 3)
+    granted = 0
+    while hasattr(desk.lease(version=3), "group_id"):
+        granted += 1
+    assert granted == 4  # B/2 · (η + 1) with η = 3, not B · (η + 1)

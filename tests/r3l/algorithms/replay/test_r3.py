@@ -100,9 +100,10 @@ def test_the_ranking_follows_its_transcription(given_entropies, share):
 
 def test_only_the_truncated_of_a_group_without_success_need_their_entropies(make_trajectory):
     group = [replace(make_trajectory(slot=0), finish="step_limit"), make_trajectory(slot=1)]
+    group.append(replace(make_trajectory(slot=2), cut=1))
     needs = get("r3").ranking.needs
-    assert needs(np.array([0.0, 0.0]), group).tolist() == [True, False]
-    assert needs(np.array([0.0, 1.0]), group).tolist() == [False, False]
+    assert needs(np.array([0.0, 0.0, 0.0]), group).tolist() == [True, False, True]
+    assert needs(np.array([0.0, 1.0, 0.0]), group).tolist() == [False] * 3
     assert get("r3", ranking=False).ranking is None
 
 

@@ -1,0 +1,142 @@
+"""Task samplers: which training task is leased next.
+
+A task sampler is told how far the leases of an epoch have come and returns the place of a task in
+the list; an epoch is as many leases as there are tasks. The same seed, epoch and position give the
+same task, for samplers that look at results if the same groups are stored. To add one, write a
+class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig (r3l.config).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from buffer.storage.rows import GroupRow
+from r3l import user_class
+from r3l.algorithms.advantages import SUCCESS
+from r3l.config import TaskSamplerConfig
+from r3l.errors import UserError
+
+Order = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """What a task sampler may look at: `position` leases of an `epoch` of `size` tasks were made.
+
+    `envs`: the environment of each task. `history`: the finished groups of the task at a place of
+    the list, newest first.
+    """
+
+    seed: int
+    epoch: int
+    position: int
+    size: int
+    envs: Callable[[], tuple[str, ...]]
+    history: Callable[[int], Iterable[GroupRow]]
+
+
+class TaskSampler(ABC):
+    """One way to choose the next task."""
+
+    def __init__(self, config: TaskSamplerConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def next(self, view: TaskView) -> int:
+        """The place of the next task, 0 to `view.size` − 1."""
+
+
+class Shuffled(TaskSampler):
+    """Every task once an epoch, in an order of the epoch's own."""
+
+    def next(self, view: TaskView) -> int:
+        return int(_shuffled(view.seed, view.epoch, view.size)[view.position])
+
+
+class Curriculum(TaskSampler):
+    """The task of `candidates` random ones whose success, drawn from its posterior, is nearest to
+    `target` (arXiv 2507.04632).
+
+    The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k), s_k and f_k the successes and failures of
+    the k-th newest of the task's last HISTORY groups, γ = `decay`.
+    """
+
+    HISTORY = 8
+
+    def next(self, view: TaskView) -> int:
+        chance = np.random.default_rng([view.seed, view.epoch, view.position])
+        count = min(self.config.candidates, view.size)
+        places = np.sort(chance.choice(view.size, count, replace=False))
+        guesses = [chance.beta(*self._posterior(view, int(place))) for place in places]
+        return int(places[np.argmin(np.abs(np.array(guesses) - self.config.target))])
+
+    def _posterior(self, view: TaskView, place: int) -> tuple[float, float]:
+        successes = failures = 1.0
+        for age, row in enumerate(islice(view.history(place), self.HISTORY)):
+            won = sum(reward >= SUCCESS for reward in row.rewards)
+            successes += self.config.decay**age * won
+            failures += self.config.decay**age * (len(row.rewards) - won)
+        return successes, failures
+
+
+class Mixture(TaskSampler):
+    """Environments with shares.
+
+    Each environment of `shares` gets its share of an epoch's leases, to the nearest whole one.
+    Which leases those are, and in which order its tasks follow one another, is shuffled; the tasks
+    begin again from the first if they are too few.
+    """
+
+    def next(self, view: TaskView) -> int:
+        shares = tuple(sorted(self.config.shares.items()))
+        return int(_mixed(view.seed, view.epoch, view.envs(), shares)[view.position])
+
+
+TASK_SAMPLERS: dict[str, type[TaskSampler]] = {
+    "shuffled": Shuffled,
+    "curriculum": Curriculum,
+    "mixture": Mixture,
+}
+
+
+def make(config: TaskSamplerConfig) -> TaskSampler:
+    """The task sampler of this name, or the user's own, `path/to/file.py:Class`. Raises UserError
+    for an unknown one, and for a mixture without shares."""
+    kind = user_class.find("buffer.tasks", config.name, TASK_SAMPLERS, TaskSampler)
+    if kind is Mixture and not sum(config.shares.values()):
+        raise UserError(
+            "buffer.tasks mixture: needs buffer.tasks.shares, a share above 0 for each environment"
+        )
+    return kind(config)
+
+
+@lru_cache(maxsize=4)
+def _shuffled(seed: int, epoch: int, size: int) -> Order:
+    """The order in which an epoch leases its tasks."""
+    return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+@lru_cache(maxsize=4)
+def _mixed(
+    seed: int, epoch: int, envs: tuple[str, ...], shares: tuple[tuple[str, float], ...]
+) -> Order:
+    """The order in which an epoch leases the tasks of environments with shares."""
+    chance, size = np.random.default_rng([seed, epoch]), len(envs)
+    names = [name for name, share in shares if share and name in envs]
+    if not names:
+        raise UserError(f"buffer.tasks.shares: no task is of {' or '.join(n for n, _ in shares)}")
+    weights = np.array([share for name, share in shares if name in names])
+    ends = np.rint(np.cumsum(weights) / weights.sum() * size).astype(np.int64)
+    order = np.empty(size, dtype=np.int64)
+    places = chance.permutation(size)
+    for name, start, end in zip(names, [0, *ends[:-1]], ends, strict=True):
+        own = chance.permutation([i for i, env in enumerate(envs) if env == name])
+        order[np.sort(places[start:end])] = np.resize(own, end - start)
+    return order

@@ -1,0 +1,47 @@
+"""Classes by registry name or by path."""
+
+import pytest
+
+from r3l import user_class
+from r3l.errors import UserError
+
+
+class Rule:
+    """A base for rules."""
+
+
+class Known(Rule):
+    """A registered rule."""
+
+
+def find(name):
+    return user_class.find("some.rule", name, {"known": Known}, Rule)
+
+
+def test_a_class_is_found_by_its_registry_name():
+    assert find("known") is Known
+
+
+def test_a_class_of_the_users_own_is_found_by_path_and_imported_once(tmp_path):
+    file = tmp_path / "my_rule.py"
+    file.write_text("from tests.r3l.test_user_class import Rule\nclass Mine(Rule):\n    pass\n")
+    found = find(f"{file}:Mine")
+    assert issubclass(found, Rule) and found is find(f"{file}:Mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("knwon", r"some.rule 'knwon': unknown \(did you mean known\?\); choose one of known, or"),
+        ("nowhere.py:Mine", "some.rule: file .*nowhere.py does not exist"),
+        ("{}/other_rule.py:Missing", "'Missing' is not a Rule of that file"),
+        ("{}/other_rule.py:number", "'number' is not a Rule of that file"),
+        ("{}/broken_rule.py:Mine", "importing .*broken_rule.py raised ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_found_is_one_line_that_names_the_setting(tmp_path, name, said):
+    (tmp_path / "other_rule.py").write_text("number = 1\n")
+    (tmp_path / "broken_rule.py").write_text("1 / 0\n")
+    with pytest.raises(UserError, match=said) as caught:
+        find(name.format(tmp_path))
+    assert "\n" not in str(caught.value)
