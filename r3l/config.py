@@ -14,16 +14,16 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from r3l import yaml_text
 from r3l.algorithms.r3l import R3LConfig
 from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
-from r3l.config_errors import one_line
 from r3l.errors import UserError
 from r3l.section import Section, in_full
+from r3l.settings import yaml_text
+from r3l.settings.config_errors import one_line
+from r3l.settings.sampling import SamplerConfig, TaskSamplerConfig
 
 LONGEST_S = 1e9  # of any time that can be set
 Decay = Annotated[float, Field(ge=0, lt=1)]
-Share = Annotated[float, Field(ge=0)]
 AnySection = TypeVar("AnySection", bound=Section)
 NAMED = ("algorithm", "env", "sampler")
 """Sections that another name replaces: see `_of_name`."""
@@ -93,54 +93,6 @@ class ActorConfig(Section):
     )
     restarts: int = Field(
         3, ge=0, description="times each dying actor is started again within an hour"
-    )
-
-
-class SamplerConfig(Section):
-    """Which complete groups are drawn, and how often; alpha, beta, decay: prioritised only. A group
-    trained before may be drawn again if reuse is above 1."""
-
-    name: str = Field("fifo", description="sampler, by registry name")
-    reuse: int = Field(1, ge=1, description="optimizer steps a group may be trained in")
-    cooldown: int = Field(0, ge=0, description="draws that pass before a group is drawn again")
-    replay_share: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="share of a batch that is groups trained before, as far as there are any; "
-        "unset: those and new ones are candidates for every place",
-    )
-    replay_name: str = Field("uniform", description="sampler of the groups of replay_share")
-    replay_staleness: int | None = Field(
-        None,
-        ge=0,
-        le=1 << 31,
-        description="how many optimizer steps old the oldest token of a group trained before may "
-        "be; unset: max_staleness",
-    )
-    alpha: float = Field(
-        1.0, ge=0, le=5, description="exponent of the priority, the spread of a group's rewards"
-    )
-    beta: float = Field(1.0, ge=0, le=1, description="exponent of the importance weight")
-    decay: float = Field(
-        0.0, ge=0, le=1, description="share of its priority a group loses with every use"
-    )
-
-
-class TaskSamplerConfig(Section):
-    """Which training task is leased next; candidates, target, decay: curriculum only; shares:
-    mixture only."""
-
-    name: str = Field("shuffled", description="task sampler, by registry name")
-    candidates: int = Field(
-        16, ge=1, le=1024, description="random tasks of which the next one is chosen"
-    )
-    target: float = Field(0.5, ge=0, le=1, description="success that is aimed at")
-    decay: float = Field(
-        0.7, ge=0, le=1, description="weight of a task's group against that of the next newer one"
-    )
-    shares: dict[str, Share] = Field(
-        default_factory=dict, description="share of the leases by environment; relative weights"
     )
 
 

@@ -29,7 +29,7 @@ FORBIDDEN = {
     "launch": {"lmdb", "deepspeed"},
 }
 FOLDERS = {
-    "r3l": "rollout algorithms weights process".split(),
+    "r3l": "rollout algorithms weights process settings".split(),
     "buffer": "viewer tools server groups client wire sampling storage".split(),
     "envs": "isolation adapters questions builtin".split(),
     "actors": ["weights"],

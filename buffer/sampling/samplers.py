@@ -3,7 +3,7 @@
 A sampler is given the groups that may be drawn now (buffer.groups.draws), in the order they were
 leased, and picks exactly `count` different ones. The
 same seed, draw number and candidates give the same batch. To add one, write a class and put it
-into SAMPLERS; a new setting is a field of SamplerConfig (r3l.config).
+into SAMPLERS; a new setting is a field of SamplerConfig (r3l.settings.sampling).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from buffer.sampling import user_class
 from buffer.storage.rows import GroupRow
-from r3l import user_class
-from r3l.config import SamplerConfig
+from r3l.settings.sampling import SamplerConfig
 
 FLOOR = 0.01  # priority of a group without contrast, so that each can be drawn before it is stale
 Chance = Callable[[], np.random.Generator]  # made only if a sampler needs it

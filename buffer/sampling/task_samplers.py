@@ -3,7 +3,7 @@
 A task sampler is told how far the leases of an epoch have come and returns the place of a task in
 the list; an epoch is as many leases as there are tasks. The same seed, epoch and position give the
 same task, for samplers that look at results if the same groups are stored. To add one, write a
-class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig (r3l.config).
+class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig (r3l.settings.sampling).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from buffer.sampling import user_class
 from buffer.storage.rows import GroupRow
-from r3l import user_class
 from r3l.algorithms.advantages import SUCCESS
-from r3l.config import TaskSamplerConfig
 from r3l.errors import UserError
+from r3l.settings.sampling import TaskSamplerConfig
 
 Order = npt.NDArray[np.int64]
 

@@ -11,10 +11,10 @@ import click
 
 from envs import registry
 from learner.warmup.recipe import Recipe
-from r3l import yaml_text
 from r3l.errors import UserError
 from r3l.model_folder import user_path
 from r3l.rollout.chat import EarlierReasoning
+from r3l.settings import yaml_text
 
 SMALL_BYTES = 64 << 20  # of weights
 

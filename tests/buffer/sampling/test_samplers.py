@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from buffer.sampling import samplers
 from buffer.sampling.samplers import FLOOR
 from buffer.storage.rows import GroupRow
-from r3l.config import SamplerConfig
 from r3l.errors import UserError
 from r3l.records import GroupPlan
+from r3l.settings.sampling import SamplerConfig
 
 
 def _row(number, oldest=0, rewards=(0.0,), uses=0):

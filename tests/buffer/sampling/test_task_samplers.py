@@ -8,9 +8,9 @@ import pytest
 from buffer.sampling import task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.storage.rows import GroupRow
-from r3l.config import TaskSamplerConfig
 from r3l.errors import UserError
 from r3l.records import GroupPlan, Task
+from r3l.settings.sampling import TaskSamplerConfig
 from tests.buffer.fakes import finished
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from r3l.config import load
 from r3l.errors import UserError
-from r3l.yaml_text import parse, write
+from r3l.settings.yaml_text import parse, write
 
 
 def test_a_number_may_have_an_exponent_without_a_point_and_a_text_that_looks_so_stays_text():
