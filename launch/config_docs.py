@@ -17,7 +17,8 @@ SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", dict: "mapping"}
 HEAD = """# Configuration
 
-Every setting of a run. `make docs` writes this page from `r3l/config.py`, `r3l/settings/` and `r3l/algorithms/`.
+Every setting of a run. `make docs` writes this page from `r3l/config.py`, `r3l/settings/` and
+`r3l/algorithms/`.
 A value comes from the first of these that has it:
 
 1. a `KEY=VALUE` argument of a command;

@@ -3,7 +3,8 @@
 A task sampler is told how far the leases of an epoch have come and returns the place of a task in
 the list; an epoch is as many leases as there are tasks. The same seed, epoch and position give the
 same task, for samplers that look at results if the same groups are stored. To add one, write a
-class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig (r3l.settings.sampling).
+class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig
+(r3l.settings.sampling).
 """
 
 from __future__ import annotations
