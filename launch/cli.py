@@ -97,7 +97,13 @@ def main(
     counts. docs/configuration.md lists them.
     """
     from buffer.wire.access import CONNECTIONS
-    from launch.plan import check_model_is_named, make_plan, settings_file, write_run_folder
+    from launch.plan import (
+        check_model_is_named,
+        foreign_world,
+        make_plan,
+        settings_file,
+        write_run_folder,
+    )
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
 
@@ -127,6 +133,8 @@ def main(
             connections=connections or CONNECTIONS,
             force=force,
         )
+        if foreign := foreign_world(plan.config):
+            click.echo(f"note: {foreign}")
         if check:
             click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "
                        f"{plan.config.model}")  # fmt: skip

@@ -17,12 +17,13 @@ from actors.engine_arguments import check_engine_arguments
 from buffer.sampling import samplers, task_samplers
 from buffer.wire.access import CONNECTIONS, check_connections
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
-from envs.builtin.policy import model_path
+from envs.builtin.policy import builtin_policy, model_path
 from envs.registry import tasks
 from envs.trial import try_tasks
 from launch.hosts import Hosts, read_hosts
 from launch.resume import changed_settings, write_config
 from learner.step.deepspeed_config import deepspeed_config, user_config
+from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind
 from r3l.errors import UserError, did_you_mean
@@ -86,6 +87,7 @@ def make_plan(
     ]
     check_run_folder(run, resume)
     folder, chat = resolve_chat(config.model, config.actor.earlier_reasoning)
+    named = "model" in config.model_fields_set
     config = config.model_copy(update={"model": str(folder)})
     if ranks > config.learner.groups_per_step:
         raise UserError(
@@ -102,6 +104,8 @@ def make_plan(
         changed = changed_settings(run, config, force=force)
         check_checkpoint(config, run, ranks, device)
     check_first_prompts(config, first, try_tasks(env, first, chat))
+    if (foreign := foreign_world(config)) and not named:
+        raise UserError(foreign)
     return Plan(
         config=config,
         run=run,
@@ -115,6 +119,20 @@ def make_plan(
         keys=keys,
         connections=connections,
         changed=changed,
+    )
+
+
+def foreign_world(config: RunConfig) -> str:
+    """What to say if the shipped policy is to play a world that it does not know; "" otherwise."""
+    if Path(config.model) != builtin_policy():
+        return ""
+    known = [world.env for world in warmed_for(builtin_policy())]
+    if config.env.name in known:
+        return ""
+    return (
+        f"env {config.env.name}: the shipped policy, which is trained without --model, knows only "
+        f"{', '.join(known)}; give a --model, or make a small one for it: r3l-learner warmup "
+        f"--env {config.env.name} --out runs/warm"
     )
 
 

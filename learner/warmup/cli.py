@@ -17,6 +17,10 @@ from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
 
 SMALL_BYTES = 64 << 20  # of weights
+LEGEND = """\
+  success: of first attempts; parsed: usable reflections; pivots: as the teacher would choose
+  guided, restart: success after a failure, by a retry with advice or a new attempt without
+  told: success if the task says every rule; reflection_cost: its tokens over those of an attempt"""
 
 
 @click.command("warmup")
@@ -61,7 +65,7 @@ SMALL_BYTES = 64 << 20  # of weights
     type=click.IntRange(0),
     default=Recipe.withheld,
     show_default=True,
-    help="rules left for reward to teach",
+    help="rules of a built-in world or tasks of scienceworld left for reward to teach",
 )
 @click.option(
     "--certainty",
@@ -87,7 +91,10 @@ SMALL_BYTES = 64 << 20  # of weights
 def warmup_command(
     envs: tuple[str, ...], options: tuple[str, ...], model: Path | None, out: Path, **settings: Any
 ) -> None:
-    """Teach a policy, from demonstrations, to act, to reflect and to follow advice."""
+    """Teach a policy, from demonstrations, to act, to reflect and to follow advice.
+
+    The environment needs a method `demonstration`: docs/environments/your-own.md.
+    """
     if not settings["lr"] > 0:
         raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
     if user_path(str(out)).exists():
@@ -113,6 +120,9 @@ def warmup_command(
     for name, quality in found.items():
         shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(quality).items() if k != "tasks")
         click.echo(f"{name} ({quality.tasks} tasks): {shares}")
+    if found:
+        click.echo(LEGEND)
+    click.echo(f"next: r3l-launch{''.join(f' --env {name}' for name in envs[:1])} --model {out}")
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:

@@ -5,8 +5,8 @@
                                              └► branch at the pivot, guided ─► lesson "retry"
 
 The demonstrator takes the place of the policy in a rollout (`r3l.rollout.attempt`), so a lesson has
-the very tokens that the policy will see. It works for any environment that is
-`envs.base.Demonstrating` and any tokenizer with a chat template.
+the very tokens that the policy will see. It works for any environment with demonstrations
+(envs.demonstrations) and any tokenizer with a chat template.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from envs import registry
 from envs.base import Demonstrating, Skill
-from r3l.errors import UserError
+from envs.demonstrations import demonstrating
 from r3l.records import Bool, Int32, Task, Trajectory
 from r3l.rollout import reflection
 from r3l.rollout.attempt import Attempt, Snapshot, Tokens, branch, play, start
@@ -134,17 +133,6 @@ def teachers(
     """
     variants = demonstrating(env, **options).practice()
     return [Teacher(demonstrating(env, **{**options, **other}), chat, skill) for other in variants]
-
-
-def demonstrating(name: str, **options: Any) -> Demonstrating:
-    """A registered environment that offers demonstrations. Raises UserError otherwise."""
-    env = registry.make(name, **options)
-    if not isinstance(env, Demonstrating):
-        raise UserError(
-            f"env {name!r}: offers no demonstrations; a warm start needs demonstrate, reflection "
-            "and vocabulary (envs.base.Demonstrating)"
-        )
-    return env
 
 
 def texts(env: Demonstrating) -> Iterable[str]:

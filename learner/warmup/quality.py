@@ -12,7 +12,7 @@ from typing import Any
 
 from envs import registry
 from envs.base import Demonstrating
-from learner.warmup import lessons
+from envs.demonstrations import demonstrating
 from r3l.algorithms.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import ActorConfig, EnvConfig, RunConfig
@@ -48,15 +48,16 @@ def measure(
 ) -> Quality:
     """Play `count` held-out tasks at temperature 1: attempt, reflect, retry; restart failures; play
     each task once more with every rule told."""
-    tasks = registry.task_source(env, **options).tasks("eval", count, seed)
+    tasks = registry.tasks(env, options, "eval", count, seed)
+    count = len(tasks)
     groups = asyncio.run(_explore(policy, env, options, tasks, reflect=True))
     firsts = [_slot(results, "base").trajectory for results in groups]
     seconds = [_slot(results, "distilled") for results in groups]
     failed = [i for i, first in enumerate(firsts) if first is None or first.reward < 1.0]
     again = asyncio.run(_explore(policy, env, options, [tasks[i] for i in failed], reflect=False))
-    informed = {**options, **lessons.demonstrating(env, **options).told()}
+    informed = {**options, **demonstrating(env, **options).told()}
     told = asyncio.run(_explore(policy, env, informed, tasks, reflect=False))
-    teacher = lessons.demonstrating(env, **options)
+    teacher = demonstrating(env, **options)
     thoughts = [slot.reflection for slot in seconds]
     right = [
         first is not None and thought is not None and thought.pivot == _pivot(teacher, task, first)

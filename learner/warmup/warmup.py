@@ -14,31 +14,34 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from envs.base import SeededTasks
 from envs.builtin.policy import BUILTIN_WORLDS
+from envs.demonstrations import demonstrating, warmup_tasks
 from learner.step.batch import Row
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
 from learner.warmup.local_policy import LocalPolicy
 from learner.warmup.quality import Quality, measure
 from learner.warmup.recipe import RECORD, Recipe
+from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer
-from r3l.records import Bool, Int32
+from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
 
 if TYPE_CHECKING:
     from learner.step.trainer import Trainer
 
+TASK_POOL = 64
+"""Tasks that are asked for at a time."""
 POOL = 256
 """Lessons that are sorted by length at a time, so that a batch has little padding."""
 
@@ -79,17 +82,30 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
     tasks, a tenth of the steps, also brings a few random sequences to copy."""
     seed, copying = recipe.seed, recipe.steps // 10
     teachers = [
-        (SeededTasks(name), lessons.teachers(name, chat, recipe.skill, recipe.options))
+        (
+            _tasks(name, seed, recipe.options),
+            lessons.teachers(name, chat, recipe.skill, recipe.options),
+        )
         for name in recipe.envs
     ]
     end = chat.tokenizer.vocab_size
     practice = lessons.copies(range(end, len(chat.tokenizer)), random.Random(seed))
     for number in itertools.count():
-        for source, variants in teachers:
-            (task,) = source.tasks("warmup", 1, seed, number)
-            yield from variants[number % len(variants)].lessons(task)
+        for tasks, variants in teachers:
+            yield from variants[number % len(variants)].lessons(next(tasks))
         if number < copying:
             yield from itertools.islice(practice, 4)
+
+
+def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
+    """Tasks for lessons without end: a list is begun again. Raises UserError if there are none."""
+    start = 0
+    while True:
+        found = warmup_tasks(name, options, TASK_POOL, seed, start)
+        if not found and not start:
+            raise UserError(f"env {name}: has no tasks to demonstrate; check --set")
+        yield from found
+        start = start + TASK_POOL if found else 0
 
 
 def batches(
@@ -154,8 +170,7 @@ def _tiny_model(recipe: Recipe, folder: Path) -> Path:
     can continue from one world to another."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
     worlds = [
-        lessons.demonstrating(name, **(recipe.options if name in recipe.envs else {}))
-        for name in names
+        demonstrating(name, **(recipe.options if name in recipe.envs else {})) for name in names
     ]
     tokenizer = tiny_policy.build_tokenizer(t for world in worlds for t in lessons.texts(world))
     tokenizer.save_pretrained(folder)

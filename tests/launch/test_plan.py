@@ -208,6 +208,18 @@ def test_an_error_of_a_users_environment_is_one_line_that_names_it(
     assert named in line and not run.exists()
 
 
+def test_the_shipped_policy_says_that_it_knows_no_other_world_and_how_to_make_one_that_does(
+    run: Path,
+) -> None:
+    line = refused("--run", run, "--env", "countdown", "--check")
+    assert line.startswith("r3l-launch: --env countdown: the shipped policy")
+    assert "knows only workshop; give a --model" in line
+    assert line.endswith("r3l-learner warmup --env countdown --out runs/warm")
+    asked = CliRunner().invoke(main, ["--env", "countdown", "--model", "builtin", "--check"])
+    assert asked.exit_code == 0 and "knows only workshop" in asked.output
+    assert "shipped policy" not in CliRunner().invoke(main, ["--check"]).output
+
+
 def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "wordy.py"
     file.write_text(
@@ -394,5 +406,8 @@ def test_a_check_says_what_is_missing_and_starts_nothing(
     assert "/no/such/model" in refused(*gsm8k, "--model", "/no/such/model")
     result = CliRunner().invoke(main, [*gsm8k, "--model", "builtin"])
     assert result.exit_code == 0, result.output
-    assert result.output == f"nothing is missing: gsm8k, r3l, {builtin_policy()}\n"
+    assert (
+        result.output.splitlines()[-1] + "\n"
+        == f"nothing is missing: gsm8k, r3l, {builtin_policy()}\n"
+    )
     assert not run.exists()

@@ -331,7 +331,7 @@ def test_an_environment_that_always_raises_ends_the_run_and_is_told_once_with_it
 ) -> None:
     run, file = tmp_path / "run", tmp_path / "broken.py"
     file.write_text(BROKEN)
-    process = launch(run, "--env", f"{file}:Broken", "eval.tasks=0")
+    process = launch(run, "--env", f"{file}:Broken", "eval.tasks=0", "model=builtin")
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 2, output
     told = [line for line in output.splitlines() if "LookupError: no such page" in line]

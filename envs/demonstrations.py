@@ -1,0 +1,176 @@
+"""Demonstrations for a warm start, from the one method that an environment needs for it.
+
+    class Door:
+        def demonstration(self) -> list[str]:      # actions that succeed from where reset left off
+            return [self.word]
+
+`Demonstrated` makes the demonstrator and the teacher that lessons need (envs.base.Demonstrating) of
+it: it plays the plan, makes other actions now and then, and a reflection on an attempt names the
+first step that was not the plan's.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from envs import registry
+from envs.base import Demonstrating, Skill, Split, TextEnv
+from r3l.errors import UserError
+from r3l.records import Task
+
+READ_TASKS = 64
+"""Tasks whose texts make the vocabulary of a tiny policy."""
+KNOWN_ACTIONS = 64
+"""Actions of other demonstrations that are remembered, to make mistakes with."""
+LONGEST_QUOTE = 60
+"""Characters of an action that a reflection repeats."""
+
+
+@runtime_checkable
+class Showing(TextEnv, Protocol):
+    """An environment that knows a way to succeed."""
+
+    def demonstration(self) -> list[str]:
+        """Actions that succeed from where `reset` left off."""
+
+
+def demonstrating(name: str, **options: Any) -> Demonstrating:
+    """A registered environment with a demonstrator: its own, or one made of its `demonstration`.
+    Raises UserError if it has neither."""
+    env = registry.make(name, **options)
+    if isinstance(env, Demonstrating):
+        return env
+    if isinstance(env, Showing):
+        return Demonstrated(env, warmup_tasks(name, options, READ_TASKS))
+    raise UserError(
+        f"env {name!r}: offers no demonstrations; give it a method demonstration() that returns "
+        "the actions that solve the task of the last reset (docs/environments/your-own.md)"
+    )
+
+
+def warmup_tasks(
+    name: str, options: Mapping[str, Any], count: int, seed: int = 0, start: int = 0
+) -> list[Task]:
+    """Tasks `start` to `start + count` for a warm start: of the split warmup, or of a list without
+    one those for training; fewer if the list ends."""
+    source = registry.task_source(name, **options)
+    split: Split = "warmup" if source.tasks("warmup", 1, seed) else "train"
+    return source.tasks(split, count, seed, start)
+
+
+class Demonstrated:
+    """An environment and the demonstrator made of its `demonstration`.
+
+    Without options `reset` takes one of `tasks`. A snapshot is the list of actions, which are
+    played again: the environment must be deterministic.
+    """
+
+    def __init__(self, env: Showing, tasks: Sequence[Task]) -> None:
+        self.env, self.spec, self.some_tasks = env, env.spec, tasks
+        self.known: deque[str] = deque(maxlen=KNOWN_ACTIONS)
+        self.begin: tuple[int, dict[str, Any]] = (0, {})
+        self.plan: list[str] = []
+        self.actions: list[str] = []
+        self.reward = 0.0
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start a task and take its plan. Raises UserError for one without actions."""
+        if options is None and self.some_tasks:
+            task = self.some_tasks[seed % len(self.some_tasks)]
+            seed, options = task.seed, dict(task.options)
+        self.begin, self.actions, self.reward = (seed, options or {}), [], 0.0
+        self.env.reset(seed=seed, options=options)
+        self.plan = [str(action) for action in self.env.demonstration()]
+        if not self.plan:
+            raise UserError(
+                f"env {self.spec.name}: the demonstration of seed {seed} holds no action"
+            )
+        self.known.extend(self.plan)
+        return self.env.reset(seed=seed, options=options)  # a demonstration may have played
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Act; see `r3l.rollout.interfaces.Environment.step`."""
+        answer = self.env.step(action)
+        self.actions.append(action)
+        self.reward += answer[1]
+        return answer
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def snapshot(self) -> bytes:
+        """The task and the actions so far, as JSON."""
+        return json.dumps([self.begin, self.actions]).encode()
+
+    def restore(self, state: bytes) -> None:
+        """Play the actions of a snapshot again."""
+        (seed, options), actions = json.loads(state)
+        self.reset(seed=seed, options=options)
+        for action in actions:
+            self.step(action)
+
+    def feedback(self) -> str:
+        """The environment's own closing remark, or ""."""
+        speak = getattr(self.env, "feedback", None)
+        return str(speak()) if speak is not None else ""
+
+    def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
+        """The plan's next action, or with the probability of a mistake or waste another one; after
+        that the plan goes on where it was. There are no rules that could be withheld."""
+        right = self._right(len(self.actions))
+        if right in advice or rng.random() >= skill.mistakes + skill.waste:
+            return right
+        others = [action for action in self.known if action != right]
+        return rng.choice(others) if others else "?"
+
+    def reflection(self) -> dict[str, Any]:
+        """A teacher's reflection: the pivot is the first step that was not the plan's, the advice
+        the plan's action there."""
+        succeeded = self.reward >= self.spec.success_threshold - 1e-9
+        wrong = [k for k, action in enumerate(self.actions) if action.strip() != self._right(k)]
+        pivot = wrong[0] if wrong else len(self.actions) - 1
+        summary = f"{len(self.actions)} steps, reward {self.reward:g}"
+        if succeeded and (not wrong or len(self.actions) <= len(self.plan)):
+            fields: tuple[Any, ...] = (summary, None, "success", None, None)
+        else:
+            fault = f"step {pivot} was {self.actions[pivot][:LONGEST_QUOTE]}"
+            outcome = "success_but_inefficient" if succeeded else "failure"
+            fields = (summary, fault, outcome, self._right(pivot), pivot)
+        names = (
+            "trajectory_summary root_cause_analysis trajectory_outcome improvement_suggestion "
+            "retry_from_step"
+        )
+        return dict(zip(names.split(), fields, strict=True))
+
+    def vocabulary(self) -> Iterator[str]:
+        """Prompts, and what is said in the demonstrations of some tasks."""
+        yield from (self.spec.system_prompt, *self.spec.prompts.values(), "steps reward was")
+        for number in range(len(self.some_tasks)):
+            yield self.reset(seed=number)[0]
+            for action in list(self.plan):
+                observation, _, terminated, truncated, _ = self.step(action)
+                yield from (action, observation)
+                if terminated or truncated:
+                    break
+
+    def practice(self) -> list[dict[str, Any]]:
+        """Options of the variants that lessons are taken from: the environment itself."""
+        return [{}]
+
+    def told(self) -> dict[str, Any]:
+        """No options: there is no variant in which everything can be read."""
+        return {}
+
+    def _right(self, step: int) -> str:
+        """The plan's action at a step: the first one that no step before it took."""
+        done = 0
+        for action in self.actions[:step]:
+            done += done < len(self.plan) and action.strip() == self.plan[done].strip()
+        return self.plan[min(done, len(self.plan) - 1)].strip()
