@@ -108,12 +108,11 @@ def main(
     from launch.supervisor import Run
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
-    shortcuts = as_overrides(named)
     try:
         set_file_modes()
         run = run_folder(run_name)
         file, demo = settings_file(config_path, preset, run, resume=resume)
-        config = configuration.load(file, [*shortcuts, *overrides], demo=demo)
+        config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)
         instead = configuration.dump(config).rstrip("\n") if print_config else ""
         instead = instead or (prompt_texts(config) if show_prompts else "")
         if instead := instead or (nothing_to_do(run, config) if resume else ""):
