@@ -35,7 +35,7 @@ def test_peers_without_a_key_are_cut_off_before_they_take_memory(serve, tmp_path
     ("body", "mib"), [(bytes(MIB), 700), (b"", 30)], ids=["large frames", "empty frames"]
 )
 def test_a_message_without_end_is_cut_off(serve, body, mib):
-    served = serve("tcp://127.0.0.1:0", "buffer.memory_gib=0.25")
+    served = serve("tcp://127.0.0.1:0", "buffer.memory_gib=0.25", env=STEADY_MEMORY)
     memory = Memory(served.process.pid)
     data = frame(body) * max(1, MIB // len(frame(body)))
     stranger = connect(served.endpoint)
@@ -75,6 +75,7 @@ def test_replies_that_nobody_reads_are_bounded_together(serve, tasks):
     served = serve("tcp://127.0.0.1:0", "buffer.memory_gib=0.25")
     with BufferClient(served.endpoint, timeout_s=60) as client:
         client.add_tasks(tasks(4))
+        client.set_version(9)
         for _ in range(4):
             lease = client.lease("a", 9, GroupPlan(1))
             client.put(lease.group_id, "a", full_result(tokens=1_000_000))
