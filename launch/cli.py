@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,16 @@ from typing import Any
 
 import click
 
+from launch.inspection import completion
+from launch.inspection.listings import listing_options
+from launch.inspection.subcommands import Launch
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import TrainingStopped, UserError
 from r3l.process.file_modes import set_file_modes
 
 
-@click.command()
+@click.command(cls=Launch)
 @click.option(
     "--actors", type=click.IntRange(min=1), default=2, show_default=True, help="actor processes"
 )
@@ -27,10 +29,17 @@ from r3l.process.file_modes import set_file_modes
     "--learner", default="1cpu", show_default=True, help="ranks and device, such as 1cpu or 8gpu"
 )
 @click.option("--hostfile", type=Path, help="the learner's machines, in DeepSpeed's format")
-@click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
+@click.option(
+    "--env",
+    "env_name",
+    shell_complete=completion.environments,
+    help="environment, by name or path/to/file.py:Class",
+)
 @click.option("--model", help="model folder, or builtin for the shipped policy")
 @click.option("--config", "config_path", type=Path, help="YAML file of settings")
-@click.option("--preset", help="settings by name, such as paper-alfworld")
+@click.option(
+    "--preset", shell_complete=completion.presets, help="settings by name, such as paper-alfworld"
+)
 @click.option("--steps", type=int, help="optimizer steps")
 @click.option("--seed", type=int, help="seed of the whole run")
 @click.option("--run", "run_name", help="name under runs/, or a path; default: the time")
@@ -67,7 +76,8 @@ from r3l.process.file_modes import set_file_modes
 @click.option("--check", is_flag=True, help="say what is missing or wrong, if anything, and exit")
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@listing_options
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
 def main(
     actors: int,
     learner: str,
@@ -97,29 +107,23 @@ def main(
     counts. docs/configuration.md lists them.
     """
     from buffer.wire.access import CONNECTIONS
-    from launch.plan import (
-        check_model_is_named,
-        foreign_world,
-        make_plan,
-        settings_file,
-        write_run_folder,
-    )
+    from launch import plan as plans
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
     try:
         set_file_modes()
-        run = run_folder(run_name)
-        file, demo = settings_file(config_path, preset, run, resume=resume)
+        run = plans.run_folder(run_name)
+        file, demo = plans.settings_file(config_path, preset, run, resume=resume)
         config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)
         instead = configuration.dump(config).rstrip("\n") if print_config else ""
         instead = instead or (prompt_texts(config) if show_prompts else "")
         if instead := instead or (nothing_to_do(run, config) if resume else ""):
             click.echo(instead)
             return
-        check_model_is_named(config, preset)
-        plan = make_plan(
+        plans.check_model_is_named(config, preset)
+        plan = plans.make_plan(
             config,
             run,
             actors=actors,
@@ -132,13 +136,13 @@ def main(
             connections=connections or CONNECTIONS,
             force=force,
         )
-        if foreign := foreign_world(plan.config):
+        if foreign := plans.foreign_world(plan.config):
             click.echo(f"note: {foreign}")
         if check:
             click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "
                        f"{plan.config.model}")  # fmt: skip
             return
-        lock = write_run_folder(plan)
+        lock = plans.write_run_folder(plan)
     except UserError as error:
         click.echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
         sys.exit(2)
@@ -164,7 +168,7 @@ def train(
     YAML file; None: the demo. Raises UserError before anything is started, and TrainingStopped if
     the run ended early. Call it in the main thread.
     """
-    from launch.plan import make_plan, settings_file, write_run_folder
+    from launch.plan import make_plan, run_folder, settings_file, write_run_folder
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
 
@@ -249,17 +253,6 @@ def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -
                 end = f" {value}: " if begins.startswith("config") else " "
                 return option + end + line.removeprefix(begins)
     return line
-
-
-def run_folder(name: str | None) -> Path:
-    """The folder of a run: a bare name lies under runs/, anything with a separator is a path.
-    Raises UserError."""
-    from r3l.model_folder import user_path
-
-    if name is not None and not name.strip():
-        raise UserError("--run: the name is empty; give one, or leave --run out")
-    name = name or time.strftime("%Y%m%d-%H%M%S")
-    return user_path(name) if "/" in name else Path("runs") / name
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def _tables(title: str, section: type[Section], prefix: str) -> Iterator[str]:
         if field.description:
             yield _row(f"{prefix}{name}", field)
     for name, field in section.model_fields.items():
-        key, inner = f"{prefix}{name}", list(_sections(field.annotation))
+        key, inner = f"{prefix}{name}", list(sections(field.annotation))
         for each in inner:
             if get_origin(field.annotation) is tuple:
                 yield from _tables(f"One entry of `{key}`", each, "")
@@ -66,12 +66,12 @@ def _tables(title: str, section: type[Section], prefix: str) -> Iterator[str]:
                 yield from _tables(f"`{key}{variant}`", each, f"{key}.")
 
 
-def _sections(annotation: Any) -> Iterator[type[Section]]:
+def sections(annotation: Any) -> Iterator[type[Section]]:
     """The sections that a field holds: itself one, a choice of several, or a list of one."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for part in get_args(annotation):
-        yield from _sections(part)
+        yield from sections(part)
 
 
 def _row(key: str, field: FieldInfo) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from launch.cli import as_overrides, as_typed, run_folder
+from launch.cli import as_overrides, as_typed
 from r3l import config as configuration
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
@@ -100,8 +100,8 @@ def run(options: dict[str, Any]) -> None:
     """Run the evaluation that the command line asks for. Raises UserError, EngineDead."""
     from actors.engine_arguments import check_engine_arguments
     from envs.registry import tasks as tasks_of
-    from launch.evaluation import Results, cut_off, report, table
-    from launch.plan import DEMO, resolve_model
+    from launch.evaluation.played_tasks import Results, cut_off, report, table
+    from launch.plan import DEMO, resolve_model, run_folder
 
     trained = None if options["run_name"] is None else run_folder(options["run_name"])
     model_name = options["model"] or (trained and _model_of(trained, options["weights"]))
@@ -160,7 +160,7 @@ async def _play(
     folder: Path,
 ) -> None:
     from envs.isolation.pool import environments
-    from launch.evaluation import play_all
+    from launch.evaluation.played_tasks import play_all
 
     at_once, said = options["at_once"], None
     async with (

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind
 from r3l.errors import UserError, did_you_mean
-from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.model_folder import check_model_folder, read_tokenizer, user_path
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
@@ -134,6 +135,15 @@ def foreign_world(config: RunConfig) -> str:
         f"{', '.join(known)}; give a --model, or make a small one for it: r3l-learner warmup "
         f"--env {config.env.name} --out runs/warm"
     )
+
+
+def run_folder(name: str | None) -> Path:
+    """The folder of a run: a bare name lies under runs/, anything with a separator is a path; None:
+    the time is its name. Raises UserError."""
+    if name is not None and not name.strip():
+        raise UserError("--run: the name is empty; give one, or leave --run out")
+    name = name or time.strftime("%Y%m%d-%H%M%S")
+    return user_path(name) if "/" in name else Path("runs") / name
 
 
 def settings_file(

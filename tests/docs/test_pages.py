@@ -161,6 +161,8 @@ def parsed(command: click.Command, words: list[str]) -> click.Context:
             assert found in command.commands, f"{name} {found}"
             command = command.commands[found]
         return command.make_context(name, arguments, resilient_parsing=not arguments)
+    except click.exceptions.Exit:  # it was an option that prints and ends, such as --version
+        return click.Context(command)
     except click.UsageError as error:
         pytest.fail(f"{shlex.join(words)}: {error.message}")
 

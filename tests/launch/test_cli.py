@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import r3l
-from launch.cli import main, run_folder
+from launch.cli import main
+from launch.plan import run_folder
 from r3l.config import load
 from tests.launch.fakes import refused
 

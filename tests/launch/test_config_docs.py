@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launch.config_docs import _sections, page
+from launch.config_docs import page, sections
 from r3l.config import RunConfig
 from r3l.section import Section
 
@@ -17,7 +17,7 @@ def test_every_setting_is_on_the_page_with_its_meaning():
 
     def check(section: type[Section]) -> None:
         for name, field in section.model_fields.items():
-            inner = list(_sections(field.annotation))
+            inner = list(sections(field.annotation))
             assert field.description or inner, f"{section.__name__}.{name} has no description"
             if field.description:
                 assert f"{name}` | " in text and field.description.replace("|", "\\|") in text

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
 from launch.eval_cli import _into, main, progress_line
-from launch.evaluation import Result
+from launch.evaluation.played_tasks import Result
 from r3l.config import dump, load
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 
@@ -42,7 +42,7 @@ def test_an_unreachable_engine_is_named_before_anything_is_played(tmp_path):
 @pytest.fixture
 def played(monkeypatch):
     """Evaluations are played without an engine; returns the model folders they were made with."""
-    import launch.evaluation as evaluation
+    import launch.evaluation.played_tasks as evaluation
 
     models = []
 

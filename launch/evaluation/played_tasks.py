@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from launch.statistics import bootstrap, pass_at_k, wilson
+from launch.evaluation.statistics import bootstrap, pass_at_k, wilson
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.errors import UserError

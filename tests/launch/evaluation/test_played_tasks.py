@@ -8,7 +8,15 @@ from functools import partial
 import pytest
 
 from envs import registry
-from launch.evaluation import Result, Results, cut_off, metrics, play_all, report, table
+from launch.evaluation.played_tasks import (
+    Result,
+    Results,
+    cut_off,
+    metrics,
+    play_all,
+    report,
+    table,
+)
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, UserError
 from tests.r3l.fakes import ScriptedPolicy

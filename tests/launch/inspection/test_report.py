@@ -1,0 +1,91 @@
+"""A run as one HTML file."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from buffer.storage.store import Store
+from launch.cli import main
+from launch.inspection.report import contents, curves, summary, versions
+from tests.buffer.viewer import stores
+from tests.buffer.viewer.chromium import Browser
+from tests.launch.fakes import refused
+from tests.launch.inspection.conftest import evaluation, step
+
+
+def written(run, *options):
+    result = CliRunner().invoke(main, ["report", str(run), *options])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_report_holds_curves_corrections_settings_and_versions(ended):
+    assert "report.html: " in written(ended)
+    text = (ended / "report.html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    assert data["summary"] == [
+        "4 of 60 steps", "0.5 minutes from the first step to the last",
+        "success in evaluations 0.25 → 0.75",
+    ]  # fmt: skip
+    assert [one["name"] for one in data["curves"]] == ["Success in evaluations", "Success", "Loss"]
+    assert len(data["corrections"]) == len(data["group"]) == 4
+    assert "seed: 7" in data["config"] and data["run"]["states"] == {"train": {"trained": 40}}
+    assert {"r3l", "Python", "numpy", "schema of the store"} <= {name for name, _ in versions()}
+    assert not list(ended.glob("*.partial"))
+
+
+def test_a_long_run_is_thinned_evenly_with_its_ends(ended):
+    steps = [step(n, **{"learner/loss": float(n)}) for n in range(5000)]
+    (tested, loss) = curves(steps, [evaluation(0, 0.5)])
+    points = loss["lines"][0]["points"]
+    assert len(points) == 400 and (points[0], points[-1]) == ([0, 0.0], [4999, 4999.0])
+    assert tested["lines"][0]["points"] == [[0, 0.5]]
+    assert summary([], [], 60) == ["no step was trained"]
+
+
+def test_a_run_without_a_store_has_a_report_too(ended):
+    (ended / "buffer" / "data.mdb").unlink()
+    assert contents(ended)["groups"] == [] and "report.html" in written(ended)
+
+
+def test_what_is_wrong_is_one_line(ended, tmp_path):
+    assert "has no config.yaml" in refused("report", tmp_path / "other")
+    line = refused("report", ended, "--out", tmp_path / "no" / "file.html")
+    assert line.endswith("cannot be written (No such file or directory); choose another with --out")
+    (ended / "config.yaml").write_text("learner: {stepz: 1}\n")
+    assert "learner.stepz" in refused("report", ended)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+def test_a_report_is_read_in_a_browser_without_a_server(browser, ended):
+    store = Store(ended / "buffer", map_gib=0.25)
+    hostile = "</script><script>document.title='owned'</script>"
+    with store.write() as txn:
+        txn.add_task("train", "", 4, stores.Task("door/0004", "doors", 4))
+        made = stores.Made(reward=1.0, observation=hostile)
+        stores._write_group(txn, 40, 4, made)
+    store.close()
+    written(ended, "--out", str(ended / "a report.html"))
+    browser.open(f"file://{ended}/a report.html")
+    text = browser.value("document.querySelector('main').innerText")
+    for words in ("Success in evaluations", "instructive corrections", "4 of 60 steps"):
+        assert words in text
+    assert browser.value("document.querySelectorAll('figure').length") == 3
+    links = "[...document.querySelectorAll('main td a')]"
+    browser.value(f"{links}.find(one => one.innerText === 'door/0004').click()")
+    browser.wait("document.querySelectorAll('.pair').length === 1")
+    assert hostile in browser.value(
+        "document.querySelector('.columns > div .observation').innerText"
+    )
+    assert "owned" not in browser.value("document.title")
+    browser.value("location.hash = '#group/g0000000001'")
+    browser.wait("document.querySelector('main').innerText.includes('not part of this report')")
+    assert browser.said == []
