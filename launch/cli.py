@@ -123,6 +123,8 @@ def main(
             click.echo(instead)
             return
         plans.check_model_is_named(config, preset)
+        if sys.stderr.isatty():  # it takes seconds, an environment's library more
+            click.echo("checks the settings, the model and the environment …", err=True)
         plan = plans.make_plan(
             config,
             run,

@@ -4,11 +4,13 @@ learner's progress file, notices from all logs."""
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from r3l.process.notices import NOTICE_LINE
 
+START_SAY_S = 5.0  # between two lines about what still starts
 WAITING = 0.1
 """Share of the wanted requests that may wait for a session before it is said."""
 
@@ -60,6 +62,29 @@ class _GrowingFile:
             whole, _, _ = file.read().rpartition(b"\n")
         self._at += len(whole) + bool(whole)
         return whole.splitlines()
+
+
+class Startup:
+    """What still starts, said every START_SAY_S until all processes are ready (`ended`)."""
+
+    def __init__(self) -> None:
+        self._began = self._said = time.monotonic()
+        self.ended = False
+
+    def line(self, ready: dict[str, bool]) -> str:
+        """A line for people if one is due, "" otherwise. `ready`: every process by its name."""
+        now = time.monotonic()
+        if self.ended or all(ready.values()):
+            self.ended = True
+            return ""
+        if now < self._said + START_SAY_S:
+            return ""
+        self._said = now
+        waits = {"buffer": "opens its store", "learner": "loads its libraries and the model"}
+        late = [
+            f"{name} {waits.get(name, 'starts its engine')}" for name, up in ready.items() if not up
+        ]
+        return f"{now - self._began:.0f} s: {', '.join(late)}"
 
 
 class SessionWaits:

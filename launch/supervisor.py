@@ -18,6 +18,7 @@ from launch.progress import (
     NoticeReader,
     ProgressReader,
     SessionWaits,
+    Startup,
     end_lines,
     eval_line,
     run_name,
@@ -45,6 +46,7 @@ class Run:
         self.commands = commands or ProcessCommands(plan)
         self.children = Children(plan.run / "logs")
         self.progress = ProgressReader(plan.run / PROGRESS)
+        self.startup = Startup()
         self.notices = NoticeReader(plan.run / "logs")
         config, actors = plan.config, [f"actor-{index}" for index in range(plan.actors)]
         self.waiting = actors  # not started yet
@@ -95,6 +97,7 @@ class Run:
         while not self.interrupted:
             self._start_actors()
             self._show_progress()
+            self._report_start()
             self._report_silence()
             self._end_silent_parts()
             self._kill_hung_learner()
@@ -219,6 +222,15 @@ class Run:
 
     def _learner(self) -> Child:
         return next(child for child in self.children.members if child.name == "learner")
+
+    def _report_start(self) -> None:
+        """Say every few seconds which processes are not ready, until all are."""
+        if self.startup.ended:
+            return
+        names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
+        up = {child.name for child in self.children.members if child.ready(_ready(child.name))}
+        if line := self.startup.line({name: name in up for name in names}):
+            self.say(line)
 
     def _report_silence(self) -> None:
         """After a long time without progress repeat the learner's last line, which says whom it

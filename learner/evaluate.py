@@ -18,12 +18,15 @@ from learner.metrics.truncation import truncation_metrics
 from r3l.algorithms.advantages import SUCCESS
 from r3l.codec import RECORD_LIMIT, encode
 from r3l.config import EvalConfig
+from r3l.process.notices import notice
 from r3l.records import STRAGGLER, Task
 
 log = logging.getLogger(__name__)
 
 PART_BYTES = RECORD_LIMIT // 2  # a message holds at most RECORD_LIMIT bytes
 POLL_S = 0.2
+SAY_S = 5.0
+"""A learner that waits says to its user how far the evaluation is, every so often."""
 QUIET_S = 60.0
 """A learner that waits logs how long there was no progress, every so often."""
 
@@ -78,11 +81,18 @@ class Evaluator:
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
         """Block until nothing is pending or `stopped()`. Waits for actors to play the tasks; calls
-        `waiting` at every poll, and logs if there was no progress for QUIET_S."""
-        ended, moved, before = [], time.monotonic(), -1
+        `waiting` at every poll, says every SAY_S how far they are, and logs if there was no
+        progress for QUIET_S."""
+        ended, before = list[Evaluation](), -1
+        moved = said = time.monotonic()
         while self.pending and not stopped():
             ended += self.collect()
-            done = sum(done for done, _ in self.client.stats().eval_progress.values())
+            progress = self.client.stats().eval_progress
+            done = sum(done for done, _ in progress.values())
+            if time.monotonic() - said > SAY_S:
+                said = time.monotonic()
+                for tag, version in self.pending.items():
+                    notice("evaluation at step {}: {}/{}".format(version, *progress[tag]))
             if done != before:
                 before, moved = done, time.monotonic()
             elif time.monotonic() - moved > QUIET_S:

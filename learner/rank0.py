@@ -45,6 +45,8 @@ from r3l.records import Group, Task
 log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
+SAY_S, SAY_LATER_S = 5.0, 60.0
+"""How often the user is told what a step waits for: the first one of this process, and others."""
 SKIPPED = "skipped.jsonl"
 
 
@@ -79,6 +81,7 @@ class Rank0:
         self.drawn = State(0)
         self.max_staleness = config.buffer.max_staleness
         self.waited_s = 0.0
+        self.first = True
         self.attempts_checked = time.monotonic()
         self.without_attempt = 0  # groups of an earlier launch
         self.stopped = False
@@ -178,7 +181,7 @@ class Rank0:
         return draw
 
     def _wait_for_batch(self, version: int, began: float) -> Draw | None:
-        count, warned = self.config.learner.groups_per_step, began
+        count, warned, said = self.config.learner.groups_per_step, began, began
         while not self.stopped:
             reason: list[str] = []
             draw = self.client.draw(count, version, wait_s=DRAW_WAIT_S, explain=reason.append)
@@ -193,7 +196,10 @@ class Rank0:
                 return draw
             still_waiting(self.trainer)
             self._check_attempts()
-            if (now := time.monotonic()) - warned > WARN_AFTER_S:
+            if (now := time.monotonic()) - said > (SAY_S if self.first else SAY_LATER_S):
+                said = now
+                notice(f"step {version + 1}: {'; '.join(reason)}")
+            if now - warned > WARN_AFTER_S:
                 warned = now
                 log.warning("learner has waited %.0f s for a batch: %s", now - began, *reason)
         return None
@@ -234,6 +240,7 @@ class Rank0:
         cut = {name.removeprefix("group/"): value for name, value in metrics.items()}
         self._warn_of_truncation(cut, "training")
         self._report_evaluations(self.evaluator.collect())
+        self.first = False
         meet(self.trainer)
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:

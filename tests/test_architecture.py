@@ -202,6 +202,36 @@ def test_importing_the_light_modules_loads_no_heavy_library(module: str) -> None
     assert loaded.stdout.split() == []
 
 
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("launch.cli", ["--help"]),
+        ("launch.eval_cli", ["--help"]),
+        ("actors.cli", ["--help"]),
+        ("learner.cli", ["--help"]),
+        ("learner.cli", ["train", "--help"]),
+        ("learner.cli", ["warmup", "--help"]),
+        ("buffer.cli", ["--help"]),
+        ("buffer.cli", ["serve", "--help"]),
+        ("buffer.cli", ["view", "--help"]),
+    ],
+)
+def test_the_help_of_every_command_loads_no_heavy_library(
+    module: str, arguments: list[str]
+) -> None:
+    heavy = {"torch", "transformers", "deepspeed", "vllm", "tokenizers", "tensorboard", "scipy"}
+    code = (
+        f"import sys\nfrom {module} import main\nsys.argv = ['r3l', *{arguments}]\n"
+        "command = getattr(main, 'main', None)\n"
+        "command(standalone_mode=False) if command else main()\n"
+        f"print('heavy:', *({heavy} & sys.modules.keys()))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert said.startswith("Usage: ") and said.splitlines()[-1] == "heavy:"
+
+
 def test_no_file_passes_500_lines_and_no_function_80() -> None:
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):

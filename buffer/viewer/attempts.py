@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
-
 from buffer.storage.store import Store
 from buffer.tools import jsonl, offline
 from r3l.algorithms.algorithm import Algorithm
@@ -26,6 +23,8 @@ class Texts:
     """The text of single tokens, by the tokenizer of a model folder; without one there are none."""
 
     def __init__(self, model: Path | None) -> None:
+        from tokenizers import Tokenizer  # not for every command of r3l-buffer
+
         file = model / "tokenizer.json" if model is not None else None
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
@@ -34,6 +33,8 @@ class Texts:
         one's; the others are empty."""
         if self._tokenizer is None:
             return None
+        from tokenizers.decoders import DecodeStream
+
         stream = DecodeStream(skip_special_tokens=False)
         return [stream.step(self._tokenizer, token) or "" for token in token_ids.tolist()]
 

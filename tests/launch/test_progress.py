@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
+from launch import progress
 from launch.progress import (
     NoticeReader,
     ProgressReader,
     SessionWaits,
+    Startup,
     end_lines,
     eval_line,
     step_line,
@@ -21,6 +25,25 @@ def test_progress_lines_are_read_once_and_only_when_whole(tmp_path: Path) -> Non
     with path.open("a") as file:
         file.write(": 3}\n")
     assert reader.new() == [{"a": 3}] and reader.new() == []
+
+
+def test_what_still_starts_is_said_every_few_seconds_until_all_are_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    startup, ready = Startup(), {"buffer": True, "learner": False, "actor-0": False}
+    assert startup.line(ready) == ""
+    now[0] += 5
+    wait = "learner loads its libraries and the model, actor-0 starts its engine"
+    assert startup.line(ready) == f"5 s: {wait}"
+    now[0] += 4
+    assert startup.line(ready) == ""
+    now[0] += 1
+    assert startup.line(ready | {"learner": True}) == "10 s: actor-0 starts its engine"
+    now[0] += 60
+    assert startup.line(dict.fromkeys(ready, True)) == "" and startup.ended
+    assert startup.line(ready) == ""
 
 
 def test_notices_of_all_logs_are_read_once_after_the_name_of_their_process(tmp_path: Path) -> None:

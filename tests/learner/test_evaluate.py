@@ -47,6 +47,23 @@ def test_tasks_are_added_in_messages_within_the_size_limit(monkeypatch: pytest.M
     assert [len(part) for part in parts(tasks(3, size=20_000))] == [1, 1, 1]
 
 
+def test_how_far_an_evaluation_is_is_said_while_the_learner_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluate, "SAY_S", -1.0)
+    monkeypatch.setattr(evaluate, "POLL_S", 0.0)
+    done = iter([3, 3, 5, 5])  # of collect, of wait, and again
+    client: Any = SimpleNamespace(
+        stats=lambda: SimpleNamespace(eval_progress={"eval@3": (next(done), 5)}),
+        query=lambda **_: [explore_group((1.0,), ())] * 5,
+        add_tasks=lambda *_, **__: 0,
+    )
+    evaluator = Evaluator(client, EvalConfig(), tasks(5))
+    evaluator.start(3)
+    assert len(evaluator.wait(lambda: False, lambda: None)) == 1
+    assert capsys.readouterr().err == "r3l-notice: evaluation at step 3: 3/5\n"
+
+
 NOTHING = BufferStats(
     train={"leased": 3, "expired": 12, "complete": 0},
     eval={"expired": 5},

@@ -106,10 +106,16 @@ def reported(run: Path) -> list[dict[str, Any]]:
 
 
 def test_a_waiting_learner_says_what_is_missing_and_from_whom(
-    rank: Rank0, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rank: Rank0,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
+    monkeypatch.setattr(rank0, "SAY_S", -1.0)
     assert rank.draw(0) is None
+    said = "r3l-notice: step 1: 0 of 4 groups are there; waits for actors to finish 3\n"
+    assert capsys.readouterr().err == said
     assert "for a batch: 0 of 4 groups are there; waits for actors to finish 3" in caplog.text
 
 
