@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 import lmdb
 
 from buffer.sampling import samplers, task_samplers
+from buffer.server.ending import stop_on_signals
 from buffer.server.service import Service
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
@@ -45,6 +45,12 @@ def commands() -> None:
     show_default=True,
     help="clients at the same time",
 )
+@click.option(
+    "--outlive",
+    type=PATH,
+    help="lock file of a learner: if the process that started this one is killed, serve until the "
+    "learner has ended, at most learner.hang_s",
+)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def serve(
     config_path: Path | None,
@@ -52,6 +58,7 @@ def serve(
     bind: str,
     keys: Path | None,
     connections: int,
+    outlive: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
     """Serve the store in a folder until SIGTERM or SIGINT.
@@ -70,8 +77,7 @@ def serve(
     store = Store(folder, map_gib=config.buffer.map_gib)
     try:
         service = Service(store, config, bind, service_keys, connections)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: service.stop())
+        stop_on_signals(service.stop, outlive, config.learner.hang_s)
         click.echo(f"r3l-buffer ready {service.endpoint}")
         sys.stdout.flush()
         service.run()

@@ -10,6 +10,7 @@ import sys
 
 from launch.plan import Plan, actor_gpu, reached, visible_gpus
 from launch.resume import config_file
+from learner.run_files import LAUNCHER, LEARNER_LIVES
 
 
 class ProcessCommands:
@@ -28,7 +29,8 @@ class ProcessCommands:
         return [
             *_python("buffer.cli"), "serve", "--config", str(config_file(self.plan.run)),
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
-            "--connections", str(self.plan.connections), *_keys(self.plan, "service.json"),
+            "--connections", str(self.plan.connections),
+            "--outlive", str(self.plan.run / LEARNER_LIVES), *_keys(self.plan, "service.json"),
         ]  # fmt: skip
 
     def learner(self) -> list[str]:
@@ -70,9 +72,9 @@ class ProcessCommands:
     def learner_env(self) -> dict[str, str]:
         """Environment variables of the learner."""
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.plan.learner_device == "cpu" else {}
-        # DeepSpeed's launcher starts the ranks without -P.
-        safe = {"PYTHONSAFEPATH": "1"} if self.plan.learner_ranks > 1 else {}
-        return _cpu_env(self.plan) | hidden | safe
+        # DeepSpeed's launcher starts the ranks without -P, and without a signal for its own death.
+        ranks = {"PYTHONSAFEPATH": "1", LAUNCHER: str(os.getpid())}
+        return _cpu_env(self.plan) | hidden | (ranks if self.plan.learner_ranks > 1 else {})
 
     def actor_env(self, index: int) -> dict[str, str]:
         """Environment variables of one actor."""

@@ -154,9 +154,11 @@ class Children:
         command: list[str],
         env: dict[str, str] | None = None,
         worker: tuple[str, ...] = (),
+        death_signal: int = signal.SIGTERM,
     ) -> Child:
         """Start `command` with its output appended to `<name>.log`. If a member of that name has
-        ended, the processes it left are killed and the new one takes its place."""
+        ended, the processes it left are killed and the new one takes its place. `death_signal`:
+        what it is sent if this process is killed."""
         log = self.logs / f"{name}.log"
         place = next((i for i, child in enumerate(self.members) if child.name == name), None)
         if place is not None:
@@ -176,7 +178,7 @@ class Children:
                     **(env or {}),
                 },
                 start_new_session=True,
-                preexec_fn=partial(_end_with, os.getpid()),
+                preexec_fn=partial(_end_with, os.getpid(), death_signal),
             )
         child = Child(name, log, process, worker, begins)
         if place is None:
@@ -218,8 +220,8 @@ def _wait(children: list[Child], end: float) -> None:
         time.sleep(0.05)
 
 
-def _end_with(launcher: int) -> None:
+def _end_with(launcher: int, death_signal: int) -> None:
     """End the child if its launcher is killed (Linux)."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != launcher:  # the launcher ended before the call above
         os._exit(1)

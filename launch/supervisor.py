@@ -149,10 +149,12 @@ class Run:
             worker = ("-m", "learner.cli", "train", "--config", str(config_file(self.plan.run)))
             return self.children.start(name, command, self.commands.learner_env(), worker=worker)
         index = int(name.removeprefix("actor-"))
+        # A stopped one would not notice another death signal, and keep its GPU.
         return self.children.start(
             name,
             self.commands.actor(index),
             self.commands.actor_env(index),
+            death_signal=signal.SIGKILL,
         )
 
     def _wait_ready(self, child: Child, word: str, deadline_s: float) -> bool:

@@ -13,8 +13,10 @@ from typing import Any
 
 import click
 
+from buffer.server.ending import learner_lives
 from envs.builtin.policy import model_path
-from learner.run_files import DONE_LINE, EXIT_CODES, READY_LINE, WEIGHTS_LINE
+from learner.launcher_watch import stop_without_launcher
+from learner.run_files import DONE_LINE, EXIT_CODES, LEARNER_LIVES, READY_LINE, WEIGHTS_LINE
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
@@ -97,6 +99,8 @@ def run_training(
     algorithm = config.algorithm.build()
     leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
+        if leading:
+            closing.enter_context(learner_lives(run / LEARNER_LIVES))
         # Before DeepSpeed and the model: the actors start as soon as the address is known.
         publisher = _publisher(config, weights_bind, keys, closing) if leading else None
         from learner.loop import Training
@@ -200,6 +204,7 @@ def _rank0(
     closing.callback(reporter.close)
     rank0 = Rank0(trainer, client, publisher, reporter, config, held, run)
     _on_stop_signals(lambda signum, frame: rank0.stop())
+    stop_without_launcher(rank0.stop)
     click.echo(READY_LINE)
     return rank0
 

@@ -27,6 +27,11 @@ PROGRESS = "progress.jsonl"
 """One line for every step and evaluation."""
 LAST_HEARTBEAT = ".last-heartbeat"
 """What the learner was doing at its last heartbeat."""
+LEARNER_LIVES = ".learner-lives"
+"""The file on which a learner holds a lock; a buffer service whose launcher was killed waits for
+its end."""
+LAUNCHER = "R3L_LAUNCHER_PID"
+"""Environment variable of ranks: the launcher on this machine that started them."""
 HANGS = "hangs.jsonl"
 """One line for every hang, written by the launcher, counted by the learner."""
 

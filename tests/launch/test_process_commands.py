@@ -1,5 +1,6 @@
 """The commands and environments of a run's processes."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,11 @@ def test_services_listen_where_the_plan_says_and_processes_here_reach_them_by_lo
     assert option(commands.actor(1), "--name") == "actor-1"
 
 
+def test_the_buffer_outlives_the_learner_of_the_run(small: Plan) -> None:
+    lock = small.run / ".learner-lives"
+    assert option(ProcessCommands(small).buffer(), "--outlive") == str(lock)
+
+
 def test_the_limit_of_connections_is_the_buffers(small: Plan) -> None:
     assert option(ProcessCommands(small).buffer(), "--connections") == "1024"
     commands = ProcessCommands(replace(small, connections=2000))
@@ -77,7 +83,10 @@ def test_each_actor_sees_one_gpu_that_the_learner_leaves(
         {"CUDA_VISIBLE_DEVICES": "2"},
         {"CUDA_VISIBLE_DEVICES": "3"},
     ]
-    assert commands.learner_env() == {"PYTHONSAFEPATH": "1"}
+    assert commands.learner_env() == {
+        "PYTHONSAFEPATH": "1",
+        "R3L_LAUNCHER_PID": str(os.getpid()),
+    }
     assert option(commands.learner(), "--include") == "localhost:0,1"
 
 

@@ -130,6 +130,25 @@ def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(
     assert stopped[0].exit_code == -9
 
 
+def test_an_actor_that_hangs_is_replaced_when_no_engine_takes_so_long_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "BUFFER_SILENT_S", 300.0)
+    run, said = played(tmp_path, "buffer.lease_s=2", "actor.engine_timeout_s=1")
+    hangs = HEARTBEATS.replace("while True:", "for _ in range(3):") + "    time.sleep(600)"
+    command = [sys.executable, "-c", hangs]
+    monkeypatch.setattr(run.commands, "actor", lambda _: [*command, run.commands.buffer_endpoint])
+
+    def until_it_is_replaced() -> None:
+        if len(said) == 2:
+            run.interrupted = "SIGINT"
+
+    run._show_progress = until_it_is_replaced  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    assert re.match(r"actor-0 ended with exit code -9: hung, and silent for \d+ s, so it", said[1])
+
+
 def test_a_stopped_actor_ends_by_itself_when_the_run_does(tmp_path: Path) -> None:
     run, said = played(tmp_path)
 

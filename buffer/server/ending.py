@@ -1,0 +1,67 @@
+"""The end of the service: as soon as it is asked to, after the learner if its starter was killed.
+
+    SIGTERM ─► starter alive ───────────────► stop
+            └► starter gone ─► learner ends ─► stop      `deadline_s` at most; a second signal: now
+
+The kernel sends SIGTERM to every part of a run when its launcher is killed. The learner then
+commits its last step and saves it, for which it needs the buffer. While it lives it holds a lock on
+a file (`learner_lives`), which the kernel releases however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOOKS_S = 0.1
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def learner_lives(file: Path) -> Iterator[None]:
+    """Hold the lock that says that a learner lives; several processes may."""
+    with file.open("a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def has_learner(file: Path) -> bool:
+    """Whether any process holds the lock on `file`."""
+    try:
+        with file.open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def stop_on_signals(stop: Callable[[], None], learner: Path | None, deadline_s: float) -> None:
+    """Call `stop` on SIGTERM or SIGINT; if the process that started this one is gone by then, when
+    no learner holds the lock on the file `learner`, at most `deadline_s` later."""
+    starter, signals = os.getppid(), list[int]()
+
+    def wait_for_learner(file: Path) -> None:
+        log.info("the process that started this one is gone; serving until the learner has ended")
+        end = time.monotonic() + deadline_s
+        while has_learner(file) and time.monotonic() < end:
+            time.sleep(LOOKS_S)
+        stop()
+
+    def asked(signum: int, _: object) -> None:
+        signals.append(signum)
+        if learner is None or os.getppid() == starter or len(signals) > 1:
+            stop()
+        else:
+            threading.Thread(target=wait_for_learner, args=(learner,), daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)

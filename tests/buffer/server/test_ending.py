@@ -1,0 +1,95 @@
+"""When a service ends: after the learner if its starter was killed, at once otherwise."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from buffer import BufferClient
+from buffer.server.ending import has_learner, learner_lives
+from tests.buffer.fakes import until
+
+pytestmark = pytest.mark.system
+
+STARTER = """
+import ctypes, signal, subprocess, sys, time
+dies = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+subprocess.Popen([sys.executable, "-m", "buffer.cli", "serve", *sys.argv[1:]], preexec_fn=dies)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def started(tmp_path: Path):
+    """Starts a service by a process that may be killed; returns both and the endpoint."""
+    starters = []
+
+    def start(*options: str) -> tuple[subprocess.Popen[str], psutil.Process, str]:
+        command = [sys.executable, "-c", STARTER, "--store", str(tmp_path / "store")]
+        command += ["--bind", "tcp://127.0.0.1:0", *options, "buffer.map_gib=0.25"]
+        starters.append(starter := subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert starter.stdout is not None
+        endpoint = starter.stdout.readline().removeprefix("r3l-buffer ready ").strip()
+        [service] = psutil.Process(starter.pid).children()
+        return starter, service, endpoint
+
+    yield start
+    for starter in starters:
+        starter.kill()
+        starter.communicate(timeout=60)  # until the service has closed its end
+
+
+def lives(service: psutil.Process) -> bool:
+    return service.is_running() and service.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_service_whose_starter_was_killed_ends_after_the_learner(started, tmp_path: Path) -> None:
+    file = tmp_path / ".learner"
+    starter, service, endpoint = started("--outlive", str(file))
+    with BufferClient(endpoint, timeout_s=60) as client:
+        with learner_lives(file):
+            starter.kill()
+            starter.wait()
+            until(lambda: service.ppid() != starter.pid)
+            for _ in range(20):
+                assert client.stats().puts == 0
+        until(lambda: not lives(service))
+
+
+@pytest.mark.parametrize("how", ["no learner", "deadline", "second signal", "starter lives"])
+def test_nothing_else_makes_it_wait(started, tmp_path: Path, how: str) -> None:
+    file = tmp_path / ".learner"
+    short = "learner.hang_s=1" if how == "deadline" else "learner.hang_s=1000"
+    starter, service, _ = started("--outlive", str(file), short)
+    with learner_lives(tmp_path / "other" if how == "no learner" else file):
+        if how == "starter lives":
+            service.send_signal(signal.SIGTERM)
+        else:
+            starter.kill()
+            starter.wait()
+        until(lambda: not lives(service) or (how == "second signal" and service.terminate()))
+
+
+def test_the_lock_ends_with_its_process_and_is_not_inherited(tmp_path: Path) -> None:
+    file = tmp_path / ".learner"
+    assert not has_learner(file)
+    program = (
+        "import subprocess, sys; from pathlib import Path; from buffer.server.ending import *\n"
+        "with learner_lives(Path(sys.argv[1])):\n"
+        "    subprocess.Popen(['sleep', '600'], start_new_session=True); print('up', flush=True)\n"
+        "    import time; time.sleep(600)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "up\n"
+    [child] = psutil.Process(holder.pid).children()
+    assert has_learner(file)
+    holder.kill()
+    holder.wait()
+    assert not has_learner(file) and child.is_running()
+    os.kill(child.pid, signal.SIGKILL)

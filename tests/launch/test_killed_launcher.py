@@ -1,0 +1,104 @@
+"""A launcher that is killed or asked to end twice: real buffers, scripts in place of the others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launch.fakes import until
+
+pytestmark = pytest.mark.system
+
+LEARNER = """
+import json, os, signal, sys, time
+from pathlib import Path
+from buffer import BufferClient
+from buffer.server.ending import learner_lives
+from learner.run_files import LEARNER_LIVES, WEIGHTS_LINE
+
+run, ended = Path(sys.argv[2]), []
+with learner_lives(run / LEARNER_LIVES), BufferClient(sys.argv[1], timeout_s=5) as client:
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(time.time()))
+    print(WEIGHTS_LINE, "tcp://127.0.0.1:2", flush=True)
+    while not ended:
+        time.sleep(0.05)
+    time.sleep(2)  # the rest of a step
+    client.stats()  # its commit
+    (run / "saved").write_text(json.dumps({"signals": len(ended)}))
+"""
+ACTOR = "import time; print('r3l-actor ready a', flush=True); time.sleep(600)"
+LAUNCHER = f"""
+import sys
+from pathlib import Path
+from launch.process_commands import ProcessCommands
+from launch.supervisor import Run
+from r3l.config import dump
+from tests.launch.fakes import Played, plan_for
+
+class Real(Played):
+    def buffer(self):
+        return ProcessCommands.buffer(self)
+
+    def learner(self):
+        return [sys.executable, "-c", {LEARNER!r}, self.buffer_endpoint, str(self.plan.run)]
+
+    def actor(self, index):
+        return [sys.executable, "-c", {ACTOR!r}]
+
+folder = Path(sys.argv[1])
+plan = plan_for(folder, "buffer.map_gib=0.25", "buffer.lease_s=600", actors=2)
+(folder / "config.yaml").write_text(dump(plan.config))
+sys.exit(Run(plan, lambda line: print(line, flush=True), Real(plan)).execute())
+"""
+
+
+def launched(folder: Path) -> tuple[subprocess.Popen[str], dict[str, psutil.Process]]:
+    """A launcher whose parts all run, and those by name."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    logs = folder / "logs"
+
+    def all_ready() -> bool:
+        names = ("actor-0", "actor-1", "buffer")
+        return all("ready" in (logs / f"{name}.log").read_text() for name in names if logs.exists())
+
+    until(lambda: (logs / "actor-1.log").exists() and all_ready())
+    parts = psutil.Process(launcher.pid).children()
+    return launcher, dict(zip(("buffer", "learner", "actor-0", "actor-1"), parts, strict=True))
+
+
+def lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_after_a_killed_launcher_the_learner_saves_with_a_buffer_and_a_stopped_actor_is_gone(
+    tmp_path: Path,
+) -> None:
+    launcher, parts = launched(tmp_path)
+    parts["actor-0"].suspend()
+    launcher.kill()
+    launcher.communicate()
+    until(lambda: not lives(parts["actor-0"]) and not lives(parts["actor-1"]))
+    assert not (tmp_path / "saved").exists() and lives(parts["buffer"])
+    until(lambda: not lives(parts["buffer"]))
+    assert (tmp_path / "saved").exists()
+    until(lambda: not lives(parts["learner"]))
+
+
+def test_two_sigterms_close_a_run_as_one_does(tmp_path: Path) -> None:
+    launcher, parts = launched(tmp_path)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline().startswith("SIGTERM: stopping")
+    for _ in range(5):
+        os.kill(launcher.pid, signal.SIGTERM)
+    said, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 130 and said == ""
+    assert not any(lives(part) for part in parts.values())
+    assert json.loads((tmp_path / "saved").read_text()) == {"signals": 1}
