@@ -99,8 +99,6 @@ def run_training(
     algorithm = config.algorithm.build()
     leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
-        if leading:
-            closing.enter_context(learner_lives(run / LEARNER_LIVES))
         # Before DeepSpeed and the model: the actors start as soon as the address is known.
         publisher = _publisher(config, weights_bind, keys, closing) if leading else None
         from learner.loop import Training
@@ -196,6 +194,7 @@ def _rank0(
         tasks(env, options, "eval", config.eval.tasks),
     )
     secret = keys / "learner.json" if keys else None
+    closing.enter_context(learner_lives(run / LEARNER_LIVES))
     client = BufferClient(
         buffer_endpoint, name="learner", keys=secret, timeout_s=config.buffer.patience_s
     )
