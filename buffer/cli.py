@@ -10,7 +10,7 @@ import click
 import lmdb
 
 from buffer.sampling import samplers, task_samplers
-from buffer.server.ending import stop_on_signals
+from buffer.server.last_to_end import stop_on_signals
 from buffer.server.service import Service
 from buffer.storage import folder_lock
 from buffer.storage.store import Store

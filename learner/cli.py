@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from buffer.server.ending import learner_lives
+from buffer.server.last_to_end import learner_lives
 from envs.builtin.policy import model_path
 from learner.launcher_watch import stop_without_launcher
 from learner.run_files import DONE_LINE, EXIT_CODES, LEARNER_LIVES, READY_LINE, WEIGHTS_LINE

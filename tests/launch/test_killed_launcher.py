@@ -18,7 +18,7 @@ LEARNER = """
 import json, os, signal, sys, time
 from pathlib import Path
 from buffer import BufferClient
-from buffer.server.ending import learner_lives
+from buffer.server.last_to_end import learner_lives
 from learner.run_files import LEARNER_LIVES, WEIGHTS_LINE
 
 run, ended = Path(sys.argv[2]), []
