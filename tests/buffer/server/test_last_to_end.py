@@ -78,7 +78,8 @@ def test_the_lock_ends_with_its_process_and_is_not_inherited(tmp_path: Path) -> 
     file = tmp_path / ".learner"
     assert not has_learner(file)
     program = (
-        "import subprocess, sys; from pathlib import Path; from buffer.server.last_to_end import *\n"
+        "import subprocess, sys; from pathlib import Path\n"
+        "from buffer.server.last_to_end import learner_lives\n"
         "with learner_lives(Path(sys.argv[1])):\n"
         "    subprocess.Popen(['sleep', '600'], start_new_session=True); print('up', flush=True)\n"
         "    import time; time.sleep(600)"
