@@ -39,7 +39,8 @@ class TextEnv(Environment, Protocol):
     - `demonstration() -> list[str]`: actions that succeed from where `reset` left off.
 
     Optional in `info`: `admissible`, the actions that are understood now; `fault`, the name of an
-    error of the environment that does not end the attempt and is counted.
+    error of the environment that does not end the attempt and is counted; `rewards`, the parts of
+    the step's reward by name, which are shown apart.
 
     Optional on the class:
 

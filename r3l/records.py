@@ -8,6 +8,7 @@ when they are made: dtype and shape of arrays, and whether fields agree with eac
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, dataclass_transform, get_args
 
@@ -30,6 +31,8 @@ AuxKind = Literal["reflect", "retry"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
 LARGEST_REWARD = 1e9  # of either sign, of an attempt; sums and powers of rewards stay finite
 NESTING_LIMIT = 16  # levels of a task's options
+MOST_PARTS = 16  # of a reward
+PART = re.compile(r"[A-Za-z0-9_]{1,40}")
 STRAGGLER = "straggler"  # cause of a slot that its group did not wait for
 
 
@@ -65,6 +68,8 @@ class Trajectory(Record):
     `faults` names the environment's own troubles that the attempt outlived, one name each time.
     `cut`: how many of its own responses (a retry's from the pivot on) were cut off by their budget
     of tokens. A `finish` of context_overflow: the last response was cut off by the context.
+    `parts`: the parts of the reward that the environment named, each summed over the steps that
+    were played (of a retry from the pivot on); nothing is trained on them.
     `temperature`: all its tokens were sampled at it, 0 is greedy; `logprobs` are those of the
     distribution ∝ exp(logits / temperature), of a greedy attempt those at 1.
     """
@@ -89,6 +94,7 @@ class Trajectory(Record):
     faults: tuple[str, ...] = ()
     temperature: float = 1.0
     cut: Integer = 0
+    parts: dict[str, float] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)
@@ -286,6 +292,13 @@ def _check_attempt(attempt: Trajectory) -> None:
         raise RecordError(
             f"temperature is {attempt.temperature}; it must be 0 or more", field="temperature"
         )
+    for name, value in attempt.parts.items():
+        if len(attempt.parts) > MOST_PARTS or not PART.fullmatch(name) or not math.isfinite(value):
+            raise RecordError(
+                f"parts holds {name!r:.80} = {value}; at most {MOST_PARTS} finite numbers are "
+                "allowed, with names of letters, digits and _",
+                field="parts",
+            )
     if not -1 <= attempt.pivot < steps:
         raise RecordError(
             f"pivot {attempt.pivot}: must be -1 to {steps - 1}, with {steps} steps", field="pivot"

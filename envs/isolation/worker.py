@@ -28,7 +28,7 @@ from envs import registry
 from envs.base import TextEnv
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, R3LError, to_wire
-from r3l.rollout.env_calls import fault_in, raised, read_reset, read_step
+from r3l.rollout.env_calls import fault_in, parts_in, raised, read_reset, read_step
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
 _PR_SET_PDEATHSIG = 1
@@ -132,7 +132,8 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
             return [observation, {}]
         case "step":
             *answer, info = read_step(env.spec.name, env.step(*arguments))
-            return [*answer, {"fault": fault} if (fault := fault_in(info)) else {}]
+            known = {"fault": fault_in(info), "rewards": parts_in(info)}
+            return [*answer, {name: value for name, value in known.items() if value}]
     value = getattr(env, method)(*arguments)
     if not isinstance(value, str | bytes | list | None):
         raise EnvironmentFailed(

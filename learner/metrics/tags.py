@@ -58,6 +58,7 @@ GROUP = (
     ("aux_samples", "samples", "auxiliary samples, trained on by supervised loss"),
     ("praise_share", "share", "tokens of auxiliary samples that praise a success"),
     *TRUNCATION,
+    ("part_<name>", "reward", "part of a base attempt's reward that the environment names, mean"),
     ("failed_<cause>", "slots", "failed, by cause"),
     ("fault_<name>", "faults", "of environments that did not end the attempt, by name"),
 )

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
-from r3l.records import LARGEST_REWARD, Int32, Role, Task, Trajectory
+from r3l.records import LARGEST_REWARD, MOST_PARTS, Int32, Role, Task, Trajectory
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.env_calls import StepAnswer, fault_in, guarded, read_reset, read_step
+from r3l.rollout.env_calls import StepAnswer, fault_in, guarded, parts_in, read_reset, read_step
 from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
@@ -91,6 +91,7 @@ class Attempt:
     faults: list[str] = field(default_factory=list)
     temperature: float = 1.0
     cut: int = 0
+    parts: dict[str, float] = field(default_factory=dict)
 
     def given(self, ids: Sequence[int]) -> None:
         """Append read-only tokens to the record and to what is shown."""
@@ -137,6 +138,7 @@ class Attempt:
             faults=tuple(self.faults),
             temperature=self.temperature,
             cut=self.cut,
+            parts=dict(list(self.parts.items())[:MOST_PARTS]),
         )
 
 
@@ -231,6 +233,8 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
         attempt.rewards.append(reward)
         if fault := fault_in(info):
             attempt.faults.append(fault)
+        for name, value in parts_in(info).items():
+            attempt.parts[name] = attempt.parts.get(name, 0.0) + value
         attempt.finish = _finish(attempt, env, sample, terminated, truncated)
         if not attempt.finish:
             attempt.given(chat.close(sample.token_ids))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from r3l.errors import EnvironmentFailed
-from r3l.records import LARGEST_REWARD
+from r3l.records import LARGEST_REWARD, MOST_PARTS, PART
 
 T = TypeVar("T")
 LONGEST_TRACEBACK = 8000  # characters, the last ones
@@ -52,6 +52,19 @@ def fault_in(info: dict[str, Any]) -> str:
     """The fault of the environment that a step's info names and the attempt outlives, or ""."""
     fault = info.get("fault")
     return fault if isinstance(fault, str) else ""
+
+
+def parts_in(info: dict[str, Any]) -> dict[str, float]:
+    """The parts of a step's reward by name that its info holds under `rewards`: the first
+    MOST_PARTS numbers with names of letters, digits and _; they are shown, not trained on."""
+    given = info.get("rewards")
+    found = given.items() if isinstance(given, dict) else ()
+    parts = {
+        name: _number(value)
+        for name, value in found
+        if isinstance(name, str) and PART.fullmatch(name) and abs(_number(value)) <= LARGEST_REWARD
+    }
+    return dict(list(parts.items())[:MOST_PARTS])
 
 
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:

@@ -32,7 +32,7 @@ def retried():
         step_versions=np.array([1, 1], "i4"), step_seconds=seconds,
         reward=0.1 + 0.2, system="be brief", observations=("saw", "ü", ""), actions=("do", ""),
         parent=0, pivot=1, seed=1 << 40, finish="truncated", feedback="cause: \0",
-        faults=("timeout", "timeout"),
+        faults=("timeout", "timeout"), parts={"format": 0.1 + 0.2},
     )  # fmt: skip
     aux = AuxSample("reflect", np.array([1, -2], "i4"), np.array([False, True]))
     said = ReflectionRecord('{"pivot": 1}', outcome="failure", pivot=1, tokens=9, version=1)

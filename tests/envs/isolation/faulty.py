@@ -49,6 +49,8 @@ class Faulty:
                 return "\ud800", 0.0, False, False, {}
             case "stumble":
                 return "went on", 0.0, False, False, {"fault": "stumbled"}
+            case "earn":
+                return "earned", 0.5, False, False, {"rewards": {"half": 0.5, "object": object()}}
             case "array":
                 return [1, 2], 0.0, False, False, {}
         return f"step {len(self.said)}", 0.0, action == "end", False, {"object": object()}

@@ -65,6 +65,7 @@ def test_an_attempt_in_a_worker_is_like_one_inside_the_actor() -> None:
             assert await env.step("on") == ["step 2", 0.0, False, False, {}]
             assert await env.feedback() == "2 said"
             assert (await env.step("stumble"))[-1] == {"fault": "stumbled"}
+            assert (await env.step("earn"))[-1] == {"rewards": {"half": 0.5}}
             assert not hasattr(env, "demonstration")
             env.close()
             pid = pid_in(first)

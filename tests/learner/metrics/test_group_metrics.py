@@ -132,3 +132,14 @@ def test_faults_that_attempts_survived_are_counted_by_name() -> None:
     troubled = replace(result.trajectory, faults=("scorer_ValueError",) * 2)
     metrics = group_metrics([replace(group, results=(replace(result, trajectory=troubled),))])
     assert metrics["group/fault_scorer_ValueError"] == 2.0
+
+
+def test_parts_of_the_reward_are_means_over_base_attempts() -> None:
+    group = explore_group((0.0, 1.0), (1.0, None))
+    first, second, *others = group.results
+    assert first.trajectory is not None
+    told = replace(
+        first, trajectory=replace(first.trajectory, parts={"format": 0.5, "answer": 1.0})
+    )
+    metrics = group_metrics([replace(group, results=(told, second, *others))])
+    assert (metrics["group/part_format"], metrics["group/part_answer"]) == (0.25, 0.5)

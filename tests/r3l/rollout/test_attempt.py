@@ -176,3 +176,17 @@ def test_a_fault_that_an_attempt_survives_is_named_in_its_record() -> None:
         base is not None and base.faults.count("scorer_ValueError") == base.actions.count("x") > 0
     )
     assert retry is not None and retry.faults == ()
+
+
+def test_parts_of_a_reward_are_summed_over_the_steps_that_were_played() -> None:
+    class Judged(Corridor):
+        def step(self, action: str) -> Any:
+            *answer, _ = super().step(action)
+            return *answer, {"rewards": {"right": float(action != "x"), "cost": -0.5}}
+
+    slots = by_slot(explore(learner_of_advice(), make_env=Judged))
+    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    assert base is not None and retry is not None and retry.pivot > 0
+    right = sum(action != "x" for action in base.actions)
+    assert base.parts == {"right": float(right), "cost": -0.5 * base.num_steps}
+    assert retry.parts["cost"] == -0.5 * (retry.num_steps - retry.pivot)

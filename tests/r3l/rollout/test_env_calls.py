@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from r3l.errors import EnvironmentFailed
-from r3l.rollout.env_calls import fault_in, guarded, place, read_step
+from r3l.rollout.env_calls import fault_in, guarded, parts_in, place, read_step
 from tests.r3l.fakes import Corridor
 from tests.r3l.rollout.fakes import Faulty, by_slot, explore, learner_of_advice
 
@@ -78,3 +78,10 @@ def test_a_call_may_answer_at_once_or_later_and_what_it_raises_gets_a_cause() ->
 def test_a_fault_is_named_by_text_and_an_info_that_is_not_a_mapping_is_empty() -> None:
     assert read_step("world", ("on", True, 0, 1, None)) == ("on", 1.0, False, True, {})
     assert (fault_in({"fault": "slow"}), fault_in({}), fault_in({"fault": 3})) == ("slow", "", "")
+
+
+def test_parts_of_a_reward_are_finite_numbers_with_short_names() -> None:
+    given = {"format": 0.5, "answer": 1, "a b": 1.0, "late": float("nan"), "x" * 41: 1.0, 3: 1.0}
+    assert parts_in({"rewards": given}) == {"format": 0.5, "answer": 1.0}
+    assert parts_in({}) == parts_in({"rewards": [1.0]}) == parts_in({"rewards": {"a": "b"}}) == {}
+    assert len(parts_in({"rewards": {f"part{k}": 1.0 for k in range(99)}})) == 16

@@ -1,0 +1,72 @@
+"""The files of `examples/` keep the promises of an environment and can be warmed up."""
+
+import ast
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs import registry
+from envs.base import ORACLE
+from envs.demonstrations import demonstrating, warmup_tasks
+from envs.testing import check_env
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+NAMES = {"door.py": "Door", "own_questions.py": "Questions", "two_rewards.py": "Sums"}
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The options that an example needs."""
+    file = tmp_path / "questions.jsonl"
+    asked = [{"question": f"{n} + {n}?", "answer": str(2 * n)} for n in range(30)]
+    file.write_text("\n".join(map(json.dumps, asked)))
+    return {"own_questions.py": {"file": str(file)}}
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(NAMES)
+
+
+@pytest.mark.parametrize("file", NAMES)
+def test_an_example_keeps_the_promises_of_an_environment_and_can_be_warmed_up(
+    file: str, options: dict[str, dict[str, Any]]
+) -> None:
+    name, given = f"{EXAMPLES / file}:{NAMES[file]}", options.get(file, {})
+    check_env(name, options=given)
+    assert registry.in_process(name)
+    env = demonstrating(name, **given)
+    for task in warmup_tasks(name, given, 10):
+        env.reset(seed=task.seed, options=dict(task.options))
+        assert env.step(env.demonstrate(ORACLE, random.Random(0)))[1:3] == (1.0, True)
+
+
+def test_own_data_are_split_and_own_prompts_are_shown(options: dict[str, dict[str, Any]]) -> None:
+    name, given = f"{EXAMPLES}/own_questions.py:Questions", options["own_questions.py"]
+    train = registry.tasks(name, given, "train", 99)
+    held_out = registry.tasks(name, given, "eval", 99)
+    assert (len(train), len(held_out)) == (27, 3)
+    assert not {task.task_id for task in train} & {task.task_id for task in held_out}
+    assert "hint" in registry.make(name, **given).spec.prompts["guidance"]
+
+
+def test_parts_of_a_reward_are_named_in_info() -> None:
+    env = registry.make(f"{EXAMPLES}/two_rewards.py:Sums")
+    env.reset(seed=1)
+    _, reward, *_, info = env.step("I do not know")
+    assert reward == -0.2 and info["rewards"] == {"answer": 0.0, "form": -0.2, "length": -0.0}
+
+
+def test_the_page_shows_the_door_of_the_examples(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "environments" / "your-own.md").read_text("utf-8")
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "door.py").write_text(shown)
+    check_env(f"{tmp_path}/door.py:Door")
+    spec = r"EnvSpec\((.*?)\n    \)"
+    example = (EXAMPLES / "door.py").read_text("utf-8")
+    assert re.search(spec, shown, re.DOTALL)[1] == re.search(spec, example, re.DOTALL)[1]  # type: ignore[index]
+    assert ast.parse(shown)
