@@ -163,8 +163,8 @@ class RemoteEnv:
     """An `Environment` in a worker process; its methods return awaitables.
 
     They raise EnvironmentFailed with cause environment_hang, environment_crash,
-    environment_memory or environment_lost (another session's fault), or the environment's own
-    error.
+    environment_memory, environment_out_of_turn or environment_lost (another session's fault), or
+    the environment's own error.
     """
 
     _numbers = itertools.count()
@@ -208,6 +208,7 @@ class _Worker:
     def __init__(self, pool: EnvPool) -> None:
         self.pool, self.config = pool, pool.config
         self.sessions, self.end_cause = 0, ""
+        self._pid, self._turns = 0, itertools.count(1)
         self.calls: asyncio.Queue[tuple[dict[str, Any], bytes, asyncio.Future[Any]] | None]
         self.calls = asyncio.Queue()
         self.hello = self.post(
@@ -225,6 +226,7 @@ class _Worker:
 
         Raises RecordError for a request that cannot be encoded.
         """
+        request["turn"] = next(self._turns)
         payload = pack(request, RECORD_LIMIT)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
@@ -303,22 +305,39 @@ class _Worker:
             async with asyncio.timeout(limit):
                 process.stdin.write(len(payload).to_bytes(4) + payload)
                 await process.stdin.drain()
-                size = int.from_bytes(await process.stdout.readexactly(4))
-                return unpack(await process.stdout.readexactly(size), RECORD_LIMIT)
+                return self._in_turn(request, await _read(process.stdout))
         except TimeoutError:
             self.end_cause = "environment_hang"
-        except (asyncio.IncompleteReadError, ConnectionError, RecordError):
+        except RecordError:
+            self.end_cause = "environment_out_of_turn"
+        except (asyncio.IncompleteReadError, ConnectionError):
             self.end_cause = "environment_crash"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     await process.wait()
         return {}
 
+    def _in_turn(self, request: dict[str, Any], reply: Any) -> dict[str, Any]:
+        """The reply, if it is the worker's own to this request. Raises RecordError."""
+        if not isinstance(reply, dict) or not {"turn", "pid"} <= reply.keys():
+            raise RecordError("not a worker's reply")
+        turn, pid = reply.pop("turn"), reply.pop("pid")
+        if request["op"] == "hello":
+            self._pid = pid
+        if (turn, pid) != (request["turn"], self._pid):
+            raise RecordError("a reply to another request, or of another process")
+        return reply
+
     def _lost(self, request: dict[str, Any], process: Process) -> EnvironmentFailed:
         called = f"{self.config.name}: {request.get('method', 'its start')}"
         if self.end_cause == "environment_hang":
             limit = START_S if request["op"] == "hello" else self.config.step_s
             why = f"took longer than {limit:g} s (env.step_s); the worker process was killed"
+        elif self.end_cause == "environment_out_of_turn":
+            why = (
+                "was answered out of turn, as by a process that the environment forked; the worker "
+                "process was killed"
+            )
         else:
             why = f"ended the worker process (exit code {process.returncode})"
         return EnvironmentFailed(f"{called} {why}", cause=self.end_cause)
@@ -338,6 +357,14 @@ class _Worker:
             f"{self.config.name}: the worker process of this attempt has ended ({self.end_cause})",
             cause="environment_lost",
         )
+
+
+async def _read(replies: asyncio.StreamReader) -> Any:
+    """The next reply. Raises RecordError for what cannot be one."""
+    size = int.from_bytes(await replies.readexactly(4))
+    if size > RECORD_LIMIT:
+        raise RecordError(f"a reply of {size} bytes; limit {RECORD_LIMIT}")
+    return unpack(await replies.readexactly(size), RECORD_LIMIT)
 
 
 async def _end(process: Process, *, patient: bool) -> None:

@@ -1,14 +1,15 @@
 """The worker process of environments: `python -m envs.isolation.worker`, started by
 envs.isolation.pool.
 
-    request  {op: hello, name, options, memory_mib}       reply   {spec, offers}
-             {op: call, session, method, arguments}               {value}
-             {op: close, session}                                 {}
-                                                          or      {error, message, facts}
+    request  {turn, op: hello, name, options, memory_mib}     reply   {turn, pid, spec, offers}
+             {turn, op: call, session, method, arguments}             {turn, pid, value}
+             {turn, op: close, session}                               {turn, pid}
+                                                              or      {turn, pid, error, …}
 
 Requests come on standard input, replies go to standard output, each a length (4 bytes, big endian)
 and a map of r3l.codec; one request at a time. A session is one attempt's use of an environment; the
-environment of a closed session serves the next one, unless it has failed.
+environment of a closed session serves the next one, unless it has failed. A process that an
+environment forks ends when it comes back from the environment's code, and replies to nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from envs import registry
 from envs.base import TextEnv
@@ -86,17 +87,22 @@ class Sessions:
 
 def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
     """Reply to requests until there are no more, or memory has run out."""
+    worker = os.getpid()
     while request := read(requests):
+        turn = {"turn": request.pop("turn"), "pid": worker}
         operation = getattr(sessions, request.pop("op"))
         exhausted = False
         try:
             answer = operation(**request)
-            payload = pack(answer, RECORD_LIMIT)
+            payload = pack(turn | answer, RECORD_LIMIT)
         except MemoryError:
             exhausted = True
-            payload = pack(to_wire(_out_of_memory()))
+            payload = pack(turn | to_wire(_out_of_memory()))
         except R3LError as error:
-            payload = pack(to_wire(error))
+            payload = pack(turn | to_wire(error))
+        finally:
+            if os.getpid() != worker:
+                _end_fork()
         answers.write(len(payload).to_bytes(4) + payload)
         answers.flush()
         if exhausted:
@@ -145,6 +151,14 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
 def _close(env: TextEnv) -> None:
     with contextlib.suppress(Exception):  # the worker is ended anyway
         env.close()
+
+
+def _end_fork() -> NoReturn:
+    """End a process that the environment forked: it would serve in the place of its parent."""
+    try:
+        os.write(2, b"a process that the environment forked came back; it should call os._exit\n")
+    finally:
+        os._exit(1)
 
 
 def _out_of_memory() -> EnvironmentFailed:

@@ -5,6 +5,7 @@ import sys
 import time
 from typing import Any
 
+from r3l.codec import pack
 from r3l.rollout.interfaces import EnvSpec
 
 FAULTY = f"{__file__}:Faulty"
@@ -43,6 +44,26 @@ class Faulty:
             case "breed":
                 os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "3600")
                 time.sleep(3600)
+            case "fork" | "fork and raise" | "fork and exit":
+                if (child := os.fork()) == 0:
+                    if action == "fork and raise":
+                        raise KeyError("in the child")
+                    if action == "fork and exit":
+                        sys.exit(3)
+                    return "the child's", 9.0, True, False, {}
+                os.waitpid(child, 0)
+            case "forge":  # a child answers in its parent's place
+                if (child := os.fork()) == 0:
+                    serving = sys._getframe()
+                    while serving.f_code.co_name != "serve":
+                        assert serving.f_back is not None
+                        serving = serving.f_back
+                    reply = pack({"turn": serving.f_locals["turn"]["turn"], "pid": os.getpid(),
+                                  "value": ["the child's", 9.0, True, False, {}]})  # fmt: skip
+                    serving.f_locals["answers"].write(len(reply).to_bytes(4) + reply)
+                    serving.f_locals["answers"].flush()
+                    os._exit(0)
+                os.waitpid(child, 0)
             case "raise":
                 raise KeyError("no such door")
             case "say \\ud800":

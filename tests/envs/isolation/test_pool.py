@@ -82,6 +82,7 @@ def test_an_attempt_in_a_worker_is_like_one_inside_the_actor() -> None:
         ("hang", "environment_hang"),
         ("breed", "environment_hang"),
         ("eat", "environment_memory"),
+        ("forge", "environment_out_of_turn"),
     ],
 )
 def test_a_lost_worker_fails_its_sessions_by_name_and_the_next_attempt_plays(
@@ -108,6 +109,23 @@ def test_a_lost_worker_fails_its_sessions_by_name_and_the_next_attempt_plays(
             await asyncio.sleep(0.05)
         else:
             pytest.fail("the lost worker left processes behind")
+        await pool.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("action", ["fork", "fork and raise", "fork and exit"])
+def test_a_forked_process_that_comes_back_answers_nothing_and_ends(action: str) -> None:
+    async def play() -> None:
+        pool = EnvPool(config())
+        await pool.start()
+        env, mate = pool.make(), pool.make()
+        pid = pid_in((await env.reset(seed=0))[0])
+        await mate.reset(seed=1)
+        for step in range(1, 4):
+            assert (await env.step(action))[:2] == [f"step {step}", 0.0]
+            assert (await mate.step("go"))[0] == f"step {step}"
+        assert group(pid) == [pid] and not pool.lost
         await pool.close()
 
     asyncio.run(play())

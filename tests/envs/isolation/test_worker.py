@@ -1,6 +1,7 @@
 """A worker's sessions and its answers, inside the test's own process."""
 
 import io
+import os
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_an_answer_of_another_type_is_refused_by_name(sessions):
 
 def served(sessions, *requests):
     """The answers to some requests, one after the other."""
-    packed = [pack(request) for request in requests]
+    packed = [pack(request | {"turn": turn}) for turn, request in enumerate(requests)]
     asked = io.BytesIO(b"".join(len(each).to_bytes(4) + each for each in packed))
     said = io.BytesIO()
     serve(sessions, asked, said)
@@ -79,7 +80,8 @@ def test_a_failed_call_is_answered_by_name_and_the_next_request_is_served(sessio
     failed, remark = served(sessions, call("step", "raise"), call("feedback"))
     assert failed["error"] == "EnvironmentFailed"
     assert failed["facts"]["cause"] == "environment_KeyError"
-    assert remark == {"value": "1 said"}
+    assert remark == {"value": "1 said", "turn": 1, "pid": os.getpid()}
+    assert (failed["turn"], failed["pid"]) == (0, os.getpid())
 
 
 def test_a_worker_that_is_out_of_memory_says_so_and_ends(sessions, monkeypatch):
