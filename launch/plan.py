@@ -28,7 +28,8 @@ from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind
 from r3l.errors import UserError, did_you_mean
-from r3l.model_folder import check_model_folder, read_tokenizer, user_path
+from r3l.model_folder import check_model_folder, float32_bytes, read_tokenizer, user_path
+from r3l.process.room import check_room
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
@@ -100,6 +101,7 @@ def make_plan(
     keys = check_keys(keys, binds)
     _check_binds(binds)
     check_connections(connections)
+    check_room(run, float32_bytes(folder))
     changed: tuple[str, ...] = ()
     if resume:
         changed = changed_settings(run, config, force=force)

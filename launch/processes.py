@@ -87,6 +87,8 @@ class Child:
                 return own[1]
         raised = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent")]
         after = lines[raised[-1] + 1 :] if raised else []
+        if self.exit_code == -signal.SIGBUS:
+            return "SIGBUS, a page of a file could not be kept: is a disk or /dev/shm full?"
         return next((line for line in after if line and not line[0].isspace()), "")
 
     def _tail(self) -> list[str]:

@@ -8,6 +8,7 @@ config.yaml ──(resume with other settings)──► config.next.yaml, which 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,14 +92,12 @@ def write_config(run: Path, config: RunConfig) -> None:
 def settle_config(run: Path, step: int) -> None:
     """A step is made: its settings become the run's own, and those before it are kept."""
     coming, own = run / NEXT, run / CONFIG
-    if not coming.exists() or coming.samefile(own):
+    if not coming.exists() or coming.read_bytes() == own.read_bytes():
         return
-    kept, link = run / f"config.before-step-{step:06d}.yaml", run / ".config.yaml"
-    for path in (kept, link):
-        path.unlink(missing_ok=True)
-    kept.hardlink_to(own)
-    link.hardlink_to(coming)  # which stays: a process that was just started may be about to read it
-    link.replace(own)
+    shutil.copyfile(own, run / f"config.before-step-{step:06d}.yaml")
+    building = run / ".config.yaml"
+    shutil.copyfile(coming, building)  # a process that was just started may be about to read it
+    building.replace(own)
 
 
 def drop_next_config(run: Path) -> None:

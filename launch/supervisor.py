@@ -29,10 +29,12 @@ from launch.resume import config_file, drop_next_config, reported, settle_config
 from launch.silence import Silence
 from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
 from learner.watchdog import note_hang
+from r3l.process.room import room_lack
 
 WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
+ROOM_S = 10.0
 QUIET_S = 300.0  # without a step or an evaluation, until the learner's last line is repeated
 
 
@@ -64,6 +66,7 @@ class Run:
         self.steps = max((line["step"] for line in reported(plan.run, "step")), default=0)
         self.began = self.moved = time.monotonic()
         self.quiet_s = QUIET_S
+        self.room_at, self.lack = self.began, ""
         self.interrupted = ""
 
     def execute(self) -> int:
@@ -98,6 +101,7 @@ class Run:
             self._start_actors()
             self._show_progress()
             self._report_start()
+            self._report_room()
             self._report_silence()
             self._end_silent_parts()
             self._kill_hung_learner()
@@ -234,6 +238,15 @@ class Run:
         if line := self.startup.line({name: name in up for name in names}):
             self.say(line)
 
+    def _report_room(self) -> None:
+        """Say once that the disk or the shared memory is nearly used up, and that it is not."""
+        if time.monotonic() < self.room_at:
+            return
+        self.room_at, lack = time.monotonic() + ROOM_S, room_lack(self.plan.run)
+        if bool(lack) != bool(self.lack):
+            self.say(lack or "the disk and the shared memory have room again")
+        self.lack = lack
+
     def _report_silence(self) -> None:
         """After a long time without progress repeat the learner's last line, which says whom it
         waits for; then after twice as long, and so on."""
@@ -257,10 +270,16 @@ class Run:
                          f"{line['reached']})")  # fmt: skip
             else:
                 self.steps = line["step"]
-                settle_config(self.plan.run, self.steps)
+                self._settle_config()
                 self.say(step_line(line, self.plan.config.learner.steps))
                 if waits := self.session_waits.line(line):
                     self.say(waits)
+
+    def _settle_config(self) -> None:
+        try:
+            settle_config(self.plan.run, self.steps)
+        except OSError as error:
+            self.say(f"{self.plan.run}: the settings could not be written ({error})")
 
     def _summary(self) -> str:
         seconds = time.monotonic() - self.began

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from learner.evaluate import Evaluation
+from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
 BEST, CANDIDATES = "best", "candidates"
@@ -32,6 +33,7 @@ def keep_if_best(run: Path, evaluation: Evaluation) -> None:
         _keep_if_best(run, evaluation)
     except OSError as error:
         log.warning("%s: not kept, training goes on (%s)", run / BEST, error)
+        notice_again(BEST, f"{run / BEST} could not be written ({error})")
 
 
 def _keep_if_best(run: Path, evaluation: Evaluation) -> None:

@@ -27,6 +27,7 @@ from learner.step.deepspeed_config import zero_stage
 from learner.watchdog import heartbeat
 from r3l.config import LearnerConfig
 from r3l.errors import UserError
+from r3l.process.notices import notice_again
 
 if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes seconds to import
     from learner.step.trainer import Trainer
@@ -126,6 +127,7 @@ def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path)
             write()
     except (OSError, SafetensorError) as error:
         log.warning("%s: could not be written, training goes on (%s)", building, error)
+        notice_again(f"{building.parent}", f"{building.parent} could not be written ({error})")
         failed = True
     if trainer.on_any_rank(failed):
         if trainer.rank == 0:

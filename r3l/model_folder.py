@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ def _check_weights(folder: Path, called: str) -> None:
 def weight_bytes(folder: Path) -> int:
     """Size of the weights in a model folder, in bytes."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def float32_bytes(folder: Path) -> int:
+    """Size of the weights in a model folder as float32, in bytes, as a checkpoint holds them."""
+    settings = json.loads((folder / "config.json").read_bytes())
+    whole = "float32" in (settings.get("dtype"), settings.get("torch_dtype"))
+    return weight_bytes(folder) * (1 if whole else 2)
 
 
 def read_tokenizer(folder: Path, called: str) -> Any:

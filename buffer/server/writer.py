@@ -28,7 +28,8 @@ from buffer.storage.store import Store
 from buffer.wire.messages import Request
 from buffer.wire.operations import AskAgain, DrawHead
 from r3l.config import RunConfig
-from r3l.errors import BufferError_, R3LError, UserError
+from r3l.errors import BufferError_, R3LError, StoreError, UserError
+from r3l.process.notices import notice_again
 
 BATCH_REQUESTS = 256
 BATCH_BYTES = 16 << 20
@@ -107,6 +108,8 @@ class Writer:
         try:
             with self.store.write() as txn:
                 full = self._capacity.refusal(self.index.counts["bytes"])
+                if full:
+                    notice_again("full", f"new results are refused, actors wait: {full}")
                 work = UnitOfWork(txn, self.index, self.config, time.time(), full)
                 self._tick(work)
                 handled = [(request, self.handlers.handle(work, request)) for request in requests]
@@ -116,6 +119,8 @@ class Writer:
         except Exception as error:  # the transaction is undone: survive, and say so
             log.error("a transaction of %d requests failed", len(requests), exc_info=error)
             self.refused["failed_transactions"] += 1
+            if isinstance(error, StoreError) and error.cause == "disk":
+                notice_again("disk", f"requests are refused: {error}")
             self.index = self._load()
             if not requests:
                 time.sleep(TICK_S)  # no request waits, and a retry would fail at once

@@ -13,6 +13,7 @@ from typing import Any
 from learner.evaluate import Evaluation
 from learner.metrics.tensorboard import TensorBoard
 from learner.run_files import PROGRESS
+from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Reporter:
             self.progress.write(json.dumps(line) + "\n")
         except OSError as error:
             log.warning("%s: a line was not written, training goes on (%s)", PROGRESS, error)
+            notice_again(PROGRESS, f"{PROGRESS} could not be written ({error})")
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

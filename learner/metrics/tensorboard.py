@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from learner.metrics.tags import check_tag
+from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
 AGAIN_S = 60.0  # between two attempts to write
@@ -65,6 +66,7 @@ class TensorBoard:
             write(self._open())
         except OSError as error:  # also what TensorBoard's thread failed with before
             log.warning("%s: not written, training goes on (%s)", self.folder, error)
+            notice_again("tensorboard", f"{self.folder} could not be written ({error})")
             self._drop()
             self._again_at = time.monotonic() + AGAIN_S
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 
 NOTICE_LINE = "r3l-notice:"
 LONGEST = 400  # characters
@@ -21,7 +22,8 @@ def notice(text: str) -> None:
     line = " ".join(text.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST - 1]}…"
-    print(f"{NOTICE_LINE} {line}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # the log's disk may be full, which others say too
+        print(f"{NOTICE_LINE} {line}", file=sys.stderr, flush=True)
 
 
 def notice_again(kind: str, text: str) -> None:

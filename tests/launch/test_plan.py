@@ -238,6 +238,12 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
         plan.check_first_prompts(checked, [Task("t/1", "t", 1)], [5000])
 
 
+def test_a_nearly_full_disk_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("r3l.process.room._free", lambda path: 100 << 20)
+    line = refused("--run", run)
+    assert f"run {run}: 100 MiB are free on its disk, it needs " in line and not run.exists()
+
+
 def test_a_port_is_free_again_as_soon_as_its_run_has_ended() -> None:
     with zmq.Context() as context:
         service, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)

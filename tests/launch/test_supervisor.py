@@ -198,6 +198,23 @@ def test_the_summary_goes_from_the_runs_first_evaluation_to_its_last(tmp_path: P
     assert run._summary().startswith("eval success 0.10 -> 0.90 (8 tasks, 3 steps, ")
 
 
+def test_a_disk_that_is_nearly_full_is_said_once_and_that_it_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    run, lacks = Run(plan_for(tmp_path), said.append), iter(["", "2 MiB", "1 MiB", "", ""])
+    monkeypatch.setattr("launch.supervisor.room_lack", lambda folder: next(lacks))
+    monkeypatch.setattr("launch.supervisor.ROOM_S", -1.0)
+    for _ in range(5):
+        run._report_room()
+    assert said == ["2 MiB", "the disk and the shared memory have room again"]
+
+
+def test_a_process_that_lost_a_page_of_a_full_disk_is_reported_so(tmp_path: Path) -> None:
+    code, said = ends(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGBUS)")
+    assert code == 1 and "exit code -7: SIGBUS, a page of a file could not be kept: " in said[0]
+
+
 NOISE = r"""
 nanobind: leaked 2 instances!
  - leaked instance 0x7f of type "xgrammar.xgrammar_bindings.CompiledGrammar"

@@ -130,6 +130,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     wrong: Exception,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full(*_: object) -> None:
         raise wrong
@@ -138,6 +139,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
         broken.setattr(checkpoint, place, full)
         assert not checkpoint.save(trainer, folder, State(9), Silent(), keep=2)
     assert "could not be written, training goes on" in caplog.text
+    assert f"r3l-notice: {folder} could not be written (" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000006"]
     assert checkpoint.save(trainer, folder, State(9), Silent(), keep=2)
     assert checkpoint.latest(folder) == folder / "step-000009"

@@ -8,7 +8,13 @@ import pytest
 
 from envs.builtin.policy import builtin_policy
 from r3l.errors import UserError
-from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer, user_path
+from r3l.model_folder import (
+    check_model_folder,
+    fingerprint,
+    float32_bytes,
+    read_tokenizer,
+    user_path,
+)
 
 
 @pytest.fixture
@@ -17,6 +23,13 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     shutil.copytree(builtin_policy(), folder)
     return folder
+
+
+def test_weights_are_measured_as_float32(model: Path) -> None:
+    stored = (model / "model.safetensors").stat().st_size
+    assert float32_bytes(model) == 2 * stored  # the shipped policy is in bfloat16
+    (model / "config.json").write_text('{"dtype": "float32"}')
+    assert float32_bytes(model) == stored
 
 
 def refusal(folder: Path) -> str:

@@ -1,0 +1,50 @@
+"""Free room on a run's disk and in shared memory: refused before a run, named while it goes on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from r3l.errors import UserError
+
+MIB = 1 << 20
+DISK_FLOOR = 64 * MIB
+"""The buffer takes no results below it, so that what finishes a run can still be written."""
+SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
+
+
+def check_room(run: Path, model_bytes: int) -> None:
+    """Raise UserError unless a run can begin in a folder that need not exist: with room for the
+    store, one checkpoint and the final model. `model_bytes`: size of its weights."""
+    needed, free = 2 * DISK_FLOOR + 4 * model_bytes, _free(run)
+    if free < needed:
+        raise UserError(
+            f"run {run}: {free // MIB} MiB are free on its disk, it needs {needed // MIB} for its "
+            "store, a checkpoint and the model; free some, or choose another disk with --run"
+        )
+    if lack := shared_memory_lack():
+        raise UserError(f"{lack}; free some")
+
+
+def room_lack(run: Path) -> str:
+    """What a run is short of now, its disk or shared memory, in a line; "" if of nothing."""
+    if (free := _free(run)) < DISK_FLOOR:
+        return f"{free // MIB} MiB are free on the disk of {run}; free some"
+    return shared_memory_lack()
+
+
+def shared_memory_lack() -> str:
+    """A line if the processes of this machine have nearly no shared memory left; else ""."""
+    if not SHARED_MEMORY.is_dir() or (free := _free(SHARED_MEMORY)) >= SHARED_FLOOR:
+        return ""
+    return (
+        f"{SHARED_MEMORY}: {free // MIB} MiB are free, engines and learners need "
+        f"{SHARED_FLOOR // MIB} (a container has little: docker run --shm-size)"
+    )
+
+
+def _free(path: Path) -> int:
+    """Free bytes of the disk that holds a path, or would."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free

@@ -1,0 +1,50 @@
+"""Room on a run's disk and in shared memory."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from r3l.errors import UserError
+from r3l.process import room
+from r3l.process.room import MIB, check_room, room_lack
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[Path, int]:
+    """Free MiB by folder, the test's own and that of shared memory."""
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    sizes = {tmp_path: 10_000, shared: 1000}
+    usage = lambda path: SimpleNamespace(free=sizes[path] * MIB)  # noqa: E731
+    monkeypatch.setattr(room.shutil, "disk_usage", usage)
+    monkeypatch.setattr(room, "SHARED_MEMORY", shared)
+    return sizes
+
+
+def test_a_run_needs_room_for_its_store_a_checkpoint_and_the_model(
+    free: dict[Path, int], tmp_path: Path
+) -> None:
+    run = tmp_path / "runs" / "first"  # which is not there yet
+    free[tmp_path] = 128 + 4 * 50
+    check_room(run, 50 * MIB)
+    with pytest.raises(UserError) as refused:
+        check_room(run, 51 * MIB)
+    assert str(refused.value) == (
+        f"run {run}: 328 MiB are free on its disk, it needs 332 for its store, a checkpoint and "
+        "the model; free some, or choose another disk with --run"
+    )
+
+
+def test_a_run_needs_shared_memory(free: dict[Path, int], tmp_path: Path) -> None:
+    free[tmp_path / "shm"] = 15
+    with pytest.raises(UserError, match=r"shm: 15 MiB are free, engines .* need 16 \(a container"):
+        check_room(tmp_path, 0)
+
+
+def test_what_a_run_is_short_of_is_one_line(free: dict[Path, int], tmp_path: Path) -> None:
+    assert room_lack(tmp_path) == ""
+    free[tmp_path] = 63
+    assert room_lack(tmp_path) == f"63 MiB are free on the disk of {tmp_path}; free some"
+    free |= {tmp_path: 64, tmp_path / "shm": 2}
+    assert room_lack(tmp_path).startswith(f"{tmp_path / 'shm'}: 2 MiB are free")
