@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.plan import run_folder
+from launch.resume import config_file
 from learner.run_files import PROGRESS
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -27,7 +28,7 @@ def existing_run(name: str) -> Path:
 
 def settings(run: Path) -> RunConfig:
     """The configuration that the run's processes read. Raises UserError."""
-    return configuration.load(run / "config.yaml")
+    return configuration.load(config_file(run))
 
 
 def read_progress(run: Path) -> tuple[list[Line], list[Line]]:

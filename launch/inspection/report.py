@@ -19,6 +19,7 @@ from buffer.viewer import page
 from buffer.viewer.view import shown as shown_store
 from launch.inspection import corrections
 from launch.inspection.history import Line, existing_run, read_progress, settings
+from launch.resume import config_file
 from r3l.errors import UserError
 
 POINTS = 400  # of a curve; longer ones are thinned
@@ -76,7 +77,7 @@ def contents(run: Path) -> dict[str, Any]:
         "summary": summary(steps, evaluations, config.learner.steps),
         "curves": curves(steps, evaluations),
         "versions": versions(),
-        "config": (run / "config.yaml").read_text(encoding="utf-8"),
+        "config": config_file(run).read_text(encoding="utf-8"),
         "corrections": [],
         "groups": [],
         "group": {},

@@ -15,6 +15,8 @@ import click
 from r3l.errors import R3LError, UserError
 
 COMMANDS = {
+    "status": ("launch.inspection.status", "what every part of a run does, who waits for whom"),
+    "doctor": ("launch.inspection.doctor", "what is wrong with a run, and what to do"),
     "report": ("launch.inspection.report", "write a run as one HTML file"),
 }
 """Module and purpose by name; the module defines the command under its name."""

@@ -75,6 +75,7 @@ def write(store: Store, groups: int, tasks: int = 20, **made) -> None:
                 txn.add_task("train", "", index, Task(f"door/{index:04}", "doors", index))
             for number in range(first, min(first + 1000, groups)):
                 _write_group(txn, number, number % tasks, Made(reward=number % 2, **made))
+            txn.put_count("group/train/trained", min(first + 1000, groups))
 
 
 def _write_group(txn, number, task, made) -> None:

@@ -1,0 +1,189 @@
+"""`r3l-launch doctor`: what is wrong with a run, and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import click
+
+from buffer.viewer import page
+from launch.inspection import snapshot
+from launch.inspection.history import existing_run
+from launch.inspection.snapshot import Snapshot
+from launch.inspection.status import ago, waits
+
+GIB = 1 << 30
+LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
+LOST_SHARE = 0.1  # of the groups, or of the slots
+OVERDUE = 5.0  # times the median of a step
+IDLE = 0.5
+SEEN_S = 10.0  # at least, until a silent actor is named
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know of a run: a `problem`, or a mere hint; and what to do."""
+
+    problem: bool
+    what: str
+    remedy: str = ""
+
+
+@click.command()
+@click.argument("name", metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="print the findings as JSON")
+def doctor(name: str, as_json: bool) -> None:
+    """Say what is wrong with a run, and what to do; exit code 1 if anything is. Nothing is
+    changed."""
+    run = existing_run(name)
+    now = snapshot.take(run)
+    found = findings(now)
+    if as_json:
+        values = {
+            "run": now.run,
+            "findings": [asdict(one) for one in found],
+            "waits": [*waits(now)],
+        }
+        click.echo(page.as_json(values).decode())
+    else:
+        for one in found:
+            click.echo(f"{'problem' if one.problem else 'hint':<9}{one.what}")
+            if one.remedy:
+                click.echo(f"{'':<9}→ {one.remedy}")
+        for line in waits(now):
+            click.echo(f"{'waits':<9}{line}")
+        if not any(one.problem for one in found):
+            click.echo("nothing is wrong with it")
+    sys.exit(any(one.problem for one in found))
+
+
+def findings(now: Snapshot) -> list[Finding]:
+    """Everything that was found, problems first."""
+    found = [*_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now)]
+    return sorted(found, key=lambda one: not one.problem)
+
+
+def _problem(what: str, remedy: str = "") -> Finding:
+    return Finding(True, what, remedy)
+
+
+def _hint(what: str, remedy: str = "") -> Finding:
+    return Finding(False, what, remedy)
+
+
+def _processes(now: Snapshot) -> Iterator[Finding]:
+    again = f"r3l-launch --resume --run {now.run}"
+    if not now.alive:
+        if now.progress.step < now.progress.steps:
+            step = f"it ended at step {now.progress.step} of {now.progress.steps}"
+            yield _problem(f"no process runs; {step}", f"continue it with {again}")
+        return
+    if now.launcher is None:
+        pids = " ".join(str(one.pid) for one in now.processes)
+        yield _problem("its launcher has ended and left processes", f"kill {pids}, then {again}")
+    for one in now.processes:
+        who = f"{one.name} (process {one.pid})"
+        if one.state in ("stopped", "tracing-stop"):
+            yield _problem(f"{who} is stopped", f"kill -CONT {one.pid}")
+        elif one.state in ("zombie", "dead"):
+            yield _problem(f"{who} is dead and was not collected")
+        elif one.state == "disk-sleep":
+            yield _hint(f"{who} waits in the kernel for a disk")
+    for name in ("buffer", "learner"):
+        if now.process(name) is None and now.launcher is not None:
+            yield _problem(
+                f"{name} is not running; the launcher starts it again, or ends the run",
+                f"see {now.run}/logs/{name}.log",
+            )
+
+
+def _silence(now: Snapshot) -> Iterator[Finding]:
+    logs = f"see {now.run}/logs"
+    if now.process("buffer") is not None and now.buffer.reply_s is None:
+        yield _problem(
+            f"the buffer does not answer: {now.buffer.error}",
+            f"{logs}/buffer.log; its disk may be slow",
+        )
+    for actor in now.actors:
+        name = actor.process or actor.name
+        if actor.seen_ago_s > max(now.lease_s / 2, SEEN_S) and now.process(name) is not None:
+            yield _problem(
+                f"{name} has sent nothing for {ago(actor.seen_ago_s)}",
+                f"others continue its groups after {now.lease_s:g} s (buffer.lease_s); "
+                f"{logs}/{name}.log",
+            )
+    beat = now.heartbeat_ago_s
+    if now.process("learner") is not None and beat is not None and beat > now.hang_s / 2:
+        yield _problem(
+            f"the learner has sent no heartbeat for {ago(beat)}: {now.learner_doing}",
+            f"it is ended and started again after {now.hang_s:g} s (learner.hang_s); "
+            "SIGUSR2 makes it write its stacks",
+        )
+    if now.hangs:
+        yield _hint(f"times that the learner hung: {now.hangs}", f"see {now.run}/hangs.jsonl")
+
+
+def _store(now: Snapshot) -> Iterator[Finding]:
+    free, map_free = now.buffer.free_bytes, now.buffer.map_free_bytes
+    if free is not None and free < LITTLE_DISK:
+        yield _problem(
+            f"the store's disk has {free / GIB:.2f} GiB left",
+            "r3l-buffer evict, or set buffer.retention",
+        )
+    if map_free is not None and map_free < LITTLE_MAP:
+        yield _problem(
+            f"the store may grow by {map_free / GIB:.2f} GiB only",
+            "raise buffer.map_gib, or set buffer.retention",
+        )
+    if count := now.buffer.fingerprint_conflicts:
+        yield _problem(
+            f"results that name other weights for a version than those before: {count}",
+            "actors of another run may use this buffer",
+        )
+
+
+def _losses(now: Snapshot) -> Iterator[Finding]:
+    buffer, made = now.buffer, sum(now.buffer.groups.values())
+    for cause, count in buffer.drops.items():
+        if cause != "no_contrast" and count > LOST_SHARE * made:
+            remedy = "fewer actors, or a larger buffer.max_staleness" if cause == "stale" else ""
+            yield _problem(f"{count} groups expired: {cause}; {made} are in the store", remedy)
+    for name, count in buffer.slot_drops.items():
+        role, _, cause = name.partition("/")
+        if cause not in buffer.drops and count > LOST_SHARE * buffer.results:
+            yield _problem(
+                f"{count} {role} attempts failed: {cause}; {buffer.results} results were put",
+                f"see {now.run}/logs",
+            )
+    if buffer.leases_expired:
+        yield _hint(
+            f"leases that expired: {buffer.leases_expired}; their actors died, were stopped or "
+            "cut off"
+        )
+
+
+def _pace(now: Snapshot) -> Iterator[Finding]:
+    progress = now.progress
+    if not now.alive:
+        return
+    if progress.next_s is not None and progress.step_s is not None:
+        late = -progress.next_s
+        if late > OVERDUE * progress.step_s:
+            yield _problem(
+                f"the next step is overdue by {ago(late)}; a step takes {ago(progress.step_s)}"
+            )
+    for who, metric, bound, remedy in (
+        ("the actors were", "actor/idle_share", "learner-bound", "more cores for the learner"),
+        ("the learner was", "learner/idle_share", "actor-bound", "more actors"),
+    ):
+        if (idle := progress.metrics.get(metric, 0.0)) > IDLE:
+            yield _hint(f"{who} idle {idle:.0%} of the last step: {bound}", remedy)
+    for actor in now.actors:
+        if now.version - actor.version > max(now.max_staleness, 1):
+            name = actor.process or actor.name
+            yield _problem(
+                f"{name} has weights v{actor.version}, the learner v{now.version}",
+                f"see {now.run}/logs/{name}.log for why it does not load newer ones",
+            )

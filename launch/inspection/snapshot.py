@@ -1,0 +1,324 @@
+"""A run at one moment, seen from outside: processes, progress, buffer, leases, errors.
+
+    /proc ─► processes             progress.jsonl ─► steps, ETA
+    buffer service ─► stats        .last-heartbeat ─► what the learner does
+    store, read-only ─► leases     logs/ ─► last errors
+
+Nothing is started, stopped or written. Times are seconds; `*_ago_s` and ages count from `at`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import statistics
+import time
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from buffer import BufferClient
+from buffer.storage.store import Store
+from buffer.wire.operations import BufferStats
+from launch.inspection.history import Line, read_progress, settings
+from launch.plan import reached
+from learner.run_files import LAST_HEARTBEAT
+from learner.watchdog import count_hangs
+from r3l.errors import BufferUnavailable, R3LError, StoreError, UserError
+
+REPLY_S = 5.0  # for the buffer's reply
+RECENT = 10  # steps whose median time the forecast uses
+ERRORS = 3  # last ones of each log
+LOG_BYTES = 1 << 18  # of each log's end that are searched for errors
+ROLES = {"buffer.cli": "buffer", "learner.cli": "learner", "actors.cli": "actor"}
+ERROR_LINE = re.compile(
+    r"\b(ERROR|CRITICAL)\b|^[\w.]*(Error|Exception|Interrupt)\b: |^r3l-\w+ hangs"
+)
+
+
+@dataclass
+class Process:
+    """One process of the run on this machine. `state` is the system's, such as `stopped`."""
+
+    name: str
+    pid: int
+    state: str
+    since: float
+    memory_bytes: int
+    parent: int
+    keys: str = ""  # folder of the run's keys
+
+
+@dataclass
+class Lease:
+    """A group that an actor works on."""
+
+    group: str
+    actor: str
+    task: str
+    resolved: int
+    slots: int
+    age_s: float
+    expires_s: float
+
+
+@dataclass
+class Progress:
+    """Steps done and the forecast; None where there is nothing to tell it from."""
+
+    step: int
+    steps: int
+    last_ago_s: float | None = None
+    step_s: float | None = None
+    next_s: float | None = None  # negative: overdue by so much
+    end_s: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Buffer:
+    """The service and its store. `reply_s`: None if it did not reply; `error`: why."""
+
+    endpoint: str = ""
+    reply_s: float | None = None
+    error: str = ""
+    groups: dict[str, int] = field(default_factory=dict)
+    drops: dict[str, int] = field(default_factory=dict)
+    slot_drops: dict[str, int] = field(default_factory=dict)
+    leases_expired: int = 0
+    fingerprint_conflicts: int = 0
+    results: int = 0
+    free_bytes: int | None = None
+    map_free_bytes: int | None = None
+
+
+@dataclass
+class Actor:
+    """What the buffer knows of an actor. `process`: its name in the launcher, if it is known."""
+
+    name: str
+    process: str
+    seen_ago_s: float
+    version: int
+    requests: int
+    idle_share: float
+
+
+@dataclass
+class Snapshot:
+    """Everything that `status` shows and `doctor` judges."""
+
+    run: str
+    at: float
+    processes: list[Process]
+    launcher: int | None
+    progress: Progress
+    needed: int  # groups of a step
+    max_staleness: int
+    lease_s: float
+    hang_s: float
+    learner_doing: str = ""
+    heartbeat_ago_s: float | None = None
+    hangs: int = 0
+    version: int = 0
+    buffer: Buffer = field(default_factory=Buffer)
+    actors: list[Actor] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        """Whether any process of the run is on this machine."""
+        return bool(self.processes)
+
+    def process(self, name: str) -> Process | None:
+        """The process of that name."""
+        return next((one for one in self.processes if one.name == name), None)
+
+
+def take(run: Path) -> Snapshot:
+    """The run as it is now. Raises UserError for settings that cannot be read."""
+    config, now = settings(run), time.time()
+    found = processes_of(run)
+    snapshot = Snapshot(
+        run=str(run),
+        at=now,
+        processes=found,
+        launcher=_launcher(found),
+        progress=forecast(read_progress(run)[0], config.learner.steps, now),
+        needed=config.learner.groups_per_step,
+        max_staleness=config.buffer.max_staleness,
+        lease_s=config.buffer.lease_s,
+        hang_s=config.learner.hang_s,
+        hangs=count_hangs(run),
+        errors=last_errors(run / "logs"),
+    )
+    with contextlib.suppress(FileNotFoundError):
+        snapshot.learner_doing = (run / LAST_HEARTBEAT).read_text(encoding="utf-8")
+        snapshot.heartbeat_ago_s = now - (run / LAST_HEARTBEAT).stat().st_mtime
+    _add_store(snapshot, run)
+    if snapshot.process("buffer") is not None:
+        _add_stats(snapshot, run)
+    return snapshot
+
+
+def processes_of(run: Path) -> list[Process]:
+    """The run's processes on this machine that this user may see, by name."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError), process.oneshot():
+            words = process.cmdline()
+            role = next((role for module, role in ROLES.items() if module in words), None)
+            if role is None or "--config" not in words:
+                continue
+            config = Path(process.cwd()) / words[words.index("--config") + 1]
+            if config.parent.resolve() == run.resolve():
+                found.append(_process(process, role, words))
+    order = list(ROLES.values())
+    return sorted(found, key=lambda p: (order.index(p.name.partition("-")[0]), len(p.name), p.name))
+
+
+def _process(process: psutil.Process, role: str, words: list[str]) -> Process:
+    name, keys = role, ""
+    if role == "actor":
+        name = words[words.index("--name") + 1] if "--name" in words else role
+    elif any("deepspeed" in word for word in words):
+        name = "learner-launcher"
+    elif role == "learner" and (rank := process.environ().get("RANK")):
+        name = f"learner-{rank}" if rank != "0" else "learner"
+    if "--keys" in words:
+        file = Path(process.cwd()) / words[words.index("--keys") + 1]
+        keys = str(file.parent if file.suffix == ".json" else file)
+    return Process(name, process.pid, process.status(), process.create_time(),
+                   process.memory_info().rss, process.ppid(), keys)  # fmt: skip
+
+
+def _launcher(found: list[Process]) -> int | None:
+    """The process that started the buffer, or the actors; None if it has ended."""
+    started = [one for one in found if not one.name.startswith("learner-")]
+    parents = {one.parent for one in started} - {one.pid for one in found}
+    return next((pid for pid in parents if pid > 1), None)
+
+
+def forecast(steps: list[Line], planned: int, now: float) -> Progress:
+    """When the next step and the last one end, by the median time of the last RECENT steps."""
+    if not steps:
+        return Progress(0, planned)
+    last = steps[-1]
+    metrics = {name: value for name, value in last.items() if isinstance(value, float)}
+    progress = Progress(last["step"], planned, now - last["time"], metrics=metrics)
+    times = [one["time"] for one in steps[-RECENT - 1 :]]
+    if len(times) > 1 and last["step"] < planned:
+        progress.step_s = statistics.median(b - a for a, b in pairwise(times))
+        progress.next_s = last["time"] + progress.step_s - now
+        progress.end_s = max(progress.next_s, 0) + progress.step_s * (planned - last["step"] - 1)
+    return progress
+
+
+def last_errors(logs: Path) -> dict[str, list[str]]:
+    """The last lines of each log that report an error, the newest last."""
+    found: dict[str, list[str]] = {}
+    for log in sorted(logs.glob("*.log")):
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+        if errors := [line.strip() for line in lines if ERROR_LINE.search(line)]:
+            found[log.stem] = errors[-ERRORS:]
+    return found
+
+
+def _add_store(snapshot: Snapshot, run: Path) -> None:
+    """Groups and leases, read from the store."""
+    if not (run / "buffer" / "data.mdb").is_file():
+        return
+    try:
+        store = Store(run / "buffer", read_only=True)
+    except (UserError, R3LError) as error:
+        snapshot.buffer.error = str(error)
+        return
+    try:
+        with store.read() as txn:
+            counts = txn.counts()
+            snapshot.version = txn.progress().version
+            live = [row for row in txn.live() if row.unfinished and row.actor]
+        snapshot.buffer.map_free_bytes = store.map_free_bytes
+        snapshot.buffer.free_bytes = store.free_bytes
+    except StoreError as error:
+        snapshot.buffer.error = str(error)
+        return
+    finally:
+        store.close()
+    prefix = "group/train/"
+    groups = {k.removeprefix(prefix): n for k, n in counts.items() if k.startswith(prefix)}
+    snapshot.buffer.groups = groups
+    snapshot.buffer.results = counts["puts"]
+    snapshot.leases = [
+        Lease(row.group_id, row.actor, row.task_id, len(row.resolved), row.slots,
+              snapshot.at - row.times.get("leased", snapshot.at), row.deadline - snapshot.at)
+        for row in live
+    ]  # fmt: skip
+
+
+def _add_stats(snapshot: Snapshot, run: Path) -> None:
+    """What the service says of itself and its actors."""
+    buffer = snapshot.buffer
+    buffer.endpoint = _last_said(run / "logs" / "buffer.log", "r3l-buffer ready") or ""
+    if not buffer.endpoint:
+        buffer.error = "it has not said yet where it listens"
+        return
+    process = snapshot.process("buffer")
+    keys = Path(process.keys) / "client.json" if process and process.keys else None
+    began = time.monotonic()
+    try:
+        with BufferClient(
+            reached(buffer.endpoint), name="r3l-launch status", timeout_s=REPLY_S, keys=keys
+        ) as client:
+            stats = client.stats()
+    except BufferUnavailable:
+        buffer.error = f"no reply for {REPLY_S:g} s"
+        return
+    except R3LError as error:
+        buffer.error = str(error)
+        return
+    buffer.reply_s = time.monotonic() - began
+    _copy(stats, snapshot)
+    known = {}
+    for log in (run / "logs").glob("actor-*.log"):
+        known[_last_said(log, "r3l-actor ready")] = log.stem
+    snapshot.actors = [
+        Actor(
+            name, known.get(name, ""), numbers["seen_s"], int(numbers.get("weight_version", 0)),
+            int(numbers.get("requests_running", 0)), numbers.get("idle_share", 0.0),
+        )
+        for name, numbers in sorted(stats.actors.items())
+        if name in known or numbers["seen_s"] < snapshot.lease_s
+    ]  # fmt: skip
+
+
+def _copy(stats: BufferStats, snapshot: Snapshot) -> None:
+    buffer = snapshot.buffer
+    buffer.groups, buffer.drops, buffer.slot_drops = stats.train, stats.drops, stats.slot_drops
+    buffer.leases_expired = stats.leases_expired
+    buffer.fingerprint_conflicts = stats.fingerprint_conflicts
+    buffer.results, buffer.free_bytes = stats.puts, stats.free_bytes
+    snapshot.version, snapshot.max_staleness = stats.learner_version, stats.max_staleness
+
+
+def _last_said(log: Path, word: str) -> str | None:
+    """The rest of the last line of a log that begins with `word`: a log has every start."""
+    if not log.is_file():
+        return None
+    found = None
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(word):
+                found = line.removeprefix(word).strip()
+    return found
+
+
+def to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as values JSON can hold."""
+    return asdict(snapshot)

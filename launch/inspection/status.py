@@ -1,0 +1,148 @@
+"""`r3l-launch status`: what every part of a run does, and who waits for whom since when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import click
+
+from buffer.viewer import page
+from launch.inspection import snapshot
+from launch.inspection.history import existing_run
+from launch.inspection.snapshot import Actor, Snapshot
+
+SHOWN = 8  # leases
+MIB = 1 << 20
+WAITS = "waiting for "
+
+
+@click.command()
+@click.argument("name", metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
+def status(name: str, as_json: bool) -> None:
+    """Show what every part of a run does: processes, heartbeats, leases, who waits for whom, last
+    errors and when the next step ends. Nothing is changed."""
+    now = snapshot.take(existing_run(name))
+    if as_json:
+        values = snapshot.to_json(now) | {"waits": list(waits(now))}
+        click.echo(page.as_json(values).decode())
+    else:
+        click.echo("\n".join(lines(now)))
+
+
+def lines(now: Snapshot) -> Iterator[str]:
+    """The status for people."""
+    yield f"run {now.run}: {_progress(now)}"
+    yield ""
+    if now.alive:
+        yield f"{'process':<18}{'pid':>8}  {'state':<10}{'memory':>10}  {'since':<10}does"
+        for one in now.processes:
+            since = time.strftime("%H:%M:%S", time.localtime(one.since))
+            memory = f"{one.memory_bytes / MIB:,.0f} MiB"
+            yield (
+                f"{one.name:<18}{one.pid:>8}  {one.state:<10}{memory:>10}  {since:<10}"
+                f"{_doing(now, one.name)}"
+            )
+    else:
+        yield "no process of it runs on this machine"
+    yield ""
+    groups = ", ".join(f"{state} {count}" for state, count in now.buffer.groups.items() if count)
+    yield f"groups: {groups or 'none'}; a step takes {now.needed}"
+    if now.leases:
+        yield from _leases(now)
+    if found := list(waits(now)):
+        yield from ["", "who waits:", *(f"  {line}" for line in found)]
+    if now.errors:
+        yield from ["", "last errors in the logs:"]
+        yield from (
+            f"  {log}: {line:.160}" for log, errors in now.errors.items() for line in errors
+        )
+
+
+def waits(now: Snapshot) -> Iterator[str]:
+    """Who waits for whom since when, one a line; nothing for a run that has ended."""
+    if not now.alive:
+        return
+    groups = now.buffer.groups
+    complete, in_work = (
+        groups.get("complete", 0),
+        groups.get("leased", 0) + groups.get("filling", 0),
+    )
+    if now.process("buffer") is None:
+        yield "everybody waits for the buffer, which is not running"
+    elif now.buffer.reply_s is None:
+        yield f"everybody may wait for the buffer: {now.buffer.error}"
+    if now.process("learner") is not None and now.learner_doing.startswith(WAITS):
+        since = now.progress.last_ago_s
+        yield (
+            f"the learner waits for {now.learner_doing.removeprefix(WAITS)}"
+            + ("" if since is None else f", its last step ended {ago(since)} ago")
+            + f": {complete} of {now.needed} groups are complete, {in_work} in work"
+        )
+    limit = now.needed * (now.max_staleness + 1)
+    for actor in now.actors:
+        if actor.idle_share > 0.5 and not actor.requests:
+            yield (
+                f"{actor.process or actor.name} waits for a lease: {complete} groups are complete, "
+                f"{in_work} in work, and at most {limit} may be ahead of the learner "
+                "(buffer.max_staleness)"
+            )
+
+
+def ago(seconds: float) -> str:
+    """A time span in words."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def _progress(now: Snapshot) -> str:
+    progress = now.progress
+    words = [f"step {progress.step} of {progress.steps}"]
+    if progress.last_ago_s is not None:
+        words.append(f"the last one ended {ago(progress.last_ago_s)} ago")
+    if now.alive and progress.next_s is not None and progress.step_s is not None:
+        due = f"in about {ago(progress.next_s)}"
+        if progress.next_s < 0:
+            due = f"overdue by {ago(-progress.next_s)}"
+        words.append(f"the next one is {due} (median {ago(progress.step_s)})")
+        words.append(f"the run ends in about {ago(progress.end_s or 0.0)}")
+    if now.alive and now.launcher is None:
+        words.append("its launcher has ended")
+    return ", ".join(words)
+
+
+def _doing(now: Snapshot, name: str) -> str:
+    if name == "buffer":
+        reply = now.buffer.reply_s
+        return now.buffer.error if reply is None else f"replied in {reply * 1000:.0f} ms"
+    if name.startswith("learner"):
+        if now.heartbeat_ago_s is None or name != "learner":
+            return ""
+        return f"{now.learner_doing}, heartbeat {ago(now.heartbeat_ago_s)} ago"
+    actor = next((one for one in now.actors if one.process == name), None)
+    return "has not asked the buffer for anything" if actor is None else _actor(actor, now)
+
+
+def _actor(actor: Actor, now: Snapshot) -> str:
+    behind = now.version - actor.version
+    return (
+        f"{actor.requests} requests, weights v{actor.version}"
+        + (f" ({behind} behind)" if behind > 0 else "")
+        + f", idle {actor.idle_share:.0%}, heard {ago(actor.seen_ago_s)} ago"
+    )
+
+
+def _leases(now: Snapshot) -> Iterator[str]:
+    yield f"leases: {len(now.leases)}" + (
+        f", the oldest {SHOWN}" if len(now.leases) > SHOWN else ""
+    )
+    for one in sorted(now.leases, key=lambda lease: -lease.age_s)[:SHOWN]:
+        end = f"expires in {ago(one.expires_s)}"
+        if one.expires_s < 0:
+            end = f"expired {ago(-one.expires_s)} ago"
+        yield (
+            f"  {one.group}  {one.actor}  {one.resolved} of {one.slots} slots after "
+            f"{ago(one.age_s)}, {end}  {one.task}"
+        )

@@ -1,0 +1,79 @@
+"""What is wrong with a run."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from launch.cli import main
+from launch.inspection.doctor import findings
+from launch.inspection.snapshot import Actor, Buffer, Progress
+from tests.launch.inspection.snapshots import GIB, healthy, process
+
+
+def problems(**changes):
+    return [one for one in findings(healthy(**changes)) if one.problem]
+
+
+def buffer(**changes):
+    given = {"endpoint": "tcp://127.0.0.1:5555", "reply_s": 0.002, "groups": {"trained": 100}}
+    return Buffer(**(given | {"results": 800} | changes))
+
+
+def test_nothing_is_wrong_with_a_healthy_run():
+    assert findings(healthy()) == []
+
+
+ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "remedy"),
+    [
+        ({"processes": []}, "no process runs; it ended at step 12 of 60", "--resume --run runs"),
+        ({"launcher": None}, "its launcher has ended and left processes", "kill 11 12 13 14"),
+        ({"processes": [*ALL, process("actor-1", 14, "stopped")]},
+         "actor-1 (process 14) is stopped", "kill -CONT 14"),
+        ({"processes": [*ALL, process("actor-1", 14, "zombie")]}, "is dead", ""),
+        ({"processes": ALL[:1]}, "learner is not running", "logs/learner.log"),
+        ({"buffer": buffer(reply_s=None, error="no reply for 5 s")},
+         "the buffer does not answer: no reply for 5 s", "its disk may be slow"),
+        ({"actors": [Actor("actor-0.ab", "actor-0", 70.0, 12, 1, 0.0)]},
+         "actor-0 has sent nothing for 1.2 min", "after 120 s (buffer.lease_s)"),
+        ({"heartbeat_ago_s": 500.0}, "no heartbeat for 8.3 min: micro-batch 3", "learner.hang_s"),
+        ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "r3l-buffer evict"),
+        ({"buffer": buffer(map_free_bytes=GIB // 8)}, "may grow by 0.12 GiB", "buffer.map_gib"),
+        ({"buffer": buffer(fingerprint_conflicts=2)}, "than those before: 2", "another run"),
+        ({"buffer": buffer(drops={"stale": 30})}, "30 groups expired: stale", "fewer actors"),
+        ({"buffer": buffer(slot_drops={"base/environment_lost": 200})},
+         "200 base attempts failed: environment_lost", "logs"),
+        ({"progress": Progress(12, 60, 90.0, 10.0, -80.0, 470.0)}, "overdue by 1.3 min", ""),
+        ({"actors": [Actor("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
+         "actor-0 has weights v8, the learner v12", "logs/actor-0.log"),
+    ],
+)  # fmt: skip
+def test_every_problem_is_named_with_what_to_do(changes, what, remedy):
+    (found,) = problems(**changes)
+    assert what in found.what and remedy in found.remedy
+
+
+def test_what_is_no_problem_is_a_hint_or_nothing():
+    idle = Progress(12, 60, 4.0, 10.0, 6.0, 470.0, {"actor/idle_share": 0.74})
+    hints = findings(healthy(progress=idle, hangs=1, buffer=buffer(leases_expired=3)))
+    assert not any(one.problem for one in hints)
+    said = " | ".join(one.what for one in hints)
+    assert "the actors were idle 74% of the last step: learner-bound" in said
+    assert "leases that expired: 3" in said and "the learner hung: 1" in said
+    assert problems(buffer=buffer(drops={"no_contrast": 90, "stale": 9})) == []
+    assert findings(healthy(processes=[], progress=Progress(60, 60))) == []
+
+
+def test_the_command_ends_with_1_if_anything_is_wrong(ended):
+    result = CliRunner().invoke(main, ["doctor", str(ended)])
+    assert result.exit_code == 1
+    assert result.output.startswith("problem  no process runs; it ended at step 4 of 60\n")
+    values = json.loads(CliRunner().invoke(main, ["doctor", str(ended), "--json"]).output)
+    assert values["findings"][0]["remedy"].startswith("continue it with r3l-launch --resume")
+    (ended / "config.yaml").write_text("learner: {steps: 4}\n")
+    result = CliRunner().invoke(main, ["doctor", str(ended)])
+    assert (result.exit_code, result.output) == (0, "nothing is wrong with it\n")

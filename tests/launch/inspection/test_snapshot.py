@@ -1,0 +1,93 @@
+"""A run at one moment, with a real buffer service."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from buffer import BufferClient
+from launch.inspection import snapshot
+from launch.inspection.doctor import findings
+from launch.inspection.snapshot import forecast, last_errors, processes_of, take, to_json
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.records import GroupPlan, Task
+from tests.buffer.fakes import Served, until
+from tests.launch.inspection.conftest import step
+
+ASLEEP = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def live(tmp_path):
+    """A run with a real buffer service, and an actor that only sleeps."""
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    config = run / "config.yaml"
+    config.write_text(configuration.dump(RunConfig(buffer={"lease_s": 30.0})))
+    served = Served(run / "buffer", "tcp://127.0.0.1:0", "--config", config)
+    (run / "logs" / "buffer.log").write_text(
+        f"r3l-buffer ready tcp://127.0.0.1:1\nr3l-buffer ready {served.endpoint}\n"
+    )
+    (run / "logs" / "actor-0.log").write_text("r3l-actor ready actor-0.ab\n")
+    arguments = ["actors.cli", "--config", "config.yaml", "--name", "actor-0"]
+    actor = subprocess.Popen([sys.executable, "-c", ASLEEP, *arguments], cwd=run)
+    until(lambda: len(processes_of(run)) == 2)
+    yield run, served, actor
+    for process in (served.process, actor):
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+def test_processes_leases_and_actors_of_a_run_that_goes_on(live):
+    run, served, actor = live
+    with BufferClient(served.endpoint, name="test") as client:
+        client.add_tasks([Task("door/1", "doors", 1)])
+        lease = client.lease("actor-0.ab", 0, GroupPlan(2), {"weight_version": 0.0})
+        now = take(run)
+    assert [(one.name, one.pid) for one in now.processes] == [
+        ("buffer", served.process.pid), ("actor-0", actor.pid),
+    ]  # fmt: skip
+    assert now.launcher == os.getpid() and now.buffer.reply_s < snapshot.REPLY_S
+    assert now.buffer.endpoint == served.endpoint and now.buffer.groups["leased"] == 1
+    (held,) = now.leases
+    assert (held.group, held.actor, held.resolved, held.slots) == (
+        lease.group_id, "actor-0.ab", 0, 2,
+    )  # fmt: skip
+    assert 0 < held.expires_s <= 30 and now.actors[0].process == "actor-0"
+    assert to_json(now)["leases"][0]["task"] == "door/1"
+
+
+def test_a_stopped_service_is_seen_and_named(live, monkeypatch):
+    run, served, _ = live
+    monkeypatch.setattr(snapshot, "REPLY_S", 1.0)
+    served.process.send_signal(signal.SIGSTOP)
+    until(lambda: processes_of(run)[0].state == "stopped")
+    now = take(run)
+    assert (now.buffer.reply_s, now.buffer.error) == (None, "no reply for 1 s")
+    said = [one.what for one in findings(now)]
+    assert f"buffer (process {served.process.pid}) is stopped" in said
+    assert "the buffer does not answer: no reply for 1 s" in said
+
+
+def test_the_next_step_is_forecast_from_the_median_of_the_last_ones():
+    steps = [step(n) for n in range(1, 5)] + [step(5) | {"time": 2000.0}]  # after a pause
+    found = forecast(steps, 9, now=2004.0)
+    assert (found.last_ago_s, found.step_s, found.next_s, found.end_s) == (4.0, 10.0, 6.0, 36.0)
+    late = forecast(steps, 9, now=2015.0)
+    assert (late.next_s, late.end_s) == (-5.0, 30.0)
+    assert forecast(steps, 5, now=2001.0).next_s is None
+    assert forecast(steps[:1], 9, now=2001.0).step_s is None
+    assert forecast([], 9, now=1.0).step == 0
+
+
+def test_only_lines_that_report_an_error_are_shown(tmp_path):
+    (tmp_path / "buffer.log").write_text("r3l-buffer ready tcp://127.0.0.1:1\n")
+    lines = ["INFO no error", "Traceback", "r3l.errors.RankLost: rank 1 is silent", "WARNING w",
+             "12:00 learner ERROR disk", "r3l-learner hangs: rank 0", "ERROR again"]  # fmt: skip
+    (tmp_path / "learner.log").write_text("\n".join(lines))
+    assert last_errors(tmp_path) == {"learner": [lines[4], lines[5], lines[6]]}
+    assert last_errors(tmp_path / "nothing") == {}

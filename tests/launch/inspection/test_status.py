@@ -1,0 +1,66 @@
+"""The status of a run for people."""
+
+import json
+
+from click.testing import CliRunner
+
+from launch.cli import main
+from launch.inspection.snapshot import Buffer, Progress
+from launch.inspection.status import ago, lines, waits
+from tests.launch.fakes import refused
+from tests.launch.inspection.snapshots import healthy, process
+
+
+def text(snapshot):
+    return "\n".join(lines(snapshot))
+
+
+def test_every_process_says_what_it_does_and_when_the_next_step_ends():
+    shown = text(healthy())
+    assert "step 12 of 60, the last one ended 4.0 s ago, the next one is in about 6.0 s" in shown
+    assert "the run ends in about 7.9 min" in shown
+    rows = {line.split()[0]: line for line in shown.splitlines() if line[:1].isalpha()}
+    assert rows["buffer"].endswith("replied in 2 ms") and " 11  sleeping " in rows["buffer"]
+    assert rows["learner"].endswith("micro-batch 3 of 8, heartbeat 0.5 s ago")
+    assert rows["actor-0"].endswith("30 requests, weights v12, idle 10%, heard 0.4 s ago")
+    assert "weights v11 (1 behind)" in rows["actor-1"]
+    assert "g0000000042  actor-0.ab  3 of 8 slots after 12.0 s, expires in 1.8 min" in shown
+
+
+def test_who_waits_for_whom_is_said():
+    (actor,) = waits(healthy())
+    assert actor == (
+        "actor-1 waits for a lease: 9 groups are complete, 4 in work, and at most 32 may be ahead "
+        "of the learner (buffer.max_staleness)"
+    )
+    learner = next(waits(healthy(learner_doing="waiting for actors")))
+    assert learner == (
+        "the learner waits for actors, its last step ended 4.0 s ago: 9 of 16 groups are "
+        "complete, 4 in work"
+    )
+    silent = healthy(buffer=Buffer("tcp://127.0.0.1:1", None, "no reply for 5 s"), actors=[])
+    assert list(waits(silent)) == ["everybody may wait for the buffer: no reply for 5 s"]
+    gone = healthy(processes=[process("learner", 12)], actors=[])
+    assert "which is not running" in next(waits(gone))
+
+
+def test_a_step_that_is_late_and_a_launcher_that_has_ended_are_said():
+    late = healthy(progress=Progress(12, 60, 30.0, 10.0, -20.0, 470.0), launcher=None)
+    assert "the next one is overdue by 20.0 s" in text(late)
+    assert "its launcher has ended" in text(late)
+
+
+def test_a_run_that_has_ended_shows_its_last_errors(ended):
+    (ended / "logs" / "learner.log").write_text("fine\nValueError: shape\nERROR no room\n")
+    result = CliRunner().invoke(main, ["status", str(ended)])
+    assert result.exit_code == 0
+    assert "no process of it runs on this machine" in result.output
+    assert "groups: trained 40; a step takes 16" in result.output
+    assert "  learner: ValueError: shape\n  learner: ERROR no room\n" in result.output
+    values = json.loads(CliRunner().invoke(main, ["status", str(ended), "--json"]).output)
+    assert (values["progress"]["step"], values["waits"]) == (4, [])
+    assert "has no config.yaml" in refused("status", ended / "other")
+
+
+def test_time_spans_in_words():
+    assert [ago(s) for s in (0.04, 59.0, 90.0, 7200.0)] == ["0.0 s", "59.0 s", "1.5 min", "2.0 h"]
