@@ -3,11 +3,13 @@
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
 It holds one copy of the weights, cut into chunks, and for each chunk the patches that led to it
-(r3l.weights.chunks). A subscriber requests a set chunk by chunk, so a slow or stopped one delays
-no other and costs only the memory of the few chunks in transit to it.
+(r3l.weights.chunks). A subscriber requests a set chunk by chunk, in pieces, so a slow or stopped
+one delays no other and costs only the memory of the few pieces in transit to it.
 
 Publishing replaces one chunk after the other. A request for a chunk that was replaced already is
-replied to with `gone`; the subscriber keeps what it has and asks for the new version.
+replied to with `gone`; the subscriber keeps what it has and asks for the new version. A subscriber
+whose link carries versions more slowly than they are made asks to `keep` the one it fetches: one
+older set is kept for all of them, until none asks for it any more.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import zmq
@@ -36,7 +38,14 @@ from r3l.codec import pack, unpack
 from r3l.endpoints import check_bind
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
 from r3l.weights.chunks import Chunk, assemble
-from r3l.weights.manifest import MANIFEST_LIMIT, Bytes, Layout, Manifest, Piece
+from r3l.weights.manifest import (
+    CHUNK_BYTES,
+    MANIFEST_LIMIT,
+    Bytes,
+    Layout,
+    Manifest,
+    Piece,
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +55,15 @@ REQUEST_BYTES = 4096  # more than a request has
 CONNECTION_BYTES = 64 << 10  # sent by one subscriber and not yet taken
 TOTAL_BYTES = 4 << 20  # sent by all subscribers and not yet taken
 HIGH_WATER = 16  # replies queued for one subscriber; a well-behaved one requests fewer
+KEEP_S = 60.0  # a set is kept after the last request for it
 THREADS = min(16, os.cpu_count() or 1)  # compare and compress chunks
+
+
+class Kept(NamedTuple):
+    """An older set that slow subscribers still fetch."""
+
+    version: int
+    chunks: list[Chunk | None]
 
 
 class WeightPublisher:
@@ -66,6 +83,10 @@ class WeightPublisher:
         (`refused`)."""
         self._manifest: Manifest | None = None
         self._chunks: list[Chunk | None] = []
+        self._slow: dict[bytes, tuple[int, float]] = {}
+        """Subscribers that asked to keep a version: which, and when they last did."""
+        self._kept: Kept | None = None
+        self._keeping = threading.Lock()  # the two fields above
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")
         secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
@@ -102,6 +123,7 @@ class WeightPublisher:
                 cause="not_served",
             )
         began = time.monotonic()
+        self._keep_for_slow()
         layout = Layout.of((name, _name(dtype or t.dtype), tuple(t.shape)) for name, t in weights)
         if self._manifest is None or self._manifest.layout != layout:
             self._manifest, self._chunks = None, [None] * layout.num_chunks
@@ -140,6 +162,7 @@ class WeightPublisher:
             if (now := time.monotonic()) >= looked + LOOKS_S or self._access.asked(ready):
                 looked = now
                 self._access.update()
+                self._forget_kept(now)
             if self._socket in ready:
                 received = receive_from_peer(self._socket)
                 self._access.traffic.taken(received)
@@ -149,7 +172,7 @@ class WeightPublisher:
     def _handle(self, received: Received) -> None:
         payload: list[Any] = []
         try:
-            header, payload = self._reply(unpack(received.frames[-1]))
+            header, payload = self._reply(received.client, unpack(received.frames[-1]))
         except R3LError as error:
             self.sent["refused"] += 1
             header = to_wire(error)
@@ -159,11 +182,13 @@ class WeightPublisher:
         except zmq.ZMQError as error:
             log.info("weights: a subscriber left before its reply (%s)", error)
 
-    def _reply(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    def _reply(self, client: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         reply: dict[str, Any] = {"rid": request.get("rid")}
         match request:
             case {"op": "latest", "origin": str(origin), "have": int(have)}:
                 manifest = self._manifest
+                with self._keeping:  # it has the set it asked to keep, or wants it no more
+                    self._slow.pop(client, None)
                 if manifest is None or (origin == self.origin and manifest.version <= have):
                     return reply, []
                 return reply, [pack(manifest.to_wire(), MANIFEST_LIMIT)]
@@ -173,25 +198,63 @@ class WeightPublisher:
                 "version": int(version),
                 "index": int(index),
                 "have": int(have),
-            }:
+                "at": int(at),
+                "size": int(size),
+                "keep": bool(keep),
+            } if at >= 0 < size:
                 reply |= {"version": version, "index": index}
-                chunks = self._chunks
-                chunk = chunks[index] if 0 <= index < len(chunks) else None
-                if chunk is None or origin != self.origin or chunk.version != version:
+                chunk = self._find(version, index) if origin == self.origin else None
+                if chunk is None:
                     return reply | {"gone": True}, []
-                return self._chunk(reply, chunk, have)
+                if keep:
+                    with self._keeping:
+                        self._slow[client] = version, time.monotonic()
+                return self._piece(reply, chunk, have, at, min(size, CHUNK_BYTES))
         raise RecordError(f"weights: unknown request {str(request)[:200]}")
 
-    def _chunk(
-        self, reply: dict[str, Any], chunk: Chunk, have: int
+    def _piece(
+        self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
+        """`size` bytes from `at` on of all that a subscriber with version `have` of a chunk needs,
+        and the lengths of its frames."""
         patches = chunk.since(have)
         if patches is None:
-            self.sent["full_bytes"] += len(chunk.data)
-            return reply | {"full": True}, [chunk.data.data]
-        frames = [patch.to_wire() for patch in patches]
-        self.sent["patch_bytes"] += sum(len(frame) for frame in frames)
-        return reply | {"full": False}, frames
+            lengths, piece = [len(chunk.data)], chunk.data.data[at : at + size]
+        else:
+            frames = [patch.to_wire() for patch in patches]
+            lengths = [len(frame) for frame in frames]
+            piece = memoryview(b"".join(frames))[at : at + size]
+        self.sent["full_bytes" if patches is None else "patch_bytes"] += len(piece)
+        return reply | {"full": patches is None, "lengths": lengths}, [piece]
+
+    # ── slow subscribers ────────────────────────────────────────────────────────────────
+
+    def _find(self, version: int, index: int) -> Chunk | None:
+        """A chunk of the newest version or of the one that is kept."""
+        kept = self._kept
+        for chunks in (self._chunks, kept.chunks if kept and kept.version == version else []):
+            chunk = chunks[index] if 0 <= index < len(chunks) else None
+            if chunk is not None and chunk.version == version:
+                return chunk
+        return None
+
+    def _keep_for_slow(self) -> None:
+        """Before a newer version replaces it: keep the newest if somebody asked for that, unless an
+        older one is kept."""
+        with self._keeping:
+            wanted = {version for version, _ in self._slow.values()}
+            if self._kept is None and self._manifest and self._manifest.version in wanted:
+                self._kept = Kept(self._manifest.version, list(self._chunks))
+
+    def _forget_kept(self, now: float) -> None:
+        """Forget subscribers that have not asked for long, and a set that no other one wants."""
+        with self._keeping:
+            silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
+            for client in silent:
+                del self._slow[client]
+            wanted = {version for version, _ in self._slow.values()}
+            if self._kept is not None and self._kept.version not in wanted:
+                self._kept = None
 
 
 def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:

@@ -39,6 +39,7 @@ FOLDERS = {
 NAMES_OF_SEVERAL_MODULES = {"__init__", "cli", "registry"}
 TOPICS = {
     "actors/test_sick_engine.py",
+    "actors/weights/test_slow_link.py",
     "buffer/client/test_notebook.py",
     "buffer/groups/test_random_lives.py",
     "buffer/groups/test_reuse.py",

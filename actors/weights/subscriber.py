@@ -1,7 +1,10 @@
 """The weight subscriber: polls for newer weights and fetches them while generation goes on.
 
-poll `latest` ─► newer? ─► request the chunks that differ (a few under way at a time)
+poll `latest` ─► newer? ─► request the chunks that differ, in pieces, a few under way at a time
                                └─► whole or patches, each checked ─► staged set ─► engine.load
+
+Over a slow link a set may take minutes. A deadline is for the next bytes (a piece), what came is
+kept when the connection breaks, and the publisher is asked to keep the version until it is whole.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any, Protocol
 import zmq
 import zmq.asyncio
 
+from actors.weights.pieces import Pace, Piece, Pieces, Whole
 from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire.curve_keys import ClientKeys, load, present
 from r3l.actor_metrics import ActorMetrics
@@ -30,7 +34,7 @@ from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
 log = logging.getLogger(__name__)
 
 CREDIT = 4
-"""Chunks requested and not yet received."""
+"""Pieces of chunks requested and not yet received."""
 STAGING = 2
 """Chunks checked and staged at the same time."""
 LOOK_S = 0.05
@@ -38,10 +42,12 @@ LOOK_S = 0.05
 REPLY_MEMORY = 256 << 20
 """Bytes this process may grow by until a reply has come: several times CREDIT whole chunks."""
 SUPERSEDED = "superseded"
+LATE_S = 10.0
+"""After a fetch took so long, the publisher is asked to keep its version."""
 
 
 class WeightSubscriber:
-    """Fetches weights from one publisher; each request fails after `timeout_s` without a reply.
+    """Fetches weights from one publisher; a fetch fails when `timeout_s` pass without a byte.
 
     `keys`: the client's key file, if the publisher requires one. `set_limit`: bytes of the largest
     set that can be meant for this model. `metrics`: what it received. `loaded` is the (origin,
@@ -61,6 +67,8 @@ class WeightSubscriber:
         self.metrics = ActorMetrics()
         self.loaded: tuple[str, int] | None = None
         self.staged: StagedWeights | None = None
+        self._pieces, self._pace = Pieces(), Pace()
+        self._late = False  # newer versions come faster than this link carries one
         self._keys = load(ClientKeys, keys) if keys else None
         self._rids = itertools.count()
         self._context = zmq.asyncio.Context()
@@ -84,6 +92,7 @@ class WeightSubscriber:
             manifest = Manifest.from_wire(unpack(payload[0], MANIFEST_LIMIT)) if payload else None
         except RecordError as error:
             raise WeightsError(f"weights: {error}", cause="malformed") from error
+        self._late = self._late and manifest is not None
         if manifest is not None and manifest.layout.total_bytes > self.set_limit:
             raise WeightsError(
                 f"weights {manifest.version}: {manifest.layout.total_bytes} bytes in a set; sets "
@@ -95,41 +104,50 @@ class WeightSubscriber:
     async def fetch(self, manifest: Manifest) -> StagedWeights:
         """Stage the manifest's set; chunks that are staged already are not requested.
 
-        Raises WeightsError for a chunk that is damaged or no longer served (chunks that arrived
-        are kept for the next attempt), PublisherUnavailable if no reply comes.
+        Raises WeightsError for a chunk that is damaged or no longer served, PublisherUnavailable if
+        nothing comes. Bytes that came are kept for the next attempt if it is for this version, and
+        whole chunks for any.
         """
-        staged = self._stage(manifest)
-        wanted = iter(staged.missing(manifest))
-        requested: dict[int, int] = {}
+        staged, began = self._stage(manifest), time.monotonic()
+        self._pieces.begin(manifest, staged)
+        requested: dict[int, Piece] = {}
         staging: set[asyncio.Task[None]] = set()
         try:
-            for index in itertools.islice(wanted, CREDIT):
-                await self._request(staged, manifest, index, requested)
+            await self._request_more(staged, manifest, requested)
             while requested:
+                asked = time.monotonic()
                 header, payload = await self._receive()
-                index = requested.pop(header.get("rid", UNKNOWN), UNKNOWN)
-                self._check_chunk(header, manifest, index)
-                self._count(payload, whole=bool(header.get("full")))
-                if (following := next(wanted, None)) is not None:
-                    await self._request(staged, manifest, following, requested)
-                await _until_fewer(staging, STAGING)
-                store = asyncio.to_thread(self._store, staged, manifest, index, header, payload)
-                staging.add(asyncio.create_task(store))
+                self._late = self._late or time.monotonic() > began + LATE_S
+                piece = requested.pop(header.get("rid", UNKNOWN), None)
+                self._check_piece(header, manifest, piece)
+                assert piece is not None
+                nbytes = self._count(payload, whole=bool(header.get("full")))
+                self._pace.came(piece, nbytes, time.monotonic() - asked)
+                have = staged.versions[piece.chunk]
+                whole = self._pieces.add(piece, have, header, payload)
+                await self._request_more(staged, manifest, requested)
+                if whole is not None:
+                    await _until_fewer(staging, STAGING)
+                    store = asyncio.to_thread(self._store, staged, manifest, whole)
+                    staging.add(asyncio.create_task(store))
             await _until_fewer(staging, 1)
-        except BaseException:
+        except BaseException as error:
             self.disconnect()  # replies under way must not reach the next request
+            if isinstance(error, PublisherUnavailable):
+                self._pace.stalled()
             raise
         finally:  # threads cannot be cancelled
             await asyncio.gather(*staging, return_exceptions=True)
         return staged
 
-    def _count(self, frames: Sequence[memoryview], *, whole: bool) -> None:
-        """Count the bytes of a whole chunk, or of its patches."""
+    def _count(self, frames: Sequence[memoryview], *, whole: bool) -> int:
+        """Count the bytes of a whole chunk, or of its patches; returns them."""
         size = sum(len(frame) for frame in frames)
         if whole:
             self.metrics.weights_full_bytes += size
         else:
             self.metrics.weights_patch_bytes += size
+        return size
 
     def disconnect(self) -> None:
         """Close the connection; the next request opens a new one."""
@@ -157,39 +175,36 @@ class WeightSubscriber:
             old.origin, old.versions = manifest.origin, [UNKNOWN] * manifest.layout.num_chunks
         return old
 
-    def _store(
-        self,
-        staged: StagedWeights,
-        manifest: Manifest,
-        index: int,
-        header: dict[str, Any],
-        payload: Sequence[memoryview],
-    ) -> None:
-        if not header.get("full"):
-            staged.patch(index, manifest, payload)
-        elif len(payload) == 1:
-            staged.replace(index, manifest, payload[0])
+    def _store(self, staged: StagedWeights, manifest: Manifest, whole: Whole) -> None:
+        if whole.full:
+            staged.replace(whole.chunk, manifest, whole.frames[0])
         else:
-            raise WeightsError("weights: a chunk without its bytes", cause="malformed")
+            staged.patch(whole.chunk, manifest, whole.frames)
 
-    def _check_chunk(self, header: dict[str, Any], manifest: Manifest, index: int) -> None:
+    def _check_piece(self, header: dict[str, Any], manifest: Manifest, piece: Piece | None) -> None:
         if header.get("gone"):
+            self._late = True
             raise WeightsError(f"weights {manifest.version}: no longer served", cause=SUPERSEDED)
         got = (header.get("version"), header.get("index"))
-        if index == UNKNOWN or got != (manifest.version, index):
+        if piece is None or got != (manifest.version, piece.chunk):
             raise WeightsError("weights: a reply to another request", cause="out_of_step")
 
-    async def _request(
-        self, staged: StagedWeights, manifest: Manifest, index: int, requested: dict[int, int]
+    async def _request_more(
+        self, staged: StagedWeights, manifest: Manifest, requested: dict[int, Piece]
     ) -> None:
-        request = {
-            "op": "chunk",
-            "origin": manifest.origin,
-            "version": manifest.version,
-            "index": index,
-            "have": staged.versions[index],
-        }
-        requested[await self._send(request)] = index
+        """Request pieces until CREDIT are under way, or all that are missing."""
+        while len(requested) < CREDIT and (piece := self._pieces.next(self._pace.size)):
+            request = {
+                "op": "chunk",
+                "origin": manifest.origin,
+                "version": manifest.version,
+                "index": piece.chunk,
+                "have": staged.versions[piece.chunk],
+                "at": piece.at,
+                "size": piece.size,
+                "keep": self._late,
+            }
+            requested[await self._send(request)] = piece
 
     async def _send(self, request: dict[str, Any]) -> int:
         if self._socket is None:
@@ -261,12 +276,12 @@ async def follow(subscriber: WeightSubscriber, policy: Loads, *, every_s: float 
     """Keep the engine on the newest weights until cancelled.
 
     A failed fetch is counted and tried again while generation goes on. Versions that are replaced
-    while another one is loaded are skipped.
+    while another one is loaded or slowly fetched are skipped.
     """
-    metrics = subscriber.metrics
+    metrics, manifest = subscriber.metrics, None
     while True:
         try:
-            manifest = await subscriber.latest()
+            manifest = manifest or await subscriber.latest()
             if manifest is not None:
                 began = time.monotonic()
                 staged = await subscriber.fetch(manifest)
@@ -281,7 +296,10 @@ async def follow(subscriber: WeightSubscriber, policy: Loads, *, every_s: float 
                     metrics.weights_fetch_s,
                     metrics.weights_pause_s,
                 )
+                manifest = None
         except WeightsError as error:
+            if not isinstance(error, PublisherUnavailable):  # else go on with what came of this set
+                manifest = None
             metrics.weights_failed[error.cause] += 1
             log.log(logging.INFO if error.cause == SUPERSEDED else logging.WARNING, "%s", error)
         await asyncio.sleep(every_s)

@@ -6,6 +6,7 @@ Prints, from one run, so that ratios hold on a busy machine: the same bytes over
 whole updates and updates at three learning rates, the pause that a running request sees, and many
 subscribers at once. Seconds are medians. `--link-gbit 1` limits loopback to 1 Gbit/s, for which
 it runs in a network namespace of its own; `--encrypted` adds the keys that other machines need.
+`--link-gbit 0.001 --slow-s 120 --hidden 64` measures only how often weights arrive over 1 Mbit/s.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from actors.weights.subscriber import WeightSubscriber
 from benchmarks.weights.crowd import fetch_and_say, measure_crowd
 from benchmarks.weights.engine import NoEngine, measure_pauses, start_engine
 from benchmarks.weights.publisher import Learner, Publisher, this_command
+from benchmarks.weights.slow_link import measure_slow_link
 from benchmarks.weights.updates import Updates, measure_updates
 from buffer.wire.curve_keys import generate
+
+SLOW_GBIT = 0.1
 
 
 def build_model(folder: Path, hidden: int, layers: int) -> None:
@@ -69,7 +73,11 @@ def run_shaped(gbit: float) -> None:
     """Replace this process by the same command in a network namespace of its own, whose loopback
     carries `gbit` Gbit/s. Needs iproute2; root or user namespaces."""
     shape = f"tc qdisc add dev lo root tbf rate {gbit}gbit burst 256kb latency 100ms"
-    script = f'ip link set lo up && {shape} && exec "$@"'
+    mtu = 65536
+    if gbit < SLOW_GBIT:  # packets as on such a link, not as on loopback
+        shape = f"tc qdisc add dev lo root tbf rate {gbit}gbit burst 16kb latency 400ms"
+        mtu = 1500
+    script = f'ip link set lo up mtu {mtu} && {shape} && exec "$@"'
     again = [*this_command(*sys.argv[1:]), "--link-gbit", "0"]
     os.execvp("unshare", ["unshare", "--map-root-user", "--net", "sh", "-c", script, "sh", *again])
 
@@ -81,6 +89,8 @@ def run_shaped(gbit: float) -> None:
 @click.option("--engine/--no-engine", default=True, help="load into vLLM, or only transfer")
 @click.option("--link-gbit", default=0.0, help="limit the link, Gbit/s; default: loopback's speed")
 @click.option("--encrypted", is_flag=True, help="with keys, as between machines")
+@click.option("--slow-s", default=0.0, help="only how often weights arrive, for so many seconds")
+@click.option("--every-s", default=10.0, show_default=True, help="between two versions, for that")
 @click.option("--serve", type=Path, hidden=True)
 @click.option("--fetch", hidden=True)
 @click.option("--keys", type=Path, hidden=True)
@@ -91,6 +101,8 @@ def main(
     engine: bool,
     link_gbit: float,
     encrypted: bool,
+    slow_s: float,
+    every_s: float,
     serve: Path | None,
     fetch: str | None,
     keys: Path | None,
@@ -106,6 +118,9 @@ def main(
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             build_model(folder, hidden, layers)
+            if slow_s:
+                asyncio.run(measure_slow_link(folder, slow_s, every_s))
+                return
             if encrypted:
                 keys = folder / "keys"
                 generate(keys)

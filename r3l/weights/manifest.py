@@ -136,9 +136,12 @@ class Manifest:
             checksums = tuple(int(value) for value in values["checksums"])
             fits = all(0 <= t.offset <= layout.total_bytes - t.nbytes for t in tensors)
             fits = fits and all(extent >= 0 for t in tensors for extent in t.shape)
+            fits = fits and int(values["version"]) >= 0
             manifest = cls(str(values["origin"]), int(values["version"]), layout, checksums)
         except (KeyError, TypeError, ValueError) as error:
             raise WeightsError(f"malformed weight manifest: {error!r}") from None
         if not fits or len(checksums) != layout.num_chunks:
-            raise WeightsError("weight manifest: a tensor or chunk lies outside the set")
+            raise WeightsError(
+                "weight manifest: a tensor or chunk lies outside the set, or its version is below 0"
+            )
         return manifest

@@ -18,6 +18,7 @@ from actors.weights.subscriber import WeightSubscriber
 from buffer.wire.access import allow_files
 from learner import publisher
 from learner.publisher import WeightPublisher
+from r3l.codec import pack, unpack
 from r3l.errors import UserError, WeightsError
 from tests.buffer.fakes import until
 from tests.buffer.wire.strangers import MIB, Memory, connect, flood, frame
@@ -48,6 +49,7 @@ def test_unreadable_keys_open_no_socket(monkeypatch: pytest.MonkeyPatch) -> None
 PUBLISH = """
 import itertools, sys, time, torch
 from learner.publisher import WeightPublisher
+from r3l.codec import pack, unpack
 publisher = WeightPublisher("tcp://127.0.0.1:0")
 print(publisher.endpoint, flush=True)
 for version in itertools.count(1):
@@ -117,3 +119,43 @@ def test_a_request_without_end_takes_none_of_the_learners_memory(
     assert memory.grown() < 200
     memory.calms_down(100)
     assert newest(endpoint) >= 1
+
+
+def test_one_older_set_is_kept_for_those_who_ask_for_it_and_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "KEEP_S", 3600.0)
+    serving = WeightPublisher("tcp://127.0.0.1:0")
+    asking = zmq.Context.instance().socket(zmq.DEALER)
+    asking.setsockopt(zmq.LINGER, 0)
+    asking.connect(serving.endpoint)
+
+    def ask(**request: object) -> dict[str, object]:
+        asking.send(pack({"rid": 1, "origin": serving.origin, "have": -1} | request))
+        assert asking.poll(60_000)
+        return unpack(asking.recv_multipart()[0])
+
+    def chunk(version: int, *, keep: bool) -> dict[str, object]:
+        return ask(op="chunk", version=version, index=0, at=0, size=4, keep=keep)
+
+    def publish(version: int) -> None:
+        serving.publish(version, [("w", torch.full((9,), float(version)))])
+
+    publish(1)
+    assert chunk(1, keep=False)["lengths"] == [64]
+    publish(2)
+    assert chunk(1, keep=False)["gone"] and serving._kept is None
+    assert "gone" not in chunk(2, keep=True)
+    publish(3)
+    publish(4)
+    assert chunk(2, keep=True)["lengths"] == [64] and chunk(3, keep=True)["gone"]
+    ask(op="latest")  # it has what it asked for
+    until(lambda: serving._kept is None)
+    assert chunk(2, keep=True)["gone"]
+    assert "gone" not in chunk(4, keep=True)
+    publish(5)
+    assert serving._kept is not None
+    monkeypatch.setattr(publisher, "KEEP_S", 0.0)
+    until(lambda: serving._kept is None)
+    asking.close()
+    serving.close()

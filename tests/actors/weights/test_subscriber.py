@@ -8,18 +8,21 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import learner.publisher
+from actors.weights.pieces import Piece
 from actors.weights.staging import StagedWeights
 from actors.weights.subscriber import WeightSubscriber, follow
 from buffer.wire.curve_keys import generate
 from learner.publisher import WeightPublisher
 from r3l.errors import PublisherUnavailable, UserError, WeightsError
-from r3l.weights.manifest import CHUNK_BYTES, Layout, Manifest, Piece
+from r3l.weights.manifest import CHUNK_BYTES, Layout, Manifest
+from r3l.weights.manifest import Piece as TensorPiece
 from r3l.weights.patch import Patch
 from tests.buffer.wire.strangers import MIB, Memory, accept, flood, frame
 
@@ -52,7 +55,7 @@ def laid_out(weights: Tensors) -> bytes:
     return put_together(layout, layout.cut(data)).tobytes()
 
 
-def put_together(layout: Layout, chunks: Iterable[list[Piece]]) -> np.ndarray:
+def put_together(layout: Layout, chunks: Iterable[list[TensorPiece]]) -> np.ndarray:
     put = np.zeros(layout.total_bytes, dtype=np.uint8)
     for index, pieces in enumerate(chunks):
         for at, piece in pieces:
@@ -238,28 +241,32 @@ def test_a_damaged_chunk_is_refused(publisher: WeightPublisher) -> None:
 
 
 def test_a_version_replaced_during_a_fetch_costs_only_the_changed_chunks(
-    publisher: WeightPublisher,
+    publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("actors.weights.subscriber.CREDIT", 1)
     weights = some_weights(elements=16_000_000)
     publisher.publish(1, weights)
 
     async def scenario(subscriber: WeightSubscriber) -> None:
         manifest = await subscriber.latest()
         assert manifest is not None and manifest.layout.num_chunks == 4
-        staged = subscriber._stage(manifest)
-        requested: dict[int, int] = {}
-        for index in (0, 1):  # two chunks of four arrive
-            await subscriber._request(staged, manifest, index, requested)
-            header, payload = await subscriber._receive()
-            subscriber._store(staged, manifest, index, header, payload)
-        newer = updated(weights)
-        publisher.publish(2, newer)
+        newer, request, calls = updated(weights), subscriber._request_more, 0
+
+        async def request_more(*arguments: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 3:  # two chunks of four have come
+                publisher.publish(2, newer)
+            await request(*arguments)
+
+        monkeypatch.setattr(subscriber, "_request_more", request_more)
+        subscriber._pace.size = CHUNK_BYTES
         with pytest.raises(WeightsError) as gone:
             await subscriber.fetch(manifest)
         assert gone.value.cause == "superseded"
         assert await update(subscriber) == 2
         assert held(subscriber.staged) == laid_out(newer)
-        assert subscriber.metrics.weights_full_bytes == len(laid_out(newer)) - 2 * CHUNK_BYTES
+        assert subscriber.metrics.weights_full_bytes == len(laid_out(newer))  # none came twice
         assert subscriber.metrics.weights_patch_bytes > 0
 
     subscribed(publisher.endpoint, scenario)
@@ -268,7 +275,7 @@ def test_a_version_replaced_during_a_fetch_costs_only_the_changed_chunks(
 def test_chunks_on_their_way_stay_as_they_were_when_newer_weights_are_published(
     publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.weights.subscriber.CREDIT", 1)  # most chunks wait at the publisher
+    monkeypatch.setattr("actors.weights.subscriber.CREDIT", 100)
     weights = some_weights(elements=24_000_000)
     publisher.publish(1, weights)
 
@@ -276,14 +283,18 @@ def test_chunks_on_their_way_stay_as_they_were_when_newer_weights_are_published(
         manifest = await subscriber.latest()
         assert manifest is not None
         staged = subscriber._stage(manifest)
-        for index in range(manifest.layout.num_chunks):
-            await subscriber._request(staged, manifest, index, {})
+        requested: dict[int, Piece] = {}
+        subscriber._pace.size = CHUNK_BYTES
+        subscriber._pieces.begin(manifest, staged)
+        await subscriber._request_more(staged, manifest, requested)
         while publisher.sent["full_bytes"] < manifest.layout.total_bytes:
             await asyncio.sleep(0.01)
         publisher.publish(2, updated(weights))
-        for index in range(manifest.layout.num_chunks):
+        while requested:
             header, payload = await subscriber._receive()
-            subscriber._store(staged, manifest, index, header, payload)
+            whole = subscriber._pieces.add(requested.pop(header["rid"]), -1, header, payload)
+            assert whole is not None
+            subscriber._store(staged, manifest, whole)
         assert held(staged) == laid_out(weights)
         await update(subscriber)
         assert held(staged) == laid_out(updated(weights))
