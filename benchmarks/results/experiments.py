@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.results.cells import CELLS, EASIEST, WARM, Cell
 from r3l import config as configuration
-from r3l import yaml_text
 from r3l.config import RunConfig
+from r3l.settings import yaml_text
 
 
 @dataclass(frozen=True)
