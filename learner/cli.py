@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class _Commands(click.Group):
             set_file_modes()
             return super().invoke(ctx)
         except tuple(EXIT_CODES) as error:
-            if os.environ.get("RANK", "0") == "0" or isinstance(error, RestartNeeded):
+            if _leading() or isinstance(error, RestartNeeded):
                 click.echo(f"r3l-learner: {error}", err=True)
             sys.exit(EXIT_CODES[type(error)])
 
@@ -57,26 +58,39 @@ main.add_command(warmup_command)
 
 @main.command()
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
-@click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
+@click.option("--buffer", "buffer_endpoint", help="buffer service, tcp://host:port")
+@click.option("--weights", "weights_bind", help="address to publish weights on, tcp://…")
 @click.option(
-    "--weights", "weights_bind", required=True, help="address to publish weights on, tcp://…"
+    "--offline",
+    "stores",
+    type=Path,
+    multiple=True,
+    help="store of a finished run to train from, without actors; may be given several times",
 )
 @click.option("--run", type=Path, required=True, help="run folder for metrics and checkpoints")
 @click.option("--resume", is_flag=True, help="continue from the newest checkpoint")
 @click.option("--keys", type=Path, help="folder of r3l-buffer keygen, for actors on other hosts")
 def train(
     config_path: Path,
-    buffer_endpoint: str,
-    weights_bind: str,
+    buffer_endpoint: str | None,
+    weights_bind: str | None,
+    stores: tuple[Path, ...],
     run: Path,
     resume: bool,
     keys: Path | None,
 ) -> None:
-    """Draw groups, step, commit, publish; one process per rank."""
+    """Draw groups, step, commit, publish; one process per rank. With --offline draw them from
+    stores and publish nothing."""
     config = configuration.load(config_path)
-    leading = os.environ.get("RANK", "0") == "0"
-    with Watchdog(config.learner.hang_s, run if leading else None):
-        run_training(config, buffer_endpoint, weights_bind, run, resume=resume, keys=keys)
+    if stores and (buffer_endpoint or weights_bind):
+        raise UserError("--offline trains without actors; leave --buffer and --weights out")
+    with Watchdog(config.learner.hang_s, run if _leading() else None):
+        if stores:
+            run_offline(config, stores, run, resume=resume)
+        elif buffer_endpoint and weights_bind:
+            run_training(config, buffer_endpoint, weights_bind, run, resume=resume, keys=keys)
+        else:
+            raise UserError("train needs --buffer and --weights, or --offline STORE")
 
 
 def run_training(
@@ -89,43 +103,81 @@ def run_training(
     keys: Path | None = None,
 ) -> None:
     """One rank's part in a run, from its start to the final model."""
-    from learner import checkpoint
-    from learner.checkpoint import State
-    from learner.step import out_of_memory
-
     check_endpoint(buffer_endpoint, "buffer")
     begins = _beginning(config, run, resume)
-    start = begins.checkpoint
-    algorithm = config.algorithm.build()
-    leading = os.environ.get("RANK", "0") == "0"
     with ExitStack() as closing:
         # Before DeepSpeed and the model: the actors start as soon as the address is known.
-        publisher = _publisher(config, weights_bind, keys, closing) if leading else None
-        from learner.loop import Training
-        from learner.step.trainer import Trainer
+        publisher = _publisher(config, weights_bind, keys, closing) if _leading() else None
 
-        trainer = Trainer(
-            start or begins.model,
-            begins.settings,
-            algorithm,
-            seed=config.seed,
-            reference=begins.model,
-        )
-        state = checkpoint.restore(trainer, start) if start else State(0, origin=begins.origin)
-        if publisher is not None:
-            at = state.version
-            rank = _rank0(config, trainer, publisher, buffer_endpoint, keys, run, at, closing)
-        else:
-            rank = _follower(config, trainer)
-        freeze_heap()
-        try:
-            Training(trainer, algorithm, config, rank, begins.tokenizer, run, state).execute()
-        except RestartNeeded as error:
-            if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
-                out_of_memory.keep_budget(run, int(budget))
-            raise
-        if leading:
-            click.echo(DONE_LINE)
+        def rank(trainer: Any, start: int) -> Any:
+            if publisher is None:
+                return _follower(config, trainer)
+            return _rank0(config, trainer, publisher, buffer_endpoint, keys, run, start, closing)
+
+        _train(config, begins, run, rank)
+
+
+def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume: bool) -> None:
+    """One rank's part in a run that learns from finished stores alone."""
+    from buffer.tools.stored_draws import StoredDraws
+    from learner.metrics.reporter import Reporter
+    from learner.offline.offline_rank0 import CHECKED, LEDGER, OfflineRank0, check_texts
+
+    unplayed = config.eval.model_copy(update={"every": 0, "tasks": 0})  # nobody could play them
+    config = config.model_copy(update={"eval": unplayed})
+    with ExitStack() as closing:
+        draws = StoredDraws(stores, config, run / LEDGER)
+        closing.callback(draws.close)
+        begins = _beginning(config, run, resume)
+        check_texts(draws.some(CHECKED), begins.tokenizer, f"model {config.model}")
+
+        def rank(trainer: Any, start: int) -> Any:
+            if not _leading():
+                return _follower(config, trainer)
+            reporter = Reporter(run, start)
+            closing.callback(reporter.close)
+            rank0 = OfflineRank0(trainer, draws, reporter, config, run)
+            _on_stop_signals(lambda signum, frame: rank0.stop())
+            return rank0
+
+        _train(config, begins, run, rank)
+
+
+def _leading() -> bool:
+    """Whether this process is rank 0."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _train(
+    config: RunConfig, begins: Beginning, run: Path, rank_of: Callable[[Any, int], Any]
+) -> None:
+    """Train to the final model. `rank_of`: this rank's part, from the trainer and the version that
+    the run starts from."""
+    from learner import checkpoint
+    from learner.checkpoint import State
+    from learner.loop import Training
+    from learner.step import out_of_memory
+    from learner.step.trainer import Trainer
+
+    algorithm, start = config.algorithm.build(), begins.checkpoint
+    trainer = Trainer(
+        start or begins.model,
+        begins.settings,
+        algorithm,
+        seed=config.seed,
+        reference=begins.model,
+    )
+    state = checkpoint.restore(trainer, start) if start else State(0, origin=begins.origin)
+    rank = rank_of(trainer, state.version)
+    freeze_heap()
+    try:
+        Training(trainer, algorithm, config, rank, begins.tokenizer, run, state).execute()
+    except RestartNeeded as error:
+        if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
+            out_of_memory.keep_budget(run, int(budget))
+        raise
+    if _leading():
+        click.echo(DONE_LINE)
 
 
 @dataclass(frozen=True)

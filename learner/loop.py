@@ -6,8 +6,9 @@
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
 `rank` draws, finishes, skips and evaluates. On rank 0 it is a learner.rank0.Rank0, which talks to
-the buffer, the actors and TensorBoard. On every other rank it is a learner.ranks.Follower, which
-receives the same batch and takes part in the collectives.
+the buffer, the actors and TensorBoard, or a learner.offline.offline_rank0.OfflineRank0, which draws from
+stores. On every other rank it is a learner.ranks.Follower, which receives the same batch and takes
+part in the collectives.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from buffer import Draw
 from learner import checkpoint
 from learner.best_model import candidate_folder
 from learner.checkpoint import State
+from learner.offline.offline_rank0 import OfflineRank0
 from learner.rank0 import SKIPPED, Rank0
 from learner.ranks import Follower
 from learner.step.batch import check_tokens, ranked_rows, rows_of, weight_metrics
@@ -42,7 +44,7 @@ class Training:
     trainer: Trainer
     algorithm: Algorithm
     config: RunConfig
-    rank: Rank0 | Follower
+    rank: Rank0 | OfflineRank0 | Follower
     tokenizer: Any
     run: Path
     state: State

@@ -20,11 +20,13 @@ USABLE = ("", "stale", "no_contrast")
 recalled."""
 
 
-def attempts(txn: Txn, task_id: str) -> Iterator[StoredAttempt]:
-    """The attempts of a training task's closed groups, the newest group first."""
+def attempts(txn: Txn, task_id: str, *, waiting: bool = False) -> Iterator[StoredAttempt]:
+    """The attempts of a training task's closed groups, the newest group first. `waiting`: also of
+    those that are complete or drawn, if there is no run that will train on them."""
     looked_at = 0
     for row in txn.finished(task_id):
-        if not row.closed or row.cause not in USABLE or not txn.record_is_sound(row):
+        ended = row.closed or waiting
+        if not ended or row.cause not in USABLE or not txn.record_is_sound(row):
             continue
         for result in _results(txn, row):
             if result.trajectory is not None:

@@ -1,0 +1,171 @@
+"""Training from a finished store: `r3l-learner train --offline`, killed and resumed."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from learner.cli import main
+from learner.offline import offline_rank0
+from learner.offline.offline_rank0 import OfflineRank0, check_texts
+from r3l.config import dump, load
+from r3l.errors import UserError
+from r3l.model_folder import read_tokenizer
+from r3l.records import GroupPlan, SlotResult, Task
+from tests.buffer.fakes import Desk
+from tests.learner.fakes import recorded_group, steps_of, tiny_model
+
+SETTINGS = (
+    "learner.steps=6",
+    "learner.lr=1e-3",
+    "learner.groups_per_step=3",
+    "learner.checkpoint_every=2",
+    "algorithm.group_size=4",
+    "algorithm.recall_count=1",
+    "buffer.sampler=uniform",
+    "buffer.sampler.reuse=2",
+)
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The learner handles signals; the tests' own handlers come back."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("policy"))
+
+
+def worded(result: SlotResult, tokenizer: Any) -> SlotResult:
+    """A result whose actions are what its tokens say."""
+    one = result.trajectory
+    if one is None:
+        return result
+    actions = tuple(
+        tokenizer.decode(one.token_ids[start:end].tolist(), skip_special_tokens=True)
+        for start, end in one.step_spans
+    )
+    return replace(result, trajectory=replace(one, actions=actions))
+
+
+@pytest.fixture(scope="module")
+def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve groups of one task, of which every third has no success."""
+    tokenizer = read_tokenizer(model, "model")
+    desk = Desk(tmp_path_factory.mktemp("stored") / "buffer", max_staleness=99)
+    desk.add([Task("t/0", "workshop", 0)])
+    vocabulary = min(len(tokenizer), 40)
+    for step in range(12):
+        lease = desk.lease(version=0, plan=GroupPlan(2, 2))
+        results = list(recorded_group(lease.group_id, 0, vocab=vocabulary))
+        if step % 3 == 0:
+            results = [
+                replace(r, trajectory=r.trajectory and replace(r.trajectory, reward=0.0), aux=())
+                for r in results
+            ]
+        desk.put(lease.group_id, [worded(r, tokenizer) for r in results])
+    desk.store.close()
+    return desk.folder
+
+
+def train(run: Path, model: Path, store: Path, *more: str, resume: bool = False) -> Any:
+    run.mkdir(parents=True, exist_ok=True)
+    config = run / "config.yaml"
+    config.write_text(dump(load(None, [f"model={model}", *SETTINGS, *more])))
+    command = ["train", "--config", str(config), "--run", str(run), "--offline", str(store)]
+    return CliRunner().invoke(main, command + ["--resume"] * resume, catch_exceptions=False)
+
+
+def test_a_store_is_trained_from_and_the_trust_meter_says_for_how_long(
+    tmp_path: Path, model: Path, store: Path
+) -> None:
+    done = train(tmp_path / "run", model, store)
+    assert done.exit_code == 0, done.output
+    steps = steps_of(tmp_path / "run")
+    assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
+    assert steps[0]["learner/behaviour_kl"] != 0 and steps[0]["group/reward_mean"] > 0
+    trust = json.loads((tmp_path / "run" / "trust.json").read_text())
+    assert trust["steps"] == 6 and trust["verdict"].startswith("trust: ")
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_a_killed_and_resumed_run_has_the_same_losses_and_recalls_the_same_attempts(
+    tmp_path: Path, model: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert train(whole, model, store).exit_code == 0
+    finish = OfflineRank0.finish_step
+
+    def killed(self: OfflineRank0, draw: Any, version: int, result: Any) -> None:
+        finish(self, draw, version, result)
+        if version == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(offline_rank0.OfflineRank0, "finish_step", killed)
+        assert train(cut, model, store).exit_code != 0
+    assert train(cut, model, store, resume=True).exit_code == 0
+    ledger = (whole / "offline.jsonl").read_text()
+    assert (cut / "offline.jsonl").read_text() == ledger
+    assert any(json.loads(line)["recalled"] for line in ledger.splitlines())
+    losses = {line["step"]: line["learner/loss"] for line in steps_of(cut)}
+    assert losses == {line["step"]: line["learner/loss"] for line in steps_of(whole)}
+
+
+def test_a_run_ends_when_the_store_has_too_few_groups_left(
+    tmp_path: Path, model: Path, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = train(tmp_path / "run", model, store, "buffer.sampler.reuse=1")
+    assert done.exit_code == 0 and [s["step"] for s in steps_of(tmp_path / "run")] == [1, 2, 3, 4]
+    assert "fewer than 3 groups left; raise buffer.sampler.reuse (1)" in caplog.text
+
+
+def test_a_store_of_another_tokenizer_is_refused(model: Path, store: Path) -> None:
+    tokenizer = read_tokenizer(model, "model")
+    [group] = _groups(store)
+    check_texts([group], tokenizer, "model m")
+    one = group.results[0].trajectory
+    assert one is not None
+    wrong = replace(one, actions=("something else", *one.actions[1:]))
+    foreign = replace(group, results=(replace(group.results[0], trajectory=wrong),))
+    with pytest.raises(UserError, match="the tokenizer of model m, but the action was 'something"):
+        check_texts([foreign], tokenizer, "model m")
+
+
+def _groups(store: Path) -> Any:
+    from buffer.storage.store import Store
+    from buffer.tools import offline
+
+    opened = Store(store, read_only=True)
+    yield offline.group(opened, "g0000000001")
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--offline", "x", "--buffer", "tcp://127.0.0.1:1"], "--offline trains without actors"),
+        ([], "train needs --buffer and --weights, or --offline STORE"),
+        (["--offline", "/no/where"], "no store there"),
+    ],
+)
+def test_a_contradiction_or_a_missing_store_is_one_line(
+    tmp_path: Path, model: Path, more: list[str], said: str
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(dump(load(None, [f"model={model}", *SETTINGS])))
+    command = ["train", "--config", str(config), "--run", str(tmp_path / "run"), *more]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2 and not (tmp_path / "run").exists()
+    [line] = [x for x in done.output.splitlines() if x.startswith("r3l-learner: ")]
+    assert said in line
