@@ -6,9 +6,9 @@
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
 `rank` draws, finishes, skips and evaluates. On rank 0 it is a learner.rank0.Rank0, which talks to
-the buffer, the actors and TensorBoard, or a learner.offline.offline_rank0.OfflineRank0, which draws from
-stores. On every other rank it is a learner.ranks.Follower, which receives the same batch and takes
-part in the collectives.
+the buffer, the actors and TensorBoard, or a learner.offline.offline_rank0.OfflineRank0, which draws
+from stores. On every other rank it is a learner.ranks.Follower, which receives the same batch and
+takes part in the collectives.
 """
 
 from __future__ import annotations
