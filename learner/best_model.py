@@ -11,7 +11,7 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from learner.evaluate import Evaluation
+from learner.metrics.evaluate import Evaluation
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ import torch
 from buffer import BufferClient, Draw
 from learner.best_model import keep_if_best, remove_candidates
 from learner.checkpoint import State
-from learner.evaluate import Evaluation, Evaluator, nothing_played, parts
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.drift import SafetyMeter
+from learner.metrics.evaluate import Evaluation, Evaluator, nothing_played, parts
 from learner.metrics.group_metrics import (
     group_metrics,
     histograms,

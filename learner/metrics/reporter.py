@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from learner.evaluate import Evaluation
+from learner.metrics.evaluate import Evaluation
 from learner.metrics.tensorboard import TensorBoard
 from learner.run_files import PROGRESS
 from r3l.process.notices import notice_again

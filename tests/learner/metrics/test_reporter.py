@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from learner.evaluate import Evaluation
+from learner.metrics.evaluate import Evaluation
 from learner.metrics.reporter import Reporter
 from learner.run_files import PROGRESS
 

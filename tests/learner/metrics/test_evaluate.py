@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from buffer import BufferStats
-from learner import evaluate
-from learner.evaluate import Evaluator, nothing_played, parts
+from learner.metrics import evaluate
+from learner.metrics.evaluate import Evaluator, nothing_played, parts
 from r3l.config import EvalConfig
 from r3l.records import SlotResult, Task
 from tests.learner.fakes import explore_group
