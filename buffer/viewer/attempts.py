@@ -129,6 +129,8 @@ def _attempt(attempt: Trajectory, texts: Texts) -> Plain:
         "finish": attempt.finish,
         "feedback": attempt.feedback,
         "faults": list(attempt.faults),
+        "cut": attempt.cut,
+        "parts": attempt.parts,
         "temperature": attempt.temperature,
         "seed": str(attempt.seed),
         "system": attempt.system,

@@ -37,7 +37,7 @@ def view(place: str, port: int, model: Path | None) -> None:
     only read, also while the run goes on.
     """
     folder = store_folder(place)
-    store = Store(folder, read_only=True)
+    store = Store(folder, map_gib=None, read_only=True)  # as large as its service lets it grow
     try:
         with Viewer(shown(store, folder.parent, model), port) as viewer:
             click.echo(f"{viewer.shown.title}: open {viewer.url} (Ctrl-C ends the viewer)")

@@ -50,6 +50,7 @@ def test_every_number_of_a_step_is_shown():
     first, _ = pairs(group(results(Made(), version=7)), None, NO_TEXTS)
     step = first["base"]["steps"][2]
     assert step["logprobs"] == [-0.25, -2.0, -0.25, -0.25] and step["tokens"] is None
+    assert (first["base"]["cut"], first["base"]["parts"]) == (0, {})
     assert (step["version"], step["seconds"], step["action"]) == (7, 0.5, "act 2")
 
 

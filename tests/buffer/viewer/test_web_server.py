@@ -7,6 +7,7 @@ import pytest
 from buffer.storage.store import Store
 from buffer.viewer.web_server import Viewer
 from r3l.errors import UserError
+from r3l.records import GroupPlan
 from tests.buffer.viewer import stores
 
 
@@ -85,6 +86,22 @@ def test_what_a_running_service_writes_is_seen(asked, store):
         txn.put_row(txn.row("g0000000040").but(state="expired", cause="stale"))
     assert asked.api("run")[1]["change"] > before
     assert asked.api("groups", filter="cause == 'stale'")[1]["total"] == 1
+
+
+def test_a_store_that_a_service_owns_is_followed(served, client, tasks, done, serve_store):
+    reading = Store(served.folder, map_gib=None, read_only=True)
+    asked = serve_store(reading)
+    assert asked.api("groups")[1]["total"] == 0
+    client.add_tasks(tasks(1))
+    lease = client.lease("a", 0, GroupPlan(2))
+    asked.viewer.catalogue._next = 0.0
+    assert asked.api("run")[1]["states"] == {"train": {"leased": 1}}
+    client.put(lease.group_id, "a", done(reward=1.0))
+    asked.viewer.catalogue._next = 0.0
+    assert asked.api("groups", filter="state == 'filling'")[1]["groups"][0]["resolved"] == 1
+    shown = asked.api("group", id=lease.group_id)[1]
+    assert [pair["base"] and pair["base"]["reward"] for pair in shown["pairs"]] == [1.0, None]
+    reading.close()
 
 
 def test_a_store_that_was_moved_away_is_said(asked, store):
