@@ -8,17 +8,18 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from launch.inspection import completion
 from launch.inspection.listings import listing_options
 from launch.inspection.subcommands import Launch
-from r3l import config as configuration
-from r3l.config import RunConfig
 from r3l.errors import TrainingStopped, UserError
 from r3l.process.file_modes import set_file_modes
+
+if TYPE_CHECKING:
+    from r3l.config import RunConfig
 
 
 @click.command(cls=Launch)
@@ -110,6 +111,7 @@ def main(
     from launch import plan as plans
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
+    from r3l import config as configuration
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
     try:
@@ -173,9 +175,10 @@ def train(
     from launch.plan import make_plan, run_folder, settings_file, write_run_folder
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
+    from r3l import config as configuration
 
     folder = run_folder(run)
-    if not isinstance(config, RunConfig):
+    if not isinstance(config, configuration.RunConfig):
         values = config if isinstance(config, Mapping) else {}
         file = Path(config) if isinstance(config, str | Path) else None
         overrides = [f"{key}={json.dumps(value)}" for key, value in _by_key(values)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
 
-from r3l.section import Section
+if TYPE_CHECKING:
+    from r3l.section import Section
 
 HOW = """To complete words, add a line to your shell's start file:
 

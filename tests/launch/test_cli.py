@@ -1,6 +1,8 @@
 """r3l-launch: options, overrides and prompts."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,9 @@ def test_training_from_python_is_checked_like_the_command_line(run: Path) -> Non
     with pytest.raises(r3l.UserError, match=r"learner\.groups_per_step is 1"):
         r3l.train({"learner": {"groups_per_step": 1}}, run=str(run), learner="2cpu")
     assert not run.exists()
+
+
+def test_help_loads_neither_numpy_nor_pydantic() -> None:
+    code = "import launch.cli, sys; print(*({'numpy', 'pydantic'} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (loaded.returncode, loaded.stdout.split()) == (0, []), loaded.stderr
