@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[1]
 TAIL_BYTES = 1 << 20
 LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
 NOISE = re.compile(
-    r"nanobind: | - (leaked|\.\.\. skipped) |Exception ignored (in|on|while)|.*resource_tracker|"
+    r"nanobind: |.*nanobind\.readthedocs| - (leaked|\.\.\. skipped) |"
+    r"Exception ignored (in|on|while)|.*resource_tracker|"
     r".*destroy_process_group\(\)|.*(Deprecation|Future)Warning: |  warnings\.warn\(|\s*$"
 )
 """Lines that libraries write when any process ends, and that explain nothing."""
@@ -84,7 +85,7 @@ class Child:
         lines = self._tail()
         for line in reversed(lines):
             if own := OWN.match(line):
-                return own[1]
+                return own[1].removesuffix("; its last lines:")  # of an engine; they follow
         raised = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent")]
         after = lines[raised[-1] + 1 :] if raised else []
         if self.exit_code == -signal.SIGBUS:

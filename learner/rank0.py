@@ -198,7 +198,8 @@ class Rank0:
             self._check_attempts()
             if (now := time.monotonic()) - said > (SAY_S if self.first else SAY_LATER_S):
                 said = now
-                notice(f"step {version + 1}: {'; '.join(reason)}")
+                if self.client.stats().actors:  # before, engines start
+                    notice(f"step {version + 1}: {'; '.join(reason)}")
             if now - warned > WARN_AFTER_S:
                 warned = now
                 log.warning("learner has waited %.0f s for a batch: %s", now - began, *reason)

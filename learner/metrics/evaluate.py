@@ -87,9 +87,10 @@ class Evaluator:
         moved = said = time.monotonic()
         while self.pending and not stopped():
             ended += self.collect()
-            progress = self.client.stats().eval_progress
+            stats = self.client.stats()
+            progress = stats.eval_progress
             done = sum(done for done, _ in progress.values())
-            if time.monotonic() - said > SAY_S:
+            if stats.actors and time.monotonic() - said > SAY_S:  # before, engines start
                 said = time.monotonic()
                 for tag, version in self.pending.items():
                     notice("evaluation at step {}: {}/{}".format(version, *progress[tag]))

@@ -25,7 +25,7 @@ def test_groups_evicted_before_they_were_read_are_left_out_and_counted(
     failure = SlotResult("base", 0, "failed", cause="environment_hang")
     failed = replace(won, state="expired", results=(failure,))
     client: Any = SimpleNamespace(
-        stats=lambda: SimpleNamespace(eval_progress={"eval@3": (5, 5)}),
+        stats=lambda: SimpleNamespace(eval_progress={"eval@3": (5, 5)}, actors={}),
         query=lambda **_: [won, won, won, failed],
         add_tasks=lambda *_, **__: 0,
     )
@@ -54,7 +54,7 @@ def test_how_far_an_evaluation_is_is_said_while_the_learner_waits(
     monkeypatch.setattr(evaluate, "POLL_S", 0.0)
     done = iter([3, 3, 5, 5])  # of collect, of wait, and again
     client: Any = SimpleNamespace(
-        stats=lambda: SimpleNamespace(eval_progress={"eval@3": (next(done), 5)}),
+        stats=lambda: SimpleNamespace(eval_progress={"eval@3": (next(done), 5)}, actors={"a": {}}),
         query=lambda **_: [explore_group((1.0,), ())] * 5,
         add_tasks=lambda *_, **__: 0,
     )
