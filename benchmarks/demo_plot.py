@@ -1,4 +1,5 @@
-"""Draws docs/demo.svg from a run of the demo: `python -m benchmarks.demo_plot runs/NAME`.
+"""Draws docs/demo.svg from a run of the demo, beside one with `algorithm=grpo`:
+`python -m benchmarks.demo_plot runs/NAME --beside runs/OTHER`.
 
 progress.jsonl ─► share of successes and retries by optimizer step ─► one SVG picture
 """
@@ -22,21 +23,27 @@ LINES = {
     "group/trigger_rate": ("#718096", "base attempts that are retried"),
 }
 EVAL = ("#22543d", "evaluation, held-out tasks")
+BESIDE = ("#9b2c2c", "evaluation with algorithm=grpo")
 WINDOW = 5  # steps in a moving average
 Points = list[tuple[float, float]]
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@click.option("--beside", type=click.Path(path_type=Path), help="the same run with algorithm=grpo")
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
-def main(run: Path, out: Path) -> None:
+def main(run: Path, beside: Path | None, out: Path) -> None:
     """Draw the progress of a run."""
+    out.write_text(picture(_progress(run), _progress(beside) if beside else ()), encoding="utf-8")
+
+
+def _progress(run: Path) -> list[dict[str, Any]]:
     text = (run / "progress.jsonl").read_text(encoding="utf-8")
-    out.write_text(picture([json.loads(line) for line in text.splitlines()]), encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
-def picture(lines: Sequence[dict[str, Any]]) -> str:
-    """The SVG picture of a run's progress lines."""
+def picture(lines: Sequence[dict[str, Any]], beside: Sequence[dict[str, Any]] = ()) -> str:
+    """The SVG picture of a run's progress lines, with the evaluations of a second run."""
     steps = [line for line in lines if line["kind"] == "step"]
     last = max((line["step"] for line in lines), default=0) or 1
     parts = [*_axes(last)]
@@ -47,12 +54,9 @@ def picture(lines: Sequence[dict[str, Any]]) -> str:
             f'<polyline points="{corners}" fill="none" stroke="{colour}" stroke-width="2"/>'
         )
         parts += _legend(place, colour, label)
-    colour, label = EVAL
-    evaluations = [(line["step"], line["success"]) for line in lines if line["kind"] == "eval"]
-    for (x, y), (_, share) in zip(_placed(evaluations, last), evaluations, strict=True):
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
-        parts.append(_text(x, y - 9, f"{share:.2f}", "middle", colour))
-    parts += _legend(len(LINES), colour, label)
+    for place, (run, (colour, label)) in enumerate(((lines, EVAL), (beside, BESIDE)), len(LINES)):
+        if run:
+            parts += [*_evaluations(run, last, colour), *_legend(place, colour, label)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
         f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">\n'
@@ -60,6 +64,16 @@ def picture(lines: Sequence[dict[str, Any]]) -> str:
         + "\n".join(parts)
         + "\n</svg>\n"
     )
+
+
+def _evaluations(run: Sequence[dict[str, Any]], last: int, colour: str) -> list[str]:
+    """A dot and the share for each evaluation."""
+    known = [(line["step"], line["success"]) for line in run if line["kind"] == "eval"]
+    parts = []
+    for (x, y), (_, share) in zip(_placed(known, last), known, strict=True):
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
+        parts.append(_text(x, y - 9, f"{share:.2f}", "middle", colour))
+    return parts
 
 
 def _axes(last: int) -> list[str]:

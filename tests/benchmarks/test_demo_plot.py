@@ -19,3 +19,6 @@ def test_every_step_and_evaluation_is_in_the_picture():
     heights = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', text)]
     assert heights[0] > heights[1], "a higher share is higher up"
     assert "0.25" in text and "1.00" in text
+    beside = picture(lines, lines[:1])
+    assert beside.count("<circle") == 3 and "algorithm=grpo" in beside
+    assert "algorithm=grpo" not in text
