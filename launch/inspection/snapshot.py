@@ -156,9 +156,7 @@ def take(run: Path) -> Snapshot:
         hangs=count_hangs(run),
         errors=last_errors(run / "logs"),
     )
-    with contextlib.suppress(FileNotFoundError):
-        snapshot.learner_doing = (run / LAST_HEARTBEAT).read_text(encoding="utf-8")
-        snapshot.heartbeat_ago_s = now - (run / LAST_HEARTBEAT).stat().st_mtime
+    _add_heartbeat(snapshot, run / LAST_HEARTBEAT)
     _add_store(snapshot, run)
     if snapshot.process("buffer") is not None:
         _add_stats(snapshot, run)
@@ -228,6 +226,17 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
         if errors := [line.strip() for line in lines if ERROR_LINE.search(line)]:
             found[log.stem] = errors[-ERRORS:]
     return found
+
+
+def _add_heartbeat(snapshot: Snapshot, file: Path) -> None:
+    """What the learner does; nothing if its last heartbeat is of an earlier process."""
+    try:
+        when, doing = file.stat().st_mtime, file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    learner = snapshot.process("learner")
+    if learner is None or when >= learner.since:
+        snapshot.heartbeat_ago_s, snapshot.learner_doing = snapshot.at - when, doing
 
 
 def _add_store(snapshot: Snapshot, run: Path) -> None:

@@ -119,7 +119,7 @@ def _doing(now: Snapshot, name: str) -> str:
         return now.buffer.error if reply is None else f"replied in {reply * 1000:.0f} ms"
     if name.startswith("learner"):
         if now.heartbeat_ago_s is None or name != "learner":
-            return ""
+            return "starts" if name == "learner" else ""
         return f"{now.learner_doing}, heartbeat {ago(now.heartbeat_ago_s)} ago"
     actor = next((one for one in now.actors if one.process == name), None)
     return "has not asked the buffer for anything" if actor is None else _actor(actor, now)

@@ -11,11 +11,13 @@ from buffer import BufferClient
 from launch.inspection import snapshot
 from launch.inspection.doctor import findings
 from launch.inspection.snapshot import forecast, last_errors, processes_of, take, to_json
+from launch.inspection.status import lines
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.records import GroupPlan, Task
 from tests.buffer.fakes import Served, until
 from tests.launch.inspection.conftest import step
+from tests.launch.inspection.snapshots import healthy
 
 ASLEEP = "import time; time.sleep(600)"
 
@@ -71,6 +73,18 @@ def test_a_stopped_service_is_seen_and_named(live, monkeypatch):
     said = [one.what for one in findings(now)]
     assert f"buffer (process {served.process.pid}) is stopped" in said
     assert "the buffer does not answer: no reply for 1 s" in said
+
+
+def test_the_heartbeat_of_an_earlier_learner_says_nothing(tmp_path):
+    beat = tmp_path / ".last-heartbeat"
+    beat.write_text("step 7")
+    os.utime(beat, (900.0, 900.0))
+    for since, doing in ((800.0, "step 7"), (1000.0, "")):
+        now = healthy(learner_doing="", heartbeat_ago_s=None)
+        now.process("learner").since = since
+        snapshot._add_heartbeat(now, beat)
+        assert (now.learner_doing, now.heartbeat_ago_s) == (doing, 4100.0 if doing else None)
+    assert "starts" in "\n".join(lines(now))
 
 
 def test_the_next_step_is_forecast_from_the_median_of_the_last_ones():
