@@ -85,7 +85,7 @@ def test_a_killed_evaluation_goes_on_and_ends_like_an_unbroken_one(
     output, _ = whole.communicate(timeout=300)
     assert whole.returncode == 0, output
     found = json.loads(output)["all"]
-    assert found["tasks"] == TASKS and found["failed"] == {} and found["success"]["mean"] > 0
+    assert found["tasks"] == TASKS and found["failed"] == {}
 
     cut = evaluate(engine, tmp_path / "cut")
     while len(lines(tmp_path / "cut")) < 5:
