@@ -1,9 +1,9 @@
 """Environments in worker processes: one that crashes, hangs or uses too much memory costs its
 attempt, not the actor.
 
-    attempt ─► RemoteEnv ─┐ one session each        ┌─► worker process (envs.isolation.worker)
+    attempt ─► RemoteEnv ─┐ one session each        ┌─► keeper ─► worker (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
-    attempt ─► RemoteEnv ─┘ picks the least loaded  └─► worker process
+    attempt ─► RemoteEnv ─┘ picks the least loaded  └─► keeper ─► worker
 
 An attempt waits for a session (other attempts end and release theirs), then for its worker's
 earlier calls, then at most `env.step_s` for its own. A worker that does not reply in time, or ends,
@@ -22,6 +22,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +31,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from envs import registry
+from envs.isolation.keeper import CLEAR_S, MARK
 from r3l.actor_metrics import ActorMetrics
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.config import EnvConfig
@@ -209,6 +213,7 @@ class _Worker:
         self.pool, self.config = pool, pool.config
         self.sessions, self.end_cause = 0, ""
         self._pid, self._turns = 0, itertools.count(1)
+        self._mark = uuid.uuid4().hex
         self.calls: asyncio.Queue[tuple[dict[str, Any], bytes, asyncio.Future[Any]] | None]
         self.calls = asyncio.Queue()
         self.hello = self.post(
@@ -280,7 +285,7 @@ class _Worker:
         finally:
             patient = not self.end_cause
             self._fail_waiting()
-            await _end(process, patient=patient)
+            await _end(process, self._mark, patient=patient)
 
     async def _spawn(self) -> Process:
         root = str(Path(__file__).parents[2])
@@ -288,10 +293,10 @@ class _Worker:
         settled = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "envs.isolation.worker"),
+            *(sys.executable, "-P", "-m", "envs.isolation.keeper", str(os.getpid())),
             stdin=PIPE,
             stdout=PIPE,
-            env=os.environ | settled | threads,
+            env=os.environ | settled | threads | {MARK: self._mark},
             start_new_session=True,
         )
 
@@ -367,17 +372,32 @@ async def _read(replies: asyncio.StreamReader) -> Any:
     return unpack(await replies.readexactly(size), RECORD_LIMIT)
 
 
-async def _end(process: Process, *, patient: bool) -> None:
-    """End a worker and everything it started; `patient`: let it close its environments first."""
+async def _end(process: Process, mark: str, *, patient: bool) -> None:
+    """End a worker and everything it started; `patient`: let it close its environments first.
+    `mark`: what the keeper, and all that it started, have as the environment variable MARK."""
     assert process.stdin is not None
     process.stdin.close()
     if patient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):
                 await process.wait()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    with contextlib.suppress(ProcessLookupError, TimeoutError):
+        process.terminate()  # the keeper kills what the worker started
+        async with asyncio.timeout(END_S + CLEAR_S):
+            await process.wait()
+    if process.returncode in (None, -signal.SIGKILL):  # the keeper did not come to it
+        _kill_marked(mark)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_S):  # asyncio waits for all who have the pipes, too
+            await process.wait()
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill every process of this user that has the mark of a keeper."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == mark:
+                process.kill()
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:

@@ -1,5 +1,4 @@
-"""The worker process of environments: `python -m envs.isolation.worker`, started by
-envs.isolation.pool.
+"""The worker process of environments, started by envs.isolation.pool through a keeper.
 
     request  {turn, op: hello, name, options, memory_mib}     reply   {turn, pid, spec, offers}
              {turn, op: call, session, method, arguments}             {turn, pid, value}
@@ -15,12 +14,9 @@ environment forks ends when it comes back from the environment's code, and repli
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import resource
-import signal
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, BinaryIO, NoReturn
@@ -32,7 +28,6 @@ from r3l.errors import EnvironmentFailed, R3LError, to_wire
 from r3l.rollout.env_calls import fault_in, parts_in, raised, read_reset, read_step
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
-_PR_SET_PDEATHSIG = 1
 
 
 class Sessions:
@@ -117,7 +112,6 @@ def read(stream: BinaryIO) -> dict[str, Any]:
 
 def main() -> None:
     """Serve on standard input and output; anything else that is printed goes to standard error."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     logging.basicConfig(level=logging.WARNING, format="%(name)s %(levelname)s %(message)s")
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
@@ -167,9 +161,3 @@ def _out_of_memory() -> EnvironmentFailed:
         f"the worker process needed more than {limit} MiB (env.memory_mib)",
         cause="environment_memory",
     )
-
-
-if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # an environment's threads must not keep the process alive

@@ -1,6 +1,7 @@
 """An environment that does what the policy says: crashes, hangs, eats memory."""
 
 import os
+import subprocess
 import sys
 import time
 from typing import Any
@@ -8,6 +9,12 @@ from typing import Any
 from r3l.codec import pack
 from r3l.rollout.interfaces import EnvSpec
 
+DAEMON = [
+    sys.executable,
+    "-c",
+    "import subprocess; print(subprocess.Popen(['sleep', '3600'], start_new_session=True,"
+    " stdout=subprocess.DEVNULL).pid)",
+]
 FAULTY = f"{__file__}:Faulty"
 """The environment's name."""
 
@@ -64,6 +71,10 @@ class Faulty:
                     serving.f_locals["answers"].flush()
                     os._exit(0)
                 os.waitpid(child, 0)
+            case "daemon":  # helpers that leave the worker's session, and its family
+                helper = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+                daemon = subprocess.check_output(DAEMON, text=True).strip()
+                return f"{helper.pid} {daemon}", 0.0, False, False, {}
             case "raise":
                 raise KeyError("no such door")
             case "say \\ud800":

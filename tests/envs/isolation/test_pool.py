@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -319,10 +321,39 @@ def test_a_quick_world_stays_inside_the_actor_unless_configured_otherwise() -> N
     assert not isinstance(asyncio.run(reset(isolation="none")), list)
 
 
-def test_a_dead_actor_leaves_no_worker_behind(tmp_path: Path) -> None:
-    import subprocess
-    import sys
+async def until_gone(pids: list[int]) -> None:
+    for _ in range(600):
+        if all(gone(pid) for pid in pids):
+            return
+        await asyncio.sleep(0.1)
+    pytest.fail("helpers of an environment stayed behind")
 
+
+@pytest.mark.parametrize("how", ["close", "kill the worker", "kill the keeper", "crash", "hang"])
+def test_helpers_in_other_sessions_end_with_their_worker(how: str) -> None:
+    async def play() -> None:
+        pool = EnvPool(config(step_s=4 if how == "hang" else 120))
+        await pool.start()
+        env = pool.make()
+        worker = pid_in((await env.reset(seed=0))[0])
+        helpers = [int(pid) for pid in (await env.step("daemon"))[0].split()]
+        assert len(helpers) == 2 and not any(gone(pid) for pid in helpers)
+        if how in ("crash", "hang"):
+            assert await cause_of(env.step(how)) == f"environment_{how}"
+        elif how != "close":
+            victim = psutil.Process(worker)
+            (victim if how == "kill the worker" else victim.parents()[0]).kill()
+            assert await cause_of(env.step("go")) == "environment_crash"
+        if how != "close":
+            await until_gone([worker, *helpers])
+        await pool.close()
+        await until_gone([worker, *helpers])
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("then", ["hang", "go"])
+def test_a_killed_actor_leaves_neither_a_worker_nor_its_helpers_behind(then: str) -> None:
     program = (
         "import asyncio, os\n"
         "from envs.isolation.pool import EnvPool\n"
@@ -331,17 +362,19 @@ def test_a_dead_actor_leaves_no_worker_behind(tmp_path: Path) -> None:
         f"    pool = EnvPool(EnvConfig(name={FAULTY!r}, workers=1))\n"
         "    await pool.start()\n"
         "    env = pool.make()\n"
-        "    print((await env.reset(seed=0))[0], flush=True)\n"
-        "    await env.step('hang')\n"
+        "    pid = (await env.reset(seed=0))[0].split()[-1]\n"
+        "    print(pid, (await env.step('daemon'))[0], flush=True)\n"
+        f"    await env.step({then!r})\n"
+        "    await asyncio.sleep(3600)\n"
         "asyncio.run(main())\n"
     )
     actor = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert actor.stdout is not None
-    pid = pid_in(actor.stdout.readline())
+    pids = [int(pid) for pid in actor.stdout.readline().split()]
+    assert len(pids) == 3
     actor.kill()
-    actor.wait()
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=120)
-    assert gone(pid)
+    actor.communicate()
+    asyncio.run(until_gone(pids))
 
 
 def test_a_group_is_explored_around_an_attempt_that_loses_its_world() -> None:

@@ -1,0 +1,107 @@
+"""The keeper of a worker process: `python -m envs.isolation.keeper ACTOR`, started by
+envs.isolation.pool.
+
+    actor ─► keeper ─► worker (envs.isolation.worker) ─► what environments start
+               ▲                                              │
+               └── processes whose parents ended ◄────────────┘
+
+When the worker ends, the actor is killed or the keeper gets SIGTERM, the keeper kills everything
+that the worker started, in sessions of their own too: the kernel makes it the parent of those whose
+parents ended (PR_SET_CHILD_SUBREAPER). It then ends as the worker did. If the keeper is killed, the
+kernel kills the worker, and the pool what has the keeper's mark in its environment variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+MARK = "R3L_ENV_KEEPER"
+"""Environment variable: names the keeper to all that the worker starts."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+CLEAR_S = 5.0
+"""Limit for killing what a worker left, seconds: a process may wait in the kernel."""
+
+
+def main(actor: int) -> None:
+    """Start the worker in a child process and keep it; returns in the child, when it is done."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _end_with(actor, signal.SIGTERM)
+    keeper = os.getpid()
+    if (worker := os.fork()) != 0:
+        _keep(worker)
+    os.setpgid(0, 0)  # an environment may signal its process group
+    _end_with(keeper, signal.SIGKILL)
+    from envs.isolation.worker import main as work  # only here: the keeper stays small
+
+    work()
+    sys.stdout.flush()
+
+
+def _keep(worker: int) -> NoReturn:
+    """Wait for the worker, clear up after it, and end as it did."""
+
+    def kill_worker(*_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, kill_worker)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(nothing, stream)  # the pool's pipes are the worker's
+    ended = 0
+    while ended != worker:
+        ended, status = os.waitpid(-1, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _clear()
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(max(code, 0))
+
+
+def _clear() -> None:
+    """Kill the children that are left, those that become this process's meanwhile too."""
+    end = time.monotonic() + CLEAR_S
+    while time.monotonic() < end:
+        try:
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        except ChildProcessError:
+            return
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _children() -> Iterator[int]:
+    """The processes whose parent this one is."""
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:
+                _, _, fields = stat.read().rpartition(b")")  # a name may hold anything
+                if int(fields.split()[1]) == os.getpid():
+                    yield int(entry)
+
+
+def _end_with(parent: int, death_signal: int) -> None:
+    """Get a signal when the process that started this one ends; end if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, death_signal)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+    os._exit(0)  # an environment's threads must not keep the process alive
