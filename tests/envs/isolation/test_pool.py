@@ -343,6 +343,7 @@ def test_helpers_in_other_sessions_end_with_their_worker(how: str) -> None:
         elif how != "close":
             victim = psutil.Process(worker)
             (victim if how == "kill the worker" else victim.parents()[0]).kill()
+            await until_gone([worker])
             assert await cause_of(env.step("go")) == "environment_crash"
         if how != "close":
             await until_gone([worker, *helpers])
