@@ -99,6 +99,7 @@ async def _run(
     from actors.engine import VLLMPolicy
     from actors.engine_arguments import check_engine_arguments
     from actors.engine_log import EngineLog
+    from actors.weights.load_check import LoadCheck
     from actors.weights.subscriber import WeightSubscriber
     from buffer import AsyncBufferClient
     from envs.isolation.pool import environments
@@ -115,12 +116,13 @@ async def _run(
             environments(config.env, wanted, metrics) as make_env,
             AsyncBufferClient(buffer_endpoint, name=name, keys=keys, timeout_s=patience) as client,
         ):
-            failures = 0
+            failures, load_check = 0, LoadCheck()
             while True:
                 engine_log, actor, policy = EngineLog(), None, None
                 try:
                     with engine_log.captured():
                         policy = VLLMPolicy.start(model, config.actor, seed=config.seed)
+                    policy.load_check = load_check  # knows the engines before
                     freeze_heap()
                     actor = Actor(name, policy, client, subscriber, make_env, config, metrics)
                     click.echo(f"r3l-actor ready {name}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.engine_arguments import engine_arguments
+from actors.weights.load_check import LoadCheck
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
@@ -48,8 +49,8 @@ class VLLMPolicy:
     """A `r3l.rollout.interfaces.Policy` on one vLLM engine.
 
     `version` is the policy version the engine holds, `fingerprints` the hashes of the weights
-    of the newest versions; `metrics` counts the requests. `timeout_s`: after that long without a
-    reply the engine is dead.
+    of the newest versions; `metrics` counts the requests; `load_check` is made of every load.
+    `timeout_s`: after that long without a reply the engine is dead.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class VLLMPolicy:
         self.version = 0
         self.fingerprints: dict[int, str] = {}
         self.metrics = ActorMetrics()
+        self.load_check = LoadCheck()
         self._request_ids = itertools.count()
         self._loads = 0
 
@@ -213,7 +215,8 @@ class VLLMPolicy:
         alone: their salt excludes cache entries computed with older weights, which are evicted
         when their room is needed.
 
-        Raises EngineDead if it fails, because the engine's weights are then unknown.
+        Raises EngineDead if it fails, because the engine's weights are then unknown, and EngineSick
+        if they are not those that were published.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
@@ -227,8 +230,12 @@ class VLLMPolicy:
                 await self.engine.start_weight_update()
                 await self.engine.update_weights(WeightTransferUpdateRequest(update_info=info))
                 await self.engine.finish_weight_update(weight_version=str(manifest.version))
+                reports = await self.engine.collective_rpc("r3l_load_report")
+                self.load_check.check(manifest, reports)
                 fingerprint = await self.hash_weights()
                 await self.engine.resume_generation()
+            except EngineSick:
+                raise
             except Exception as error:  # a worker may raise anything
                 raise EngineDead(
                     f"the engine failed to load weights {manifest.version}: {error!r:.500}"

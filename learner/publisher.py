@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import zmq
@@ -46,8 +46,10 @@ from r3l.weights.manifest import (
     Manifest,
     Piece,
 )
+from r3l.weights.sums import Sums, added, only_dtype, sums_of
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 POLL_MS = int(LOOKS_S * 1000)
 CONNECTIONS = 4096  # subscribers, half as many as files may be open at most
@@ -129,20 +131,26 @@ class WeightPublisher:
             self._manifest, self._chunks = None, [None] * layout.num_chunks
         anchor = version % self.anchor_every == 0
 
-        def next_chunk(index: int, pieces: Sequence[Piece]) -> Chunk:
+        dtype_name = only_dtype(layout)
+
+        def next_chunk(index: int, pieces: Sequence[Piece]) -> tuple[Chunk, Sums]:
             span, old = layout.span(index), self._chunks[index]
             data = assemble(pieces, span.stop - span.start)
+            sums = sums_of(data, dtype_name) if dtype_name else (0, 0)
             if old is None or anchor:
-                return Chunk.whole(data, version)
-            return old.updated(data, version, layout.width)
+                return Chunk.whole(data, version), sums
+            return old.updated(data, version, layout.width), sums
 
         parts = layout.cut(_bytes(tensor, dtype) for _, tensor in weights)
         chunks: list[Chunk] = []
-        for chunk in _in_threads(self._pool, next_chunk, parts):
+        sums: list[Sums] = []
+        for chunk, its_sums in _in_threads(self._pool, next_chunk, parts):
             self._chunks[len(chunks)] = chunk
             chunks.append(chunk)
+            sums.append(its_sums)
         checksums = tuple(chunk.checksum for chunk in chunks)
-        self._manifest = Manifest(self.origin, version, layout, checksums)
+        whole = added(sums) if dtype_name else None
+        self._manifest = Manifest(self.origin, version, layout, checksums, whole)
         return _metrics(chunks, layout) | {"publish_s": time.monotonic() - began}
 
     def close(self) -> None:
@@ -271,12 +279,12 @@ def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
 def _in_threads(
     pool: ThreadPoolExecutor,
-    function: Callable[[int, Sequence[Piece]], Chunk],
+    function: Callable[[int, Sequence[Piece]], T],
     chunks: Iterable[Sequence[Piece]],
-) -> Iterator[Chunk]:
+) -> Iterator[T]:
     """`function` of each chunk's index and pieces, in order, a few at the same time. All calls have
     ended when this ends, also if it raises."""
-    ahead: deque[Future[Chunk]] = deque()
+    ahead: deque[Future[T]] = deque()
     try:
         for index, pieces in enumerate(chunks):
             ahead.append(pool.submit(function, index, pieces))

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,10 @@ from vllm.platforms import current_platform
 
 from actors.parent_death import end_with_starter
 from r3l.weights.manifest import Manifest
+from r3l.weights.sums import MODULUS
 
 BACKEND = "zmq"
-WORKER_EXTENSION = "actors.weights.vllm_backend.WeightDigest"
+WORKER_EXTENSION = "actors.weights.vllm_backend.WeightReport"
 DIGEST_WORDS = 1 << 20  # 64-bit words summed at a time
 
 
@@ -61,19 +63,25 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         """Give every layer its checkpoint-format parameters back."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
+        self.model.r3l_load = Load(self.model, tied=self._tied())
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: StagedUpdate) -> None:
         """Map the staged file and load its tensors."""
         manifest = Manifest.from_wire(update_info.manifest)
-        self.model.load_weights(staged_tensors(update_info.path, manifest))
+        loaded = self.model.load_weights(staged_tensors(update_info.path, manifest))
+        self.model.r3l_load.received(manifest, loaded)
 
     def finish_weight_update(self) -> None:
         """Repack every layer for its kernels."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
+        self.model.r3l_load.finish()
         self._repack_tied_heads()
+
+    def _tied(self) -> bool:
+        return bool(getattr(self.model_config.hf_text_config, "tie_word_embeddings", False))
 
     def _repack_tied_heads(self) -> None:
         """Pack heads that are tied to the embedding again, on CPU.
@@ -100,8 +108,72 @@ def staged_tensors(path: str, manifest: Manifest) -> Iterator[tuple[str, torch.T
         yield entry.name, flat.view(getattr(torch, entry.dtype)).view(entry.shape)
 
 
-class WeightDigest:
-    """Mixed into vLLM's worker: a hash of the weights that it holds.
+class Load:
+    """One load into a model: which parameters got no weights, and sums over what they hold.
+
+    Kernels may pack weights where nobody can read them, so the sums of a layer are taken when its
+    weights are in the layer's own parameters and not yet processed for a kernel.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, tied: bool) -> None:
+        self.model = model
+        self.names = {
+            name
+            for name, _ in model.named_parameters()
+            if not (tied and name.startswith("lm_head"))
+        }
+        self.missing: set[str] = set()
+        self.sums: dict[str, tuple[int, int]] | None = {}
+        self._dtypes: set[str] = set()
+        self._layers = {layer: name for name, layer in model.named_modules()}
+        self._wrapped: list[Any] = []
+        for layer in self._layers:
+            method: Any = getattr(layer, "quant_method", None)
+            if hasattr(method, "process_weights_after_loading") and method not in self._wrapped:
+                self._wrapped.append(method)
+                method.process_weights_after_loading = self._before(
+                    method.process_weights_after_loading
+                )
+
+    def received(self, manifest: Manifest, loaded: set[str] | None) -> None:
+        """The set came; `loaded`: the parameters that its tensors went to, None if unknown."""
+        self._dtypes = {entry.dtype for entry in manifest.layout.tensors}
+        if loaded is not None:
+            self.missing = self.names - loaded
+
+    def finish(self) -> None:
+        """Take the sums of layers that no kernel asks to process."""
+        for method in self._wrapped:
+            del method.process_weights_after_loading
+        for layer, name in self._layers.items():
+            if not hasattr(getattr(layer, "quant_method", None), "process_weights_after_loading"):
+                self._take(layer, name)
+
+    def report(self) -> str:
+        """What LoadCheck reads."""
+        return json.dumps({"missing": sorted(self.missing), "sums": self.sums})
+
+    def _before(self, process: Callable[[torch.nn.Module], None]) -> Callable[..., None]:
+        def take_sums_and_process(layer: torch.nn.Module) -> None:
+            self._take(layer, self._layers[layer])
+            process(layer)
+
+        return take_sums_and_process
+
+    def _take(self, layer: torch.nn.Module, prefix: str) -> None:
+        for name, parameter in layer.named_parameters(recurse=False):
+            name = f"{prefix}.{name}" if prefix else name
+            if name not in self.names or self.sums is None:
+                continue
+            exact = {str(parameter.dtype).removeprefix("torch.")}
+            if parameter.dtype != torch.float32 and self._dtypes - exact:
+                self.sums = None  # rounded, quantized
+            else:
+                self.sums[name] = element_sums(parameter)
+
+
+class WeightReport:
+    """Mixed into vLLM's worker: what it says about the weights that it holds.
 
     vLLM's own checksums copy every tensor to the host, which pauses generation for seconds.
     """
@@ -111,6 +183,20 @@ class WeightDigest:
     def r3l_weight_digest(self) -> str:
         """Hash of every parameter of this worker, in the layout its kernels use."""
         return digest(self.model_runner.get_model())
+
+    def r3l_load_report(self) -> str:
+        """Parameters that the last load left without weights, and sums over the others."""
+        report: str = self.model_runner.get_model().r3l_load.report()
+        return report
+
+
+def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
+    """The sums of r3l.weights.sums over a parameter, reduced on its device."""
+    first = second = 0
+    for block in parameter.detach().reshape(-1).split(DIGEST_WORDS):
+        bits = block.to(torch.float32).view(torch.int32).to(torch.int64) & 0xFFFF_FFFF
+        first, second = first + int(bits.sum()), second + int((bits * bits).sum())
+    return first % MODULUS, second % MODULUS
 
 
 def digest(model: torch.nn.Module) -> str:

@@ -100,13 +100,15 @@ class Manifest:
     """A published set: its publisher, the policy version, the layout, each chunk's checksum.
 
     `origin` is unique to one start of a publisher: two sets of the same version from different
-    origins may differ.
+    origins may differ. `sums`: over all elements (r3l.weights.sums), None if they have several
+    dtypes.
     """
 
     origin: str
     version: int
     layout: Layout
     checksums: tuple[int, ...]
+    sums: tuple[int, int] | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Plain values for a message header."""
@@ -117,6 +119,7 @@ class Manifest:
             "tensors": tensors,
             "total_bytes": self.layout.total_bytes,
             "checksums": list(self.checksums),
+            "sums": None if self.sums is None else list(self.sums),
         }
 
     @classmethod
@@ -137,7 +140,11 @@ class Manifest:
             fits = all(0 <= t.offset <= layout.total_bytes - t.nbytes for t in tensors)
             fits = fits and all(extent >= 0 for t in tensors for extent in t.shape)
             fits = fits and int(values["version"]) >= 0
-            manifest = cls(str(values["origin"]), int(values["version"]), layout, checksums)
+            sums = values["sums"]
+            if sums is not None:
+                first, second = sums
+                sums = int(first), int(second)
+            manifest = cls(str(values["origin"]), int(values["version"]), layout, checksums, sums)
         except (KeyError, TypeError, ValueError) as error:
             raise WeightsError(f"malformed weight manifest: {error!r}") from None
         if not fits or len(checksums) != layout.num_chunks:

@@ -23,7 +23,7 @@ from actors.weights.subscriber import follow
 from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
 from r3l.config import ActorConfig
-from r3l.errors import EngineDead, UserError
+from r3l.errors import EngineDead, EngineSick, UserError
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
 from r3l.rollout.interfaces import EnvSpec, SampleParams, SeenPrefix
@@ -90,6 +90,42 @@ def test_an_updated_engine_computes_what_a_fresh_engine_does(
     assert served.logits() == fresh and served.fingerprint() == fingerprint
     assert received.weights_full_bytes == whole
     assert served.policy.fingerprints[served.version] == fingerprint
+
+
+def test_an_engine_whose_weights_differ_from_those_published_is_sick(
+    served: Served, saved: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.update(saved)
+    assert served.policy.load_check.fitted
+    good = served.policy.engine.update_weights
+
+    async def another_set(request: Any) -> None:
+        """What arrives in the engine is not what its manifest says."""
+        with open(request.update_info["path"], "r+b") as staged:
+            staged.seek(1000)
+            byte = staged.read(1)
+            staged.seek(1000)
+            staged.write(bytes([byte[0] ^ 1]))
+        await good(request)
+
+    monkeypatch.setattr(served.policy.engine, "update_weights", another_set)
+    with pytest.raises(EngineSick, match="not those that were published") as sick:
+        served.update(stepped(saved))
+    assert sick.value.cause == "weights_differ"
+    assert served.version not in served.policy.fingerprints
+    monkeypatch.undo()
+    served.subscriber.staged = None
+    served.run(served.policy.engine.resume_generation())
+    served.update(saved)
+
+
+def test_a_partial_set_makes_an_engine_sick_not_half_new(served: Served, saved: Tensors) -> None:
+    part = [(name, tensor) for name, tensor in saved if "layers.1.mlp" not in name]
+    with pytest.raises(EngineSick, match="are partial: 2 parameters have none") as sick:
+        served.update(part)
+    assert sick.value.cause == "weights_partial"
+    served.run(served.policy.engine.resume_generation())
+    served.update(saved)
 
 
 def test_a_damaged_patch_is_fetched_whole_while_generation_goes_on(

@@ -1,0 +1,53 @@
+"""Sums over the elements of a weight set: equal for equal elements in any order.
+
+An engine keeps weights in a layout of its own: fused, transposed, padded with zeros, in float32
+though they came as bfloat16. With x the bits of an element as a float32, the sums
+
+    Σ x  and  Σ x²,  modulo 2^64
+
+are the same for what was published and for what the engine holds, and one changed element changes
+them. They detect damage, not an adversary, and not elements that change places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from r3l.weights.manifest import Bytes, Layout
+
+Sums = tuple[int, int]
+BLOCK = 1 << 16  # elements at a time, which stay in the processor's cache
+MODULUS = 1 << 64
+
+
+def sums_of(data: Bytes, dtype: str) -> Sums:
+    """Sums over the elements of `data` (uint8 [n]) in the format `dtype`."""
+    first = second = 0
+    width = 4 if dtype == "float32" else 2
+    for at in range(0, len(data), BLOCK * width):
+        block = data[at : at + BLOCK * width]
+        if dtype == "float32":
+            bits = block.view("<u4").astype(np.uint64)
+        elif dtype == "bfloat16":
+            bits = block.view("<u2").astype(np.uint64) << np.uint64(16)
+        else:
+            bits = block.view("<f2").astype("<f4").view("<u4").astype(np.uint64)
+        first += int(bits.sum())
+        second += int(np.dot(bits, bits))
+    return first % MODULUS, second % MODULUS
+
+
+def added(sums: Iterable[Sums]) -> Sums:
+    """Sums over several sets of elements together."""
+    first = second = 0
+    for one, other in sums:
+        first, second = first + one, second + other
+    return first % MODULUS, second % MODULUS
+
+
+def only_dtype(layout: Layout) -> str:
+    """The dtype of all tensors, "" if they have several."""
+    dtypes = {entry.dtype for entry in layout.tensors}
+    return dtypes.pop() if len(dtypes) == 1 else ""
