@@ -276,14 +276,15 @@ def _recalled(
     if before is not None and before.groups == tuple(row.group_id for row in rows):
         return before.recalled
     found = list[RecalledRow]()
-    for number, row in enumerate(rows):
+    for row in rows:
         context = GroupContext(
             row.rewards,
             task_history.attempts(work.txn, row.task_id),
             args.version,
             work.index.progress.epoch,
         )
-        chance = samplers.chance(work.seed, work.index.next_draw, number)
+        # Not by the draw's number: that is another after a learner that was killed.
+        chance = samplers.chance(work.seed, args.version, int(row.group_id[1:]))
         found += [
             RecalledRow(row.group_id, one.group_id, one.role, one.slot)
             for one in work.recall(context, chance)

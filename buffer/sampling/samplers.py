@@ -119,10 +119,10 @@ def check(config: SamplerConfig) -> None:
     make(config), make_replay(config)
 
 
-def chance(seed: int, draw_id: int, *place: int) -> Chance:
-    """The random numbers of one draw, or of one place in it; they are the same after a restart and
-    in a replay."""
-    return lambda: np.random.default_rng([seed, draw_id, *place])
+def chance(seed: int, *place: int) -> Chance:
+    """The random numbers of a draw, given its number, or of another place in a run; they are the
+    same after a restart and in a replay."""
+    return lambda: np.random.default_rng([seed, *place])
 
 
 def _random(

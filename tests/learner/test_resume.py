@@ -111,3 +111,31 @@ def test_killed_ranks_under_dapo_train_full_batches_with_contrast_and_every_grou
         assert closed and all(flat(int(row.group_id[1:])) for row in closed)
         assert steps[9]["buffer/expired_no_contrast"] >= 13
         assert 0 < steps[9]["group/no_contrast"] < 1
+
+
+def some_failed(group_id: str, version: int) -> Iterator[SlotResult]:
+    """Recorded groups, of which every third has no success."""
+    for result in recorded_group(group_id, version):
+        if result.trajectory is not None and flat(int(group_id[1:])):
+            failed = replace(result.trajectory, reward=0.0)
+            result = replace(result, trajectory=failed, aux=())
+        yield result
+
+
+@pytest.mark.system
+def test_killed_ranks_recall_the_same_attempts_and_have_the_same_losses(
+    serve, tmp_path: Path, model: Path
+) -> None:
+    settings = ("algorithm.recall_count=2", "env.train_tasks=3")
+    killed, whole = killed_and_whole(serve, tmp_path, model, 2, *settings, results=some_failed)
+    assert sorted(killed) == sorted(whole) == list(range(1, 10))
+    for step in whole:
+        assert [killed[step][n] for n in EXACT] == [whole[step][n] for n in EXACT], step
+    recalled = []
+    for name in ("killed", "whole"):
+        store = Store(tmp_path / f"store-{name}", read_only=True)
+        assert verify(store) == []
+        with store.read() as txn:
+            recalled.append([txn.draw(step.draw_id).recalled for step in txn.steps()])
+        store.close()
+    assert recalled[0] == recalled[1] and sum(map(len, recalled[0])) > 4

@@ -1,6 +1,7 @@
 """What a draw recalls from the history of its tasks: written once, and the same ever after."""
 
 import json
+import shutil
 
 import pytest
 
@@ -94,6 +95,23 @@ def test_a_learner_that_goes_back_to_a_checkpoint_recalls_the_same_attempts(make
     desk.set_version(9)
     again = desk.draw(1, version=9)
     assert (again.groups, again.recalled) == (first.groups, first.recalled)
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_later_steps_recall_as_if_the_learner_had_never_been_killed(make, tmp_path, restarts):
+    def later(restarts):
+        desk = make(*[(1.0, 1.0)] * 9)
+        for _ in range(restarts):
+            draw(desk)
+            desk.release_draws()
+        desk.commit(draw(desk).draw_id, 10)
+        desk.complete(version=10, rewards=(0.0, 0.0))
+        recalled = draw(desk).recalled
+        desk.store.close()
+        shutil.rmtree(desk.folder)
+        return recalled
+
+    assert later(restarts) == later(0) != ()
 
 
 def test_an_algorithm_without_a_rule_recalls_nothing(make):
