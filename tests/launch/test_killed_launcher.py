@@ -22,7 +22,7 @@ from buffer.server.last_to_end import learner_lives
 from learner.run_files import LEARNER_LIVES, WEIGHTS_LINE
 
 run, ended = Path(sys.argv[2]), []
-with learner_lives(run / LEARNER_LIVES), BufferClient(sys.argv[1], timeout_s=5) as client:
+with learner_lives(run / LEARNER_LIVES), BufferClient(sys.argv[1], timeout_s=60) as client:
     signal.signal(signal.SIGTERM, lambda *_: ended.append(time.time()))
     print(WEIGHTS_LINE, "tcp://127.0.0.1:2", flush=True)
     while not ended:
