@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOOKS_S = 0.1
+SAME_S = 1.0  # the kernel signals once for each thread of the process that started this one
+EXITING = 0x4  # PF_EXITING of the kernel, among the flags of a thread
 log = logging.getLogger(__name__)
 
 
@@ -47,7 +49,7 @@ def has_learner(file: Path) -> bool:
 def stop_on_signals(stop: Callable[[], None], learner: Path | None, deadline_s: float) -> None:
     """Call `stop` on SIGTERM or SIGINT; if the process that started this one is gone by then, when
     no learner holds the lock on the file `learner`, at most `deadline_s` later."""
-    starter, signals = os.getppid(), list[int]()
+    starter, began = os.getppid(), list[float]()
 
     def wait_for_learner(file: Path) -> None:
         log.info("the process that started this one is gone; serving until the learner has ended")
@@ -57,11 +59,22 @@ def stop_on_signals(stop: Callable[[], None], learner: Path | None, deadline_s: 
         stop()
 
     def asked(signum: int, _: object) -> None:
-        signals.append(signum)
-        if learner is None or os.getppid() == starter or len(signals) > 1:
+        now = time.monotonic()
+        if learner is None or not _ends(starter) or (began and now > began[0] + SAME_S):
             stop()
-        else:
+        elif not began:
+            began.append(now)
             threading.Thread(target=wait_for_learner, args=(learner,), daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, asked)
+
+
+def _ends(starter: int) -> bool:
+    """Whether the process that started this one is gone, or its first thread is: the kernel sends
+    the signal when that one ends, and the others of a killed process may live a moment longer."""
+    if os.getppid() != starter:
+        return True
+    _, _, fields = Path(f"/proc/{starter}/stat").read_text(encoding="utf-8").rpartition(")")
+    state, *_, flags = fields.split()[:7]
+    return state in "ZX" or bool(int(flags) & EXITING)

@@ -16,7 +16,9 @@ from tests.buffer.fakes import until
 pytestmark = pytest.mark.system
 
 STARTER = """
-import ctypes, signal, subprocess, sys, time
+import ctypes, signal, subprocess, sys, threading, time
+for _ in range(200):  # which are there for a moment longer than the first thread
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 dies = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 subprocess.Popen([sys.executable, "-m", "buffer.cli", "serve", *sys.argv[1:]], preexec_fn=dies)
 time.sleep(600)
