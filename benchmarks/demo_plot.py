@@ -83,9 +83,10 @@ def _axes(last: int) -> list[str]:
         (left, y), (right, _) = _placed([(0, tenth / 10), (last, tenth / 10)], last)
         parts.append(f'<path d="M{left} {y:.1f}H{right}" stroke="#e2e8f0"/>')
         parts.append(_text(left - 8, y + 4, f"{tenth / 10:.1f}", "end"))
-    for quarter in range(5):
-        ((x, y),) = _placed([(last * quarter / 4, 0)], last)
-        parts.append(_text(x, y + 18, f"{last * quarter / 4:.0f}", "middle"))
+    parts_of = next((n for n in (4, 5, 3) if last % n == 0), 4)
+    for part in range(parts_of + 1):
+        ((x, y),) = _placed([(last * part / parts_of, 0)], last)
+        parts.append(_text(x, y + 18, f"{last * part / parts_of:.0f}", "middle"))
     middle = (LEFT + WIDTH - RIGHT) / 2
     return [*parts, _text(middle, HEIGHT - 10, "optimizer step", "middle")]
 

@@ -9,8 +9,8 @@ import pytest
 from actors.weights.subscriber import WeightSubscriber, follow
 from learner.publisher import WeightPublisher
 from r3l.errors import WeightsError
+from tests.actors.weights.fakes import Engine, laid_out, some_weights, updated
 from tests.actors.weights.slow_link import SlowLink, slow_link
-from tests.actors.weights.test_subscriber import Engine, laid_out, some_weights, updated
 
 ELEMENTS = 250_000  # 500 kB, one chunk
 TIMEOUT_S = 1.5  # less than a set takes, more than a piece
