@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.results import gradients
 from benchmarks.results.alternate import sampler
-from envs.builtin.policy import builtin_policy
+from benchmarks.results.cells import ORIGIN
 from learner.step.model import load_model
 
 
@@ -19,7 +19,7 @@ def test_the_noise_of_two_vectors_by_hand() -> None:
 
 
 def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
-    policy = sampler(builtin_policy(), seed=0)
+    policy = sampler(ORIGIN, seed=0)
     config = gradients._config((*gradients.ESTIMATORS["credit"], *gradients.ALONE), 0)
     groups = gradients._groups(policy, config, 4, 0)
     late = [
@@ -29,7 +29,7 @@ def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
         and len(set(group.rewards)) > 1
     ]
     assert late
-    module = load_model(builtin_policy(), torch.float32)
+    module = load_model(ORIGIN, torch.float32)
     whole = gradients._config(("algorithm=r3l", "algorithm.credit=false", *gradients.ALONE), 0)
     one = gradients.gradient(module, late[0], config.algorithm.build())
     again = gradients.gradient(module, late[0], config.algorithm.build())

@@ -19,7 +19,8 @@ from r3l.records import AuxSample, Trajectory
 Float64 = npt.NDArray[np.float64]
 LogProbs = Callable[[Any, float], Float64]
 CLIP = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
-KL = {"grpo": 0.01, "gspo": 0.01, "reflect_grpo": 0.01}
+KL = {"grpo": 0.01, "gspo": 0.01, "reflect_grpo": 0.01, "r3": 0.01}
+MEANS = {"dapo": "token", "rloo": "sum"}
 
 
 @dataclass
@@ -76,6 +77,9 @@ def advantages(name: str, rewards: list[float], settings: dict[str, Any]) -> lis
     if min(rewards) == max(rewards):
         return [0.0] * len(rewards)
     centered = [reward - sum(rewards) / len(rewards) for reward in rewards]
+    if name == "rloo":
+        count = len(rewards)
+        return [r - (sum(rewards) - r) / (count - 1) for r in rewards]
     ways = {"population": len(centered), "sample": len(centered) - 1}
     if name == "opmd" or settings.get("std") == "none":
         return centered
@@ -124,7 +128,8 @@ def term(
 ) -> tuple[float, float]:
     """(what a token adds to the sum, its derivative by the token's log-probability)."""
     name = settings["name"]
-    if name in ("r3l", "raft", "opmd") and not settings.get("clipped"):
+    plain = name in ("r3l", "raft", "opmd") and not settings.get("clipped")
+    if plain or (name == "rloo" and not settings.get("clip")):
         share = advantage / 2 if name == "opmd" else advantage
         return -share * logprob, -share
     if name == "critique_grpo" and one.role == "distilled":
@@ -136,8 +141,8 @@ def term(
     ratio = math.exp(logprob - old)
     if not settings.get("clip", True):
         return -ratio * advantage, -ratio * advantage
-    plain, clipped = ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage
-    return (-plain, -plain) if plain <= clipped else (-clipped, 0.0)
+    free, clipped = ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage
+    return (-free, -free) if free <= clipped else (-clipped, 0.0)
 
 
 def whole(
@@ -153,7 +158,7 @@ def whole(
         masked = name == "r3l" and settings.get("credit", True)
         for one, value in zip(members, values, strict=True):
             rows.append((one, value, credit(one, group.attempts, masked), group.weight))
-    means = settings.get("normalize", "token" if name == "dapo" else "trajectory")
+    means = settings.get("normalize", MEANS.get(name, "trajectory"))
     samples = [(sample, group.weight) for group in groups for sample in group.samples]
     samples = samples if name == "r3l" and settings.get("reflect", True) else []
     shared = samples if settings.get("sft_pool") == "shared" else []

@@ -35,6 +35,7 @@ SETTINGS: list[dict[str, Any]] = [
     *({"name": name} for name in sorted(registry.REGISTRY) if name != "r3l"),
     {"name": "critique_grpo", "normalize": "token"},
     {"name": "grpo", "std": "sample"},
+    {"name": "rloo", "clip": True, "normalize": "attempt"},
     {"name": "critique_grpo", "std": "none", "normalize": "sum", "clip": False},
     {"name": "dapo", "filter": False, "kl_coef": 0.01},
     {"name": "dapo", "filter": False, "overlong_limit": 9, "overlong_buffer": 6},
