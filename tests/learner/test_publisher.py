@@ -20,6 +20,7 @@ from learner import publisher
 from learner.publisher import WeightPublisher
 from r3l.codec import pack, unpack
 from r3l.errors import UserError, WeightsError
+from r3l.process.memory import STEADY_MEMORY
 from tests.buffer.fakes import until
 from tests.buffer.wire.strangers import MIB, Memory, connect, flood, frame
 
@@ -66,7 +67,7 @@ def publishing() -> Iterator[tuple[psutil.Process, str]]:
         [sys.executable, "-c", PUBLISH],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=STEADY_MEMORY | os.environ | {"OMP_NUM_THREADS": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096)),
     )
     assert process.stdout is not None
