@@ -8,6 +8,7 @@ step, and a demonstrator's search, cost next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -84,7 +85,7 @@ class Simulator:
 
     def close(self) -> None:
         """Release the Java machine; the last simulator of the process ends it."""
-        self.server, self.live = None, ()
+        self._free()
         if self.jvm is not None:
             machine, self.jvm = self.jvm, None
             jvm.release(machine)
@@ -118,7 +119,7 @@ class Simulator:
 
     def _load(self, start: History, *, gold: bool = False) -> None:
         """Load a task from its beginning; a machine that died is replaced."""
-        self.live = ()
+        self._free()
         if self.jvm is None or self._lost():
             self.close()
             self.jvm = jvm.acquire(*self.settings)
@@ -127,6 +128,15 @@ class Simulator:
         self.server = self.jvm.call(lambda: python.PythonInterface())
         task, variation, simplification = start
         self.call(lambda server: server.load(task, int(variation), simplification, gold))
+
+    def _free(self) -> None:
+        """Let go of the task that is loaded. Java is told, since py4j's objects are cycles: Java
+        would keep 12 MiB for each task until Python collects garbage, hundreds of tasks later."""
+        machine, server = self.jvm, self.server
+        self.server, self.live = None, ()
+        if server is not None and machine is not None:
+            with contextlib.suppress(EnvironmentFailed):  # a lost machine is replaced at the load
+                machine.call(lambda: machine.gateway.detach(server))
 
     def _lost(self) -> bool:
         return self.jvm is None or bool(self.jvm.lost)

@@ -1,5 +1,6 @@
 """ScienceWorld on its real Java machine. R3L_FULL=1 plays all 30 gold paths and 60 prefixes."""
 
+import gc
 import os
 import random
 
@@ -144,3 +145,14 @@ def test_tasks_are_official_variations():
     assert max(LIMITS.values()) >= registry.make("scienceworld").spec.max_steps
     with pytest.raises(UserError, match="'boyle' is unknown; there are boil"):
         registry.make("scienceworld", tasks=["boyle"])
+
+
+def test_tasks_that_were_played_take_no_memory_of_java(java):
+    env = registry.make("scienceworld", heap_mib=128, timeout_s=300)
+    gc.disable()  # as in an actor, where it runs once in hundreds of tasks
+    try:
+        for variation in range(24):  # 12 MiB each
+            start(env, "find-plant", variation)
+    finally:
+        gc.enable()
+        env.close()

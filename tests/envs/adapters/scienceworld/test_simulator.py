@@ -53,7 +53,10 @@ def counting(monkeypatch):
 
     class Machine:
         lost = ""
-        gateway = SimpleNamespace(jvm=root)
+
+        def __init__(self):
+            self.detached = []
+            self.gateway = SimpleNamespace(jvm=root, detach=self.detached.append)
 
         def call(self, call):
             return call()
@@ -110,3 +113,10 @@ def test_the_memory_is_bounded(counting, monkeypatch):
         assert len(simulator._known) <= 3
     counting.turn((*START, "more"))
     assert counting.turns((*START, "more", "more"))[-1] == ("more", Turn("reply 2", 0.5, False))
+
+
+def test_java_lets_go_of_a_task_when_another_is_loaded(counting):
+    first = counting.server
+    counting.turn(START)
+    counting.turn(("count", "8", "easy"))
+    assert counting.jvm.detached == [first, first]
