@@ -109,12 +109,14 @@ class WeightPublisher:
     def publish(
         self,
         version: int,
-        weights: Sequence[tuple[str, Tensor]],
+        weights: Iterable[tuple[str, Tensor]],
         dtype: torch.dtype | None = None,
+        shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]] | None = None,
     ) -> dict[str, float]:
         """Serve tensors (checkpoint names) as the newest version, in `dtype` if one is given.
 
-        Converts one tensor at a time. Returns metrics for `weights/`: bytes of the whole set and
+        Takes and converts one tensor at a time; for tensors that are made only then, `shapes` has
+        name, dtype and shape of each. Returns metrics for `weights/`: bytes of the whole set and
         of the patches to it, the share of elements sent, seconds. Raises WeightsError if the
         serving thread has ended, because actors would wait in vain.
         """
@@ -126,7 +128,12 @@ class WeightPublisher:
             )
         began = time.monotonic()
         self._keep_for_slow()
-        layout = Layout.of((name, _name(dtype or t.dtype), tuple(t.shape)) for name, t in weights)
+        if shapes is None:
+            weights = list(weights)
+            shapes = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in weights]
+        layout = Layout.of(
+            (name, _name(dtype or its_own), shape) for name, its_own, shape in shapes
+        )
         if self._manifest is None or self._manifest.layout != layout:
             self._manifest, self._chunks = None, [None] * layout.num_chunks
         anchor = version % self.anchor_every == 0

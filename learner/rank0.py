@@ -334,8 +334,8 @@ class Rank0:
         metrics."""
         name, began = self.config.actor.dtype, time.monotonic()
         dtype = None if name == "auto" else getattr(torch, name)
-        with self.trainer.full_weights() as weights:
-            metrics = self.publisher.publish(version, weights, dtype)
+        weights, shapes = self.trainer.weights(), self.trainer.weight_shapes()
+        metrics = self.publisher.publish(version, weights, dtype, shapes)
         metrics["publish_s"] = time.monotonic() - began
         metrics["refused"] = float(self.publisher.sent["refused"])
         return {f"weights/{name}": value for name, value in metrics.items()}

@@ -100,8 +100,7 @@ def sampler(model: Path, seed: int) -> LocalPolicy:
 
 def full_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     """A copy of the trainer's weights by name."""
-    with trainer.full_weights() as weights:
-        return {name: value.detach().clone() for name, value in weights}
+    return {name: value.clone() for name, value in trainer.weights()}
 
 
 def load_weights(policy: LocalPolicy, weights: Mapping[str, torch.Tensor]) -> None:

@@ -14,21 +14,24 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from learner.metrics.drift import clipped_share, drift_metrics, drift_sums
+from learner.step import full_weights
 from learner.step.attention import Pack
 from learner.step.batch import MicroBatch, Row, collate, micro_batches
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
+from learner.step.full_weights import sharded
 from learner.step.model import PolicyModule, load_model, resolve_dtype
 from learner.step.out_of_memory import is_out_of_memory, smaller_budget
 from learner.step.process_group import join_process_group
+from learner.step.tensor_file import Shape
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm, Float64
 from r3l.algorithms.losses import TokenBatch, sft
@@ -81,9 +84,10 @@ class Trainer:
         )
         self.stage = int(settings["zero_optimization"]["stage"])
         module = self._load(model, gradient_checkpointing=config.gradient_checkpointing)
-        self.reference = None
+        self.reference: Any = None
         if algorithm is not None and algorithm.needs_reference:
-            self.reference = self._load(reference or model).eval().requires_grad_(False)
+            frozen = self._load(reference or model).eval().requires_grad_(False)
+            self.reference = sharded(frozen, settings) if self.stage == 3 else frozen
         self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
             model=module,
             model_parameters=[p for p in module.parameters() if p.requires_grad],
@@ -93,7 +97,7 @@ class Trainer:
             ),
         )
         self.device = self.engine.device
-        if self.reference is not None:
+        if self.reference is not None and self.stage < 3:
             self.reference.to(self.device)
         self.rank, self.world = self.engine.global_rank, self.engine.world_size
 
@@ -307,25 +311,21 @@ class Trainer:
         torch.distributed.all_reduce(values)
         return dict(zip(sorted(sums), values.tolist(), strict=True))
 
-    @contextmanager
-    def full_weights(self) -> Iterator[list[tuple[str, Tensor]]]:
-        """(name, tensor) of every parameter, gathered; a collective under ZeRO 3.
+    def weight_shapes(self) -> list[Shape]:
+        """(name, dtype, shape) of every tensor of `weights`, in its order."""
+        return full_weights.shapes(self.module.lm)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of every parameter in full, one after the other; a collective under
+        ZeRO 3, which every rank goes through to the end.
 
         Tied parameters appear once. The names are those of a model folder.
         """
-        import deepspeed
-
-        parameters = list(self.module.lm.named_parameters())
-        sharded = [p for _, p in parameters if hasattr(p, "ds_id")]
-        with deepspeed.zero.GatheredParameters(sharded, enabled=bool(sharded)):
-            yield [(name, p.detach()) for name, p in parameters]
+        return full_weights.tensors(self.module.lm)
 
     def save_model(self, folder: Path) -> None:
         """Write a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""
-        with self.full_weights() as weights:
-            if self.rank == 0:
-                state = {name: tensor.to("cpu").contiguous() for name, tensor in weights}
-                self.module.lm.save_pretrained(folder, state_dict=state, safe_serialization=True)
+        full_weights.save(self.module.lm, folder, write=self.rank == 0)
 
 
 def _longest(rows: Sequence[Row]) -> int:

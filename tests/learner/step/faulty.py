@@ -77,8 +77,7 @@ def out_of_memory(healthy, micro):
 
 
 def weights(trainer: Trainer) -> list[float]:
-    with trainer.full_weights() as named:
-        return [float(tensor.double().sum()) for _, tensor in named]
+    return [float(tensor.double().sum()) for _, tensor in trainer.weights()]
 
 
 def watch(bench: Bench, out: Path) -> dict[str, object]:

@@ -1,0 +1,71 @@
+"""The weights of a model in full, one parameter at a time.
+
+Under ZeRO 3 every rank holds a share of each parameter. Gathering all of them at once would need
+the memory of a whole model on every rank; gathering one at a time needs that of the largest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from learner.step.tensor_file import Shape, write_tensors
+
+WEIGHTS = "model.safetensors"
+
+
+def shapes(lm: nn.Module) -> list[Shape]:
+    """(name, dtype, shape) of every parameter as in a model folder; tied ones appear once."""
+    return [(name, one.dtype, _shape(one)) for name, one in lm.named_parameters()]
+
+
+def tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every parameter, in the order of `shapes`. A collective under ZeRO 3: every
+    rank goes through all of them. Hold no more of them than is needed."""
+    for name, parameter in lm.named_parameters():
+        with gathered(parameter):
+            # A sharded parameter gets its memory back when it is gathered again; this one stays
+            # with the tensor.
+            tensor = parameter.detach()
+        yield name, tensor
+
+
+@contextmanager
+def gathered(*parameters: nn.Parameter) -> Iterator[None]:
+    """Whole parameters inside the block; a collective under ZeRO 3."""
+    import deepspeed
+
+    sharded = [one for one in parameters if hasattr(one, "ds_id")]
+    with deepspeed.zero.GatheredParameters(sharded, enabled=bool(sharded)):
+        yield
+
+
+def save(lm: Any, folder: Path, *, write: bool) -> None:
+    """Write a plain Hugging Face model folder if `write`; a collective under ZeRO 3."""
+    if not write:
+        for _ in tensors(lm):
+            pass
+    elif getattr(lm, "_weight_conversions", None):
+        # Several parameters become one in the file, or one several: transformers needs them all.
+        whole = {name: tensor.to("cpu").contiguous() for name, tensor in tensors(lm)}
+        lm.save_pretrained(folder, state_dict=whole)
+    else:
+        lm.save_pretrained(folder, state_dict={})  # all but the weights
+        write_tensors(folder / WEIGHTS, shapes(lm), tensors(lm))
+
+
+def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def sharded(module: nn.Module, settings: Mapping[str, Any]) -> Any:
+    """A module that is not trained, sharded over the ranks by ZeRO 3 under the trainer's DeepSpeed
+    `settings`; it is called as before."""
+    import deepspeed
+
+    kept = ("train_micro_batch_size_per_gpu", "bf16", "zero_optimization", "steps_per_print")
+    return deepspeed.initialize(model=module, config={key: settings[key] for key in kept})[0]

@@ -1,0 +1,40 @@
+"""Safetensors files written one tensor at a time, so that not all of them are in memory at once.
+
+The format (https://huggingface.co/docs/safetensors): the header's length as 8 bytes, the header as
+JSON with each tensor's dtype, shape and place, then the tensors' bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+Shape = tuple[str, torch.dtype, tuple[int, ...]]
+"""Name, dtype and shape of a tensor."""
+DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
+ALIGNMENT = 8  # of the first tensor's bytes
+
+
+def write_tensors(
+    path: Path, shapes: Sequence[Shape], tensors: Iterable[tuple[str, Tensor]]
+) -> None:
+    """Write `tensors`, which come in the order of `shapes`; each is needed until the next one."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, dtype, shape in shapes:
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for (name, dtype, shape), (its_name, tensor) in zip(shapes, tensors, strict=True):
+            if (name, dtype, shape) != (its_name, tensor.dtype, tuple(tensor.shape)):
+                raise ValueError(f"{path.name}: {its_name} came in the place of {name}")
+            flat = tensor.detach().to("cpu").contiguous().view(-1)
+            file.write(flat.view(torch.uint8).numpy().data)

@@ -1,0 +1,77 @@
+"""What two ranks see under ZeRO 3 of whole models; test_full_weights runs it under DeepSpeed.
+
+sharing.py OUT MODEL    writes OUT/<rank>.json and the folder OUT/saved
+"""
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from learner.publisher import WeightPublisher
+from learner.step.batch import Row, rows_of
+from learner.step.trainer import Trainer
+from r3l.config import RunConfig, load
+from r3l.process.ending import end_process
+from tests.learner.fakes import explore_group, measured
+from tests.learner.step.fakes import GROUPS
+
+SETTINGS = ("algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-3")
+
+
+def work(stage: int) -> tuple[RunConfig, list[Row]]:
+    """The configuration and the rows of a step; its loss needs a reference model."""
+    config = load(None, [*SETTINGS, f"learner.zero_stage={stage}"])
+    groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+    return config, rows_of(groups, config.algorithm.build())
+
+
+def published(trainer: Trainer) -> tuple[int, int] | None:
+    """The sums over what rank 0 publishes; the other ranks take part in gathering it."""
+    if trainer.rank > 0:
+        for _ in trainer.weights():
+            pass
+        return None
+    publisher = WeightPublisher("tcp://127.0.0.1:0")
+    publisher.publish(1, trainer.weights(), None, trainer.weight_shapes())
+    manifest = publisher._manifest
+    publisher.close()
+    return manifest.sums if manifest else None
+
+
+def peak_of(action: Callable[[], object]) -> int:
+    """Bytes by which this process's memory grows at most while `action` runs."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins at the present size
+    before = _kib("VmRSS")
+    action()
+    return (_kib("VmHWM") - before) << 10
+
+
+def _kib(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    out, model = map(Path, sys.argv[1:])
+    config, rows = work(stage=3)
+    trainer = Trainer(model, config.learner, config.algorithm.build())
+    for _ in trainer.weights():  # what is allocated once, at the first gathering
+        pass
+    seen: dict[str, Any] = {
+        "all": sum(4 * math.prod(shape) for *_, shape in trainer.weight_shapes()),
+        "gather": peak_of(lambda: [None for _ in trainer.weights()]),
+        "save": peak_of(lambda: trainer.save_model(out / "saved")),
+    }
+    seen["sums"] = published(trainer)
+    seen["held"] = sum(p.numel() for p in trainer.reference.module.parameters())
+    seen["steps"] = [measured(trainer.step(rows)) for _ in range(2)]
+    (out / f"{trainer.rank}.json").write_text(json.dumps(seen))
+    end_process(0)

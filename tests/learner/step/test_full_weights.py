@@ -1,0 +1,71 @@
+"""Whole models under ZeRO 3: no rank holds more than a parameter of them at a time."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from launch.process_commands import free_port
+from learner.step.trainer import Trainer
+from r3l.weights.sums import added, sums_of
+from tests.learner.fakes import measured
+from tests.learner.step import sharing
+from tests.learner.step.test_trainer import ROOT
+
+
+def larger_folder(folder: Path) -> Path:
+    """A model whose largest parameter is one of many."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=256,
+        hidden_size=256,
+        intermediate_size=1024,
+        num_hidden_layers=12,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.system
+def test_two_ranks_under_zero_3_gather_publish_and_save_in_little_memory_with_one_ranks_losses(
+    tmp_path: Path,
+) -> None:
+    model = larger_folder(tmp_path / "model")
+    runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
+    runner += ["--master_port", str(free_port()), "--no_local_rank", "--module"]
+    done = subprocess.run(
+        [*runner, "tests.learner.step.sharing", str(tmp_path), str(model)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    config, rows = sharing.work(stage=0)
+    alone = Trainer(model, config.learner, config.algorithm.build())
+    steps = [measured(alone.step(rows)) for _ in range(2)]
+    for rank in range(2):
+        seen = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert seen["all"] > 40 << 20
+        for work in ("gather", "save"):
+            assert seen[work] < seen["all"] / 3, work
+        assert seen["held"] == 0  # of the reference, outside a forward pass
+        for ours, theirs in zip(seen["steps"], steps, strict=True):
+            for key in ("loss", "kl_reference", "entropy"):
+                assert ours[key] == pytest.approx(theirs[key], rel=1e-4, abs=1e-6), key
+    assert steps[1]["kl_reference"] > 0.01
+    published = json.loads((tmp_path / "0.json").read_text())["sums"]
+    before, after = (AutoModelForCausalLM.from_pretrained(f) for f in (model, tmp_path / "saved"))
+    for (name, ours), theirs in zip(before.named_parameters(), after.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+    saved = [one.detach().view(-1).view(torch.uint8).numpy() for one in after.parameters()]
+    assert tuple(published) == added(sums_of(data, "float32") for data in saved)

@@ -1,0 +1,33 @@
+"""Files of tensors that are written one at a time."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from learner.step.tensor_file import write_tensors
+
+TENSORS = [
+    ("first", torch.arange(6, dtype=torch.float32).view(2, 3).T),  # not contiguous
+    ("half", torch.tensor([1.5, -2.0], dtype=torch.bfloat16)),
+    ("bytes", torch.tensor([1, 2, 255], dtype=torch.uint8)),
+    ("scalar", torch.tensor(7.0)),
+    ("empty", torch.zeros(0, 4)),
+]
+SHAPES = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in TENSORS]
+
+
+def test_safetensors_reads_back_what_was_written_one_at_a_time(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "file", SHAPES, iter(TENSORS))
+    read = load_file(tmp_path / "file")
+    assert read.keys() == {name for name, _ in TENSORS}
+    for name, tensor in TENSORS:
+        assert read[name].dtype == tensor.dtype and torch.equal(read[name], tensor), name
+
+
+def test_tensors_that_come_in_another_order_or_are_too_few_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="half came in the place of first"):
+        write_tensors(tmp_path / "file", SHAPES, TENSORS[1:])
+    with pytest.raises(ValueError):
+        write_tensors(tmp_path / "file", SHAPES, TENSORS[:-1])
