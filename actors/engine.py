@@ -27,6 +27,7 @@ from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
 from r3l.weights.manifest import Manifest
+from r3l.weights.stamps import stamp
 
 CPU_ENVIRONMENT = {
     # Engines share the cores: binding them, or OpenMP threads that spin, make all of them slow.
@@ -240,7 +241,7 @@ class VLLMPolicy:
                 raise EngineDead(
                     f"the engine failed to load weights {manifest.version}: {error!r:.500}"
                 ) from error
-        self.fingerprints[manifest.version] = fingerprint
+        self.fingerprints[manifest.version] = stamp(fingerprint, manifest)
         for old in sorted(self.fingerprints)[:-REMEMBERED]:
             del self.fingerprints[old]
         pause = time.monotonic() - began

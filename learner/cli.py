@@ -17,7 +17,15 @@ import click
 from buffer.server.last_to_end import learner_lives
 from envs.builtin.policy import model_path
 from learner.launcher_watch import stop_without_launcher
-from learner.run_files import DONE_LINE, EXIT_CODES, LEARNER_LIVES, READY_LINE, WEIGHTS_LINE
+from learner.offline.cli import weights_command
+from learner.run_files import (
+    DONE_LINE,
+    EXIT_CODES,
+    JOURNAL,
+    LEARNER_LIVES,
+    READY_LINE,
+    WEIGHTS_LINE,
+)
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
@@ -28,6 +36,7 @@ from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
 from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
+from r3l.weights.journal import GIB, Journal
 
 
 class _Commands(click.Group):
@@ -49,11 +58,13 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands)
 def main() -> None:
-    """Train a policy: `train` as part of a job, `warmup` from demonstrations."""
+    """Train a policy: `train` as part of a job, `warmup` from demonstrations. Ask a run that ended:
+    `weights`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 main.add_command(warmup_command)
+main.add_command(weights_command)
 
 
 @main.command()
@@ -107,7 +118,7 @@ def run_training(
     begins = _beginning(config, run, resume)
     with ExitStack() as closing:
         # Before DeepSpeed and the model: the actors start as soon as the address is known.
-        publisher = _publisher(config, weights_bind, keys, closing) if _leading() else None
+        publisher = _publisher(config, weights_bind, keys, run, closing) if _leading() else None
 
         def rank(trainer: Any, start: int) -> Any:
             if publisher is None:
@@ -215,11 +226,17 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     return Beginning(model, origin, tokenizer, settings, newest)
 
 
-def _publisher(config: RunConfig, bind: str, keys: Path | None, closing: ExitStack) -> Any:
+def _publisher(
+    config: RunConfig, bind: str, keys: Path | None, run: Path, closing: ExitStack
+) -> Any:
     from learner.publisher import WeightPublisher
 
     secret = keys / "service.json" if keys else None
-    publisher = WeightPublisher(bind, anchor_every=config.learner.anchor_every, keys=secret)
+    kept, every = config.learner.journal, config.learner.anchor_every
+    journal = None
+    if kept.on:
+        journal = Journal(run / JOURNAL, versions=kept.versions, limit=int(kept.gib * GIB))
+    publisher = WeightPublisher(bind, anchor_every=every, keys=secret, journal=journal)
     closing.callback(publisher.close)
     click.echo(f"{WEIGHTS_LINE} {publisher.endpoint}")
     return publisher

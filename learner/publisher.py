@@ -37,7 +37,9 @@ from buffer.wire.traffic import LOOKS_S, Limits
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_bind
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
+from r3l.process.notices import notice_again
 from r3l.weights.chunks import Chunk, assemble
+from r3l.weights.journal import Journal
 from r3l.weights.manifest import (
     CHUNK_BYTES,
     MANIFEST_LIMIT,
@@ -73,12 +75,20 @@ class WeightPublisher:
 
     `endpoint`: its address (port 0 or * in `address` takes a free one). `anchor_every`: versions
     between two that every subscriber fetches whole. `keys`: a service's key file; without it only
-    loopback is served. Raises UserError for a port in use or an address that is not local.
+    loopback is served. `journal`: keeps every version on disk. Raises UserError for a port in use
+    or an address that is not local.
     """
 
-    def __init__(self, address: str, *, anchor_every: int = 50, keys: Path | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        anchor_every: int = 50,
+        keys: Path | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         check_bind(address, "weights", encrypted=keys is not None)
-        self.anchor_every = anchor_every
+        self.anchor_every, self.journal = anchor_every, journal
         self.origin = uuid.uuid4().hex
         self.sent: Counter[str] = Counter()
         """Bytes sent, whole chunks (`full_bytes`) and patches (`patch_bytes`); requests refused
@@ -158,7 +168,20 @@ class WeightPublisher:
         checksums = tuple(chunk.checksum for chunk in chunks)
         whole = added(sums) if dtype_name else None
         self._manifest = Manifest(self.origin, version, layout, checksums, whole)
-        return _metrics(chunks, layout) | {"publish_s": time.monotonic() - began}
+        metrics = _metrics(chunks, layout) | self._keep_in_journal(self._manifest, chunks)
+        return metrics | {"publish_s": time.monotonic() - began}
+
+    def _keep_in_journal(self, manifest: Manifest, chunks: Sequence[Chunk]) -> dict[str, float]:
+        """A disk that is full or gone costs versions of the journal, not the run."""
+        if self.journal is None:
+            return {}
+        try:
+            return {"journal_bytes": float(self.journal.append(manifest, chunks))}
+        except OSError as error:
+            folder = self.journal.folder
+            log.warning("%s: version %d could not be written (%s)", folder, manifest.version, error)
+            notice_again(str(folder), f"{folder} could not be written ({error})")
+            return {"journal_bytes": 0.0}
 
     def close(self) -> None:
         """Stop serving."""

@@ -25,6 +25,8 @@ HANGS_LINE = "r3l-learner hangs"
 
 PROGRESS = "progress.jsonl"
 """One line for every step and evaluation."""
+JOURNAL = "journal"
+"""The folder of published weights (r3l.weights.journal)."""
 LAST_HEARTBEAT = ".last-heartbeat"
 """What the learner was doing at its last heartbeat."""
 LEARNER_LIVES = ".learner-lives"

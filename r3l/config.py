@@ -20,6 +20,7 @@ from r3l.errors import UserError
 from r3l.section import Section, in_full
 from r3l.settings import yaml_text
 from r3l.settings.config_errors import one_line
+from r3l.settings.journaling import JournalConfig
 from r3l.settings.sampling import SamplerConfig, TaskSamplerConfig
 
 LONGEST_S = 1e9  # of any time that can be set
@@ -263,6 +264,7 @@ class LearnerConfig(Section):
         ge=1,
         description="optimizer steps between versions that actors fetch as a whole, not as patches",
     )
+    journal: JournalConfig = Field(default_factory=lambda: JournalConfig())
     checkpoint_every: int = Field(
         50,
         ge=1,

@@ -6,7 +6,8 @@ Prints, from one run, so that ratios hold on a busy machine: the same bytes over
 whole updates and updates at three learning rates, the pause that a running request sees, and many
 subscribers at once. Seconds are medians. `--link-gbit 1` limits loopback to 1 Gbit/s, for which
 it runs in a network namespace of its own; `--encrypted` adds the keys that other machines need.
-`--link-gbit 0.001 --slow-s 120 --hidden 64` measures only how often weights arrive over 1 Mbit/s.
+`--link-gbit 0.001 --slow-s 120 --hidden 64` measures only how often weights arrive over 1 Mbit/s,
+`--journal-steps 10` only what the weight journal takes on disk.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from actors.weights.subscriber import WeightSubscriber
 from benchmarks.weights.crowd import fetch_and_say, measure_crowd
 from benchmarks.weights.engine import NoEngine, measure_pauses, start_engine
+from benchmarks.weights.journal_bytes import measure_journal
 from benchmarks.weights.publisher import Learner, Publisher, this_command
 from benchmarks.weights.slow_link import measure_slow_link
 from benchmarks.weights.updates import Updates, measure_updates
@@ -91,6 +93,7 @@ def run_shaped(gbit: float) -> None:
 @click.option("--encrypted", is_flag=True, help="with keys, as between machines")
 @click.option("--slow-s", default=0.0, help="only how often weights arrive, for so many seconds")
 @click.option("--every-s", default=10.0, show_default=True, help="between two versions, for that")
+@click.option("--journal-steps", default=0, help="only what so many steps take in the journal")
 @click.option("--serve", type=Path, hidden=True)
 @click.option("--fetch", hidden=True)
 @click.option("--keys", type=Path, hidden=True)
@@ -103,6 +106,7 @@ def main(
     encrypted: bool,
     slow_s: float,
     every_s: float,
+    journal_steps: int,
     serve: Path | None,
     fetch: str | None,
     keys: Path | None,
@@ -118,6 +122,9 @@ def main(
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             build_model(folder, hidden, layers)
+            if journal_steps:
+                measure_journal(folder, journal_steps)
+                return
             if slow_s:
                 asyncio.run(measure_slow_link(folder, slow_s, every_s))
                 return

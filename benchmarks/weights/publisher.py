@@ -18,6 +18,7 @@ import zmq
 
 from learner.publisher import WeightPublisher
 from r3l.process.memory import STEADY_MEMORY
+from r3l.weights.journal import Journal
 
 LEARNER_ENV = STEADY_MEMORY | os.environ
 NEVER = 1 << 30
@@ -27,14 +28,16 @@ Metrics = dict[str, float]
 class Learner:
     """The publishing side: float32 master weights and the direction of one AdamW step."""
 
-    def __init__(self, folder: Path, keys: Path | None) -> None:
+    def __init__(self, folder: Path, keys: Path | None, journal: Journal | None = None) -> None:
         from safetensors.torch import load_file
 
         state = sorted(load_file(folder / "model.safetensors").items())
         self.master = [(name, tensor.float()) for name, tensor in state]
         self.directions = [_adamw_direction(tensor) for _, tensor in self.master]
         service = keys / "service.json" if keys else None
-        self.publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=NEVER, keys=service)
+        self.publisher = WeightPublisher(
+            "tcp://127.0.0.1:0", anchor_every=NEVER, keys=service, journal=journal
+        )
         self.version = 0
 
     def step(self, rate: float) -> Metrics:
@@ -43,9 +46,9 @@ class Learner:
             tensor.sub_(direction, alpha=rate)
         return {}
 
-    def publish(self, anchor: bool) -> Metrics:
+    def publish(self, anchor: bool, dtype: torch.dtype = torch.bfloat16) -> Metrics:
         """Publish the weights as they are now."""
-        weights = [(name, tensor.bfloat16()) for name, tensor in self.master]
+        weights = [(name, tensor.to(dtype)) for name, tensor in self.master]
         self.version += 1
         self.publisher.anchor_every = 1 if anchor else NEVER
         return self.publisher.publish(self.version, weights)

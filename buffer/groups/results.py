@@ -20,6 +20,7 @@ from buffer.wire.operations import PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import STRAGGLER, Role, SlotResult, SlotStatus
+from r3l.weights import stamps
 
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * operations.TASK_LIMIT  # bytes of all results of a group
@@ -220,15 +221,19 @@ def _finish(work: UnitOfWork, row: GroupRow, by: Operation, last: Sequence[Outco
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """The hashes of the weights by policy version; two hashes of one version are both kept."""
+    """The stamps of the weights by policy version; two of one version that contradict each other
+    are both kept."""
     if fingerprint is None:
         return row.fingerprints
-    version, digest = fingerprint
-    known = row.fingerprints.get(version, digest)
-    if digest not in known.split("|"):
+    version, new = fingerprint
+    known = row.fingerprints.get(version, new).split("|")
+    same = [at for at, old in enumerate(known) if stamps.agree(old, new)]
+    if same:
+        known[same[0]] = max(known[same[0]], new, key=len)  # the one that says more
+    else:
         work.count("fingerprint_conflicts")
-        known = f"{known}|{digest}"
-    return row.fingerprints | {version: known}
+        known.append(new)
+    return row.fingerprints | {version: "|".join(known)}
 
 
 def _straggler(role: Role, slot: int) -> bytes:

@@ -95,6 +95,13 @@ def weights(store: Store, step: int) -> dict[str, float]:
     return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
 
 
+def stamps(store: Store, version: int) -> dict[str, list[str]]:
+    """The stamps of the weights of a policy version on the groups that it sampled."""
+    with store.read() as txn:
+        rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
+        return {group_id: found.split("|") for group_id, found in rows if found}
+
+
 def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
     """Plain values of a group by ROW_NAMES."""
     rewards = row.rewards

@@ -143,6 +143,7 @@ WEIGHTS = (
     ("patch_bytes", "bytes", "the patches of the newest version"),
     ("patch_density", "share", "elements the newest version changed"),
     ("publish_s", "s", "gathering, comparing and compressing the newest version"),
+    ("journal_bytes", "bytes", "the newest version in the journal"),
     ("refused", "requests", "refused by the publisher, since the learner started"),
     ("version_lag", "versions", "of the actor furthest behind"),
     ("mismatch", "times", "two engines held different weights of one version, in this step"),

@@ -1,1 +1,2 @@
-"""Training from finished stores: rank 0 without actors, and the trust meter."""
+"""What a run left behind: training from finished stores, the trust meter, versions rebuilt from the
+journal."""

@@ -7,6 +7,7 @@ exactly the published set, whichever way it arrived. Tensors are raw bytes here,
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from r3l.codec import pack
 from r3l.errors import WeightsError
 
 ALIGNMENT = 64
@@ -109,6 +111,14 @@ class Manifest:
     layout: Layout
     checksums: tuple[int, ...]
     sums: tuple[int, int] | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of the set: names, formats, shapes and bytes of all tensors, in hexadecimal. The
+        same for equal sets of different publishers and versions."""
+        whole = self.to_wire()
+        of = {name: whole[name] for name in ("tensors", "total_bytes", "checksums")}
+        return hashlib.blake2b(pack(of, MANIFEST_LIMIT), digest_size=16).hexdigest()
 
     def to_wire(self) -> dict[str, Any]:
         """Plain values for a message header."""

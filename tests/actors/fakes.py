@@ -12,6 +12,7 @@ from actors.engine import VLLMPolicy
 from actors.weights.subscriber import WeightSubscriber
 from learner.publisher import WeightPublisher
 from r3l.config import ActorConfig
+from r3l.weights import stamps
 
 T = TypeVar("T")
 
@@ -67,6 +68,12 @@ class Served:
 
     def fingerprint(self) -> str:
         return self.run(self.policy.hash_weights())
+
+    def stamped(self) -> str:
+        """The hash in the stamp of the version it holds, whose digest must be the published one."""
+        found = self.policy.fingerprints[self.policy.version]
+        assert stamps.digest_of(found) == self.publisher._manifest.digest
+        return found.partition("/")[0]
 
     def close(self) -> None:
         self.policy.close()

@@ -89,7 +89,7 @@ def test_an_updated_engine_computes_what_a_fresh_engine_does(
     served.update(saved)
     assert served.logits() == fresh and served.fingerprint() == fingerprint
     assert received.weights_full_bytes == whole
-    assert served.policy.fingerprints[served.version] == fingerprint
+    assert served.stamped() == fingerprint
 
 
 def test_an_engine_whose_weights_differ_from_those_published_is_sick(
@@ -153,7 +153,7 @@ def test_a_damaged_patch_is_fetched_whole_while_generation_goes_on(
     monkeypatch.setattr(Patch, "to_wire", harmed)
     served.run(scenario())
     assert failures == {"patch_damaged": 1}
-    assert served.policy.fingerprints[served.version] == served.fingerprint() == fingerprint
+    assert served.stamped() == served.fingerprint() == fingerprint
 
 
 class Trigger(Corridor):
@@ -298,7 +298,7 @@ def test_a_long_sample_survives_damaged_patches_and_lost_or_silent_publishers(
     try:
         assert served.logits() == fresh.logits()
         fresh.run(fresh.policy.hash_first_weights())
-        assert fresh.policy.fingerprints == {0: served.policy.fingerprints[served.version]}
+        assert fresh.policy.fingerprints == {0: served.stamped()}
     finally:
         fresh.close()
 

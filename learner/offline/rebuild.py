@@ -1,0 +1,114 @@
+"""A published version of a run as a model folder, rebuilt from its weight journal.
+
+journal ─► bytes, checked against the manifest ─► against the stamps in the store ─► model folder
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor
+
+from buffer.storage.store import Store
+from buffer.tools import offline
+from envs.builtin.policy import model_path
+from learner.run_files import JOURNAL
+from r3l.config import RunConfig
+from r3l.errors import UserError
+from r3l.model_folder import check_model_folder
+from r3l.weights.journal import Journal
+from r3l.weights.manifest import Bytes, Manifest
+from r3l.weights.stamps import digest_of
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
+
+
+def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
+    """Write a version as a Hugging Face folder; returns a line that says what was checked.
+
+    Raises UserError, one line, if it cannot be rebuilt, if attempts of the store were sampled by
+    other weights of that version, or if `out` exists. Nothing is left half-written.
+    """
+    model = model_path(config.model)
+    check_model_folder(model, f"model {config.model}", weights=False)
+    manifest, data = Journal(run / JOURNAL).rebuild(version)
+    checked = check_stamps(run / "buffer", manifest)
+    with new_folder(out) as building:
+        _copy_but_weights(model, building, manifest)
+        _save(tensors_of(manifest, data), building / "model.safetensors")
+    return f"version {version}, digest {manifest.digest}: {checked}"
+
+
+def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
+    """The tensors of a set by name; they share the memory of `data`."""
+    import torch
+
+    whole, found = torch.from_numpy(data), {}
+    for entry in manifest.layout.tensors:
+        flat = whole[entry.offset : entry.offset + entry.nbytes]
+        found[entry.name] = flat.view(getattr(torch, entry.dtype)).view(entry.shape)
+    return found
+
+
+def check_stamps(folder: Path, manifest: Manifest) -> str:
+    """Compare a version with the stamps on the attempts that it sampled; says the result.
+
+    Raises UserError if stamps name another set.
+    """
+    if not (folder / "data.mdb").is_file():
+        return f"no store in {folder} to compare it with"
+    store = Store(folder, read_only=True)
+    try:
+        found = offline.stamps(store, manifest.version)
+    finally:
+        store.close()
+    named = {group: set(map(digest_of, stamps)) - {""} for group, stamps in found.items()}
+    same = [group for group, digests in named.items() if manifest.digest in digests]
+    other = [group for group, digests in named.items() if digests - {manifest.digest}]
+    if other:
+        raise UserError(
+            f"version {manifest.version}: the journal has {manifest.digest}, but {len(other)} "
+            f"groups such as {other[0]} were sampled by {min(named[other[0]])}; the learner went "
+            "back to a checkpoint and made this version again"
+        )
+    return f"{len(same)} of {len(found)} groups that it sampled are stamped with it"
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder to fill, which is called `out` when all of it is there. Raises UserError if `out`
+    exists or cannot be written."""
+    if out.exists():
+        raise UserError(f"--out {out}: exists already; name a new folder")
+    building = out.absolute().with_name(f".building-{out.name}")
+    try:
+        building.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
+    try:
+        yield building
+        building.rename(out)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _copy_but_weights(model: Path, to: Path, manifest: Manifest) -> None:
+    """The model's configuration and tokenizer; the configuration names the set's format."""
+    for path in model.iterdir():
+        if path.is_file() and not any(path.match(kind) for kind in WEIGHTS):
+            shutil.copyfile(path, to / path.name)
+    config = json.loads((to / "config.json").read_bytes())
+    dtypes = {entry.dtype for entry in manifest.layout.tensors}
+    for key in config.keys() & {"dtype", "torch_dtype"} if len(dtypes) == 1 else ():
+        config[key] = min(dtypes)
+    (to / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(tensors, path, metadata={"format": "pt"})

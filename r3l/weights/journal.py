@@ -1,0 +1,247 @@
+"""The weight journal: published versions on disk, from which each is rebuilt bit for bit.
+
+    journal/
+        000000.weights   an anchor: every chunk whole
+        000001.weights   what leads there from 000000: a patch or the whole of each chunk
+        …
+
+A file is a head (its length in 8 bytes, then msgpack: the manifest of r3l.weights.manifest, the
+version it builds on, the frames' lengths) and one frame for each chunk, as it is sent to actors: a
+patch of r3l.weights.patch, or the chunk. A file is flushed and renamed, so one that is there is
+complete unless it was damaged later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from r3l.codec import pack, unpack
+from r3l.errors import R3LError, UserError
+from r3l.weights.chunks import Chunk, check
+from r3l.weights.manifest import MANIFEST_LIMIT, Bytes, Manifest
+from r3l.weights.patch import Patch, apply
+
+END = ".weights"
+HEAD_LIMIT = 2 * MANIFEST_LIMIT
+NONE, DAMAGED = -1, -2
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The head of one file. `base`: the version that it builds on, NONE for an anchor. `frames`:
+    (whether the frame is the whole chunk, its bytes) of each chunk; `start`: byte of the first."""
+
+    manifest: Manifest
+    base: int
+    frames: tuple[tuple[bool, int], ...]
+    start: int
+
+
+class Journal:
+    """The journal in `folder`, with one writer.
+
+    `versions`, `limit`: how many of the newest versions stay, and how many bytes they may take; 0
+    for no limit. What a kept version builds on stays too.
+    """
+
+    def __init__(self, folder: Path, *, versions: int = 0, limit: int = 0) -> None:
+        self.folder, self.versions, self.limit = folder, versions, limit
+        self._bases: dict[int, int] = {}
+
+    def held(self) -> list[int]:
+        """The versions that have a file, ascending."""
+        names = (path.name.removesuffix(END) for path in self.folder.glob(f"*{END}"))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def append(self, manifest: Manifest, chunks: Sequence[Chunk]) -> int:
+        """Write the newest version; returns the bytes that it took on disk.
+
+        A version that the journal has already is left as it is. If its bytes differ, or if later
+        ones do not build on it, a learner has gone back and made other weights: the old ones leave.
+        Raises OSError if it cannot be written; the versions before stay.
+        """
+        version = manifest.version
+        if not self._bases:
+            self._bases = {v: self._base_of(v) for v in self.held()}
+        if version in self._bases:
+            if self._is_same(manifest):
+                return 0
+            for old in sorted(self._bases, reverse=True):
+                if old >= version:
+                    self._remove(old)
+        base = max((c.patches[-1].base for c in chunks if c.patches), default=NONE)
+        last = max(self._bases, default=NONE)
+        if last != base or self._bases.get(last) == DAMAGED or self._is_full(chunks):
+            base = NONE
+        size = self._write(manifest, chunks, base)
+        self._bases[version] = base
+        self._forget()
+        return size
+
+    def rebuild(self, version: int) -> tuple[Manifest, Bytes]:
+        """The manifest and all bytes (uint8 [total]) of a version.
+
+        Raises UserError, one line, for a version that was never published, a file that is missing
+        or one that is damaged.
+        """
+        chain = [self._entry(version)]
+        while chain[-1].base != NONE:
+            chain.append(self._entry(chain[-1].base, needed_by=version))
+        data = np.zeros(chain[0].manifest.layout.total_bytes, np.uint8)
+        before = NONE
+        for entry in reversed(chain):
+            path = self.path(entry.manifest.version)
+            try:
+                self._apply(entry, path, data, before)
+            except (R3LError, OSError, ValueError) as error:
+                raise _damaged(path, error) from None
+            before = entry.manifest.version
+        return chain[0].manifest, data
+
+    def path(self, version: int) -> Path:
+        """The file of a version."""
+        return self.folder / f"{version:06d}{END}"
+
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return sum(self.path(version).stat().st_size for version in self.held())
+
+    def _apply(self, entry: Entry, path: Path, data: Bytes, before: int) -> None:
+        """Turn `data` from the version `before` into that of an entry."""
+        with path.open("rb") as file:
+            file.seek(entry.start)
+            for index, (full, length) in enumerate(entry.frames):
+                frame = file.read(length)
+                held = data[entry.manifest.layout.span(index)]
+                if full:
+                    held[:] = np.frombuffer(frame, np.uint8)
+                else:
+                    apply(Patch.from_wire(frame), held, version=before)
+                check(held, entry.manifest, index)
+
+    def _entry(self, version: int, needed_by: int | None = None) -> Entry:
+        """The head of a version's file."""
+        path = self.path(version)
+        if not path.is_file():
+            raise UserError(self._gap(version, needed_by))
+        try:
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "big")
+                head = unpack(file.read(min(length, HEAD_LIMIT)), HEAD_LIMIT)
+            frames = tuple((bool(full), int(size)) for full, size in head["frames"])
+            manifest, base = Manifest.from_wire(head["manifest"]), int(head["base"])
+            fits = manifest.version == version > base >= NONE
+            fits = fits and len(frames) == manifest.layout.num_chunks
+            whole = 8 + length + sum(size for _, size in frames) == path.stat().st_size
+        except (R3LError, OSError, LookupError, TypeError, ValueError) as error:
+            raise _damaged(path, error) from None
+        if not fits or not whole:
+            raise _damaged(path, "its size or its head does not fit")
+        return Entry(manifest, base, frames, 8 + length)
+
+    def _gap(self, version: int, needed_by: int | None) -> str:
+        held = self.held()
+        if needed_by is not None:
+            return (
+                f"journal {self.folder}: version {version} is missing, which version {needed_by} "
+                "is built on; copy its file back, or take a version from the next anchor on"
+            )
+        if not held:
+            return (
+                f"journal {self.folder}: holds no version; a run keeps them with "
+                "learner.journal.versions=N or learner.journal.gib=G"
+            )
+        near = sorted(sorted(held, key=lambda v: abs(v - version))[:2])
+        return (
+            f"journal {self.folder}: version {version} is missing (it holds {len(held)} versions, "
+            f"{held[0]} to {held[-1]}; nearest {' and '.join(map(str, near))})"
+        )
+
+    def _is_same(self, manifest: Manifest) -> bool:
+        """Whether the journal has this version with these bytes."""
+        try:
+            old = self._entry(manifest.version).manifest
+        except UserError:
+            return False
+        return (old.layout, old.checksums) == (manifest.layout, manifest.checksums)
+
+    def _is_full(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether the next version has to be an anchor, so that what is before it can leave."""
+        anchors = self._anchors()
+        if not self.limit or not anchors:
+            return False
+        more = sum(len(frame) for _, frame in _frames(chunks, whole=False))
+        return self._total(anchors[-1]) + more > self.limit / 2
+
+    def _anchors(self) -> list[int]:
+        return sorted(version for version, base in self._bases.items() if base == NONE)
+
+    def _total(self, first: int) -> int:
+        """Bytes of the versions from `first` on."""
+        return sum(self.path(version).stat().st_size for version in self._bases if version >= first)
+
+    def _base_of(self, version: int) -> int:
+        try:
+            return self._entry(version).base
+        except UserError:
+            return DAMAGED
+
+    def _remove(self, version: int) -> None:
+        self.path(version).unlink(missing_ok=True)
+        del self._bases[version]
+
+    def _write(self, manifest: Manifest, chunks: Sequence[Chunk], base: int) -> int:
+        frames = list(_frames(chunks, whole=base == NONE))
+        size = sum(len(frame) for _, frame in frames)
+        if self.limit and 2 * manifest.layout.total_bytes > self.limit:
+            raise UserError(
+                f"learner.journal.gib {self.limit / GIB:.3g}: one version takes "
+                f"{manifest.layout.total_bytes / GIB:.3g} GiB and two must fit; raise it, or set "
+                "learner.journal.versions instead"
+            )
+        lengths = [[full, len(frame)] for full, frame in frames]
+        head = pack({"manifest": manifest.to_wire(), "base": base, "frames": lengths}, HEAD_LIMIT)
+        final = self.path(manifest.version)
+        building = final.with_suffix(".building")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with building.open("wb") as file:
+                file.write(len(head).to_bytes(8, "big") + head)
+                for _, frame in frames:
+                    file.write(frame)
+                file.flush()
+                os.fsync(file.fileno())
+            building.rename(final)
+        finally:
+            building.unlink(missing_ok=True)
+        return 8 + len(head) + size
+
+    def _forget(self) -> None:
+        """Remove what no version that is kept builds on, oldest first."""
+        held, anchors = sorted(self._bases), self._anchors()
+        keep = held[-self.versions] if 0 < self.versions < len(held) else held[0]
+        starts = [max((v for v in anchors if v <= keep), default=held[0])]
+        starts += [v for v in anchors if v > starts[0]]
+        while self.limit and len(starts) > 1 and self._total(starts[0]) > self.limit:
+            starts.pop(0)
+        for old in (v for v in held if v < starts[0]):
+            self._remove(old)
+
+
+def _frames(chunks: Sequence[Chunk], *, whole: bool) -> Iterator[tuple[bool, bytes | memoryview]]:
+    """(whether it is the whole chunk, the frame) of each chunk."""
+    for chunk in chunks:
+        if whole or not chunk.patches:
+            yield True, chunk.data.data
+        else:
+            yield False, chunk.patches[-1].to_wire()
+
+
+def _damaged(path: Path, why: object) -> UserError:
+    return UserError(f"journal {path}: damaged ({why!s:.120}); copy the file back from elsewhere")

@@ -1,0 +1,130 @@
+"""Published versions, rebuilt as model folders."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from learner.cli import main
+from learner.offline.rebuild import check_stamps, new_folder
+from learner.publisher import WeightPublisher
+from r3l.config import dump, load
+from r3l.errors import UserError
+from r3l.records import GroupPlan, Task
+from r3l.weights.journal import Journal
+from r3l.weights.stamps import stamp
+from tests.buffer.fakes import Desk, finished
+from tests.learner.fakes import tiny_model
+
+LAST = 6
+Versions = dict[int, dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Versions]:
+    """A run folder with the journal of real optimizer steps in bfloat16, and what was published."""
+    run = tmp_path_factory.mktemp("published")
+    model = tiny_model(run / "policy")
+    (run / "config.yaml").write_text(dump(load(None, [f"model={model}"])))
+    lm = AutoModelForCausalLM.from_pretrained(model)
+    optimizer = torch.optim.AdamW(lm.parameters(), lr=1e-6)
+    journal = Journal(run / "journal", versions=99)
+    serving = WeightPublisher("tcp://127.0.0.1:0", anchor_every=4, journal=journal)
+    versions: Versions = {}
+    torch.manual_seed(0)
+    for version in range(LAST + 1):
+        if version:
+            tokens = torch.randint(0, 100, (2, 20))
+            lm(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        weights = list(lm.named_parameters())
+        serving.publish(version, weights, torch.bfloat16)
+        versions[version] = {name: p.detach().bfloat16().clone() for name, p in weights}
+    serving.close()
+    return run, versions
+
+
+def rebuild(run: Path, version: int, out: Path) -> Any:
+    command = ["weights", str(run), "--version", str(version), "--out", str(out)]
+    return CliRunner().invoke(main, command, catch_exceptions=False)
+
+
+def test_every_version_is_rebuilt_bit_for_bit_as_a_model_folder(
+    published: tuple[Path, Versions], tmp_path: Path
+) -> None:
+    run, versions = published
+    for version, expected in versions.items():
+        done = rebuild(run, version, tmp_path / f"{version}")
+        assert done.exit_code == 0 and "no store" in done.output, done.output
+        found = load_file(tmp_path / f"{version}" / "model.safetensors")
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    lm = AutoModelForCausalLM.from_pretrained(tmp_path / f"{LAST}")
+    assert lm.dtype == torch.bfloat16
+    assert torch.equal(lm.get_input_embeddings().weight, expected["model.embed_tokens.weight"])
+    assert (tmp_path / "0" / "tokenizer.json").exists()
+    kinds = [journal_base(run, version) for version in range(LAST + 1)]
+    assert kinds == [-1, 0, 1, 2, -1, 4, 5]
+
+
+def journal_base(run: Path, version: int) -> int:
+    return Journal(run / "journal")._entry(version).base
+
+
+def test_a_version_that_cannot_be_rebuilt_leaves_nothing(
+    published: tuple[Path, Versions], tmp_path: Path
+) -> None:
+    run, out = Path(shutil.copytree(published[0], tmp_path / "run")), tmp_path / "out"
+    Journal(run / "journal").path(2).unlink()
+    done = rebuild(run, 3, out)
+    assert done.exit_code == 2 and not out.exists()
+    [line] = done.output.splitlines()
+    assert "version 2 is missing, which version 3 is built on" in line
+    out.mkdir()
+    assert "exists already" in rebuild(run, 1, out).output
+    [line] = rebuild(tmp_path, 1, tmp_path / "other").output.splitlines()
+    assert "no config.yaml there" in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_a_folder_is_there_when_all_of_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "out") as building:
+        (building / "half").write_text("")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_digest_is_compared_with_the_stamps_on_the_attempts(
+    published: tuple[Path, Versions], tmp_path: Path
+) -> None:
+    journal = Journal(published[0] / "journal")
+    (second, _), (third, _) = journal.rebuild(2), journal.rebuild(3)
+    desk = Desk(tmp_path / "buffer", max_staleness=99)
+    desk.add([Task("t/0", "workshop", 0)])
+    desk.set_version(3)
+    for version, stamped in ((2, "e"), (2, stamp("e", second)), (3, stamp("e", second))):
+        lease = desk.lease(version=version, plan=GroupPlan(1, 0))
+        desk.put(lease.group_id, finished(version=version), fingerprint=(version, stamped))
+    desk.store.close()
+    assert check_stamps(desk.folder, second).startswith("1 of 2 groups")
+    with pytest.raises(UserError, match="1 groups such as g0000000003 were sampled by"):
+        check_stamps(desk.folder, third)
+
+
+@pytest.mark.system
+def test_the_versions_of_a_real_run_are_those_of_its_checkpoints(
+    ended: Path, tmp_path: Path
+) -> None:
+    assert Journal(ended / "journal").held() == list(range(10))
+    for version in (3, 6, 9):
+        assert rebuild(ended, version, tmp_path / f"{version}").exit_code == 0
+        found = load_file(tmp_path / f"{version}" / "model.safetensors")
+        kept = load_file(ended / "checkpoints" / f"step-{version:06d}" / "model.safetensors")
+        assert found.keys() == kept.keys()
+        assert all(torch.equal(found[name], kept[name]) for name in kept)
