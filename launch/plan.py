@@ -24,6 +24,7 @@ from envs.trial import try_tasks
 from launch.hosts import Hosts, read_hosts
 from launch.resume import changed_settings, write_config
 from learner.step.deepspeed_config import deepspeed_config, user_config
+from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind
@@ -97,6 +98,7 @@ def make_plan(
             f"{config.learner.groups_per_step}; every rank needs a group: raise groups_per_step"
         )
     config = check_learner(config, device)
+    check_targets(config.learner.lora, folder)
     binds = {"--buffer": buffer_bind, "--weights": weights_bind}
     keys = check_keys(keys, binds)
     _check_binds(binds)

@@ -1,7 +1,8 @@
 """Checkpoints: everything a learner needs to continue as if it had not stopped, without pickle.
 
     checkpoints/step-000050/
-        model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0)
+        model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);
+                                        with learner.lora the adapters in peft's format instead
         rank-0.safetensors  .json       of each rank: optimizer state, full-precision weights, RNG
         state.json                      version, draw, ranks, model identity, file sizes; last
 
@@ -110,7 +111,7 @@ def _write_part(trainer: Trainer, building: Path) -> None:
 
     from learner.step.rank_state import rank_state
 
-    trainer.save_model(building)
+    trainer.save_trained(building)
     tensors, tree = rank_state(trainer)
     save_file(tensors, building / f"rank-{trainer.rank}.safetensors")
     (building / f"rank-{trainer.rank}.json").write_text(json.dumps(tree))
@@ -169,6 +170,7 @@ def check(
         ("world", world, "--learner"),
         ("stage", stage, "learner.zero_stage"),
         ("dtype", str(dtype), "learner.dtype"),
+        ("lora", _lora(config), "learner.lora"),
     ):
         if (theirs := values.get(name)) != ours:
             raise UserError(
@@ -201,6 +203,7 @@ def _finish(trainer: Trainer, building: Path, final: Path, state: State) -> None
         "world": trainer.world,
         "stage": trainer.stage,
         "dtype": str(trainer.dtype),
+        "lora": _lora(trainer.config),
         "files": files,
     }
     (building / STATE).write_text(json.dumps(values, indent=1))
@@ -210,6 +213,11 @@ def _finish(trainer: Trainer, building: Path, final: Path, state: State) -> None
         shutil.rmtree(final)
     building.rename(final)
     _flush(final.parent)
+
+
+def _lora(config: LearnerConfig) -> dict[str, Any] | None:
+    """The adapters that a checkpoint holds; None: all weights."""
+    return config.lora.model_dump(mode="json") if config.lora.rank else None
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:

@@ -171,12 +171,14 @@ def _train(
     from learner.step.trainer import Trainer
 
     algorithm, start = config.algorithm.build(), begins.checkpoint
+    adapted = begins.settings.lora.rank > 0
     trainer = Trainer(
-        start or begins.model,
+        begins.model if adapted else start or begins.model,
         begins.settings,
         algorithm,
         seed=config.seed,
         reference=begins.model,
+        adapter=start if adapted else None,
     )
     state = checkpoint.restore(trainer, start) if start else State(0, origin=begins.origin)
     rank = rank_of(trainer, state.version)
@@ -207,6 +209,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     """Check what a run needs before a model is loaded. Raises UserError."""
     from learner import checkpoint
     from learner.step import out_of_memory
+    from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
 
     try:
@@ -216,6 +219,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}")
     tokenizer = read_tokenizer(model, f"model {config.model}")
+    check_targets(config.learner.lora, model)
     budget = out_of_memory.kept_budget(run, config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
     origin = fingerprint(model)

@@ -21,6 +21,7 @@ from r3l.section import Section, in_full
 from r3l.settings import yaml_text
 from r3l.settings.config_errors import one_line
 from r3l.settings.journaling import JournalConfig
+from r3l.settings.lora import LoraConfig
 from r3l.settings.sampling import SamplerConfig, TaskSamplerConfig
 
 LONGEST_S = 1e9  # of any time that can be set
@@ -244,6 +245,7 @@ class LearnerConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="parameter format; auto: float32 on CPU, bfloat16 on GPU"
     )
+    lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
         "auto", description="attention of padded rows (pack=rows); auto: what the model chooses"
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from learner.step import adapters
 from learner.step.tensor_file import Shape, write_tensors
 
 WEIGHTS = "model.safetensors"
@@ -20,18 +21,27 @@ WEIGHTS = "model.safetensors"
 
 def shapes(lm: nn.Module) -> list[Shape]:
     """(name, dtype, shape) of every parameter as in a model folder; tied ones appear once."""
-    return [(name, one.dtype, _shape(one)) for name, one in lm.named_parameters()]
+    return [
+        (adapters.base_name(name), one.dtype, _shape(one))
+        for name, one in lm.named_parameters()
+        if not adapters.is_adapter(name)
+    ]
 
 
 def tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of every parameter, in the order of `shapes`. A collective under ZeRO 3: every
-    rank goes through all of them. Hold no more of them than is needed."""
+    """(name, tensor) of every parameter, in the order of `shapes`, merged with its adapter if there
+    is one. A collective under ZeRO 3: every rank goes through all of them. Hold no more of them
+    than is needed."""
+    layers = {layer.base_layer.weight: layer for layer in adapters.adapted_layers(lm)}
     for name, parameter in lm.named_parameters():
-        with gathered(parameter):
+        if adapters.is_adapter(name):
+            continue
+        layer = layers.get(parameter)
+        with gathered(parameter, *(adapters.parts(layer) if layer else ())):
             # A sharded parameter gets its memory back when it is gathered again; this one stays
             # with the tensor.
-            tensor = parameter.detach()
-        yield name, tensor
+            tensor = adapters.merged(layer) if layer else parameter.detach()
+        yield adapters.base_name(name), tensor
 
 
 @contextmanager
@@ -56,6 +66,25 @@ def save(lm: Any, folder: Path, *, write: bool) -> None:
     else:
         lm.save_pretrained(folder, state_dict={})  # all but the weights
         write_tensors(folder / WEIGHTS, shapes(lm), tensors(lm))
+
+
+def save_adapters(lm: Any, folder: Path, *, write: bool) -> None:
+    """Write the adapters in peft's format if `write`; a collective under ZeRO 3."""
+    trained = [(name, one) for name, one in lm.named_parameters() if adapters.is_adapter(name)]
+
+    def each() -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in trained:
+            with gathered(parameter):
+                tensor = parameter.detach()
+            yield adapters.peft_name(name), tensor
+
+    if not write:
+        for _ in each():
+            pass
+        return
+    adapters.write_config(lm, folder)
+    shapes = [(adapters.peft_name(name), one.dtype, _shape(one)) for name, one in trained]
+    write_tensors(folder / adapters.WEIGHTS, shapes, each())
 
 
 def _shape(parameter: nn.Parameter) -> tuple[int, ...]:

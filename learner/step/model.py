@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from learner.step import attention
+from learner.step import adapters, attention
 from learner.step.attention import Pack
 from learner.step.batch import Nodes
 from r3l.errors import UserError
+from r3l.settings.lora import LoraConfig
 
 CHUNK = 1024
 """Selected positions projected at a time."""
@@ -123,11 +124,14 @@ def load_model(
     *,
     implementation: str = "auto",
     gradient_checkpointing: bool = False,
+    lora: LoraConfig | None = None,
+    adapter: Path | None = None,
 ) -> PolicyModule:
     """Load a causal language model folder for training; `pack` as in `learner.pack`.
 
     `implementation`: of attention, as in `learner.attention`; a chosen one runs on padded rows
     only. `gradient_checkpointing`: keep only the inputs of each layer for the backward pass.
+    `lora`: the adapters that are trained, if any; `adapter`: the folder that they come from.
     Raises UserError.
     """
     from transformers import AutoModelForCausalLM
@@ -149,6 +153,10 @@ def load_model(
             module.p = 0.0
         for name in [n for n, v in vars(module).items() if "dropout" in n and type(v) is float]:
             setattr(module, name, 0.0)
+    if lora is not None and lora.rank:
+        adapters.add_adapters(lm, lora, folder)
+        if adapter is not None:
+            adapters.load_adapters(lm, adapter)
     if gradient_checkpointing:
         lm.gradient_checkpointing_enable({"use_reentrant": False})
         lm.train()  # transformers checkpoints only modules in training mode

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from learner.metrics.drift import clipped_share, drift_metrics, drift_sums
 from learner.step import full_weights
+from learner.step.adapters import without_adapters
 from learner.step.attention import Pack
 from learner.step.batch import MicroBatch, Row, collate, micro_batches
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
@@ -39,6 +40,7 @@ from r3l.config import LearnerConfig
 from r3l.errors import RestartNeeded
 
 log = logging.getLogger(__name__)
+ADAPTER = "adapter"  # not beside the model: transformers would add it to merged weights
 LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank was doing
 
 
@@ -60,7 +62,8 @@ class Trainer:
 
     With `algorithm` None it trains on supervised rows only (warm start). `reference` is the folder
     of the reference model, by default `model`; it is loaded only for an algorithm that needs one.
-    `budget`: tokens per micro-batch, lowered when memory runs out.
+    With `learner.lora` only adapters are trained, from those in the folder `adapter` on; the model
+    without them is the reference. `budget`: tokens per micro-batch, lowered when memory runs out.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Trainer:
         *,
         seed: int = 0,
         reference: Path | None = None,
+        adapter: Path | None = None,
     ) -> None:
         import deepspeed
 
@@ -83,10 +87,23 @@ class Trainer:
             config, bf16=self.dtype == torch.bfloat16, gpu=torch.cuda.is_available()
         )
         self.stage = int(settings["zero_optimization"]["stage"])
-        module = self._load(model, gradient_checkpointing=config.gradient_checkpointing)
+        module = load_model(
+            model,
+            self.dtype,
+            config.pack,
+            implementation=config.attention,
+            gradient_checkpointing=config.gradient_checkpointing,
+            lora=config.lora,
+            adapter=adapter,
+        )
+        self.adapted = config.lora.rank > 0
         self.reference: Any = None
-        if algorithm is not None and algorithm.needs_reference:
-            frozen = self._load(reference or model).eval().requires_grad_(False)
+        self.refers = algorithm is not None and algorithm.needs_reference
+        if self.refers and not self.adapted:
+            frozen = load_model(
+                reference or model, self.dtype, config.pack, implementation=config.attention
+            )
+            frozen = frozen.eval().requires_grad_(False)
             self.reference = sharded(frozen, settings) if self.stage == 3 else frozen
         self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
             model=module,
@@ -100,15 +117,6 @@ class Trainer:
         if self.reference is not None and self.stage < 3:
             self.reference.to(self.device)
         self.rank, self.world = self.engine.global_rank, self.engine.world_size
-
-    def _load(self, folder: Path, *, gradient_checkpointing: bool = False) -> PolicyModule:
-        return load_model(
-            folder,
-            self.dtype,
-            self.config.pack,
-            implementation=self.config.attention,
-            gradient_checkpointing=gradient_checkpointing,
-        )
 
     @property
     def module(self) -> PolicyModule:
@@ -257,6 +265,7 @@ class Trainer:
             raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
 
     def _losses(self, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
+        reference_BT = self._reference_logprobs(micro)
         logprobs_BT, entropy_BT = self.engine(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
         aux_BT = micro.mask_BT & micro.aux_B[:, None]
@@ -271,7 +280,7 @@ class Trainer:
                     micro.advantages_B,
                     micro.weights_B,
                     micro.distilled_B,
-                    self._reference_logprobs(micro),
+                    reference_BT,
                 )
             )
             loss = loss_penalized + self.algorithm.sft_weight * loss_sft
@@ -291,11 +300,12 @@ class Trainer:
         return loss, parts | _counts(micro, self.module.pack)
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
-        if self.reference is None:
+        if not self.refers:
             return None
-        with torch.no_grad():
+        model = self.module if self.reference is None else self.reference
+        with torch.no_grad(), without_adapters(self.module):
             inputs = (micro.nodes, micro.mask_BT, micro.temperatures_B)
-            logprobs_BT: Tensor = self.reference(*inputs)[0]
+            logprobs_BT: Tensor = model(*inputs)[0]
             return logprobs_BT
 
     def _plain_grad_norm(self) -> float:
@@ -324,8 +334,18 @@ class Trainer:
         return full_weights.tensors(self.module.lm)
 
     def save_model(self, folder: Path) -> None:
-        """Write a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""
+        """Write a plain Hugging Face model folder, and in its folder ADAPTER the adapters alone if
+        they are trained (rank 0 writes; a collective under ZeRO 3)."""
         full_weights.save(self.module.lm, folder, write=self.rank == 0)
+        if self.adapted:
+            full_weights.save_adapters(self.module.lm, folder / ADAPTER, write=self.rank == 0)
+
+    def save_trained(self, folder: Path) -> None:
+        """Write what training changes, as `save_model` does: the model, or only the adapters."""
+        if self.adapted:
+            full_weights.save_adapters(self.module.lm, folder, write=self.rank == 0)
+        else:
+            self.save_model(folder)
 
 
 def _longest(rows: Sequence[Row]) -> int:

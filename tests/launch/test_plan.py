@@ -151,6 +151,7 @@ def test_actors_take_the_gpus_that_the_learner_leaves_and_share_if_it_leaves_non
         (["buffer.sampler=nope"], "nope"),
         (["buffer.sampler.name=nope"], "nope"),
         (["learner.attention=flash_attention_2"], "set learner.attention=sdpa"),
+        (["learner.lora={rank: 4, targets: [c_attn]}"], "its linear layers are down_proj"),
         (["learner.deepspeed={zero_optimization: 3}"], "must be a mapping"),
         (["actor.engine={model: x}"], "actor.engine.model: set by the actor itself"),
         (
@@ -331,6 +332,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, run: Path) -> 
         ({"stage": 2}, "learner.zero_stage"),
         ({"dtype": "torch.bfloat16"}, "learner.dtype"),
         ({"schema": 1}, "schema 1"),
+        ({"lora": {"rank": 4, "alpha": 32.0, "targets": []}}, "the same learner.lora"),
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused(run: Path, written: dict, named: str) -> None:

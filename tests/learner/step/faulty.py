@@ -1,6 +1,6 @@
 """What each rank sees when one of them fails; test_faults_on_one_rank runs it under DeepSpeed.
 
-faulty.py OUT MODEL STAGE:DTYPE…    writes OUT/<stage>-<dtype>-<rank>.json
+faulty.py OUT MODEL STAGE:DTYPE[:LORA]…    writes OUT/<stage>-<dtype>[-<lora>]/<rank>.json
 """
 
 import json
@@ -38,17 +38,18 @@ class Silent:
 class Bench:
     """Trainers of one configuration, and steps on the same groups with a fault on one rank."""
 
-    def __init__(self, model: Path, stage: str, dtype: str) -> None:
-        self.config = load(
-            None, [*SETTINGS, f"learner.zero_stage={stage}", f"learner.dtype={dtype}"]
-        )
+    def __init__(self, model: Path, stage: str, dtype: str, lora: str = "0") -> None:
+        more = (f"zero_stage={stage}", f"dtype={dtype}", f"lora.rank={lora}")
+        self.config = load(None, [*SETTINGS, *(f"learner.{one}" for one in more)])
         self.algorithm = self.config.algorithm.build()
         groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
         self.rows = rows_of(groups, self.algorithm)
         self.model = model
 
-    def trainer(self, model: Path | None = None) -> Trainer:
-        return Trainer(model or self.model, self.config.learner, self.algorithm)
+    def trainer(self, start: Path | None = None) -> Trainer:
+        if self.config.learner.lora.rank:
+            return Trainer(self.model, self.config.learner, self.algorithm, adapter=start)
+        return Trainer(start or self.model, self.config.learner, self.algorithm)
 
     def steps(self, trainer: Trainer, count: int, fault=None) -> list[dict[str, float]]:
         healthy = trainer._losses
@@ -104,9 +105,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     out, model, *variants = sys.argv[1:]
     for variant in variants:
-        stage, dtype = variant.split(":")
-        folder = Path(out) / f"{stage}-{dtype}"
-        seen = watch(Bench(Path(model), stage, dtype), folder)
+        folder = Path(out) / variant.replace(":", "-")
+        seen = watch(Bench(Path(model), *variant.split(":")), folder)
         rank = torch.distributed.get_rank()
         (folder / f"{rank}.json").write_text(json.dumps(seen))
     end_process(0)

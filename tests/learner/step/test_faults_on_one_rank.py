@@ -14,7 +14,7 @@ from r3l.errors import RestartNeeded
 from tests.learner.step.faulty import Bench, out_of_memory
 from tests.learner.step.test_trainer import ROOT
 
-VARIANTS = ("0:float32", "1:bfloat16", "2:float32", "3:float32")
+VARIANTS = ("0:float32", "1:bfloat16", "2:float32", "3:float32", "3:bfloat16:4")
 EXACT = ("loss", "grad_norm", "lr", "entropy", "behaviour_kl")
 
 

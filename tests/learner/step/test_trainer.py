@@ -31,13 +31,13 @@ from r3l.process.ending import end_process
 from tests.learner.fakes import explore_group
 from tests.learner.fakes import measured
 from tests.learner.step.fakes import GROUPS
-out, model, *variants = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]
+out, model, names, *variants = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]
 groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
 steps = {variant: [] for variant in variants}
 for variant in variants:
-    for name in ("r3l", "gspo"):
+    for name in names.split():
         settings = [f"algorithm={name}", "algorithm.group_size=4", "learner.lr=1e-3"]
-        config = load(None, [*settings, f"learner.{variant}"])
+        config = load(None, [*settings, *(f"learner.{one}" for one in variant.split(";"))])
         algorithm = config.algorithm.build()
         trainer = Trainer(Path(model), config.learner, algorithm)
         batch = rows_of(groups, algorithm)
@@ -49,10 +49,10 @@ end_process(0)
 
 
 def run_steps(
-    model: Path, out: Path, *variants: str, ranks: int = 1
+    model: Path, out: Path, *variants: str, ranks: int = 1, algorithms: str = "r3l gspo"
 ) -> dict[str, list[dict[str, float]]]:
-    """Three optimizer steps of each of two algorithms under each learner setting, in processes of
-    their own, under DeepSpeed's launcher."""
+    """Three optimizer steps of each of the algorithms under each of `variants` (learner settings,
+    `;` between several), in processes of their own, under DeepSpeed's launcher."""
     script = out.with_suffix(".py")
     script.write_text(PROGRAM)
     command = [sys.executable, str(script)]
@@ -63,7 +63,10 @@ def run_steps(
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     env |= {"TORCH_EXTENSIONS_DIR": str(compiled)}
     done = subprocess.run(
-        [*command, str(out), str(model), *variants], env=env, capture_output=True, text=True
+        [*command, str(out), str(model), algorithms, *variants],
+        env=env,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     # A compiler run that is killed would leave a lock that the next learner waits for.

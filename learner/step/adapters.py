@@ -1,0 +1,110 @@
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) through peft.
+
+    base W, frozen ─────┬─► forward: W x + alpha/rank · B A x
+    adapter A, B ───────┴─► published and saved as a model: W + alpha/rank · B A
+         └────────────────► trained, in checkpoints, saved in peft's format
+
+Engines load merged weights, so that what they hold can be compared with what was published, and
+running requests go on with a newer version as they do in a run that trains all weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r3l.errors import UserError
+from r3l.settings.lora import LoraConfig
+
+NAME = "default"  # peft's name of the only adapter
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."  # of every tensor in peft's files
+
+
+def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
+    """Put new adapters, whose product is 0, into a model loaded from the folder `base`, and freeze
+    everything else. Raises UserError if a target is no layer that can have one."""
+    from peft import LoraConfig as PeftConfig
+    from peft import inject_adapter_in_model
+
+    config = PeftConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets) or "all-linear",
+        base_model_name_or_path=str(base),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        inject_adapter_in_model(config, lm, adapter_name=NAME)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"learner.lora.targets: peft cannot adapt them ({reason})") from None
+
+
+def adapted_layers(lm: nn.Module) -> list[Any]:
+    """The layers that have an adapter."""
+    return [module for module in lm.modules() if hasattr(module, "lora_A")]
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter of this name belongs to an adapter."""
+    return ".lora_" in name
+
+
+def base_name(name: str) -> str:
+    """A parameter's name in the base model's folder."""
+    return name.replace(".base_layer.", ".")
+
+
+def parts(layer: Any) -> tuple[nn.Parameter, nn.Parameter]:
+    """The matrices A and B of a layer's adapter."""
+    return layer.lora_A[NAME].weight, layer.lora_B[NAME].weight
+
+
+def merged(layer: Any) -> Tensor:
+    """Base and adapter of a layer as one matrix, rounded once to the base's dtype."""
+    a, b = (one.detach().float() for one in parts(layer))
+    product = (b @ a) * layer.scaling[NAME]
+    base = layer.base_layer.weight.detach()
+    product = product.T if layer.fan_in_fan_out else product
+    return (base.float() + product).to(base.dtype)
+
+
+@contextmanager
+def without_adapters(lm: nn.Module) -> Iterator[None]:
+    """The base model inside the block; for passes that need no gradient."""
+    layers = adapted_layers(lm)
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def peft_name(name: str) -> str:
+    """The name that peft's files have for an adapter's parameter."""
+    return PREFIX + name.replace(f".{NAME}.", ".")
+
+
+def load_adapters(lm: nn.Module, folder: Path) -> None:
+    """Restore adapters that were saved from a model with the same ones."""
+    from safetensors.torch import load_file
+
+    saved = load_file(folder / WEIGHTS)
+    with torch.no_grad():
+        for name, parameter in lm.named_parameters():
+            if is_adapter(name):
+                parameter.copy_(saved[peft_name(name)])
+
+
+def write_config(lm: Any, folder: Path) -> None:
+    """Write what peft reads beside the adapters' tensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lm.peft_config[NAME].save_pretrained(str(folder))
