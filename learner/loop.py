@@ -25,11 +25,11 @@ from learner.checkpoint import State
 from learner.offline.offline_rank0 import OfflineRank0
 from learner.rank0 import SKIPPED, Rank0
 from learner.ranks import Follower
-from learner.step.batch import check_tokens, ranked_rows, rows_of, weight_metrics
+from learner.step.batch import check_tokens, rows_of, weight_metrics
 from learner.step.out_of_memory import keep_budget
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
-from r3l.algorithms.algorithm import Algorithm, Float64
+from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig
 from r3l.errors import TrainingStopped, UserError
 
@@ -87,7 +87,7 @@ class Training:
         """One optimizer step."""
         heartbeat(f"step {draw.version + 1}")
         check_tokens(draw.groups, self.trainer.vocabulary, draw.recalled)
-        entropies = self._entropies(draw)
+        entropies = self.trainer.entropies_of(draw.groups)
         began = time.monotonic()
         rows = rows_of(
             draw.groups, self.algorithm, draw.weights, draw.recalled, entropies, draw.replayed
@@ -99,15 +99,6 @@ class Training:
         result.metrics["learner/pack_s"] = packed
         result.metrics.update(weight_metrics(rows, self.algorithm.sft_weight))
         return result
-
-    def _entropies(self, draw: Draw) -> dict[int, dict[int, Float64]]:
-        """Token entropies of the attempts that the algorithm ranks by them, by place of the group
-        and of the attempt in it."""
-        rows, places = ranked_rows(draw.groups, self.algorithm)
-        found: dict[int, dict[int, Float64]] = {}
-        for (group, attempt), entropies in zip(places, self.trainer.entropies(rows), strict=True):
-            found.setdefault(group, {})[attempt] = entropies
-        return found
 
     def _evaluate_and_save(self, version: int) -> None:
         """Start an evaluation and save a checkpoint of this version, if they are due."""

@@ -69,6 +69,17 @@ class StoredDraws:
         ]
         return [self._group(name) for of_store in names for name in of_store]
 
+    def newest(self, count: int) -> list[Group]:
+        """The last `count` candidates of all stores, oldest first."""
+        return [self._group(name) for name in list(self.places)[-count:]]
+
+    def recalled_by(self, config: RunConfig, groups: Sequence[Group]) -> list[Recalled]:
+        """What the rule of another algorithm recalls for groups of these stores, at the version
+        of the newest candidate."""
+        rows = [self.rows[group.group_id] for group in groups]
+        version = max(row.oldest for row in self.rows.values())
+        return list(self._recalled(rows, config, version, 0))
+
     def resume(self, version: int) -> None:
         """Take up the draws of an earlier learner up to `version`; later ones leave the ledger."""
         lines = self._lines() if self.ledger.exists() else []
@@ -90,7 +101,7 @@ class StoredDraws:
         picks = samplers.make(sampler).pick(ready, size, chance)
         picks = sorted(picks, key=lambda pick: pick.row.group_id)
         groups = [self._group(pick.row.group_id) for pick in picks]
-        recalled = list(self._recalled([pick.row for pick in picks], version, number))
+        recalled = list(self._recalled([p.row for p in picks], self.config, version, number))
         return Draw(
             number,
             groups,
@@ -155,13 +166,15 @@ class StoredDraws:
         with store.read() as txn:
             return replace(codec.decode(Group, txn.sealed(group_id)), group_id=name)
 
-    def _recalled(self, rows: list[GroupRow], version: int, number: int) -> Iterator[Recalled]:
-        """The attempts that the algorithm's rule recalls from the other groups of the tasks."""
-        rule, epoch = self.config.algorithm.recall, self._epoch
+    def _recalled(
+        self, rows: list[GroupRow], config: RunConfig, version: int, number: int
+    ) -> Iterator[Recalled]:
+        """The attempts that an algorithm's rule recalls from the other groups of the tasks."""
+        rule, epoch = config.algorithm.recall, self._epoch
         for place, row in enumerate(rows) if rule else ():
             assert rule is not None
             context = GroupContext(row.rewards, self._history(row), version, epoch)
-            for one in rule(context, samplers.chance(self.config.seed, number, place)):
+            for one in rule(context, samplers.chance(config.seed, number, place)):
                 store, group_id = self.places[one.group_id]
                 with store.read() as txn:
                     read = task_history.read(txn, row.group_id, group_id, one.role, one.slot)

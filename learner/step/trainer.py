@@ -26,7 +26,7 @@ from learner.metrics.drift import clipped_share, drift_metrics, drift_sums
 from learner.step import full_weights
 from learner.step.adapters import without_adapters
 from learner.step.attention import Pack
-from learner.step.batch import MicroBatch, Row, collate, micro_batches
+from learner.step.batch import MicroBatch, Row, collate, micro_batches, ranked_rows
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
 from learner.step.full_weights import sharded
 from learner.step.model import PolicyModule, load_model, resolve_dtype
@@ -38,6 +38,7 @@ from r3l.algorithms.algorithm import Algorithm, Float64
 from r3l.algorithms.losses import TokenBatch, sft
 from r3l.config import LearnerConfig
 from r3l.errors import RestartNeeded
+from r3l.records import Group
 
 log = logging.getLogger(__name__)
 ADAPTER = "adapter"  # not beside the model: transformers would add it to merged weights
@@ -144,13 +145,8 @@ class Trainer:
         budget is halved and the step repeated. Raises TrainingStopped if the budget cannot be
         halved, RestartNeeded if ZeRO 2 or 3 cannot continue in these processes.
         """
-        began, halvings = time.monotonic(), 0
-        sums = self._attempt(rows)
-        while sums.pop("out_of_memory"):
-            self._discard()
-            self.budget = smaller_budget(self.budget, _longest(rows))
-            log.warning("out of memory: continuing with %d tokens a micro-batch", self.budget)
-            sums, halvings = self._attempt(rows), halvings + 1
+        began = time.monotonic()
+        sums, halvings = self._accumulate(rows)
         heartbeat("the optimizer's update")
         applied, norm = self._apply()
         seconds = time.monotonic() - began
@@ -189,6 +185,40 @@ class Trainer:
         if self.world > 1:
             torch.distributed.all_reduce(found)
         return np.split(found.cpu().numpy(), starts[1:-1])
+
+    def gradient(self, rows: Sequence[Row]) -> Tensor:
+        """The gradient of the loss of all rows, before clipping, float32 [P] on the CPU; nothing
+        is trained. Only at ZeRO stage 0; raises ValueError at another."""
+        if self.stage:
+            raise ValueError(f"ZeRO stage {self.stage}: gradients are whole only at stage 0")
+        self._accumulate(rows)
+        parts = [
+            torch.zeros_like(p) if p.grad is None else p.grad for p in self.module.parameters()
+        ]
+        whole = torch.cat([part.detach().flatten().float().cpu() for part in parts])
+        self.engine.zero_grad()
+        return whole
+
+    def entropies_of(self, groups: Sequence[Group]) -> dict[int, dict[int, Float64]]:
+        """Token entropies of the attempts that the algorithm ranks by them, by place of the group
+        and of the attempt in it."""
+        if self.algorithm is None:
+            return {}
+        rows, places = ranked_rows(groups, self.algorithm)
+        found: dict[int, dict[int, Float64]] = {}
+        for (group, attempt), entropies in zip(places, self.entropies(rows), strict=True):
+            found.setdefault(group, {})[attempt] = entropies
+        return found
+
+    def _accumulate(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
+        """The sums of `_attempt`, and how often the budget was halved until memory sufficed."""
+        halvings, sums = 0, self._attempt(rows)
+        while sums.pop("out_of_memory"):
+            self._discard()
+            self.budget = smaller_budget(self.budget, _longest(rows))
+            log.warning("out of memory: continuing with %d tokens a micro-batch", self.budget)
+            sums, halvings = self._attempt(rows), halvings + 1
+        return sums, halvings
 
     def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
         """Gradients of all micro-batches, summed over ranks. Returns the sums of their losses and

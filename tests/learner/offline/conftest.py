@@ -1,11 +1,23 @@
-"""A run that ended: real DeepSpeed, a real buffer, recorded actors, and a journal."""
+"""A run that ended: real DeepSpeed, a real buffer, recorded actors, and a journal; and a finished
+store that the tokenizer of a small model filled."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.buffer.fakes import Served
-from tests.learner.fakes import Learning, Recording, buffer_options, prepare, tiny_model
+from r3l.model_folder import read_tokenizer
+from r3l.records import GroupPlan, SlotResult, Task
+from tests.buffer.fakes import Desk, Served
+from tests.learner.fakes import (
+    Learning,
+    Recording,
+    buffer_options,
+    prepare,
+    recorded_group,
+    tiny_model,
+)
 
 KEPT = ("learner.journal.versions=99", "learner.keep_checkpoints=9", "learner.anchor_every=4")
 
@@ -24,3 +36,40 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finally:
         served.kill()
     return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("policy"))
+
+
+def worded(result: SlotResult, tokenizer: Any) -> SlotResult:
+    """A result whose actions are what its tokens say."""
+    one = result.trajectory
+    if one is None:
+        return result
+    actions = tuple(
+        tokenizer.decode(one.token_ids[start:end].tolist(), skip_special_tokens=True)
+        for start, end in one.step_spans
+    )
+    return replace(result, trajectory=replace(one, actions=actions))
+
+
+@pytest.fixture(scope="module")
+def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve groups of one task, of which every third has no success."""
+    tokenizer = read_tokenizer(model, "model")
+    desk = Desk(tmp_path_factory.mktemp("stored") / "buffer", max_staleness=99)
+    desk.add([Task("t/0", "workshop", 0)])
+    vocabulary = min(len(tokenizer), 40)
+    for step in range(12):
+        lease = desk.lease(version=0, plan=GroupPlan(2, 2))
+        results = list(recorded_group(lease.group_id, 0, vocab=vocabulary))
+        if step % 3 == 0:
+            results = [
+                replace(r, trajectory=r.trajectory and replace(r.trajectory, reward=0.0), aux=())
+                for r in results
+            ]
+        desk.put(lease.group_id, [worded(r, tokenizer) for r in results])
+    desk.store.close()
+    return desk.folder

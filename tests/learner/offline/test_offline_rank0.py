@@ -16,9 +16,7 @@ from learner.offline.offline_rank0 import OfflineRank0, check_texts
 from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.model_folder import read_tokenizer
-from r3l.records import GroupPlan, SlotResult, Task
-from tests.buffer.fakes import Desk
-from tests.learner.fakes import recorded_group, steps_of, tiny_model
+from tests.learner.fakes import steps_of
 
 SETTINGS = (
     "learner.steps=6",
@@ -39,43 +37,6 @@ def signals() -> Iterator[None]:
     yield
     for one, handler in before.items():
         signal.signal(one, handler)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("policy"))
-
-
-def worded(result: SlotResult, tokenizer: Any) -> SlotResult:
-    """A result whose actions are what its tokens say."""
-    one = result.trajectory
-    if one is None:
-        return result
-    actions = tuple(
-        tokenizer.decode(one.token_ids[start:end].tolist(), skip_special_tokens=True)
-        for start, end in one.step_spans
-    )
-    return replace(result, trajectory=replace(one, actions=actions))
-
-
-@pytest.fixture(scope="module")
-def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve groups of one task, of which every third has no success."""
-    tokenizer = read_tokenizer(model, "model")
-    desk = Desk(tmp_path_factory.mktemp("stored") / "buffer", max_staleness=99)
-    desk.add([Task("t/0", "workshop", 0)])
-    vocabulary = min(len(tokenizer), 40)
-    for step in range(12):
-        lease = desk.lease(version=0, plan=GroupPlan(2, 2))
-        results = list(recorded_group(lease.group_id, 0, vocab=vocabulary))
-        if step % 3 == 0:
-            results = [
-                replace(r, trajectory=r.trajectory and replace(r.trajectory, reward=0.0), aux=())
-                for r in results
-            ]
-        desk.put(lease.group_id, [worded(r, tokenizer) for r in results])
-    desk.store.close()
-    return desk.folder
 
 
 def train(run: Path, model: Path, store: Path, *more: str, resume: bool = False) -> Any:
