@@ -131,9 +131,11 @@ def _check_options(name: str, kind: Callable[..., Any], options: Mapping[str, An
         return
     for option in options:
         if option not in known:
+            names = ", ".join(known) or "none"
+            if _is_path(name):
+                names += f"; options are parameters of its __init__: add {option} there"
             raise UserError(
-                f"env option {name}.{option}: unknown; {name} knows {', '.join(known) or 'none'}",
-                option=option,
+                f"env option {name}.{option}: unknown; {name} knows {names}", option=option
             )
 
 

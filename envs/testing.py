@@ -1,5 +1,6 @@
 """Conformance checks of an environment: what exploration and retries rely on.
 
+    python -m envs.testing path/to/file.py:Class [option=value …]      # one line
     check_env("path/to/file.py:Class")            # raises AssertionError: seed, step, what
     check_env(my_env, seeds=range(10))
 
@@ -11,7 +12,8 @@ in words, a demonstration succeeds within the step limit, close ends every start
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +21,11 @@ import psutil
 
 from envs import registry
 from envs.base import TextEnv
+from r3l.errors import UserError
 from r3l.records import LARGEST_REWARD, Task
 from r3l.rollout.interfaces import EnvSpec
 from r3l.rollout.prompts import Prompts
+from r3l.settings import yaml_text
 
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")
 
@@ -261,3 +265,32 @@ class _Check:
         if self.env.spec.deterministic == "canonical":
             was, now = " ".join(sorted(was.split())), " ".join(sorted(now.split()))
         assert was == now, self.message(f"{what} was {was!r}, is now {now!r}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check the environment NAME with options NAME=VALUE; print one line. Returns 0 if it passes,
+    else 2."""
+    if not arguments or arguments[0].startswith("-"):
+        print("usage: python -m envs.testing file.py:Class [option=value …]", file=sys.stderr)
+        return 2
+    name, *settings = arguments
+    try:
+        options = {}
+        for setting in settings:
+            option, equals, text = setting.partition("=")
+            if not (option and equals):
+                raise UserError(f"{setting}: must be an option of the environment, NAME=VALUE")
+            options[option] = yaml_text.parse(text, setting)
+        check_env(name, options=options)
+        demonstrates = hasattr(registry.make(name, **options), "demonstration")
+    except (UserError, AssertionError) as error:
+        where = "" if isinstance(error, UserError) else f"{name}: "
+        print(f"envs.testing: {where}{error}", file=sys.stderr)
+        return 2
+    shown = "its demonstrations succeed" if demonstrates else "it offers no demonstrations"
+    print(f"{name}: passes at seeds 0, 1 and 2; {shown}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ from typing import Any
 
 from r3l.process.notices import NOTICE_LINE
 
+SHOWN_SHARE = 0.005  # which is printed as 1 %
 START_SAY_S = 5.0  # between two lines about what still starts
 WAITING = 0.1
 """Share of the wanted requests that may wait for a session before it is said."""
@@ -157,7 +158,7 @@ def _lengths(values: dict[str, Any], start: str = "") -> str:
     mean, p95, most = (values[f"{start}length_{name}"] for name in ("mean", "p95", "max"))
     text = f"tokens {mean:.0f} p95 {p95:.0f} max {most:.0f}  "
     attempts, responses = (values.get(f"{start}cut_{n}", 0) for n in ("attempts", "responses"))
-    if attempts or responses:
+    if max(attempts, responses) >= SHOWN_SHARE:
         text += f"cut off {attempts:.0%} of attempts, {responses:.0%} of responses  "
     return text
 

@@ -122,7 +122,8 @@ def warmup_command(
         click.echo(f"{name} ({quality.tasks} tasks): {shares}")
     if found:
         click.echo(LEGEND)
-    click.echo(f"next: r3l-launch{''.join(f' --env {name}' for name in envs[:1])} --model {out}")
+    small = "" if model else " --preset demo"
+    click.echo(f"next: r3l-launch{small} --env {envs[0]} --model {out}")
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import click
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from envs.builtin.policy import BUILTIN_WORLDS
 from envs.demonstrations import demonstrating, warmup_tasks
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 TASK_POOL = 64
 """Tasks that are asked for at a time."""
+SAY_S = 5.0
+"""Between two lines about the steps."""
 POOL = 256
 """Lessons that are sorted by length at a time, so that a batch has little padding."""
 
@@ -51,6 +54,8 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
 
     Raises UserError for an environment without lessons, or an option that it refuses.
     """
+    click.echo(f"warmup: {recipe.steps} steps on {', '.join(recipe.envs)}")
+    transformers_logging.disable_progress_bar()
     from learner.step.trainer import Trainer
 
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
@@ -70,6 +75,8 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
     policy = LocalPolicy(model, chat, seed=recipe.seed)
     tasks = recipe.measured
     options = recipe.options
+    if tasks:
+        click.echo(f"warmup: plays {tasks} held-out tasks of each environment, if it has as many")
     quality = {name: measure(policy, name, tasks, options) for name in recipe.envs if tasks}
     found = {"quality": {name: asdict(value) for name, value in quality.items()}}
     text = json.dumps(recipe.record(out) | found, indent=2)
@@ -132,13 +139,15 @@ def fit(
     predict a world's lines a model must copy names, which acting needs first and which the few
     tokens of the replies teach slowly.
     """
-    began, losses = time.monotonic(), []
+    losses = []
+    began = said = time.monotonic()
     for step, batch in enumerate(itertools.islice(stream, steps), start=1):
         rows = rows_of_lessons(batch, others=0.3 if step <= reading * steps else 0.0)
         losses.append(trainer.step(rows).metrics["learner/loss"])
-        if step % 50 == 0 or step == steps:
-            seconds = time.monotonic() - began
-            click.echo(f"warmup step {step}/{steps} loss {losses[-1]:.3f} {seconds:.0f} s")
+        now = time.monotonic()
+        if step == steps or now >= said + SAY_S:
+            said = now
+            click.echo(f"warmup step {step}/{steps} loss {losses[-1]:.3f} {now - began:.0f} s")
     return losses
 
 

@@ -63,7 +63,7 @@ def test_parts_of_a_reward_are_named_in_info() -> None:
 
 def test_the_page_shows_the_door_of_the_examples(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "environments" / "your-own.md").read_text("utf-8")
-    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    shown, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "door.py").write_text(shown)
     check_env(f"{tmp_path}/door.py:Door")
     spec = r"EnvSpec\((.*?)\n    \)"

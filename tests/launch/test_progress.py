@@ -76,6 +76,7 @@ def test_lengths_and_what_is_cut_off_are_shown_of_steps_and_evaluations() -> Non
     assert "trigger   –   tokens 812 p95 1200 max 2100  staleness" in line
     line = step_line(step | {"step": 1, "group/cut_attempts": 0.5, "group/cut_responses": 0.02}, 9)
     assert "max 2100  cut off 50% of attempts, 2% of responses  staleness" in line
+    assert "cut off" not in step_line(step | {"step": 1, "group/cut_attempts": 0.004}, 9)
     values = {"step": 5, "success": 0.5, "reward": 0.25, "steps": 3.5, "tasks": 20, "failed": 0}
     lengths = {"length_mean": 30, "length_p95": 40, "length_max": 50, "cut_attempts": 1.0}
     shown = "tokens 30 p95 40 max 50  cut off 100% of attempts, 0% of responses  (20 tasks)"
