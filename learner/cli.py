@@ -147,7 +147,7 @@ def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume:
         def rank(trainer: Any, start: int) -> Any:
             if not _leading():
                 return _follower(config, trainer)
-            reporter = Reporter(run, start)
+            reporter = Reporter(run, start, config)
             closing.callback(reporter.close)
             rank0 = OfflineRank0(trainer, draws, reporter, config, run)
             _on_stop_signals(lambda signum, frame: rank0.stop())
@@ -274,7 +274,7 @@ def _rank0(
         buffer_endpoint, name="learner", keys=secret, timeout_s=config.buffer.patience_s
     )
     closing.callback(client.close)
-    reporter = Reporter(run, start)
+    reporter = Reporter(run, start, config)
     closing.callback(reporter.close)
     rank0 = Rank0(trainer, client, publisher, reporter, config, held, run)
     _on_stop_signals(lambda signum, frame: rank0.stop())

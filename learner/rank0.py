@@ -19,6 +19,7 @@ import torch
 from buffer import BufferClient, Draw
 from learner.best_model import keep_if_best, remove_candidates
 from learner.checkpoint import State
+from learner.metrics.ages import CommitTimes, cause_metrics
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.drift import SafetyMeter
 from learner.metrics.evaluate import Evaluation, Evaluator, nothing_played, parts
@@ -32,6 +33,7 @@ from learner.metrics.group_metrics import (
     unstamped,
 )
 from learner.metrics.reporter import Reporter
+from learner.metrics.samples import correction_texts
 from learner.metrics.truncation import TruncationWarning
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
@@ -78,6 +80,7 @@ class Rank0:
         self.fingerprints: dict[int, str] = {}
         self.generated = (time.monotonic(), 0.0)
         self.counts = Counter[str](hangs=count_hangs(run))
+        self.commits = CommitTimes()
         self.drawn = State(0)
         self.max_staleness = config.buffer.max_staleness
         self.waited_s = 0.0
@@ -108,6 +111,7 @@ class Rank0:
             self.client.add_tasks(part)
         self._check_ledger(state)
         rewound = self.client.set_version(version)
+        self.commits.add(version, time.time())
         released = self.client.release_draws("learner")
         if rewound or released:
             log.info("at version %d: %d groups may be drawn again", version, rewound + released)
@@ -220,6 +224,7 @@ class Rank0:
         """
         heartbeat(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version)
+        self.commits.add(version, time.time())
         meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)
         self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)
@@ -237,7 +242,8 @@ class Rank0:
             **self._service_metrics(version),
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},
         }
-        self.reporter.step(version, metrics, histograms(explored, draw.version))
+        texts = correction_texts(explored, version)
+        self.reporter.step(version, metrics, histograms(explored, draw.version), texts)
         cut = {name.removeprefix("group/"): value for name, value in metrics.items()}
         self._warn_of_truncation(cut, "training")
         self._report_evaluations(self.evaluator.collect())
@@ -297,6 +303,7 @@ class Rank0:
         metrics = group_metrics(groups, requires_success=strict)
         metrics |= selection_metrics(groups, algorithm)
         metrics |= staleness_metrics(groups, version)
+        metrics |= cause_metrics(groups, version, self.commits)
         metrics["weights/unstamped"] = float(unstamped(groups))
         alarms = mismatched_fingerprints(groups, self.fingerprints)
         for alarm in alarms:

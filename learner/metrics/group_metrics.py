@@ -126,13 +126,14 @@ def replay_metrics(draw: Draw) -> Metrics:
 
 def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
     """Arrays for TensorBoard's histograms."""
-    pivots = [t.pivot for g in groups for t in g.trajectories if t.role == "distilled"]
-    ages = [version - g.oldest_version for g in groups]
-    return {
-        name: np.array(values)
-        for name, values in {"group/pivot": pivots, "staleness/steps": ages}.items()
-        if values
+    attempts = [t for g in groups for t in g.trajectories]
+    values = {
+        "group/pivot": [t.pivot for t in attempts if t.role == "distilled"],
+        "group/rewards": [t.reward for t in attempts],
+        "group/lengths": [len(t.token_ids) for t in attempts],
+        "staleness/steps": [version - g.oldest_version for g in groups],
     }
+    return {tag: np.array(numbers) for tag, numbers in values.items() if numbers}
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from learner.metrics.evaluate import Evaluation
 from learner.metrics.tensorboard import TensorBoard
 from learner.run_files import PROGRESS
+from r3l.config import RunConfig
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
@@ -26,8 +28,8 @@ class Reporter:
     versions whose evaluation is reported already.
     """
 
-    def __init__(self, run: Path, start: int = 0) -> None:
-        self.tensorboard = TensorBoard(run / "tensorboard", start)
+    def __init__(self, run: Path, start: int = 0, config: RunConfig | None = None) -> None:
+        self.tensorboard = TensorBoard(run / "tensorboard", start, config)
         lines = _read(run / PROGRESS)
         self.evaluated = {line["step"] for line in lines if line["kind"] == "eval"}
         reached = max((line["step"] for line in lines if line["kind"] == "step"), default=start)
@@ -35,10 +37,17 @@ class Reporter:
         if reached > start:
             self._line("again", start, {"reached": reached})
 
-    def step(self, version: int, metrics: dict[str, float], histograms: dict[str, Any]) -> None:
-        """Record one optimizer step."""
+    def step(
+        self,
+        version: int,
+        metrics: dict[str, float],
+        histograms: dict[str, Any],
+        corrections: Sequence[str] = (),
+    ) -> None:
+        """Record one optimizer step. `corrections`: texts of learner.metrics.samples."""
         self.scalars(version, metrics)
         self.tensorboard.histograms(version, histograms)
+        self.tensorboard.texts(version, "group/correction", corrections)
         self._line("step", version, metrics)
 
     def evaluation(self, evaluation: Evaluation) -> None:

@@ -1,4 +1,4 @@
-"""TensorBoard's files, whose loss never ends a run.
+"""TensorBoard's files, whose loss never ends a run: curves, histograms, texts, dashboards.
 
 A removed folder or a full disk costs what would have been written: it is said once, and after a
 while the files are begun again.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
+from learner.metrics.dashboards import RESULT, hyperparameters, layout
 from learner.metrics.tags import check_tag
+from r3l.config import RunConfig
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
@@ -23,11 +26,11 @@ AGAIN_S = 60.0  # between two attempts to write
 
 
 class TensorBoard:
-    """Writes scalars and histograms below `folder`. Steps after `start` that an earlier learner
-    wrote are dropped there."""
+    """Writes below `folder`. Steps after `start` that an earlier learner wrote are dropped there.
+    `config`: the settings that the page "HParams" shows; None: no such page."""
 
-    def __init__(self, folder: Path, start: int = 0) -> None:
-        self.folder, self._start = folder, start
+    def __init__(self, folder: Path, start: int = 0, config: RunConfig | None = None) -> None:
+        self.folder, self._start, self._config = folder, start, config
         self._writer: SummaryWriter | None = None
         self._again_at = 0.0
         self._write(lambda writer: None)
@@ -54,9 +57,21 @@ class TensorBoard:
 
         self._write(write)
 
+    def texts(self, version: int, tag: str, texts: Sequence[str]) -> None:
+        """Write texts in Markdown."""
+        check_tag(tag)
+        if texts:
+            self._write(lambda writer: writer.add_text(tag, "\n\n---\n\n".join(texts), version))
+
     def close(self) -> None:
         """Flush everything."""
-        self._write(lambda writer: writer.flush())
+
+        def write(writer: SummaryWriter) -> None:
+            if self._config is not None:
+                writer.file_writer.add_summary(self._hparams()[2])
+            writer.flush()
+
+        self._write(write)
         self._drop()
 
     def _write(self, write: Callable[[SummaryWriter], None]) -> None:
@@ -79,7 +94,17 @@ class TensorBoard:
         if self._writer is None:
             purge = self._start + 1 if self._start else None
             self._writer = SummaryWriter(str(self.folder), purge_step=purge, flush_secs=5)
+            self._writer.add_custom_scalars(layout())
+            if self._config is not None:
+                for summary in self._hparams()[:2]:
+                    self._writer.file_writer.add_summary(summary)
         return self._writer
+
+    def _hparams(self) -> tuple[Any, Any, Any]:
+        """What the page "HParams" reads: the experiment, a session's start, its end."""
+        assert self._config is not None
+        found: tuple[Any, Any, Any] = hparams(hyperparameters(self._config), {RESULT: 0.0})
+        return found
 
     def _drop(self) -> None:
         if self._writer is not None:

@@ -1,0 +1,68 @@
+"""What makes groups stale: versions that pass from a group's oldest token to its draw, by cause.
+
+    oldest ──► newest of its base attempts ──► newest ──► the learner's, when it ──► the learner's,
+     step                                       step       is completed               when drawn
+       └─ from_sampling ─────┴─ from_retry ──────┴─ from_lag ───┴─ from_queue ──────────┘
+
+The four add up to the group's staleness.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from learner.metrics.group_metrics import Metrics, finite, mean
+from r3l.records import Group
+
+REMEMBERED = 1000
+CAUSES = ("from_sampling", "from_retry", "from_lag", "from_queue")
+
+
+class CommitTimes:
+    """When this learner reached each version, by the wall clock that buffer and learner share."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._first = 0
+
+    def add(self, version: int, at: float) -> None:
+        """Note that `version` was reached `at` seconds since the epoch."""
+        if not self._times:
+            self._first = version
+        self._times.append(at)
+        if len(self._times) > REMEMBERED:
+            del self._times[0]
+            self._first += 1
+
+    def version(self, at: float) -> int | None:
+        """The learner's version at that time; None if it is not known."""
+        reached = bisect_right(self._times, at)
+        return self._first + reached - 1 if reached else None
+
+
+def age_by_cause(group: Group, version: int, commits: CommitTimes) -> list[int] | None:
+    """Versions by CAUSES of a group drawn at `version`; None for a group without attempts or
+    completed before this learner's first version."""
+    completed = commits.version(group.times.get("complete", 0.0))
+    steps = [(t.role, t.step_versions) for t in group.trajectories]
+    if completed is None or not steps:
+        return None
+    oldest = group.oldest_version
+    newest = max(int(versions.max()) for _, versions in steps)
+    base = max((int(v.max()) for role, v in steps if role == "base"), default=oldest)
+    # Clocks of two machines may differ by a step.
+    completed = min(max(completed, newest), version)
+    return [base - oldest, newest - base, completed - newest, version - completed]
+
+
+def cause_metrics(groups: Sequence[Group], version: int, commits: CommitTimes) -> Metrics:
+    """`staleness/from_<cause>`: mean over groups, and `staleness/spread_s`."""
+    ages = [age for g in groups if (age := age_by_cause(g, version, commits)) is not None]
+    spreads = [
+        group.times["complete"] - group.times["filling"]
+        for group in groups
+        if {"filling", "complete"} <= group.times.keys()
+    ]
+    causes = {f"staleness/{cause}": mean(age[i] for age in ages) for i, cause in enumerate(CAUSES)}
+    return finite(causes | {"staleness/spread_s": mean(spreads)})

@@ -1,0 +1,95 @@
+"""TensorBoard's dashboards of a run: the charts of its page "Custom Scalars", and the settings that
+its page "HParams" compares runs by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from r3l.config import RunConfig
+
+Charts = dict[str, tuple[str, ...]]
+
+DASHBOARDS: dict[str, Charts] = {
+    "Learning": {
+        "success on held-out tasks": ("eval/success",),
+        "success of training attempts": ("group/success_base", "group/success_retry"),
+        "reward": ("group/reward_mean", "group/reward_max"),
+        "loss": ("learner/loss_policy", "learner/loss_sft"),
+        "entropy, nats a token": (
+            "learner/entropy_base",
+            "learner/entropy_distilled",
+        ),
+        "gradient norm": ("learner/grad_norm",),
+    },
+    "Groups and retries": {
+        "retries: called for, better, verified": (
+            "group/trigger_rate",
+            "group/improvement_rate",
+            "group/verified_rate",
+        ),
+        "reflections that could be read": ("group/reflection_valid",),
+        "pivot, share of the attempt": ("group/pivot_relative",),
+        "groups without contrast": ("group/no_contrast",),
+        "attempts not trained on": ("group/dropped",),
+        "length of an attempt, tokens": ("group/length_mean", "group/length_p95"),
+    },
+    "Staleness": {
+        "age of groups, versions": ("staleness/mean", "staleness/max"),
+        "age by cause, versions": (
+            "staleness/from_sampling",
+            "staleness/from_retry",
+            "staleness/from_lag",
+            "staleness/from_queue",
+        ),
+        "time of each phase, seconds": (
+            "staleness/generation_s",
+            "staleness/reflection_s",
+            "staleness/retry_s",
+            "staleness/spread_s",
+            "staleness/queue_s",
+        ),
+        "KL to the sampling policy": (
+            "learner/behaviour_kl_base",
+            "learner/behaviour_kl_distilled",
+        ),
+    },
+    "Throughput": {
+        "sampled tokens/s": ("actor/tokens_per_s",),
+        "trained tokens/s": ("learner/tokens_per_s",),
+        "idle share: who waits": ("learner/idle_share", "actor/idle_share"),
+        "seconds of a step": ("learner/step_s", "learner/wait_s", "learner/pack_s"),
+        "prompt tokens in the prefix cache": ("actor/prefix_hit", "actor/retry_prefix_hit"),
+        "weights, bytes": ("weights/full_bytes", "weights/patch_bytes"),
+    },
+}
+
+COMPARED = (
+    "model", "seed", "env.name", "actor.temperature", "buffer.max_staleness", "buffer.sampler.name",
+    "learner.steps", "learner.groups_per_step", "learner.lr", "learner.schedule",
+)  # fmt: skip
+RESULT = "eval/success"
+"""The metric that runs are compared by; the page shows its last value."""
+
+
+def layout() -> dict[str, dict[str, list[Any]]]:
+    """DASHBOARDS as SummaryWriter.add_custom_scalars takes them."""
+    return {
+        category: {title: ["Multiline", list(tags)] for title, tags in charts.items()}
+        for category, charts in DASHBOARDS.items()
+    }
+
+
+def hyperparameters(config: RunConfig) -> dict[str, str | float | bool]:
+    """Settings by name: COMPARED, and all plain ones of the algorithm."""
+    values = _plain(config.model_dump(mode="json"))
+    return {k: v for k, v in values.items() if k in COMPARED or k.startswith("algorithm.")}
+
+
+def _plain(tree: dict[str, Any], prefix: str = "") -> dict[str, str | float | bool]:
+    found: dict[str, str | float | bool] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found |= _plain(value, f"{prefix}{key}.")
+        elif isinstance(value, str | int | float):
+            found[prefix + key] = value
+    return found
