@@ -50,16 +50,23 @@ end_with_starter()
 @click.option(
     "--keys", type=Path, help="client.json that r3l-buffer keygen wrote; for encrypted services"
 )
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(
-    config_path: Path, buffer_endpoint: str, weights_endpoint: str, name: str, keys: Path | None
+    config_path: Path,
+    buffer_endpoint: str,
+    weights_endpoint: str,
+    name: str,
+    keys: Path | None,
+    overrides: tuple[str, ...],
 ) -> None:
-    """Explore groups for a running job until SIGTERM."""
+    """Explore groups for a running job until SIGTERM. KEY=VALUE arguments, such as
+    actor.engine.tensor_parallel_size=2, change the run's settings for this actor."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     name_starter()
     try:
         set_file_modes()
         check_name(name)
-        config = configuration.load(config_path)
+        config = configuration.load(config_path, overrides)
         asyncio.run(_run(config, buffer_endpoint, weights_endpoint, own_name(name), keys))
     except UserError as error:
         click.echo(f"r3l-actor: {error}", err=True)
@@ -146,9 +153,11 @@ async def _run(
 
 @contextmanager
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Within it SIGTERM and SIGINT set `stop`; while an engine starts they end the process."""
+    """Within it SIGTERM and SIGINT set `stop`, and so does the end of a terminal or of the ssh that
+    started this process, unless under nohup; while an engine starts they end the process."""
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signals = (signal.SIGTERM, signal.SIGINT, *(() if nohup else (signal.SIGHUP,)))
     for signum in signals:
         loop.add_signal_handler(signum, stop.set)
     try:

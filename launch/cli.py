@@ -27,9 +27,20 @@ if TYPE_CHECKING:
     "--actors", type=click.IntRange(min=1), default=2, show_default=True, help="actor processes"
 )
 @click.option(
-    "--learner", default="1cpu", show_default=True, help="ranks and device, such as 1cpu or 8gpu"
+    "--learner",
+    default="1cpu",
+    show_default=True,
+    help="ranks and device, such as 1cpu, 8gpu or 2x8gpu (machines x GPUs)",
 )
-@click.option("--hostfile", type=Path, help="the learner's machines, in DeepSpeed's format")
+@click.option(
+    "--actor-gpus", type=click.IntRange(1, 64), help="GPUs of each actor (tensor parallel)"
+)
+@click.option(
+    "--actors-per-gpu",
+    type=click.IntRange(1, 64),
+    help="at most so many actors share a GPU; default: as few as hold them all",
+)
+@click.option("--hostfile", type=Path, help="the run's machines, in DeepSpeed's format")
 @click.option(
     "--env",
     "env_name",
@@ -48,7 +59,8 @@ if TYPE_CHECKING:
 @click.option(
     "--force",
     is_flag=True,
-    help="resume with another environment, algorithm, seed, batch or model too",
+    help="resume with another environment, algorithm, seed, batch or model too; start what may not "
+    "fit into the GPUs' memory",
 )
 @click.option(
     "--buffer",
@@ -80,9 +92,7 @@ if TYPE_CHECKING:
 @listing_options
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
 def main(
-    actors: int,
-    learner: str,
-    hostfile: Path | None,
+    *,
     env_name: str | None,
     model: str | None,
     config_path: Path | None,
@@ -91,15 +101,11 @@ def main(
     seed: int | None,
     run_name: str | None,
     resume: bool,
-    force: bool,
-    buffer_bind: str,
-    weights_bind: str,
-    keys: Path | None,
-    connections: int | None,
     check: bool,
     print_config: bool,
     show_prompts: bool,
     overrides: tuple[str, ...],
+    **places: Any,
 ) -> None:
     """Train a policy. Without arguments: the demo, a tiny policy in its built-in world.
 
@@ -107,7 +113,6 @@ def main(
     options above, and KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one
     counts. docs/configuration.md lists them.
     """
-    from buffer.wire.access import CONNECTIONS
     from launch import plan as plans
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
@@ -127,19 +132,7 @@ def main(
         plans.check_model_is_named(config, preset)
         if sys.stderr.isatty():  # it takes seconds, an environment's library more
             click.echo("checks the settings, the model and the environment …", err=True)
-        plan = plans.make_plan(
-            config,
-            run,
-            actors=actors,
-            learner=learner,
-            buffer_bind=buffer_bind,
-            weights_bind=weights_bind,
-            resume=resume,
-            hostfile=hostfile,
-            keys=keys,
-            connections=connections or CONNECTIONS,
-            force=force,
-        )
+        plan = plans.make_plan(config, run, resume=resume, **places)
         if foreign := plans.foreign_world(plan.config):
             click.echo(f"note: {foreign}")
         if check:
@@ -150,7 +143,7 @@ def main(
     except UserError as error:
         click.echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
         sys.exit(2)
-    click.echo(f"run {run}: {actors} actors, learner {learner}, {config.env.name}, "
+    click.echo(f"run {run}: {plan.actors} actors, learner {places['learner']}, {config.env.name}, "
                f"{config.algorithm.name}; tensorboard --logdir {run}/tensorboard")  # fmt: skip
     for line in plan.changed:
         click.echo(f"changed since: {line}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import socket
 import time
@@ -17,26 +16,33 @@ from typing import TextIO
 from actors.engine_arguments import check_engine_arguments
 from buffer.sampling import samplers, task_samplers
 from buffer.wire.access import CONNECTIONS, check_connections
-from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
+from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load
 from envs.builtin.policy import builtin_policy, model_path
 from envs.registry import tasks
 from envs.trial import try_tasks
-from launch.hosts import Hosts, read_hosts
 from launch.resume import changed_settings, write_config
+from launch.topology.hosts import Hosts, read_hosts
+from launch.topology.machines import Machine, machines_of, this_machine
+from launch.topology.memory_estimate import Estimate
+from launch.topology.placement import Topology, place, place_ranks
+from launch.topology.wanted import Wanted, parse_learner
 from learner.step.deepspeed_config import deepspeed_config, user_config
 from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
-from r3l.endpoints import check_bind
+from r3l.endpoints import check_bind, is_local
 from r3l.errors import UserError, did_you_mean
 from r3l.model_folder import check_model_folder, float32_bytes, read_tokenizer, user_path
 from r3l.process.room import check_room
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
-GPUS = Path("/proc/driver/nvidia/gpus")
 PRESETS = Path(__file__).parent / "presets"
 DEMO = PRESETS / "demo.yaml"
+KEYS = "keys"  # in a run's folder, if none are given and some are needed
+
+
+LOOPBACK = "tcp://127.0.0.1:*"
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,7 @@ class Plan:
 
     config: RunConfig
     run: Path
-    actors: int
-    learner_ranks: int
-    learner_device: str
+    topology: Topology
     buffer_bind: str
     weights_bind: str
     resume: bool
@@ -60,6 +64,11 @@ class Plan:
     keys: Path | None = None
     connections: int = CONNECTIONS
     changed: tuple[str, ...] = ()
+
+    @property
+    def actors(self) -> int:
+        """How many actors the run starts."""
+        return len(self.topology.actors)
 
 
 def make_plan(
@@ -71,16 +80,24 @@ def make_plan(
     buffer_bind: str,
     weights_bind: str,
     resume: bool,
+    actor_gpus: int | None = None,
+    actors_per_gpu: int | None = None,
     hostfile: Path | None = None,
     keys: Path | None = None,
-    connections: int = CONNECTIONS,
+    connections: int | None = None,
     force: bool = False,
 ) -> Plan:
     """The checked plan. Raises UserError for everything that can be found without starting a
-    process."""
-    ranks, device = parse_learner(learner, here=hostfile is None)
-    hosts = read_hosts(hostfile, ranks) if hostfile is not None else None
+    process. `force`: resume with other settings, and start what the estimate of memory refuses."""
     check_engine_arguments(config.actor)
+    wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)
+    hosts, machines = machines_for(wanted, hostfile)
+    place_ranks(wanted, machines)
+    if wanted.ranks > config.learner.groups_per_step:
+        raise UserError(
+            f"--learner {learner}: {wanted.ranks} ranks, but learner.groups_per_step is "
+            f"{config.learner.groups_per_step}; every rank needs a group: raise groups_per_step"
+        )
     samplers.check(config.buffer.sampler)
     task_samplers.make(config.buffer.tasks)
     env = config.env
@@ -92,33 +109,27 @@ def make_plan(
     folder, chat = resolve_chat(config.model, config.actor.earlier_reasoning)
     named = "model" in config.model_fields_set
     config = config.model_copy(update={"model": str(folder)})
-    if ranks > config.learner.groups_per_step:
-        raise UserError(
-            f"--learner {learner}: {ranks} ranks, but learner.groups_per_step is "
-            f"{config.learner.groups_per_step}; every rank needs a group: raise groups_per_step"
-        )
-    config = check_learner(config, device)
+    config = check_learner(config, wanted.device)
     check_targets(config.learner.lora, folder)
+    topology = place(wanted, machines, Estimate.of(config), force=force)
     binds = {"--buffer": buffer_bind, "--weights": weights_bind}
-    keys = check_keys(keys, binds)
+    keys, binds = check_keys(keys, binds, run, topology.elsewhere)
     _check_binds(binds)
-    check_connections(connections)
+    check_connections(connections := connections or CONNECTIONS)
     check_room(run, float32_bytes(folder))
     changed: tuple[str, ...] = ()
     if resume:
         changed = changed_settings(run, config, force=force)
-        check_checkpoint(config, run, ranks, device)
+        check_checkpoint(config, run, wanted.ranks, wanted.device)
     check_first_prompts(config, first, try_tasks(env, first, chat))
     if (foreign := foreign_world(config)) and not named:
         raise UserError(foreign)
     return Plan(
         config=config,
         run=run,
-        actors=actors,
-        learner_ranks=ranks,
-        learner_device=device,
-        buffer_bind=buffer_bind,
-        weights_bind=weights_bind,
+        topology=topology,
+        buffer_bind=binds["--buffer"],
+        weights_bind=binds["--weights"],
         resume=resume,
         hosts=hosts,
         keys=keys,
@@ -184,17 +195,37 @@ def check_model_is_named(config: RunConfig, preset: str | None) -> None:
         raise UserError(f"--preset {preset}: names no model; give its folder with --model")
 
 
-def check_keys(folder: Path | None, binds: dict[str, str]) -> Path | None:
-    """The checked folder of the run's keys. Raises UserError for missing keys, and for an address
-    that others can reach if there are no keys. `binds`: addresses by their options."""
+def check_keys(
+    folder: Path | None, binds: dict[str, str], run: Path, elsewhere: tuple[str, ...]
+) -> tuple[Path | None, dict[str, str]]:
+    """(the checked folder of the run's keys, where the services listen).
+
+    If actors run `elsewhere`, on those machines, the default addresses become ones that they reach,
+    and keys are made in the run's folder unless there are some. Raises UserError for missing keys,
+    for an address that others can reach if there are no keys, and for one that actors cannot reach.
+    `binds`: addresses by their options.
+    """
+    if elsewhere:
+        binds = {
+            option: bind.replace(LOOPBACK, "tcp://0.0.0.0:*") for option, bind in binds.items()
+        }
+        for option, bind in binds.items():
+            if is_local(bind):
+                raise UserError(
+                    f"{option} {bind}: actors on {elsewhere[0]} cannot reach it; give tcp://0.0.0.0:*"
+                )
+        own = run / KEYS
+        if folder is None and not own.exists():
+            return own.resolve(), binds
+        folder = folder or own
     if folder is not None:
         load(ServiceKeys, folder / "service.json")
         load(ClientKeys, folder / "client.json")
         load(ClientKeys, folder / "learner.json")
-        return folder.resolve()
+        return folder.resolve(), binds
     for option, bind in binds.items():
         check_bind(bind, option, encrypted=False)
-    return None
+    return None, binds
 
 
 def check_learner(config: RunConfig, device: str) -> RunConfig:
@@ -230,41 +261,33 @@ def _in_bfloat16(config: RunConfig, device: str) -> bool:
     return chosen == "bfloat16" or (chosen == "auto" and device == "gpu")
 
 
-def parse_learner(text: str, *, here: bool = True) -> tuple[int, str]:
-    """`8gpu` or `2cpu` as (ranks, device). Raises UserError if all ranks run `here` and this
-    machine has too few GPUs."""
-    match = re.fullmatch(r"([1-9]\d*)(cpu|gpu)", text)
-    if match is None:
-        raise UserError(f"--learner {text!r}: must be a count and a device, like 1cpu or 8gpu")
-    ranks, device = int(match[1]), match[2]
-    if here and device == "gpu" and ranks > (have := count_gpus()):
+def wanted_places(
+    config: RunConfig,
+    actors: int,
+    learner: str,
+    actor_gpus: int | None = None,
+    actors_per_gpu: int | None = None,
+) -> Wanted:
+    """The options of a topology, parsed. Raises UserError."""
+    ranks, device, machines = parse_learner(learner)
+    parallel = config.actor.engine.get("tensor_parallel_size")
+    if parallel is not None and actor_gpus not in (None, parallel):
         raise UserError(
-            f"--learner {text}: this machine has {have} GPUs; use --learner "
-            + (f"{have}gpu" if have else "1cpu")
+            f"--actor-gpus {actor_gpus}: actor.engine.tensor_parallel_size is {parallel}; leave "
+            "one of them out"
         )
-    return ranks, device
+    gpus = parallel or actor_gpus or 1
+    if not isinstance(gpus, int):
+        raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")
+    return Wanted(actors, ranks, device, machines, gpus, actors_per_gpu)
 
 
-def count_gpus() -> int:
-    """NVIDIA GPUs that this process may use, without importing torch."""
-    return len(visible_gpus())
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs of this machine as CUDA names them; only those listed in CUDA_VISIBLE_DEVICES, since
-    on a shared machine the others belong to other users."""
-    here = [str(i) for i, _ in enumerate(GPUS.glob("*"))]
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None or not here:
-        return here
-    return [name.strip() for name in allowed.split(",") if name.strip()]
-
-
-def actor_gpu(index: int, gpus: Sequence[str], learner_gpus: int) -> str | None:
-    """The GPU of actor `index`: actors share the GPUs that the learner leaves free, or else all of
-    them, in turn; None on a machine without GPUs."""
-    free = gpus[learner_gpus:] or gpus
-    return free[index % len(free)] if free else None
+def machines_for(wanted: Wanted, hostfile: Path | None) -> tuple[Hosts | None, tuple[Machine, ...]]:
+    """(the hostfile's content, the machines of a run). Raises UserError."""
+    if hostfile is None:
+        return None, (this_machine(),)
+    hosts = read_hosts(hostfile, wanted.ranks, together=(wanted.machines or 1) == 1)
+    return hosts, machines_of(hosts, wanted.device)
 
 
 def resolve_model(
@@ -330,6 +353,8 @@ def write_run_folder(plan: Plan) -> TextIO:
                 f"run {plan.run}: another r3l-launch is using it; stop that one, or choose "
                 "another name"
             ) from None
+        if plan.keys is not None and not plan.keys.exists():
+            generate(plan.keys)
         write_config(plan.run, plan.config)
     except OSError as error:
         raise UserError(
@@ -338,9 +363,9 @@ def write_run_folder(plan: Plan) -> TextIO:
     return lock
 
 
-def reached(endpoint: str) -> str:
-    """Where processes of this machine reach what listens at `endpoint`."""
-    return endpoint.replace("//0.0.0.0:", "//127.0.0.1:")
+def reached(endpoint: str, machine: str = "127.0.0.1") -> str:
+    """Where processes reach what listens at `endpoint` on `machine`, by default on their own."""
+    return endpoint.replace("//0.0.0.0:", f"//{machine}:")
 
 
 def _check_binds(binds: dict[str, str]) -> None:

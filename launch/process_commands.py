@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shlex
 import socket
 import sys
 
-from launch.plan import Plan, actor_gpu, reached, visible_gpus
+from launch.plan import Plan, reached
+from launch.processes import import_path
 from launch.resume import config_file
 from learner.run_files import LAUNCHER, LEARNER_LIVES
+from r3l.process.memory import STEADY_MEMORY
 
 
 class ProcessCommands:
@@ -40,56 +43,95 @@ class ProcessCommands:
             "--buffer", reached(self.buffer_endpoint), "--weights", self.weights_endpoint,
             *_keys(self.plan, ""),
         ]  # fmt: skip
-        if self.plan.learner_ranks == 1:
+        if self.plan.topology.count == 1:
             return [*_python("learner.cli"), *arguments]
-        where = ["--num_gpus", str(self.plan.learner_ranks)]
-        gpus = visible_gpus()[: self.plan.learner_ranks]
-        if self.plan.learner_device == "gpu" and gpus and all(gpu.isdecimal() for gpu in gpus):
-            # A count would start at GPU 0 and ignore CUDA_VISIBLE_DEVICES.
-            where = ["--include", f"localhost:{','.join(gpus)}"]
-        if self.plan.hosts is not None and len(self.plan.hosts.slots) > 1:
-            where = [
-                "--hostfile",
-                str(self.plan.hosts.path),
-                "--master_addr",
-                self.plan.hosts.address,
-            ]
         return [
-            *_python("deepspeed.launcher.runner"), *where,
+            *_python("deepspeed.launcher.runner"), *self._ranks(),
             "--master_port", str(free_port()), "--no_local_rank", "--module", "learner.cli",
             *arguments,
         ]  # fmt: skip
 
+    def _ranks(self) -> list[str]:
+        """Where DeepSpeed's launcher starts the ranks."""
+        ranks, hosts = self.plan.topology.ranks, self.plan.hosts
+        if hosts is None or len(ranks) == 1:
+            gpus = ranks[0].gpus
+            if gpus and all(gpu.isdecimal() for gpu in gpus):
+                # A count would start at GPU 0 and ignore CUDA_VISIBLE_DEVICES.
+                return ["--include", f"localhost:{','.join(gpus)}"]
+            return ["--num_gpus", str(ranks[0].count)]
+        where = ["--hostfile", str(hosts.path), "--master_addr", hosts.address]
+        if {part.machine: part.count for part in ranks} != hosts.slots:
+            slots = {part.machine: part.gpus or _first(part.count) for part in ranks}
+            parts = [f"{machine}:{','.join(each)}" for machine, each in slots.items()]
+            where += ["--include", "@".join(parts)]
+        return where
+
     def actor(self, index: int) -> list[str]:
-        """One actor."""
-        return [
+        """One actor; on another machine through ssh, whose end is its end."""
+        place = self.plan.topology.actors[index]
+        away = place.machine in self.plan.topology.elsewhere
+        machine = self.plan.hosts.reached if away and self.plan.hosts is not None else "127.0.0.1"
+        command = [
             *_python("actors.cli"), "--config", str(config_file(self.plan.run)),
-            "--buffer", reached(self.buffer_endpoint),
-            "--weights", reached(self.weights_endpoint),
+            "--buffer", reached(self.buffer_endpoint, machine),
+            "--weights", reached(self.weights_endpoint, machine),
             "--name", f"actor-{index}", *_keys(self.plan, "client.json"),
+            *self._engine(index),
         ]  # fmt: skip
+        return (
+            self._through_ssh(place.machine, command, self._place_env(index)) if away else command
+        )
+
+    def _engine(self, index: int) -> list[str]:
+        """The engine arguments of an actor that follow from its place."""
+        place, given = self.plan.topology.actors[index], self.plan.config.actor.engine
+        wanted = {"tensor_parallel_size": len(place.gpus) if len(place.gpus) > 1 else None}
+        wanted_share = {"gpu_memory_utilization": place.share}
+        return [
+            f"actor.engine.{key}={value}"
+            for key, value in (wanted | wanted_share).items()
+            if value is not None and key not in given
+        ]
+
+    def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
+        """The command that runs another one in this folder of another machine.
+
+        With a terminal (-tt) the remote process gets SIGHUP when ssh ends or is killed.
+        """
+        own = {**STEADY_MEMORY, "PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path(), **env}
+        words = ["exec", "env", *(f"{key}={value}" for key, value in own.items()), *command]
+        line = f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}"
+        alive = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"]
+        return ["ssh", "-tt", "-o", "BatchMode=yes", *alive, machine, line]
 
     def learner_env(self) -> dict[str, str]:
         """Environment variables of the learner."""
-        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.plan.learner_device == "cpu" else {}
+        topology = self.plan.topology
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if topology.device == "cpu" else {}
         # DeepSpeed's launcher starts the ranks without -P, and without a signal for its own death.
         ranks = {"PYTHONSAFEPATH": "1", LAUNCHER: str(os.getpid())}
-        return _cpu_env(self.plan) | hidden | (ranks if self.plan.learner_ranks > 1 else {})
+        return _cpu_env(topology.threads) | hidden | (ranks if topology.count > 1 else {})
 
     def actor_env(self, index: int) -> dict[str, str]:
-        """Environment variables of one actor."""
-        learner_gpus = self.plan.learner_ranks if self.plan.learner_device == "gpu" else 0
-        gpu = actor_gpu(index, visible_gpus(), learner_gpus)
-        return _cpu_env(self.plan) if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        """Environment variables of one actor; of its ssh if it runs on another machine."""
+        elsewhere = self.plan.topology.actors[index].machine in self.plan.topology.elsewhere
+        return {} if elsewhere else self._place_env(index)
+
+    def _place_env(self, index: int) -> dict[str, str]:
+        place = self.plan.topology.actors[index]
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
+        return _cpu_env(place.threads) | gpus
 
 
-def _cpu_env(plan: Plan) -> dict[str, str]:
-    """Thread settings: the processes of a CPU run share the cores, and waiting threads must
-    sleep."""
-    if plan.learner_device == "gpu":
+def _first(count: int) -> tuple[str, ...]:
+    return tuple(str(slot) for slot in range(count))
+
+
+def _cpu_env(threads: int | None) -> dict[str, str]:
+    """Thread settings of a CPU run, whose waiting threads must sleep; {} for None."""
+    if threads is None:
         return {}
-    processes = plan.actors + plan.learner_ranks
-    threads = max(1, (os.cpu_count() or 1) // processes)
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 

@@ -13,6 +13,9 @@ from click.testing import CliRunner
 
 from launch.cli import main
 from launch.process_commands import ProcessCommands
+from launch.topology.machines import Machine
+from launch.topology.placement import Topology, place
+from launch.topology.wanted import Wanted, parse_learner
 from learner.run_files import WEIGHTS_LINE
 from r3l.config import load
 
@@ -45,16 +48,25 @@ def handlers_put_back() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
+def topology(
+    actors: int, learner: str = "1cpu", *, gpus: int = 0, cores: int = 1, **more: Any
+) -> Topology:
+    """The places of a run on one machine with so many GPUs of 80 GiB."""
+    ranks, device, machines = parse_learner(learner)
+    names = tuple(str(gpu) for gpu in range(gpus))
+    machine = Machine("localhost", names, 80.0 if gpus else None, cores)
+    return place(Wanted(actors, ranks, device, machines, **more), [machine])
+
+
 def plan_for(run: Path, *overrides: str, **more: Any) -> Any:
     """As much of a plan as a run of short scripts needs; `run` has its folder of logs."""
     (run / "logs").mkdir()
     values = {
         "actors": 0,
+        "topology": topology(more.get("actors", 0)),
         "resume": False,
         "keys": None,
         "connections": 1024,
-        "learner_device": "cpu",
-        "learner_ranks": 1,
     }
     values |= {"buffer_bind": "tcp://127.0.0.1:*", "weights_bind": "tcp://127.0.0.1:*"}
     return SimpleNamespace(run=run, config=load(None, list(overrides)), **(values | more))

@@ -7,8 +7,6 @@ import shutil
 import socket
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import zmq
@@ -18,7 +16,7 @@ from envs import registry
 from envs.builtin.policy import builtin_policy
 from launch import plan
 from launch.cli import main
-from launch.process_commands import ProcessCommands
+from launch.topology.machines import visible_gpus
 from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.model_folder import fingerprint
@@ -66,7 +64,7 @@ def test_more_connections_than_the_system_allows_are_refused(
 
 
 def test_a_learner_on_more_gpus_than_there_are_is_refused(run: Path) -> None:
-    if plan.count_gpus() >= 64:
+    if len(visible_gpus()) >= 64:
         pytest.skip("this machine has 64 GPUs")
     line = refused("--run", run, "--learner", "64gpu")
     assert "64gpu" in line and "GPUs" in line and not run.exists()
@@ -128,21 +126,6 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Pat
 def test_more_ranks_than_groups_are_refused(run: Path) -> None:
     line = refused("--run", run, "--learner", "2cpu", "learner.groups_per_step=1")
     assert "2cpu" in line and "groups_per_step" in line
-
-
-def test_a_learner_option_is_parsed_into_ranks_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plan.parse_learner("2cpu") == (2, "cpu")
-    monkeypatch.setattr(plan, "count_gpus", lambda: 8)
-    assert plan.parse_learner("8gpu") == (8, "gpu")
-    with pytest.raises(UserError, match="8 GPUs"):
-        plan.parse_learner("9gpu")
-
-
-def test_actors_take_the_gpus_that_the_learner_leaves_and_share_if_it_leaves_none() -> None:
-    assert [plan.actor_gpu(i, "0123", 2) for i in range(4)] == ["2", "3", "2", "3"]
-    assert [plan.actor_gpu(i, "01", 2) for i in range(3)] == ["0", "1", "0"]
-    assert [plan.actor_gpu(i, "01", 0) for i in range(3)] == ["0", "1", "0"]
-    assert plan.actor_gpu(0, "", 0) is None
 
 
 @pytest.mark.parametrize(
@@ -258,26 +241,13 @@ def test_a_port_is_free_again_as_soon_as_its_run_has_ended() -> None:
     plan._check_binds(wanted)
 
 
-def test_only_the_gpus_of_cuda_visible_devices_are_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for gpu in range(8):
-        (tmp_path / f"gpu{gpu}").write_text("")
-    monkeypatch.setattr(plan, "GPUS", tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert plan.visible_gpus() == [str(i) for i in range(8)]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 5,6")
-    assert plan.parse_learner("3gpu") == (3, "gpu")
-    with pytest.raises(UserError, match="has 3 GPUs"):
-        plan.parse_learner("4gpu")
-    assert [plan.actor_gpu(i, plan.visible_gpus(), 2) for i in range(2)] == ["6", "6"]
-    two: Any = SimpleNamespace(
-        run=tmp_path, config=load(), keys=None, hosts=None, learner_ranks=2, learner_device="gpu",
-        actors=0,
-        buffer_bind="tcp://127.0.0.1:1", weights_bind="tcp://127.0.0.1:2",
-    )  # fmt: skip
-    command = ProcessCommands(two).learner()
-    assert command[command.index("--include") + 1] == "localhost:4,5"
+def test_an_engine_that_is_split_otherwise_than_the_option_says_is_refused(run: Path) -> None:
+    split = "actor.engine.tensor_parallel_size=2"
+    assert plan.wanted_places(load(None, [split]), 1, "1cpu").actor_gpus == 2
+    line = refused("--run", run, "--actor-gpus", "4", split)
+    assert "--actor-gpus 4: actor.engine.tensor_parallel_size is 2" in line
+    line = refused("--run", run, "actor.engine.tensor_parallel_size=many")
+    assert "tensor_parallel_size=many: must be a number" in line
 
 
 def test_an_environment_without_tasks_is_refused(run: Path, tmp_path: Path) -> None:

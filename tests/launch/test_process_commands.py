@@ -1,16 +1,21 @@
 """The commands and environments of a run's processes."""
 
 import os
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
-from launch import hosts, process_commands
-from launch.plan import Plan, make_plan
+from launch.plan import LOOPBACK, Plan, make_plan, write_run_folder
 from launch.process_commands import ProcessCommands
 from launch.processes import Children
+from launch.topology import hosts
 from r3l.config import load
+from r3l.errors import UserError
+from tests.launch.fakes import topology, until
 
 
 @pytest.fixture
@@ -19,9 +24,7 @@ def small(tmp_path: Path) -> Plan:
     return Plan(
         config=load(),
         run=tmp_path,
-        actors=2,
-        learner_ranks=1,
-        learner_device="cpu",
+        topology=topology(2),
         buffer_bind="tcp://0.0.0.0:5001",
         weights_bind="tcp://0.0.0.0:5002",
         resume=False,
@@ -64,21 +67,16 @@ def test_each_process_gets_the_key_file_of_its_role_and_none_without_keys(small:
 
 
 def test_processes_of_a_cpu_run_share_the_cores_and_their_waiting_threads_sleep(
-    small: Plan, monkeypatch: pytest.MonkeyPatch
+    small: Plan,
 ) -> None:
-    monkeypatch.setattr(process_commands.os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(process_commands, "visible_gpus", list)
-    commands = ProcessCommands(small)
+    commands = ProcessCommands(replace(small, topology=topology(2, cores=16)))
     shared = {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "PASSIVE"}
     assert commands.actor_env(0) == shared
     assert commands.learner_env() == shared | {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_each_actor_sees_one_gpu_that_the_learner_leaves(
-    small: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_commands, "visible_gpus", lambda: ["0", "1", "2", "3"])
-    commands = ProcessCommands(replace(small, learner_ranks=2, learner_device="gpu"))
+def test_each_actor_sees_one_gpu_that_the_learner_leaves(small: Plan) -> None:
+    commands = ProcessCommands(replace(small, topology=topology(2, "2gpu", gpus=4)))
     assert [commands.actor_env(i) for i in range(2)] == [
         {"CUDA_VISIBLE_DEVICES": "2"},
         {"CUDA_VISIBLE_DEVICES": "3"},
@@ -88,10 +86,28 @@ def test_each_actor_sees_one_gpu_that_the_learner_leaves(
         "R3L_LAUNCHER_PID": str(os.getpid()),
     }
     assert option(commands.learner(), "--include") == "localhost:0,1"
+    assert not [word for word in commands.actor(0) if word.startswith("actor.engine")]
+
+
+def test_an_actor_of_several_gpus_sees_them_all_and_splits_its_engine_over_them(
+    small: Plan,
+) -> None:
+    wide = replace(small, topology=topology(2, "4gpu", gpus=8, actor_gpus=2))
+    commands = ProcessCommands(wide)
+    assert commands.actor_env(1) == {"CUDA_VISIBLE_DEVICES": "6,7"}
+    assert commands.actor(1)[-1] == "actor.engine.tensor_parallel_size=2"
+    given = load(None, ["actor.engine.tensor_parallel_size=2"])
+    assert commands.actor(1)[:-1] == ProcessCommands(replace(wide, config=given)).actor(1)
+
+
+def test_actors_that_share_a_gpu_are_told_their_share_of_its_memory(small: Plan) -> None:
+    commands = ProcessCommands(replace(small, topology=topology(4, "6gpu", gpus=8)))
+    assert commands.actor_env(3) == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert commands.actor(3)[-1] == "actor.engine.gpu_memory_utilization=0.47"
 
 
 def test_several_ranks_are_started_by_deepspeeds_launcher(small: Plan) -> None:
-    command = ProcessCommands(replace(small, learner_ranks=2)).learner()
+    command = ProcessCommands(replace(small, topology=topology(2, "2cpu"))).learner()
     assert option(command, "--num_gpus") == "2" and option(command, "--module") == "learner.cli"
     assert "deepspeed.launcher.runner" not in ProcessCommands(small).learner()
 
@@ -103,20 +119,61 @@ def test_several_machines_are_started_through_deepspeeds_hostfile(
     monkeypatch.setattr(hosts, "_check_reachable", lambda path, host: None)
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 slots=8  # this one\n192.0.2.1 slots=8\n")
-    plan = make_plan(
-        load(None, []),
-        tmp_path / "run",
-        actors=1,
-        learner="16gpu",
-        buffer_bind="tcp://127.0.0.1:*",
-        weights_bind="tcp://127.0.0.1:*",
-        resume=False,
-        hostfile=file,
-    )
+    config = load(None, ["actor.engine.gpu_memory_utilization=0.3"])
+    here = {"buffer_bind": LOOPBACK, "weights_bind": LOOPBACK, "resume": False, "hostfile": file}
+    plan = make_plan(config, tmp_path / "run", actors=1, learner="16gpu", **here)
     command = ProcessCommands(plan).learner()
     at = command.index("--hostfile")
     assert command[at + 1 : at + 4] == [str(file), "--master_addr", "127.0.0.1"]
-    assert "--num_gpus" not in command
+    assert "--num_gpus" not in command and "--include" not in command
+    part = make_plan(config, tmp_path / "run", actors=1, learner="2x4gpu", **here)
+    command = ProcessCommands(part).learner()
+    assert option(command, "--include") == "127.0.0.1:0,1,2,3@192.0.2.1:0,1,2,3"
+
+
+def test_an_actor_on_another_machine_is_started_through_ssh_with_keys_and_a_reachable_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts.shutil, "which", lambda program: f"/usr/bin/{program}")
+    monkeypatch.setattr(hosts, "_check_reachable", lambda path, host: None)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 slots=8\n192.0.2.1 slots=8\n")
+    here = {"buffer_bind": LOOPBACK, "weights_bind": LOOPBACK, "resume": False, "hostfile": file}
+    plan = make_plan(load(), tmp_path / "run", actors=2, learner="8gpu", **here)
+    assert plan.buffer_bind == plan.weights_bind == "tcp://0.0.0.0:*"
+    write_run_folder(plan).close()
+    assert (tmp_path / "run" / "keys" / "client.json").exists()
+    commands = ProcessCommands(plan)
+    commands.buffer_endpoint = "tcp://0.0.0.0:5555"
+    assert commands.actor_env(1) == {} and option(commands.learner(), "--include")
+    *_, machine, line = commands.actor(1)
+    assert commands.actor(1)[:2] == ["ssh", "-tt"] and machine == "192.0.2.1"
+    words = shlex.split(line)
+    assert words[:4] == ["cd", str(tmp_path), "&&", "exec"]
+    assert "CUDA_VISIBLE_DEVICES=1" in words and option(words, "--name") == "actor-1"
+    assert option(words, "--buffer") == "tcp://127.0.0.1:5555"  # the first machine by its own name
+    assert option(words, "--keys") == str(tmp_path / "run" / "keys" / "client.json")
+    with pytest.raises(UserError, match=r"actors on 192\.0\.2\.1 cannot reach it"):
+        closed = here | {"buffer_bind": "tcp://127.0.0.1:5555"}
+        make_plan(load(), tmp_path / "other", actors=2, learner="8gpu", **closed)
+
+
+def test_an_actor_that_ssh_started_ends_with_it(small: Plan, tmp_path: Path) -> None:
+    """With a stand-in for ssh that gives the command a terminal, as ssh -tt does."""
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "ssh"
+    fake.write_text('#!/bin/sh\nfor line; do :; done\nexec script -qec "$line" /dev/null\n')
+    fake.chmod(0o755)
+    command = [sys.executable, "-c", "import os, time; print('ready', os.getpid(), flush=True);"
+               "time.sleep(600)"]  # fmt: skip
+    through = ProcessCommands(small)._through_ssh("node-1", command, {"A": "b c"})
+    assert "A=b c" in shlex.split(through[-1])
+    child = Children(tmp_path).start("actor", [str(fake), *through[1:]])
+    until(lambda: child.said("ready"))
+    remote = int(child.said("ready") or 0)
+    child.terminate()
+    until(lambda: not psutil.pid_exists(remote))
 
 
 def test_modules_of_the_users_folder_with_names_of_ours_break_no_process(
@@ -132,5 +189,5 @@ def test_modules_of_the_users_folder_with_names_of_ours_break_no_process(
         child = children.start(name, [*command[: command.index("-m") + 2], "--help"])
         assert child.process.wait(120) == 0, child.last_lines(20)
     assert "-P" in commands.learner()
-    ranks = ProcessCommands(replace(small, learner_ranks=2))
+    ranks = ProcessCommands(replace(small, topology=topology(2, "2cpu")))
     assert "-P" in ranks.learner() and ranks.learner_env()["PYTHONSAFEPATH"] == "1"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import hosts
+from launch.topology import hosts
 from r3l.errors import UserError
 from tests.launch.fakes import refused
 
@@ -16,7 +16,7 @@ from tests.launch.fakes import refused
         ("", 2, "no machines"),
         ("this-one slots=x", 2, "line 1"),
         ("# c\n127.0.0.1 slots=1\n127.0.0.1 slots=1", 2, "line 3: 127.0.0.1 appears twice"),
-        ("127.0.0.1 slots=8", 2, "8 slots for 2 ranks"),
+        ("127.0.0.1 slots=1", 2, "1 slots for 2 ranks"),
         ("no-such-machine.invalid slots=2", 2, "cannot be resolved"),
         ("192.0.2.1 slots=2", 2, "start r3l-launch on the first machine"),
         ("127.0.0.1 slots=1\n192.0.2.1 slots=1", 2, "pdsh"),
@@ -51,8 +51,9 @@ def test_machines_that_ssh_cannot_reach_are_named_before_anything_starts(
     assert "192.0.2.1 cannot be reached (Permission denied.)" in line and not run.exists()
 
 
-def test_more_slots_than_ranks_are_refused(tmp_path: Path) -> None:
+def test_a_learner_larger_than_its_machines_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 slots=4")
+    assert hosts.read_hosts(file, 2).slots == {"127.0.0.1": 4}
     with pytest.raises(UserError, match="give --learner 4gpu"):
-        hosts.read_hosts(file, 2)
+        hosts.read_hosts(file, 8)

@@ -1,7 +1,7 @@
-"""Hostfiles: the machines of a learner, in DeepSpeed's format.
+"""Hostfiles: the machines of a run, in DeepSpeed's format.
 
 this-machine slots=8        one line per machine; rank 0 runs on the first, which is this one
-node-1       slots=8
+node-1       slots=8        a slot is a GPU, or without GPUs a process
 """
 
 from __future__ import annotations
@@ -22,18 +22,24 @@ REACHED_S = 10  # seconds for ssh to connect
 
 @dataclass(frozen=True)
 class Hosts:
-    """The machines of a hostfile and their ranks; `address` is that of the first machine."""
+    """The machines of a hostfile and their slots; `address` is that of the first machine."""
 
     path: Path
     slots: dict[str, int]
     address: str
 
+    @property
+    def reached(self) -> str:
+        """The first machine's address for the others, or its name if the address is loopback."""
+        return next(iter(self.slots)) if self.address.startswith("127.") else self.address
 
-def read_hosts(path: Path, ranks: int) -> Hosts:
-    """Read a hostfile for `ranks` ranks. Raises UserError, before anything is started."""
+
+def read_hosts(path: Path, ranks: int, *, together: bool = True) -> Hosts:
+    """Read a hostfile. `together`: all ranks may run on the first machine. Raises UserError, before
+    anything is started."""
     slots = _parse(path)
-    total, first = sum(slots.values()), next(iter(slots))
-    if total != ranks:
+    first = next(iter(slots))
+    if (total := sum(slots.values())) < ranks:
         raise UserError(
             f"--hostfile {path}: {total} slots for {ranks} ranks; give --learner {total}gpu or "
             "change the slots"
@@ -45,10 +51,11 @@ def read_hosts(path: Path, ranks: int) -> Hosts:
             "rank 0 talks to the buffer, so start r3l-launch on the first machine"
         )
     if len(slots) > 1:
-        for program in ("pdsh", "ssh"):
+        spread = not together or ranks > slots[first]  # DeepSpeed starts ranks through pdsh
+        for program in ("pdsh", "ssh") if spread else ("ssh",):
             if shutil.which(program) is None:
                 raise UserError(
-                    f"--hostfile {path}: DeepSpeed starts ranks on other machines through "
+                    f"--hostfile {path}: processes on other machines are started through "
                     f"{program}, which is not installed on this one"
                 )
         for host in slots:
@@ -93,8 +100,7 @@ def _address(path: Path, host: str) -> str:
 
 
 def _check_reachable(path: Path, host: str) -> None:
-    """Raise UserError unless ssh connects without a password, as DeepSpeed needs for every
-    machine."""
+    """Raise UserError unless ssh connects without a password, as is needed for every machine."""
     command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={REACHED_S}", host, "true"]
     try:
         probe = subprocess.run(command, capture_output=True, text=True, timeout=2 * REACHED_S)

@@ -1,0 +1,1 @@
+"""Where each process of a run goes, and whether it fits there."""

@@ -1,0 +1,44 @@
+"""What a user asks for: actors and ranks, and the devices of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from r3l.errors import UserError
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options of one plan, parsed.
+
+    `machines`: how many the learner's ranks are spread over evenly; None: they take the first
+    devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size). `actors_per_gpu`: at
+    most so many share one GPU; None: as few as hold them all.
+    """
+
+    actors: int
+    ranks: int
+    device: str
+    machines: int | None = None
+    actor_gpus: int = 1
+    actors_per_gpu: int | None = None
+
+    @property
+    def learner(self) -> str:
+        """The ranks as a user writes them, such as 8gpu or 2x8gpu."""
+        if self.machines is None:
+            return f"{self.ranks}{self.device}"
+        return f"{self.machines}x{self.ranks // self.machines}{self.device}"
+
+
+def parse_learner(text: str) -> tuple[int, str, int | None]:
+    """`8gpu`, `2cpu` or `2x8gpu` as (ranks, device, machines). Raises UserError."""
+    match = re.fullmatch(r"(?:([1-9]\d{0,4})x)?([1-9]\d{0,4})(cpu|gpu)", text)
+    if match is None:
+        raise UserError(
+            f"--learner {text!r}: must be a count and a device, like 1cpu or 8gpu, or machines and "
+            "what each has, like 2x8gpu"
+        )
+    machines = None if match[1] is None else int(match[1])
+    return int(match[2]) * (machines or 1), match[3], machines

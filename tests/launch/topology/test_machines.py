@@ -1,0 +1,52 @@
+"""Which machines and GPUs a plan is for."""
+
+from pathlib import Path
+
+import pytest
+
+from launch.topology import machines
+from launch.topology.hosts import Hosts
+from launch.topology.machines import Machine, described, machines_of, smallest_gib
+from r3l.errors import UserError
+
+
+def test_only_the_gpus_of_cuda_visible_devices_are_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for gpu in range(8):
+        (tmp_path / f"gpu{gpu}").write_text("")
+    monkeypatch.setattr(machines, "GPUS", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert machines.visible_gpus() == [str(i) for i in range(8)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 5,6")
+    assert machines.visible_gpus() == ["4", "5", "6"]
+    monkeypatch.setattr(machines, "gpu_gib", lambda: 80.0)
+    assert machines.this_machine().gpus == ("4", "5", "6")
+    hosts = Hosts(tmp_path, {"a": 2, "b": 8}, "192.0.2.1")
+    first, second = machines_of(hosts, "gpu")
+    assert (first.gpus, second.gpus[-1], second.gpu_gib) == (("4", "5"), "7", 80.0)
+
+
+def test_the_slots_of_machines_without_gpus_are_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machines, "GPUS", tmp_path)
+    first, second = machines_of(Hosts(tmp_path, {"a": 2, "b": 8}, "192.0.2.1"), "cpu")
+    assert (first.gpus, first.slots, second.slots) == ((), 2, 8)
+
+
+def test_machines_can_be_described() -> None:
+    assert described("4cpu") == (Machine("localhost", cores=4),)
+    (one,) = described("8x80GB")
+    assert (one.name, len(one.gpus), one.gpu_gib) == ("localhost", 8, 80.0)
+    assert [m.name for m in described("2x8x141GiB")] == ["host-0", "host-1"]
+    for text in ("8", "80GB", "2x8", "0x8x80GB", "8x0GB", "2x2x2x2GB", ""):
+        with pytest.raises(UserError, match="like 2x8x80GB, or 8cpu"):
+            described(text)
+
+
+def test_the_smallest_visible_gpu_decides() -> None:
+    listing = "0, GPU-aa11, 81920\n1, GPU-bb22, 40960\n2, GPU-cc33, [N/A]\n"
+    assert smallest_gib(listing, ["0", "1"]) == 40.0
+    assert smallest_gib(listing, ["GPU-aa"]) == 80.0
+    assert smallest_gib(listing, ["2"]) is None and smallest_gib("", ["0"]) is None

@@ -1,0 +1,152 @@
+"""Where processes go, what they get of a GPU's memory, and what is refused."""
+
+import pytest
+
+from launch.topology.machines import Machine, described
+from launch.topology.memory_estimate import Estimate
+from launch.topology.placement import Topology, place
+from launch.topology.wanted import Wanted, parse_learner
+from r3l.config import load
+from r3l.errors import UserError
+from tests.launch.topology.test_memory_estimate import SEVEN
+
+FITS = ("learner.zero_stage=3", "learner.gradient_checkpointing=true", "actor.max_model_len=8192")
+
+
+def placed(actors: int, learner: str, hardware: str, *settings: str, **more: int) -> Topology:
+    config = load(None, list(settings))
+    ranks, device, machines = parse_learner(learner)
+    wanted = Wanted(actors, ranks, device, machines, **more)
+    return place(wanted, described(hardware), Estimate(SEVEN, config.learner, config.actor))
+
+
+def gpus(topology: Topology) -> list[str]:
+    return [f"{p.machine}:{','.join(p.gpus)}" for p in topology.actors]
+
+
+def test_actors_take_the_gpus_that_the_learner_leaves_and_share_if_it_leaves_none() -> None:
+    assert gpus(placed(4, "2gpu", "4x141GB", *FITS)) == [
+        "localhost:2", "localhost:3", "localhost:2", "localhost:3",
+    ]  # fmt: skip
+    together = placed(3, "2gpu", "2x141GB", *FITS)
+    assert gpus(together) == ["localhost:0", "localhost:1", "localhost:0"]
+    assert gpus(placed(2, "1cpu", "2x80GB", *FITS)) == ["localhost:0", "localhost:1"]
+
+
+def test_an_actor_alone_on_a_gpu_takes_what_vllm_takes_and_several_share_it() -> None:
+    assert [p.share for p in placed(2, "2gpu", "4x141GB", *FITS).actors] == [None, None]
+    assert {p.share for p in placed(4, "2gpu", "4x141GB", *FITS).actors} == {0.47}
+
+
+def test_sixteen_actors_beside_eight_ranks_share_what_the_ranks_leave() -> None:
+    topology = placed(16, "8gpu", "8x141GB", *FITS)
+    assert [p.gpus for p in topology.actors[:9]] == [(str(i % 8),) for i in range(9)]
+    rank = sum(Estimate(SEVEN, *_settings(*FITS)).learner_parts(8).values())
+    (share,) = {p.share for p in topology.actors}
+    assert share is not None and 2 * share * 141 + rank <= 0.95 * 141
+    assert 2 * (share + 0.01) * 141 + rank > 0.95 * 141
+    assert "each rank: 1.8 weights" in topology.memory[0]
+    assert "2 on each GPU of 141 GiB beside a rank" in topology.memory[1]
+
+
+def _settings(*settings: str) -> tuple:
+    config = load(None, list(settings))
+    return config.learner, config.actor
+
+
+def test_the_users_own_share_is_kept() -> None:
+    own = "actor.engine.gpu_memory_utilization=0.3"
+    topology = placed(2, "1gpu", "1x141GB", *FITS, own, "learner.offload=all")
+    assert {p.share for p in topology.actors} == {None}
+    with pytest.raises(UserError, match=r"2 on each GPU of 141 GiB beside a rank of .* get 98.7"):
+        placed(2, "1gpu", "1x141GB", *FITS, own.replace("0.3", "0.7"), "learner.offload=all")
+
+
+def test_an_actor_of_several_gpus_stays_on_one_machine() -> None:
+    topology = placed(4, "2x4gpu", "2x8x80GB", *FITS, actor_gpus=2)
+    assert gpus(topology) == ["host-0:4,5", "host-0:6,7", "host-1:4,5", "host-1:6,7"]
+    assert [(r.machine, r.count) for r in topology.ranks] == [("host-0", 4), ("host-1", 4)]
+    assert topology.elsewhere == ("host-1",)
+
+
+def test_ranks_fill_machines_in_order_unless_they_are_spread() -> None:
+    ranks = placed(1, "12gpu", "2x8x80GB", *FITS).ranks
+    assert [(r.machine, r.count) for r in ranks] == [("host-0", 8), ("host-1", 4)]
+
+
+def test_processes_of_a_cpu_run_share_the_cores() -> None:
+    topology = placed(2, "1cpu", "16cpu")
+    assert topology.threads == 5 and {p.threads for p in topology.actors} == {5}
+    assert {p.gpus for p in topology.actors} == {()} and topology.memory == ()
+    assert placed(2, "1cpu", "2cpu").threads == 1
+
+
+def test_actors_without_gpus_take_the_slots_that_ranks_leave() -> None:
+    machines = [Machine("a", slots=2, cores=2), Machine("b", slots=3, cores=2)]
+    topology = place(Wanted(4, 2, "cpu"), machines)
+    assert [p.machine for p in topology.actors] == ["b", "b", "b", "b"]
+    topology = place(Wanted(3, 1, "cpu"), machines)
+    assert [p.machine for p in topology.actors] == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("actors", "learner", "hardware", "more", "why"),
+    [
+        (1, "8gpu", "4cpu", {}, "--learner 8gpu: this machine has 0 GPUs; use --learner 1cpu"),
+        (1, "9gpu", "8x80GB", {}, "this machine has 8 GPUs; use --learner 8gpu"),
+        (1, "2x8gpu", "8x80GB", {}, "2 machines need --hostfile"),
+        (1, "3x8gpu", "2x8x80GB", {}, "2 machines have 16 GPUs"),
+        (1, "1cpu", "4cpu", {"actor_gpus": 2}, "--actor-gpus: these machines have no GPUs"),
+        (1, "1cpu", "4cpu", {"actors_per_gpu": 2}, "--actors-per-gpu: these machines have no"),
+        (1, "1gpu", "2x8x80GB", {"actor_gpus": 9}, "no machine has more than 8 GPUs"),
+        (9, "4gpu", "8x80GB", {"actors_per_gpu": 2},
+         "4 places of 1 GPUs hold 8 with --actors-per-gpu 2; the nearest plan that fits: "
+         "--actors 8"),
+    ],
+)  # fmt: skip
+def test_a_plan_larger_than_its_machines_is_refused(
+    actors: int, learner: str, hardware: str, more: dict, why: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        placed(actors, learner, hardware, *FITS, **more)
+    assert why in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("actors", "learner", "hardware", "settings", "says"),
+    [
+        (1, "1gpu", "2x40GB", (),
+         "--learner 1gpu: a rank needs 14.2 weights + 42.6 gradients + 85.1 optimizer + "
+         "26.0 activations + 1.7 logits + 2.0 fixed = 171.6 GiB, a GPU has 95% of 40 GiB; "
+         "no plan fits these machines"),
+        (1, "8gpu", "16x80GB", (), "fits: learner.zero_stage=2"),
+        (1, "8gpu", "16x24GB", (),
+         "fits: learner.zero_stage=3 learner.gradient_checkpointing=true "
+         "learner.offload=optimizer"),
+        (16, "8gpu", "8x56GB", FITS, "get 14.6 GiB; the nearest plan that fits: --actors 8"),
+        (1, "6gpu", "8x16GB", ("learner.zero_stage=3", "learner.gradient_checkpointing=true",
+         "learner.offload=all", "actor.max_model_len=8192"),
+         "an actor needs 14.2 weights + 0.4 KV + 2.0 fixed = 16.6 GiB for one request, "
+         "1 on each GPU of 16 GiB get 14.4 GiB; the nearest plan that fits: --actor-gpus 2"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_the_arithmetic_and_the_nearest_plan(
+    actors: int, learner: str, hardware: str, settings: tuple, says: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        placed(actors, learner, hardware, *settings)
+    assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_force_places_what_the_estimate_refuses() -> None:
+    config = load()
+    needs = Estimate(SEVEN, config.learner, config.actor)
+    topology = place(Wanted(2, 1, "gpu"), described("1x24GB"), needs, force=True)
+    assert {p.share for p in topology.actors} == {0.25}
+
+
+def test_gpus_of_unknown_memory_are_not_shared_by_guess() -> None:
+    machine = Machine("localhost", ("0",), None)
+    assert place(Wanted(1, 1, "cpu"), [machine]).actors[0].share is None
+    with pytest.raises(UserError, match=r"is not known; set actor\.engine.gpu_memory_utilization"):
+        place(Wanted(2, 1, "cpu"), [machine])
