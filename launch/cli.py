@@ -87,6 +87,13 @@ if TYPE_CHECKING:
     help="clients of the buffer service at the same time; default: 1024",
 )
 @click.option("--check", is_flag=True, help="say what is missing or wrong, if anything, and exit")
+@click.option(
+    "--dry-run", is_flag=True, help="print what would run where, and every command, and exit"
+)
+@click.option(
+    "--hardware",
+    help="with --dry-run: plan for such machines (machines x GPUs x memory, like 2x8x80GB; 8cpu)",
+)
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
 @listing_options
@@ -116,6 +123,7 @@ def main(
     from launch import plan as plans
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
+    from launch.topology import dry_run
     from r3l import config as configuration
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
@@ -130,11 +138,16 @@ def main(
             click.echo(instead)
             return
         plans.check_model_is_named(config, preset)
-        if sys.stderr.isatty():  # it takes seconds, an environment's library more
+        if (
+            sys.stderr.isatty() and not places["dry_run"]
+        ):  # it takes seconds, an environment's library more
             click.echo("checks the settings, the model and the environment …", err=True)
         plan = plans.make_plan(config, run, resume=resume, **places)
         if foreign := plans.foreign_world(plan.config):
             click.echo(f"note: {foreign}")
+        if places["dry_run"]:
+            click.echo(dry_run.text(plan))
+            return
         if check:
             click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "
                        f"{plan.config.model}")  # fmt: skip

@@ -22,7 +22,7 @@ from envs.registry import tasks
 from envs.trial import try_tasks
 from launch.resume import changed_settings, write_config
 from launch.topology.hosts import Hosts, read_hosts
-from launch.topology.machines import Machine, machines_of, this_machine
+from launch.topology.machines import Machine, described, machines_of, this_machine
 from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Topology, place, place_ranks
 from launch.topology.wanted import Wanted, parse_learner
@@ -86,12 +86,18 @@ def make_plan(
     keys: Path | None = None,
     connections: int | None = None,
     force: bool = False,
+    dry_run: bool = False,
+    hardware: str | None = None,
 ) -> Plan:
     """The checked plan. Raises UserError for everything that can be found without starting a
-    process. `force`: resume with other settings, and start what the estimate of memory refuses."""
+    process. `force`: resume with other settings, and start what the estimate of memory refuses.
+    `dry_run`: leave out what takes seconds, the chat template and the trial of the environment.
+    `hardware`: plan for these machines instead of this one, and check nothing of theirs."""
     check_engine_arguments(config.actor)
     wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)
-    hosts, machines = machines_for(wanted, hostfile)
+    if hardware is not None and not dry_run:
+        raise UserError(f"--hardware {hardware}: only plans; add --dry-run, or leave it out")
+    hosts, machines = machines_for(wanted, hostfile, hardware)
     place_ranks(wanted, machines)
     if wanted.ranks > config.learner.groups_per_step:
         raise UserError(
@@ -106,7 +112,7 @@ def make_plan(
         *tasks(env.name, env.options, "eval", min(1, config.eval.tasks)),
     ]
     check_run_folder(run, resume)
-    folder, chat = resolve_chat(config.model, config.actor.earlier_reasoning)
+    folder, chat = _model(config, dry_run=dry_run)
     named = "model" in config.model_fields_set
     config = config.model_copy(update={"model": str(folder)})
     config = check_learner(config, wanted.device)
@@ -116,12 +122,14 @@ def make_plan(
     keys, binds = check_keys(keys, binds, run, topology.elsewhere)
     _check_binds(binds)
     check_connections(connections := connections or CONNECTIONS)
-    check_room(run, float32_bytes(folder))
+    if hardware is None:
+        check_room(run, float32_bytes(folder))
     changed: tuple[str, ...] = ()
     if resume:
         changed = changed_settings(run, config, force=force)
         check_checkpoint(config, run, wanted.ranks, wanted.device)
-    check_first_prompts(config, first, try_tasks(env, first, chat))
+    if chat is not None:
+        check_first_prompts(config, first, try_tasks(env, first, chat))
     if (foreign := foreign_world(config)) and not named:
         raise UserError(foreign)
     return Plan(
@@ -282,12 +290,30 @@ def wanted_places(
     return Wanted(actors, ranks, device, machines, gpus, actors_per_gpu)
 
 
-def machines_for(wanted: Wanted, hostfile: Path | None) -> tuple[Hosts | None, tuple[Machine, ...]]:
+def machines_for(
+    wanted: Wanted, hostfile: Path | None, hardware: str | None = None
+) -> tuple[Hosts | None, tuple[Machine, ...]]:
     """(the hostfile's content, the machines of a run). Raises UserError."""
+    if hardware is not None:
+        if hostfile is not None:
+            raise UserError(f"--hardware {hardware}: cannot be combined with --hostfile")
+        machines = described(hardware)
+        slots = {machine.name: len(machine.gpus) for machine in machines}
+        named = Hosts(Path("hosts"), slots, machines[0].name) if len(machines) > 1 else None
+        return named, machines
     if hostfile is None:
         return None, (this_machine(),)
     hosts = read_hosts(hostfile, wanted.ranks, together=(wanted.machines or 1) == 1)
     return hosts, machines_of(hosts, wanted.device)
+
+
+def _model(config: RunConfig, *, dry_run: bool) -> tuple[Path, ChatFormat | None]:
+    """The checked model folder of a run and its chat format, which takes seconds to read."""
+    if not dry_run:
+        return resolve_chat(config.model, config.actor.earlier_reasoning)
+    folder = model_path(config.model)
+    check_model_folder(folder, f"model {config.model}")
+    return folder, None
 
 
 def resolve_model(

@@ -8,6 +8,7 @@ import random
 import shlex
 import socket
 import sys
+from collections.abc import Callable
 
 from launch.plan import Plan, reached
 from launch.processes import import_path
@@ -26,6 +27,7 @@ class ProcessCommands:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.buffer_endpoint, self.weights_endpoint = plan.buffer_bind, plan.weights_bind
+        self.free_port: Callable[[], int | str] = free_port  # of DeepSpeed's ranks
 
     def buffer(self) -> list[str]:
         """The buffer service."""
@@ -47,7 +49,7 @@ class ProcessCommands:
             return [*_python("learner.cli"), *arguments]
         return [
             *_python("deepspeed.launcher.runner"), *self._ranks(),
-            "--master_port", str(free_port()), "--no_local_rank", "--module", "learner.cli",
+            "--master_port", str(self.free_port()), "--no_local_rank", "--module", "learner.cli",
             *arguments,
         ]  # fmt: skip
 

@@ -1,0 +1,78 @@
+"""A plan as text: which process runs where, the estimate of memory, and every command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from launch.plan import Plan
+from launch.process_commands import ProcessCommands
+from launch.topology.placement import MOST, ActorPlace
+from learner.run_files import LAUNCHER
+
+HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")
+ANY = "*"  # in place of what is chosen at the start: ports, a process id
+
+
+def text(plan: Plan) -> str:
+    """The whole plan; `*` is what is known only at the start, such as a free port."""
+    parts = ["\n".join(table(plan)), *plan.topology.memory, "\n\n".join(commands(plan))]
+    checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"
+    later = "chat template and a first step of the environment: r3l-launch --check"
+    return "\n\n".join([*parts, f"checked: {checked}\nnot checked: {later}"])
+
+
+def table(plan: Plan) -> list[str]:
+    """One line per process, the ranks of a machine together."""
+    topology = plan.topology
+    first = topology.machines[0].name
+    rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]
+    begins = 0
+    for part in topology.ranks:
+        ends = begins + part.count - 1
+        name = f"learner {begins}" if part.count == 1 else f"learner {begins}-{ends}"
+        address = "" if begins else plan.weights_bind
+        memory = "the rest" if any(place.share for place in topology.actors) else ""
+        rows.append((name, part.machine, _names(part.gpus), memory if part.gpus else "",
+                     str(topology.threads or ""), address))  # fmt: skip
+        begins += part.count
+    for index, place in enumerate(topology.actors):
+        rows.append((f"actor-{index}", place.machine, _names(place.gpus), _share(plan, place),
+                     str(place.threads or ""), ""))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _share(plan: Plan, place: ActorPlace) -> str:
+    if not place.gpus:
+        return ""
+    given = plan.config.actor.engine.get("gpu_memory_utilization")
+    return f"{given or place.share or MOST:.0%}"
+
+
+def _names(gpus: Sequence[str]) -> str:
+    """`0-3` for consecutive indices, or all names."""
+    if len(gpus) > 2 and all(gpu.isdecimal() for gpu in gpus):
+        first, last = int(gpus[0]), int(gpus[-1])
+        if [int(gpu) for gpu in gpus] == list(range(first, last + 1)):
+            return f"{first}-{last}"
+    return ",".join(gpus)
+
+
+def commands(plan: Plan) -> Iterator[str]:
+    """Every command with the environment that it is given, as one would type it."""
+    made = ProcessCommands(plan)
+    made.free_port = lambda: ANY
+    yield _typed({}, made.buffer())
+    learner = made.learner_env()
+    yield _typed(learner | {LAUNCHER: ANY} if LAUNCHER in learner else learner, made.learner())
+    for index in range(plan.actors):
+        yield _typed(made.actor_env(index), made.actor(index))
+
+
+def _typed(env: dict[str, str], command: Sequence[str]) -> str:
+    return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in env.items()),
+                     shlex.join(command)])  # fmt: skip

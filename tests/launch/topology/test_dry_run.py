@@ -1,0 +1,97 @@
+"""What --dry-run prints: whole plans, compared with those in `plans/`, and refusals.
+
+R3L_WRITE_PLANS=1 writes the files again; read the difference before you commit it.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from envs.builtin.policy import builtin_policy
+from launch.cli import main
+from launch.plan import PRESETS
+from launch.processes import ROOT
+from tests.launch.fakes import refused
+from tests.launch.topology.models import large_model
+
+PLANS = Path(__file__).parent / "plans"
+LARGE = ["--env", "workshop", "actor.max_model_len=8192", "learner.groups_per_step=64",
+         "learner.gradient_checkpointing=true"]  # fmt: skip
+
+
+def dry_run(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["--dry-run", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("laptop", ["--hardware", "16cpu"]),
+        ("1gpu", ["--hardware", "1x141GB", "--actors", "1", "--learner", "1gpu", *LARGE,
+                  "learner.lora.rank=32"]),
+        ("8gpu", ["--hardware", "8x141GB", "--actors", "16", "--learner", "8gpu", *LARGE,
+                  "learner.zero_stage=3"]),
+        ("16gpu", ["--hardware", "2x8x80GB", "--actors", "8", "--learner", "8gpu", *LARGE,
+                   "learner.zero_stage=2"]),
+        ("64gpu", ["--hardware", "8x8x80GB", "--actors", "16", "--learner", "4x8gpu",
+                   "--actor-gpus", "2", *LARGE, "learner.zero_stage=2"]),
+    ],
+)  # fmt: skip
+def test_a_plan_is_the_one_on_file(
+    name: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if name != "laptop":
+        arguments = [*arguments, "--model", str(large_model(tmp_path / "model"))]
+    said = dry_run("--run", "runs/plan", *arguments)
+    for path, short in ((sys.executable, "python"), (tmp_path, "/shared"), (ROOT, "/r3l")):
+        said = said.replace(str(path), short)
+    file = PLANS / f"{name}.txt"
+    if os.environ.get("R3L_WRITE_PLANS"):
+        file.write_text(said)
+    assert said == file.read_text()
+    assert not (tmp_path / "runs").exists(), "nothing is written"
+
+
+@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_preset_can_be_planned(path: Path, tmp_path: Path) -> None:
+    """In the built-in world, since the preset's own may need a package or data."""
+    run, model = str(tmp_path / "run"), str(builtin_policy())
+    preset = ["--preset", path.stem, "--env", "workshop", "--model", model, "--run", run]
+    said = dry_run(*preset, "--hardware", "8x80GB", "--actors", "4", "--learner", "4gpu")
+    assert "learner 0-3  localhost  0-3" in said
+    assert "actor-3      localhost  7     90%" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--hardware", "8x80GB"], "--hardware 8x80GB: only plans; add --dry-run"),
+        (["--dry-run", "--hardware", "lots"], "must be machines x GPUs x memory"),
+        (["--dry-run", "--hardware", "2x8x80GB", "--hostfile", "h"], "combined with --hostfile"),
+        (["--dry-run", "--hardware", "8x80GB", "--learner", "9gpu"], "has 8 GPUs"),
+        (["--dry-run", "--model", "/no/such"], "no config.json"),
+        (["--dry-run", "learner.deepspeed=/no/such.json"], "cannot be read"),
+        (["--dry-run", "--env", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_in_one_line(
+    run: Path, arguments: list[str], why: str
+) -> None:
+    assert why in refused("--run", run, *arguments) and not run.exists()
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_nearest_plan(
+    run: Path, tmp_path: Path
+) -> None:
+    model = ["--model", large_model(tmp_path / "model"), *LARGE]
+    plan = ["--run", run, "--dry-run", "--hardware", "8x80GB", "--learner", "8gpu", *model]
+    assert "fits: learner.zero_stage=2" in refused(*plan, "--actors", "8")
+    line = refused(*plan, "--actors", "32", "learner.zero_stage=3")
+    assert "an actor needs 14.2 weights" in line and "fits: --actors 24" in line
