@@ -19,6 +19,7 @@ from envs.builtin.policy import model_path
 from learner.launcher_watch import stop_without_launcher
 from learner.offline.cli import weights_command
 from learner.offline.compare import compare_command
+from learner.offline.regrade import regrade_command
 from learner.run_files import (
     DONE_LINE,
     EXIT_CODES,
@@ -60,13 +61,14 @@ class _Commands(click.Group):
 @click.group(cls=_Commands)
 def main() -> None:
     """Train a policy: `train` as part of a job, `warmup` from demonstrations. Ask a run that ended:
-    `weights`, `compare`."""
+    `weights`, `compare`, `regrade`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 main.add_command(warmup_command)
 main.add_command(weights_command)
 main.add_command(compare_command)
+main.add_command(regrade_command)
 
 
 @main.command()

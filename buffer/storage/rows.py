@@ -172,6 +172,23 @@ class Progress(Record):
         return max(self.newest, self.version)
 
 
+class Regraded(Record):
+    """Where a store came from whose rewards an environment gave anew.
+
+    `store`: folder of the old one; `env`, `options`: the environment; `when`: wall-clock second.
+    `attempts`: replayed; `changed`: those with another reward; `diverged`: those that were left
+    out, since the environment no longer shows what the policy read.
+    """
+
+    store: str
+    env: str
+    options: dict[str, Any]
+    when: float
+    attempts: int
+    changed: int
+    diverged: int
+
+
 class Evicted(Record):
     """What was evicted, or would be: number of groups, bytes of their results, first and last id.
 

@@ -20,7 +20,16 @@ from buffer.storage.layout import (
     task_key,
     u64,
 )
-from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow, LedgerRow, Progress, Status
+from buffer.storage.rows import (
+    DrawRow,
+    Drop,
+    Dropped,
+    GroupRow,
+    LedgerRow,
+    Progress,
+    Regraded,
+    Status,
+)
 from r3l import codec
 from r3l.errors import NotFound, StoreError
 from r3l.records import Group, Purpose, Role, SlotResult, Task
@@ -106,6 +115,15 @@ class Txn:
     def put_progress(self, progress: Progress) -> None:
         """Write the learner's version and the position in the task lists."""
         self.put("sys", b"progress", codec.encode(progress))
+
+    def regraded(self) -> Regraded | None:
+        """The store that this one was made of with other rewards, if it was."""
+        data = self.get("sys", b"regraded")
+        return None if data is None else codec.decode(Regraded, data)
+
+    def put_regraded(self, source: Regraded) -> None:
+        """Write which store this one was made of."""
+        self.put("sys", b"regraded", codec.encode(source))
 
     def counts(self) -> Counter[str]:
         """Every count, by name (buffer.storage.counts)."""

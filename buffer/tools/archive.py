@@ -7,6 +7,7 @@
       draws, ledger     DrawRow, LedgerRow
       drops, counts     DropRow, CountRow
       tombs, progress   TombRow, Progress
+      regraded          Regraded, of a store made by `r3l-learner regrade`
 
 Each file is a table of one record class, as JSON lines (buffer.tools.jsonl) or Parquet
 (buffer.tools.parquet). Exporting an imported store gives the same bytes again. An export sees the
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from buffer.storage import checksums
 from buffer.storage.layout import SCHEMA
-from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Progress
+from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Progress, Regraded
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from buffer.tools import jsonl, parquet
@@ -196,6 +197,9 @@ TABLES: dict[str, Table] = {
         lambda txn, row: txn.put("tomb", row.group_id.encode(), b""),
     ),
     "progress": Table(Progress, lambda txn: [txn.progress()], Txn.put_progress),
+    "regraded": Table(
+        Regraded, lambda txn: [one] if (one := txn.regraded()) else [], Txn.put_regraded
+    ),
 }
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import asdict
+
 from buffer.sampling import task_history
 from buffer.storage import checksums, counts
 from buffer.storage.rows import GroupRow
@@ -40,15 +42,18 @@ def row(store: Store, group_id: str) -> dict[str, Any]:
 
 
 def summary(store: Store) -> dict[str, Any]:
-    """Groups by purpose and state, and drops as in BufferStats."""
+    """Groups by purpose and state, drops as in BufferStats, and the store that a regraded one was
+    made of."""
     groups = Counter(f"{row['purpose']}/{row['state']}" for row in rows(store))
     with store.read() as txn:
         drops = Counter(dict(txn.drops()))
+        source = txn.regraded()
     return {
         "groups": groups,
         "drops": counts.group_drops(drops),
         "slot_drops": counts.slot_drops(drops),
         "drops_by_task": counts.drops_by_task(drops),
+        **({} if source is None else {"regraded": asdict(source)}),
     }
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
 from r3l.records import LARGEST_REWARD, MOST_PARTS, Int32, Role, Task, Trajectory
@@ -272,6 +273,49 @@ async def restore(
         _same(env, base.observations[k + 1], observation, k + 1)
         rewards.append(reward)
     return rewards
+
+
+async def regraded(env: Environment, task: Task, one: Trajectory) -> Trajectory:
+    """A stored attempt with the reward, its parts, the last reaction, the finish and the feedback
+    that `env` gives to its recorded actions.
+
+    Raises ReplayDiverged (fact `step`) unless the environment shows what the policy read, ends the
+    attempt with its last action and not before; EnvironmentFailed.
+    """
+    spec, last = env.spec, one.num_steps - 1
+    if spec.system_prompt != one.system:
+        raise _diverged(env, "its system prompt is another one", 0)
+    _same(env, one.observations[0], await _reset(env, task), 0)
+    rewards, parts, faults = list[float](), dict[str, float](), list[str]()
+    for k, action in enumerate(one.actions):
+        observation, reward, terminated, truncated, info = await _step(env, action)
+        rewards.append(reward)
+        if k < last:
+            _same(env, one.observations[k + 1], observation, k + 1)
+            if terminated or truncated:
+                raise _diverged(env, f"it ends at step {k}, before the last step {last}", k)
+        if k >= one.pivot:  # of a retry what was played
+            faults += [fault] if (fault := fault_in(info)) else []
+            for name, value in parts_in(info).items():
+                parts[name] = parts.get(name, 0.0) + value
+    ended = "terminated" if terminated else "truncated" if truncated else ""
+    if one.finish in ("step_limit", "context_overflow"):
+        ended = one.finish if one.finish == "context_overflow" else ended or one.finish
+    if not ended:
+        raise _diverged(env, f"it goes on after the last step {last}", last)
+    return replace(
+        one,
+        reward=round(math.fsum(rewards) / spec.success_threshold, REWARD_DECIMALS),
+        observations=(*one.observations[:-1], observation),
+        finish=ended,
+        feedback=await _feedback(env),
+        faults=tuple(faults),
+        parts=dict(list(parts.items())[:MOST_PARTS]),
+    )
+
+
+def _diverged(env: Environment, how: str, step: int) -> ReplayDiverged:
+    return ReplayDiverged(f"{env.spec.name}: {how}", cause="replay_diverged", step=step)
 
 
 def _finish(

@@ -1,0 +1,72 @@
+"""A copy of a store with other results in its groups; everything else is as it was.
+
+store ─► compacted copy ─► each changed group: record or parts, row, counts, drops ─► new folder
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from buffer.storage import checksums, counts, folder_lock
+from buffer.storage.rows import GroupRow
+from buffer.storage.store import Store
+from buffer.storage.transaction import Txn
+from r3l import codec
+from r3l.records import Group, Role
+
+
+@contextmanager
+def rewritten(store: Store, folder: Path) -> Iterator[Store]:
+    """A copy of a store to write to; when the block ends it is a store at `folder`, and after an
+    error nothing is there. Raises UserError for a folder that is in use."""
+    partial = folder_lock.new_folder(folder, "store")
+    try:
+        store.copy(partial)
+        copy = Store(partial, map_gib=None)
+        try:
+            yield copy
+        finally:
+            copy.close()
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def put_group(txn: Txn, group: Group) -> None:
+    """Replace the results of a group, slot by slot; the slots stay resolved."""
+    before = txn.row(group.group_id)
+    assert before is not None
+    parts = {(one.role, one.slot): codec.encode(one) for one in group.results}
+    after = _row(before, group, parts)
+    for name, change in counts.added(before, after).items():
+        txn.put_count(name, txn.counts()[name] + change)
+    known = Counter(dict(txn.drops()))
+    for drop, number in (counts.dropped(after) - counts.dropped(before)).items():
+        txn.put_drops(drop, known[drop] + number)
+    txn.put_row(after)
+    if after.unfinished:
+        for (role, slot), data in parts.items():
+            txn.put_part(after.group_id, role, slot, data)
+    else:
+        txn.put_record(after, codec.encode(group))
+
+
+def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> GroupRow:
+    """The row of a group with other results."""
+    results = {(one.role, one.slot): one for one in group.results}
+    ordered = [results[slot] for slot in row.resolved]
+    done = [one for one in ordered if one.trajectory is not None]
+    return row.but(
+        checksums=tuple(checksums.checksum(parts[slot]) for slot in row.resolved),
+        done=len(done),
+        done_base=sum(one.role == "base" for one in done),
+        rewards=tuple(one.trajectory.reward for one in done if one.trajectory is not None),
+        failures=tuple(f"{one.role}/{one.cause}" for one in ordered if one.status == "failed"),
+        oldest=group.oldest_version,
+        nbytes=sum(map(len, parts.values())),
+    )

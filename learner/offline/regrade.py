@@ -1,0 +1,212 @@
+"""A finished store with the rewards of a corrected environment or verifier.
+
+every attempt ─► its actions, replayed and checked ─► reward ─► group ─► new store, linked to
+                         │ another observation                             the old one
+                         └─► named; the whole is refused, or the attempt left out
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from msgspec.structs import replace
+
+from buffer.storage.rows import Regraded
+from buffer.storage.store import Store
+from buffer.tools import offline
+from buffer.tools.rewrite import put_group, rewritten
+from envs.isolation.pool import environments
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.errors import EpisodeError, ReplayDiverged, UserError
+from r3l.records import Group, SlotResult, Trajectory
+from r3l.rollout.attempt import regraded
+from r3l.rollout.env_calls import guarded
+from r3l.rollout.group import verified
+from r3l.rollout.interfaces import Environment
+
+AT_ONCE = 16
+"""Attempts that are replayed at the same time."""
+
+
+@dataclass
+class Tally:
+    """What was found: attempts that were replayed, those with another reward, those that were left
+    out; full successes before and after; auxiliary samples that their rewards no longer justify."""
+
+    groups: int = 0
+    attempts: int = 0
+    changed: int = 0
+    diverged: int = 0
+    successes_before: int = 0
+    successes: int = 0
+    aux_dropped: int = 0
+
+
+@click.command("regrade")
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="new store")
+@click.option("--env", help="environment by name or path.py:Class; else that of the configuration")
+@click.option("--config", "path", type=Path, help="config.yaml of the run that filled the store")
+@click.option(
+    "--drop-diverged",
+    is_flag=True,
+    help="leave out attempts that the environment no longer replays, as failed; else they are "
+    "errors",
+)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def regrade_command(
+    store: Path,
+    out: Path,
+    env: str | None,
+    path: Path | None,
+    drop_diverged: bool,
+    overrides: tuple[str, ...],
+) -> None:
+    """Replay the actions of every stored attempt and write a store with the new rewards.
+
+    KEY=VALUE are settings, such as env.options.strict=true.
+    """
+    named = [f"env={env}"] if env else []
+    config = configuration.load(path, [*named, *overrides])
+    tally = regrade(store, out, config, drop_diverged=drop_diverged, say=_say)
+    click.echo(json.dumps(asdict(tally)))
+
+
+def regrade(
+    folder: Path,
+    out: Path,
+    config: RunConfig,
+    *,
+    drop_diverged: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Tally:
+    """Write a store to `out` with the rewards of `config.env`; `say` gets a line for every attempt
+    that is left out. Raises UserError; nothing is written then."""
+    source = Store(folder, read_only=True)
+    try:
+        regrader = Regrader(config, drop_diverged=drop_diverged, say=say)
+        asyncio.run(regrader.run(source, out))
+    finally:
+        source.close()
+    return regrader.tally
+
+
+class Regrader:
+    """The work on one store."""
+
+    def __init__(
+        self, config: RunConfig, *, drop_diverged: bool, say: Callable[[str], None]
+    ) -> None:
+        self.config, self.drop_diverged, self.say = config, drop_diverged, say
+        exploration = config.algorithm.build().exploration
+        self.requires_success = exploration.verified_requires_success
+        self.tally = Tally()
+
+    async def run(self, source: Store, out: Path) -> None:
+        """Write the new store."""
+        env = self.config.env
+        with rewritten(source, out) as copy:
+            async with environments(env, wanted=AT_ONCE) as make_env:
+                for group in _groups(source):
+                    new = await self._group(group, make_env)
+                    with copy.write() as txn:
+                        put_group(txn, new)
+            if not self.tally.attempts:
+                raise UserError(f"store {source.folder}: holds no attempt; give the store of a run")
+            found = self.tally
+            link = Regraded(
+                store=str(source.folder.resolve()),
+                env=env.name,
+                options=dict(env.options),
+                when=time.time(),
+                attempts=found.attempts,
+                changed=found.changed,
+                diverged=found.diverged,
+            )
+            with copy.write() as txn:
+                txn.put_regraded(link)
+
+    async def _group(self, group: Group, make_env: Callable[[], Environment]) -> Group:
+        """A group with new rewards."""
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def result(one: SlotResult) -> SlotResult:
+            async with room:
+                return await self._result(group, one, make_env)
+
+        results = await asyncio.gather(*(result(one) for one in group.results))
+        self.tally.groups += 1
+        bases = {one.slot: one.trajectory for one in results if one.role == "base"}
+        return replace(group, results=tuple(self._justified(one, bases) for one in results))
+
+    async def _result(
+        self, group: Group, one: SlotResult, make_env: Callable[[], Environment]
+    ) -> SlotResult:
+        attempt = one.trajectory
+        if attempt is None:
+            return one
+        env = await guarded(make_env)
+        try:
+            new = await regraded(env, group.task, attempt)
+        except EpisodeError as error:
+            return self._left_out(group, one, error)
+        finally:
+            with suppress(EpisodeError):
+                await guarded(env.close)
+        self._count(attempt, new)
+        return replace(one, trajectory=new)
+
+    def _left_out(self, group: Group, one: SlotResult, error: EpisodeError) -> SlotResult:
+        """The failed slot of an attempt that could not be replayed; UserError unless that is
+        wanted."""
+        name = f"group {group.group_id}, {one.role} {one.slot}"
+        if "step" in error.facts:
+            name += f", step {error.facts['step']}"
+        if not (self.drop_diverged and isinstance(error, ReplayDiverged)):
+            hint = "; --drop-diverged leaves such attempts out"
+            raise UserError(
+                f"{name}: {error}; nothing was written"
+                f"{hint if isinstance(error, ReplayDiverged) else ''}"
+            ) from error
+        self.say(f"left out: {name}: {error}")
+        self.tally.attempts += 1
+        self.tally.diverged += 1
+        return replace(one, status="failed", cause=error.cause, trajectory=None, aux=())
+
+    def _justified(self, one: SlotResult, bases: dict[int, Trajectory | None]) -> SlotResult:
+        """A result without auxiliary samples that the new rewards no longer justify."""
+        base = bases.get(one.slot)
+        if not one.aux or base is None:
+            return one
+        if one.trajectory is None:
+            holds = base.reward >= 1.0
+        else:
+            holds = verified(base, one.trajectory, requires_success=self.requires_success)
+        if holds:
+            return one
+        self.tally.aux_dropped += len(one.aux)
+        return replace(one, aux=())
+
+    def _count(self, before: Trajectory, after: Trajectory) -> None:
+        self.tally.attempts += 1
+        self.tally.changed += before.reward != after.reward
+        self.tally.successes_before += before.reward >= 1.0
+        self.tally.successes += after.reward >= 1.0
+
+
+def _groups(store: Store) -> Iterator[Group]:
+    """Every group of a store with a result."""
+    names = [row["group"] for row in offline.rows(store) if row["resolved"]]
+    yield from (offline.group(store, name) for name in names)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
