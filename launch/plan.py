@@ -127,7 +127,7 @@ def make_plan(
     changed: tuple[str, ...] = ()
     if resume:
         changed = changed_settings(run, config, force=force)
-        check_checkpoint(config, run, wanted.ranks, wanted.device)
+        check_checkpoint(config, run, wanted.device)
     if chat is not None:
         check_first_prompts(config, first, try_tasks(env, first, chat))
     if (foreign := foreign_world(config)) and not named:
@@ -252,7 +252,7 @@ def check_learner(config: RunConfig, device: str) -> RunConfig:
     return config.model_copy(update={"learner": learner})
 
 
-def check_checkpoint(config: RunConfig, run: Path, ranks: int, device: str) -> None:
+def check_checkpoint(config: RunConfig, run: Path, device: str) -> None:
     """Raise UserError if this run cannot continue from its newest checkpoint."""
     from learner import checkpoint
     from r3l.model_folder import fingerprint
@@ -261,7 +261,7 @@ def check_checkpoint(config: RunConfig, run: Path, ranks: int, device: str) -> N
     if newest is not None:
         dtype = "torch.bfloat16" if _in_bfloat16(config, device) else "torch.float32"
         origin = fingerprint(Path(config.model))
-        checkpoint.check(newest, config.learner, world=ranks, dtype=dtype, origin=origin)
+        checkpoint.check(newest, config.learner, dtype=dtype, origin=origin)
 
 
 def _in_bfloat16(config: RunConfig, device: str) -> bool:

@@ -3,9 +3,10 @@
     checkpoints/step-000050/
         model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);
                                         with learner.lora the adapters in peft's format instead
-        rank-0.safetensors  .json       of each rank: optimizer state, full-precision weights, RNG
-        state.json                      version, draw, ranks, model identity, file sizes; last
+        optimizer.safetensors           optimizer state, full-precision weights, RNG
+        state.json                      version, draw, model identity, file sizes; last
 
+Rank 0 writes all of it, so that a run with other ranks or another ZeRO stage can continue.
 A checkpoint is built under another name, flushed to disk and renamed, so a folder called `step-…`
 is complete unless it was damaged later; a damaged one is passed over.
 """
@@ -24,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from learner.step.deepspeed_config import zero_stage
 from learner.watchdog import heartbeat
 from r3l.config import LearnerConfig
 from r3l.errors import UserError
@@ -35,7 +35,9 @@ if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes sec
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 2
+ADAPTER = "adapter"
+"""The adapters of a saved model. Beside it transformers would add them to the merged weights."""
+SCHEMA = 3
 STATE = "state.json"
 REQUIRED = {"version", "origin"}
 """Keys that every state file of this schema has."""
@@ -64,6 +66,8 @@ def save(trainer: Trainer, folder: Path, state: State, tokenizer: Any, keep: int
     Only rank 0's `state` is written. False if a rank could not write its part: nothing of the
     checkpoint is left then, and the earlier ones stay.
     """
+    from learner.step import optimizer_state
+
     heartbeat(f"checkpoint {state.version}")
     final = folder / f"step-{state.version:06d}"
     building = folder / f".building-{state.version:06d}"
@@ -81,9 +85,11 @@ def save(trainer: Trainer, folder: Path, state: State, tokenizer: Any, keep: int
             shutil.rmtree(old)
 
     first = trainer.rank == 0
+    save_trained = trainer.save_adapters if trainer.adapted else trainer.save_model
     return (
         _written(trainer, begin if first else None, building)
-        and _written(trainer, partial(_write_part, trainer, building), building)
+        and _written(trainer, partial(save_trained, building), building)
+        and _written(trainer, partial(optimizer_state.save, trainer, building), building)
         and _written(trainer, finish if first else None, building)
     )
 
@@ -94,29 +100,20 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
     heartbeat(f"to save {folder}")
     building = folder.with_name(f".building-{folder.name}")
 
-    def write() -> None:
-        trainer.save_model(building)
-        if trainer.rank == 0:
-            tokenizer.save_pretrained(building)
-            if folder.exists():
-                shutil.rmtree(folder)
-            building.rename(folder)
+    def finish() -> None:
+        tokenizer.save_pretrained(building)
+        if folder.exists():
+            shutil.rmtree(folder)
+        building.rename(folder)
 
-    return _written(trainer, write, building)
-
-
-def _write_part(trainer: Trainer, building: Path) -> None:
-    """Write the model (rank 0) and this rank's state."""
-    from safetensors.torch import save_file
-
-    from learner.step.rank_state import rank_state
-
-    trainer.save_trained(building)
-    tensors, tree = rank_state(trainer)
-    save_file(tensors, building / f"rank-{trainer.rank}.safetensors")
-    (building / f"rank-{trainer.rank}.json").write_text(json.dumps(tree))
-    for path in building.glob(f"rank-{trainer.rank}.*"):
-        _flush(path)
+    return (
+        _written(trainer, partial(trainer.save_model, building), building)
+        and (
+            not trainer.adapted
+            or _written(trainer, partial(trainer.save_adapters, building / ADAPTER), building)
+        )
+        and _written(trainer, finish if trainer.rank == 0 else None, building)
+    )
 
 
 def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
@@ -154,12 +151,9 @@ def read_state(checkpoint: Path) -> State:
     return State(**values | {"groups": tuple(values.get("groups", ()))})
 
 
-def check(
-    checkpoint: Path, config: LearnerConfig, *, world: int, dtype: object, origin: str
-) -> None:
-    """Raise UserError unless a run of `world` ranks in `dtype` (torch's, or its name), started from
-    the model with fingerprint `origin`, can continue from `checkpoint`."""
-    stage = zero_stage(config, bf16=str(dtype) == "torch.bfloat16")
+def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, origin: str) -> None:
+    """Raise UserError unless a run in `dtype` (torch's, or its name), started from the model with
+    fingerprint `origin`, can continue from `checkpoint`."""
     values = _read(checkpoint)
     if values["origin"] and values["origin"] != origin:
         raise UserError(
@@ -167,8 +161,6 @@ def check(
             "the model the run began with, or start a new run with --run"
         )
     for name, ours, setting in (
-        ("world", world, "--learner"),
-        ("stage", stage, "learner.zero_stage"),
         ("dtype", str(dtype), "learner.dtype"),
         ("lora", _lora(config), "learner.lora"),
     ):
@@ -182,14 +174,10 @@ def check(
 def restore(trainer: Trainer, checkpoint: Path) -> State:
     """Restore optimizer, schedule, full-precision weights and RNG; the model was loaded from the
     same folder. Call `check` first."""
-    from safetensors.torch import load_file
-
-    from learner.step.rank_state import load_rank_state
+    from learner.step import optimizer_state
 
     state = read_state(checkpoint)
-    tensors = load_file(checkpoint / f"rank-{trainer.rank}.safetensors")
-    tree = json.loads((checkpoint / f"rank-{trainer.rank}.json").read_text())
-    load_rank_state(trainer, tensors, tree, state.version)
+    optimizer_state.load(trainer, checkpoint, state.version)
     return state
 
 
@@ -200,8 +188,6 @@ def _finish(trainer: Trainer, building: Path, final: Path, state: State) -> None
     files = {path.name: path.stat().st_size for path in building.iterdir()}
     values = asdict(state) | {
         "schema": SCHEMA,
-        "world": trainer.world,
-        "stage": trainer.stage,
         "dtype": str(trainer.dtype),
         "lora": _lora(trainer.config),
         "files": files,

@@ -229,8 +229,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     origin = fingerprint(model)
     newest = checkpoint.latest(run / "checkpoints") if resume else None
     if newest is not None:
-        world, dtype = int(os.environ.get("WORLD_SIZE", "1")), resolve_dtype(settings.dtype)
-        checkpoint.check(newest, settings, world=world, dtype=dtype, origin=origin)
+        checkpoint.check(newest, settings, dtype=resolve_dtype(settings.dtype), origin=origin)
     return Beginning(model, origin, tokenizer, settings, newest)
 
 

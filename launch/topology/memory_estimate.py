@@ -75,7 +75,8 @@ def model_shape(folder: Path) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The needs of a run's processes on GPUs. `reference`: the learner keeps a reference model."""
+    """The needs of a run's processes on GPUs. `reference`: the loss needs a
+    reference model; with adapters it is the model without them."""
 
     shape: ModelShape
     learner: LearnerConfig
@@ -111,7 +112,7 @@ class Estimate:
             "weights": 0.0 if learner.offload == "all" else size * weights,
             "gradients": (6 if bf16 else 4) * gradients,
             "optimizer": (12 if stage else 8) * states if learner.offload == "none" else 0.0,
-            "reference": size * weights if self.reference else 0.0,
+            "reference": size * weights if self.reference and not rank else 0.0,
             "activations": kept + a_layer
             if learner.gradient_checkpointing
             else shape.layers * a_layer,

@@ -6,7 +6,7 @@ the memory of a whole model on every rank; gathering one at a time needs that of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from learner.step import adapters
-from learner.step.tensor_file import Shape, write_tensors
+from learner.step.tensor_file import Shape, drain, write_tensors
 
 WEIGHTS = "model.safetensors"
 
@@ -22,7 +22,7 @@ WEIGHTS = "model.safetensors"
 def shapes(lm: nn.Module) -> list[Shape]:
     """(name, dtype, shape) of every parameter as in a model folder; tied ones appear once."""
     return [
-        (adapters.base_name(name), one.dtype, _shape(one))
+        (adapters.base_name(name), one.dtype, full_shape(one))
         for name, one in lm.named_parameters()
         if not adapters.is_adapter(name)
     ]
@@ -54,41 +54,47 @@ def gathered(*parameters: nn.Parameter) -> Iterator[None]:
         yield
 
 
-def save(lm: Any, folder: Path, *, write: bool) -> None:
-    """Write a plain Hugging Face model folder if `write`; a collective under ZeRO 3."""
-    if not write:
-        for _ in tensors(lm):
-            pass
-    elif getattr(lm, "_weight_conversions", None):
-        # Several parameters become one in the file, or one several: transformers needs them all.
-        whole = {name: tensor.to("cpu").contiguous() for name, tensor in tensors(lm)}
-        lm.save_pretrained(folder, state_dict=whole)
-    else:
+def save_model(lm: Any, folder: Path, *, write: bool) -> None:
+    """Write a plain Hugging Face model folder if `write`; a collective under ZeRO 3, in which a
+    rank that cannot write takes part to the end."""
+    each = tensors(lm)
+    try:
+        if not write:
+            return
+        if getattr(lm, "_weight_conversions", None):
+            # Several parameters become one in the file, or one several: transformers needs them all
+            whole = {name: tensor.to("cpu").contiguous() for name, tensor in each}
+            lm.save_pretrained(folder, state_dict=whole)
+            return
         lm.save_pretrained(folder, state_dict={})  # all but the weights
-        write_tensors(folder / WEIGHTS, shapes(lm), tensors(lm))
+        write_tensors(folder / WEIGHTS, shapes(lm), each)
+    finally:
+        drain(each)
 
 
 def save_adapters(lm: Any, folder: Path, *, write: bool) -> None:
-    """Write the adapters in peft's format if `write`; a collective under ZeRO 3."""
+    """Write the adapters in peft's format if `write`; a collective as `save_model` is."""
     trained = [(name, one) for name, one in lm.named_parameters() if adapters.is_adapter(name)]
-
-    def each() -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in trained:
-            with gathered(parameter):
-                tensor = parameter.detach()
-            yield adapters.peft_name(name), tensor
-
-    if not write:
-        for _ in each():
-            pass
-        return
-    adapters.write_config(lm, folder)
-    shapes = [(adapters.peft_name(name), one.dtype, _shape(one)) for name, one in trained]
-    write_tensors(folder / adapters.WEIGHTS, shapes, each())
+    each = _adapters(trained)
+    try:
+        if write:
+            adapters.write_config(lm, folder)
+            form = [(adapters.peft_name(name), one.dtype, full_shape(one)) for name, one in trained]
+            write_tensors(folder / adapters.WEIGHTS, form, each)
+    finally:
+        drain(each)
 
 
-def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
+def full_shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    """The shape of a parameter, of which this rank may hold only a share."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def _adapters(trained: Iterable[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, Tensor]]:
+    for name, parameter in trained:
+        with gathered(parameter):
+            tensor = parameter.detach()
+        yield adapters.peft_name(name), tensor
 
 
 def sharded(module: nn.Module, settings: Mapping[str, Any]) -> Any:

@@ -20,6 +20,12 @@ DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", to
 ALIGNMENT = 8  # of the first tensor's bytes
 
 
+def drain(tensors: Iterable[object]) -> None:
+    """Take the rest of tensors that are gathered from all ranks one by one: every rank must."""
+    for _ in tensors:
+        pass
+
+
 def write_tensors(
     path: Path, shapes: Sequence[Shape], tensors: Iterable[tuple[str, Tensor]]
 ) -> None:

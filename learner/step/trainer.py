@@ -41,7 +41,6 @@ from r3l.errors import RestartNeeded
 from r3l.records import Group
 
 log = logging.getLogger(__name__)
-ADAPTER = "adapter"  # not beside the model: transformers would add it to merged weights
 LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank was doing
 
 
@@ -364,18 +363,12 @@ class Trainer:
         return full_weights.tensors(self.module.lm)
 
     def save_model(self, folder: Path) -> None:
-        """Write a plain Hugging Face model folder, and in its folder ADAPTER the adapters alone if
-        they are trained (rank 0 writes; a collective under ZeRO 3)."""
-        full_weights.save(self.module.lm, folder, write=self.rank == 0)
-        if self.adapted:
-            full_weights.save_adapters(self.module.lm, folder / ADAPTER, write=self.rank == 0)
+        """Write a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""
+        full_weights.save_model(self.module.lm, folder, write=self.rank == 0)
 
-    def save_trained(self, folder: Path) -> None:
-        """Write what training changes, as `save_model` does: the model, or only the adapters."""
-        if self.adapted:
-            full_weights.save_adapters(self.module.lm, folder, write=self.rank == 0)
-        else:
-            self.save_model(folder)
+    def save_adapters(self, folder: Path) -> None:
+        """Write the adapters in peft's format (rank 0 writes; a collective under ZeRO 3)."""
+        full_weights.save_adapters(self.module.lm, folder, write=self.rank == 0)
 
 
 def _longest(rows: Sequence[Row]) -> int:

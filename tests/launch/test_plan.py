@@ -275,8 +275,8 @@ def test_a_deepspeed_key_that_the_learner_sets_is_refused(tmp_path: Path, run: P
 def checkpoint_of(run: Path, model: Path, **more: object) -> None:
     folder = run / "checkpoints" / "step-000007"
     folder.mkdir(parents=True)
-    values = {"schema": 2, "version": 7, "groups": [], "origin": fingerprint(model), "files": {}}
-    values |= {"world": 1, "stage": 0, "dtype": "torch.float32"} | more
+    values = {"schema": 3, "version": 7, "groups": [], "origin": fingerprint(model), "files": {}}
+    values |= {"dtype": "torch.float32"} | more
     (folder / "state.json").write_text(json.dumps(values))
     (run / "config.yaml").write_text(dump(load(None, [f"model={model}"])))
 
@@ -298,8 +298,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, run: Path) -> 
 @pytest.mark.parametrize(
     ("written", "named"),
     [
-        ({"world": 8}, "--learner"),
-        ({"stage": 2}, "learner.zero_stage"),
         ({"dtype": "torch.bfloat16"}, "learner.dtype"),
         ({"schema": 1}, "schema 1"),
         ({"lora": {"rank": 4, "alpha": 32.0, "targets": []}}, "the same learner.lora"),

@@ -34,8 +34,8 @@ def reached(run: Path, version: int, *, evaluated: int = -1, model: bool = True)
     """The run has a checkpoint of a version, has saved its model, and evaluated a version."""
     folder = run / "checkpoints" / f"step-{version:06d}"
     folder.mkdir(parents=True)
-    state = {"schema": 2, "version": version, "groups": [], "origin": "", "files": {}}
-    state |= {"world": 1, "stage": 0, "dtype": "torch.float32"}
+    state = {"schema": 3, "version": version, "groups": [], "origin": "", "files": {}}
+    state |= {"dtype": "torch.float32"}
     (folder / "state.json").write_text(json.dumps(state))
     lines = [{"kind": "eval", "step": 0}, {"kind": "step", "step": version}]
     lines += [{"kind": "eval", "step": evaluated}] if evaluated >= 0 else []

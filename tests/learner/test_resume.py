@@ -32,9 +32,10 @@ def killed_and_whole(
     ranks: int,
     *more: str,
     results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
+    left: int | None = None,
 ):
     """The metrics by step of a run killed at a random step, and of the unbroken one; `more`:
-    settings of the learner and of the buffer."""
+    settings of the learner and of the buffer; `left`: ranks after the kill, as many as before."""
     runs = {}
     for name in ("whole", "killed"):
         run = tmp_path / name
@@ -47,7 +48,7 @@ def killed_and_whole(
                 time.sleep(random.random() * 0.1)
                 random.choice(learner.ranks()).kill()
                 assert learner.wait() != 0
-                learner = Learning(run, served.endpoint, ranks, resume=True)
+                learner = Learning(run, served.endpoint, left or ranks, resume=True)
             assert learner.wait() == 0, learner.log()
         with BufferClient(served.endpoint) as client:
             trained = [group_id for step in range(1, 10) for group_id in client.ledger(step)]
@@ -78,6 +79,18 @@ def test_a_killed_learner_has_the_losses_of_an_unbroken_one_and_trains_every_gro
     assert first.read_bytes() == second.read_bytes()
     kept = sorted(p.name for p in (tmp_path / "killed" / "checkpoints").iterdir())
     assert kept == ["step-000006", "step-000009"]
+
+
+@pytest.mark.system
+def test_after_the_kill_of_one_of_two_ranks_the_other_goes_on_alone_with_the_same_losses(
+    serve, tmp_path: Path, model: Path
+) -> None:
+    stage = "learner.zero_stage=3"
+    killed, whole = killed_and_whole(serve, tmp_path, model, 2, stage, left=1)
+    assert sorted(killed) == sorted(whole) == list(range(1, 10))
+    for step in whole:
+        for name in EXACT:
+            assert killed[step][name] == pytest.approx(whole[step][name], rel=1e-3), (step, name)
 
 
 def flat(number: int) -> bool:

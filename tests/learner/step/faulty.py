@@ -39,12 +39,16 @@ class Bench:
     """Trainers of one configuration, and steps on the same groups with a fault on one rank."""
 
     def __init__(self, model: Path, stage: str, dtype: str, lora: str = "0") -> None:
+        self.given = (dtype, lora)
         more = (f"zero_stage={stage}", f"dtype={dtype}", f"lora.rank={lora}")
         self.config = load(None, [*SETTINGS, *(f"learner.{one}" for one in more)])
         self.algorithm = self.config.algorithm.build()
         groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
         self.rows = rows_of(groups, self.algorithm)
         self.model = model
+
+    def under(self, stage: int) -> "Bench":
+        return Bench(self.model, str(stage), *self.given)
 
     def trainer(self, start: Path | None = None) -> Trainer:
         if self.config.learner.lora.rank:
@@ -81,6 +85,14 @@ def weights(trainer: Trainer) -> list[float]:
     return [float(tensor.double().sum()) for _, tensor in trainer.weights()]
 
 
+def resumed(bench: Bench, checkpoint_: Path, stage: int) -> list[dict[str, float]]:
+    """The steps after a checkpoint, under another ZeRO stage."""
+    again = bench.under(stage)
+    trainer = again.trainer(checkpoint_)
+    checkpoint.restore(trainer, checkpoint_)
+    return again.steps(trainer, 4)
+
+
 def watch(bench: Bench, out: Path) -> dict[str, object]:
     trainer, unbroken = bench.trainer(), bench.trainer()
     seen: dict[str, object] = {"unbroken": bench.steps(unbroken, 6)}
@@ -95,9 +107,8 @@ def watch(bench: Bench, out: Path) -> dict[str, object]:
     seen["broken"] = first + after
     path = checkpoint.latest(out / "checkpoints")
     assert path is not None
-    resumed = bench.trainer(path)
-    checkpoint.restore(resumed, path)
-    seen["resumed"] = bench.steps(resumed, 4)
+    stages = {trainer.stage, (trainer.stage + 1) % 4, (trainer.stage + 2) % 4}
+    seen["resumed"] = {stage: resumed(bench, path, stage) for stage in sorted(stages)}
     return seen
 
 

@@ -31,6 +31,15 @@ def work(stage: int) -> tuple[RunConfig, list[Row]]:
     return config, rows_of(groups, config.algorithm.build())
 
 
+def refused(trainer: Trainer) -> bool:
+    """Whether a rank could not save the model in a folder that nobody can make."""
+    try:
+        trainer.save_model(Path("/proc/nowhere"))
+    except OSError:
+        return True
+    return False
+
+
 def published(trainer: Trainer) -> tuple[int, int] | None:
     """The sums over what rank 0 publishes; the other ranks take part in gathering it."""
     if trainer.rank > 0:
@@ -70,6 +79,7 @@ if __name__ == "__main__":
         "gather": peak_of(lambda: [None for _ in trainer.weights()]),
         "save": peak_of(lambda: trainer.save_model(out / "saved")),
     }
+    seen["refused"] = refused(trainer)
     seen["sums"] = published(trainer)
     seen["held"] = sum(p.numel() for p in trainer.reference.module.parameters())
     seen["steps"] = [measured(trainer.step(rows)) for _ in range(2)]

@@ -8,12 +8,14 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from learner import checkpoint
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
 from r3l.errors import UserError
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
+from tests.learner.step.faulty import Silent
 from tests.learner.step.test_trainer import run_steps
 
 SETTINGS = ("algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-2")
@@ -42,7 +44,7 @@ def test_only_targeted_matrices_change_and_by_the_product_of_the_adapters(
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     targets = ("self_attn.q_proj", "mlp.down_proj")
     assert changed == {f"model.layers.{i}.{end}.weight" for i in range(2) for end in targets}
-    trainer.save_trained(tmp_path)
+    trainer.save_adapters(tmp_path)
     adapter = load_file(tmp_path / "adapter_model.safetensors")
     start = "base_model.model.model.layers.1.mlp.down_proj.lora_"
     a, b = adapter[f"{start}A.weight"], adapter[f"{start}B.weight"]
@@ -56,13 +58,13 @@ def test_the_saved_model_the_adapter_in_peft_and_the_trainer_agree(
     model_folder: Path, tmp_path: Path
 ) -> None:
     trainer, _ = trained(model_folder, 2, LORA)
-    trainer.save_model(tmp_path)
+    assert checkpoint.save_model(trainer, tmp_path / "saved", Silent())
     base = AutoModelForCausalLM.from_pretrained(model_folder)
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
         untrained = base(ids).logits
-        merged = AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
-        beside = PeftModel.from_pretrained(base, tmp_path / "adapter")(ids).logits
+        merged = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")(ids).logits
+        beside = PeftModel.from_pretrained(base, tmp_path / "saved" / "adapter")(ids).logits
     torch.testing.assert_close(merged, beside, atol=1e-4, rtol=1e-4)
     assert (merged - untrained).abs().max() > 0.02
 

@@ -11,7 +11,7 @@ import pytest
 
 from launch.process_commands import free_port
 from r3l.errors import RestartNeeded
-from tests.learner.step.faulty import Bench, out_of_memory
+from tests.learner.step.faulty import Bench, out_of_memory, resumed
 from tests.learner.step.test_trainer import ROOT
 
 VARIANTS = ("0:float32", "1:bfloat16", "2:float32", "3:float32", "3:bfloat16:4")
@@ -55,8 +55,26 @@ def test_a_nan_on_one_rank_is_skipped_by_both_and_changes_nothing(seen: Path, va
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_restored_checkpoint_goes_on_bit_for_bit(seen: Path, variant: str) -> None:
     for rank in ranks(seen, variant):
-        for ours, theirs in zip(rank["resumed"], rank["unbroken"][2:], strict=True):
+        resumed = rank["resumed"][variant[0]]
+        for ours, theirs in zip(resumed, rank["unbroken"][2:], strict=True):
             assert [ours[n] for n in EXACT] == [theirs[n] for n in EXACT]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_checkpoint_of_two_ranks_goes_on_under_other_stages_and_with_one_rank(
+    seen: Path, model_folder: Path, variant: str
+) -> None:
+    rank = ranks(seen, variant)[0]
+    bench = Bench(model_folder, *variant.split(":"))
+    saved = seen / variant.replace(":", "-") / "checkpoints" / "step-000002"
+    alone = {stage: resumed(bench, saved, stage) for stage in (int(variant[0]), 0)}
+    assert len(rank["resumed"]) >= 3
+    exact = 1e-4 if "float32" in variant else 2e-2
+    for steps in (*rank["resumed"].values(), *alone.values()):
+        for ours, theirs in zip(steps, rank["unbroken"][2:], strict=True):
+            for name in ("loss", "lr", "entropy", "behaviour_kl"):
+                assert ours[name] == pytest.approx(theirs[name], rel=exact), name
 
 
 @pytest.mark.system

@@ -58,6 +58,7 @@ def test_two_ranks_under_zero_3_gather_publish_and_save_in_little_memory_with_on
         assert seen["all"] > 40 << 20
         for work in ("gather", "save"):
             assert seen[work] < seen["all"] / 3, work
+        assert seen["refused"] == (rank == 0)  # and the other rank waited for nothing
         assert seen["held"] == 0  # of the reference, outside a forward pass
         for ours, theirs in zip(seen["steps"], steps, strict=True):
             for key in ("loss", "kl_reference", "entropy"):

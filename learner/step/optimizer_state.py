@@ -1,0 +1,193 @@
+"""The state of the optimizer by parameter, whatever number of ranks and ZeRO stage hold it.
+
+    rank 0   ██████░░░░   each rank's fragments of      ─► gathered one parameter at a time
+    rank 1   ░░░░░░████   a parameter's flat tensors       ─► optimizer.safetensors (rank 0)
+
+    exp_avg/<parameter>, exp_avg_sq/<parameter>   what the optimizer accumulated, float32
+    master/<parameter>                            its full-precision weights, if trained in bfloat16
+    tensor/step, number/step                      what it counts; rng/cpu, rng/cuda of rank 0
+
+A run with other ranks or another stage takes its own fragments from the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from learner.step.full_weights import full_shape
+from learner.step.tensor_file import Shape, drain, write_tensors
+from learner.step.trainer import Trainer
+
+FILE = "optimizer.safetensors"
+MASTERS = (
+    "single_partition_of_fp32_groups",  # ZeRO 1, 2
+    "fp32_groups_flat_partition",  # ZeRO 1 that adds up bfloat16 gradients in float32
+    "fp32_partitioned_groups_flat",  # ZeRO 3
+)
+"""The attributes of DeepSpeed's optimizers that hold this rank's full-precision weights."""
+MASTER = "master"
+
+
+class Fragment(NamedTuple):
+    """This rank's part of a parameter: `length` elements of it from `start` on, flattened. They are
+    those from `place` on of `tensor`, whose state the torch optimizer keeps."""
+
+    tensor: Tensor
+    place: int
+    start: int
+    length: int
+
+
+def save(trainer: Trainer, folder: Path) -> None:
+    """Write the state (rank 0 writes); a collective."""
+    keys, counts = _keys(trainer), _counts(trainer)
+    keys += [MASTER] * (trainer.dtype != torch.float32)
+    trained = _trained(trainer)
+    extra = [("rng/cpu", torch.get_rng_state()), *counts.items()]
+    if torch.cuda.is_available():
+        extra.append(("rng/cuda", torch.cuda.get_rng_state()))
+
+    def each() -> Iterator[tuple[str, Tensor]]:
+        yield from extra
+        for name, parameter in trained:
+            fragment = _fragment(trainer, parameter)
+            for key in keys:
+                yield f"{key}/{name}", _whole(trainer, parameter, fragment, key)
+
+    shapes: list[Shape] = [(name, one.dtype, tuple(one.shape)) for name, one in extra]
+    shapes += [
+        (f"{key}/{name}", torch.float32, full_shape(one)) for name, one in trained for key in keys
+    ]
+    tensors = each()
+    try:
+        if trainer.rank == 0:
+            write_tensors(folder / FILE, shapes, tensors)
+    finally:
+        drain(tensors)  # the other ranks do, also if this one cannot write
+
+
+def load(trainer: Trainer, folder: Path, updates: int) -> None:
+    """Restore what `save` wrote after `updates` optimizer steps.
+
+    Hyperparameters are those of this run's settings; only what was accumulated is restored.
+    """
+    from safetensors import safe_open
+
+    with safe_open(folder / FILE, framework="pt") as file:
+        names = set(file.keys())
+        counts = {n: file.get_tensor(n) for n in names if n.startswith(("tensor/", "number/"))}
+        keys = {name.split("/")[0] for name in names} - {"tensor", "number", "rng", MASTER}
+        for name, parameter in _trained(trainer):
+            fragment = _fragment(trainer, parameter)
+            if fragment is None:
+                continue
+            if (master := f"{MASTER}/{name}") in names:
+                _fill(fragment.tensor.data, fragment, file.get_tensor(master))
+            if keys:
+                state = _state(trainer, fragment.tensor, keys, counts)
+                for key in keys:
+                    _fill(state[key], fragment, file.get_tensor(f"{key}/{name}"))
+        torch.set_rng_state(file.get_tensor("rng/cpu"))
+        if "rng/cuda" in names and torch.cuda.is_available():
+            torch.cuda.set_rng_state(file.get_tensor("rng/cuda"))
+    schedule = trainer.schedule
+    schedule.last_epoch = updates
+    for group, base, share in zip(
+        _inner(trainer).param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+    ):
+        group["lr"] = base * share(updates)
+
+
+def _whole(
+    trainer: Trainer, parameter: nn.Parameter, fragment: Fragment | None, key: str
+) -> Tensor:
+    """A parameter's state in full, float32; a collective."""
+    shape = full_shape(parameter)
+    whole = torch.zeros(shape, dtype=torch.float32, device=trainer.device).view(-1)
+    if fragment is not None:
+        held = fragment.tensor if key == MASTER else _inner(trainer).state[fragment.tensor][key]
+        part = held.detach().view(-1)[fragment.place : fragment.place + fragment.length]
+        whole[fragment.start : fragment.start + fragment.length] = part.to(whole.device)
+    if trainer.world > 1 and trainer.stage > 0:  # without ZeRO every rank has all of it
+        torch.distributed.all_reduce(whole)
+    return whole.view(shape)
+
+
+def _fill(held: Tensor, fragment: Fragment, whole: Tensor) -> None:
+    part = whole.view(-1)[fragment.start : fragment.start + fragment.length]
+    held.view(-1)[fragment.place : fragment.place + fragment.length].copy_(part)
+
+
+def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
+    """This rank's part of a trained parameter, if it has one."""
+    masters = [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]
+    size = _numel(parameter)
+    if hasattr(parameter, "ds_id"):  # ZeRO 3: equal parts, the last one filled up
+        optimizer: Any = trainer.optimizer
+        index, place, part = optimizer.grad_position[optimizer.get_param_id(parameter)]
+        start = part * trainer.rank
+        count = min(part, size - start)
+        return Fragment(masters[index], place, start, count) if count > 0 else None
+    if not masters:
+        return Fragment(parameter, 0, 0, size)
+    mapping: Any = getattr(parameter, "_hp_mapping", None)
+    if mapping is None:  # ZeRO 1, 2: all of it belongs to other ranks
+        return None
+    here, there = mapping.hp_fragment_address, mapping.lp_fragment_address
+    return Fragment(masters[mapping.param_group_index], here.start, there.start, here.numel)
+
+
+def _state(
+    trainer: Trainer, tensor: Tensor, keys: set[str], counts: dict[str, Tensor]
+) -> dict[str, Any]:
+    """The torch optimizer's state of a tensor, made if there is none yet."""
+    inner = _inner(trainer)
+    state: dict[str, Any] = inner.state[tensor]
+    if not state.keys() >= keys:
+        on_host = not inner.param_groups[0].get("fused")
+        for name, value in counts.items():
+            kind, _, key = name.partition("/")
+            device = torch.device("cpu") if on_host else tensor.device
+            state[key] = value.to(device, copy=True) if kind == "tensor" else int(value)
+        for key in keys:
+            state[key] = torch.zeros_like(tensor, requires_grad=False)
+    return state
+
+
+def _keys(trainer: Trainer) -> list[str]:
+    """Names of what the optimizer accumulates for each element; none before its first step."""
+    return [key for key, value in _some_state(trainer) if isinstance(value, Tensor) and value.dim()]
+
+
+def _counts(trainer: Trainer) -> dict[str, Tensor]:
+    """What the optimizer counts, the same for every tensor."""
+    counts: dict[str, Tensor] = {}
+    for key, value in _some_state(trainer):
+        if not isinstance(value, Tensor):
+            counts[f"number/{key}"] = torch.tensor(float(value))
+        elif not value.dim():
+            counts[f"tensor/{key}"] = value.detach().float().cpu()
+    return counts
+
+
+def _some_state(trainer: Trainer) -> list[tuple[str, Any]]:
+    states = _inner(trainer).state.values()
+    return sorted(next((state for state in states if state), {}).items())
+
+
+def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:
+    return [(n, p) for n, p in trainer.module.lm.named_parameters() if p.requires_grad]
+
+
+def _inner(trainer: Trainer) -> Any:
+    """The torch optimizer, inside DeepSpeed's if there is one."""
+    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+
+
+def _numel(parameter: nn.Parameter) -> int:
+    return int(torch.Size(full_shape(parameter)).numel())

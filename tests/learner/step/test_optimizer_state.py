@@ -1,0 +1,53 @@
+"""The optimizer's state by parameter. Other ranks and stages: test_faults_on_one_rank."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from learner.step import optimizer_state
+from learner.step.trainer import Trainer
+from tests.learner.step.faulty import Bench
+
+
+def kept(trainer: Trainer, folder: Path) -> dict[str, torch.Tensor]:
+    folder.mkdir()
+    optimizer_state.save(trainer, folder)
+    return load_file(folder / optimizer_state.FILE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_trained_parameter_has_its_moments_and_full_precision_weights(
+    model_folder: Path, tmp_path: Path, dtype: str
+) -> None:
+    bench = Bench(model_folder, "1", dtype)
+    trainer = bench.trainer()
+    bench.steps(trainer, 2)
+    saved = kept(trainer, tmp_path / "first")
+    names = [name for name, _ in trainer.weights()]
+    kinds = {"exp_avg", "exp_avg_sq"} | ({"master"} if dtype == "bfloat16" else set())
+    expected = {f"{kind}/{name}" for kind in kinds for name in names}
+    assert saved.keys() == expected | {"rng/cpu", "tensor/step"}
+    assert float(saved["tensor/step"]) == 2.0
+    for name, weight in trainer.weights():
+        assert saved[f"exp_avg/{name}"].shape == weight.shape and saved[f"exp_avg/{name}"].any()
+        if dtype == "bfloat16":
+            master = saved[f"master/{name}"]
+            assert torch.equal(master.bfloat16(), weight)
+    other = bench.trainer()
+    optimizer_state.load(other, tmp_path / "first", 2)
+    again = kept(other, tmp_path / "second")
+    assert again.keys() == saved.keys()
+    for name, tensor in saved.items():
+        assert torch.equal(again[name], tensor), name
+
+
+def test_a_trainer_that_made_no_step_has_no_moments_to_save_or_restore(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    bench = Bench(model_folder, "0", "float32")
+    assert kept(bench.trainer(), tmp_path / "none").keys() == {"rng/cpu"}
+    trainer = bench.trainer()
+    optimizer_state.load(trainer, tmp_path / "none", 0)
+    assert len(bench.steps(trainer, 1)) == 1
