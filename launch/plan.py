@@ -26,6 +26,7 @@ from launch.topology.machines import Machine, described, machines_of, this_machi
 from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Topology, place, place_ranks
 from launch.topology.wanted import Wanted, parse_learner
+from learner.metrics.loggers import registry as loggers
 from learner.step.deepspeed_config import deepspeed_config, user_config
 from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import warmed_for
@@ -94,6 +95,8 @@ def make_plan(
     `dry_run`: leave out what takes seconds, the chat template and the trial of the environment.
     `hardware`: plan for these machines instead of this one, and check nothing of theirs."""
     check_engine_arguments(config.actor)
+    if hardware is None:
+        loggers.check(config.log)
     wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)
     if hardware is not None and not dry_run:
         raise UserError(f"--hardware {hardware}: only plans; add --dry-run, or leave it out")

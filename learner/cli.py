@@ -135,9 +135,12 @@ def run_training(
 def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume: bool) -> None:
     """One rank's part in a run that learns from finished stores alone."""
     from buffer.tools.stored_draws import StoredDraws
+    from learner.metrics.logger import Session
+    from learner.metrics.loggers import registry as loggers
     from learner.metrics.reporter import Reporter
     from learner.offline.offline_rank0 import CHECKED, LEDGER, OfflineRank0, check_texts
 
+    loggers.check(config.log)
     unplayed = config.eval.model_copy(update={"every": 0, "tasks": 0})  # nobody could play them
     config = config.model_copy(update={"eval": unplayed})
     with ExitStack() as closing:
@@ -149,7 +152,7 @@ def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume:
         def rank(trainer: Any, start: int) -> Any:
             if not _leading():
                 return _follower(config, trainer)
-            reporter = Reporter(run, start, config)
+            reporter = Reporter(run, start, loggers.start(Session(run, config, start)))
             closing.callback(reporter.close)
             rank0 = OfflineRank0(trainer, draws, reporter, config, run)
             _on_stop_signals(lambda signum, frame: rank0.stop())
@@ -261,6 +264,8 @@ def _rank0(
 ) -> Any:
     from buffer import BufferClient
     from envs.registry import tasks
+    from learner.metrics.logger import Session
+    from learner.metrics.loggers import registry as loggers
     from learner.metrics.reporter import Reporter
     from learner.rank0 import Rank0
 
@@ -275,7 +280,7 @@ def _rank0(
         buffer_endpoint, name="learner", keys=secret, timeout_s=config.buffer.patience_s
     )
     closing.callback(client.close)
-    reporter = Reporter(run, start, config)
+    reporter = Reporter(run, start, loggers.start(Session(run, config, start)))
     closing.callback(reporter.close)
     rank0 = Rank0(trainer, client, publisher, reporter, config, held, run)
     _on_stop_signals(lambda signum, frame: rank0.stop())

@@ -349,6 +349,11 @@ class RunConfig(Section):
     seed: int = Field(
         0, ge=0, le=(1 << 32) - 1, description="seed of tasks, sampling and the learner"
     )
+    log: tuple[str, ...] = Field(
+        ("tensorboard",),
+        description="loggers of the metrics: tensorboard, wandb, mlflow, trackio, prometheus; each "
+        "as name or name:target (docs/operations.md)",
+    )
     env: EnvConfig = Field(default_factory=lambda: EnvConfig())
     algorithm: AnyAlgorithm = Field(default_factory=lambda: R3LConfig())
     actor: ActorConfig = Field(default_factory=lambda: ActorConfig())

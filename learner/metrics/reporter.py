@@ -1,5 +1,5 @@
-"""The reporter: writes the learner's metrics to TensorBoard, and one JSON line a step for the
-launcher."""
+"""The reporter: writes the learner's metrics to the run's loggers, and one JSON line a step for
+the launcher."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from learner.metrics.evaluate import Evaluation
-from learner.metrics.tensorboard import TensorBoard
+from learner.metrics.logger import Logger
+from learner.metrics.tags import check_tag
 from learner.run_files import PROGRESS
-from r3l.config import RunConfig
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Writes `run/tensorboard` and `run/progress.jsonl`.
+    """Writes `run/progress.jsonl`, and what `loggers` write; closes them.
 
     `start`: the version training goes on from. Steps after it that an earlier learner reported
-    are void: TensorBoard drops them, the progress file gets a line that says so. `evaluated`:
-    versions whose evaluation is reported already.
+    are void: the progress file gets a line that says so. `evaluated`: versions whose evaluation is
+    reported already.
     """
 
-    def __init__(self, run: Path, start: int = 0, config: RunConfig | None = None) -> None:
-        self.tensorboard = TensorBoard(run / "tensorboard", start, config)
+    def __init__(self, run: Path, start: int = 0, loggers: Sequence[Logger] = ()) -> None:
+        self.loggers = loggers
         lines = _read(run / PROGRESS)
         self.evaluated = {line["step"] for line in lines if line["kind"] == "eval"}
         reached = max((line["step"] for line in lines if line["kind"] == "step"), default=start)
@@ -46,8 +46,13 @@ class Reporter:
     ) -> None:
         """Record one optimizer step. `corrections`: texts of learner.metrics.samples."""
         self.scalars(version, metrics)
-        self.tensorboard.histograms(version, histograms)
-        self.tensorboard.texts(version, "group/correction", corrections)
+        for tag in histograms:
+            check_tag(tag)
+        for logger in self.loggers:
+            if histograms:
+                logger.histograms(version, histograms)
+            if corrections:
+                logger.texts(version, "group/correction", corrections)
         self._line("step", version, metrics)
 
     def evaluation(self, evaluation: Evaluation) -> None:
@@ -59,12 +64,16 @@ class Reporter:
         self._line("eval", version, values)
 
     def scalars(self, version: int, metrics: dict[str, float]) -> None:
-        """Record metrics in TensorBoard alone; every tag must be in learner.metrics.tags."""
-        self.tensorboard.scalars(version, metrics)
+        """Record metrics in the loggers alone; every tag must be in learner.metrics.tags."""
+        for tag in metrics:
+            check_tag(tag)
+        for logger in self.loggers:
+            logger.scalars(version, metrics)
 
     def close(self) -> None:
         """Flush everything."""
-        self.tensorboard.close()
+        for logger in self.loggers:
+            logger.close()
         self.progress.close()
 
     def _line(self, kind: str, version: int, values: dict[str, Any]) -> None:

@@ -203,7 +203,8 @@ _KNOWN = re.compile("|".join(re.sub(r"<\w+>", ".+", re.escape(one.tag)) for one 
 
 INTRODUCTION = """\
 `make docs` writes this page from `learner/metrics/tags.py` and `r3l/actor_metrics.py`. The unit and
-the meaning of a metric read as one phrase; a tag with `<…>` is a family of tags."""
+the meaning of a metric read as one phrase; a tag with `<…>` is a family of tags.
+[Operations](operations.md#metrics) says where they can be watched."""
 
 
 @cache

@@ -8,8 +8,11 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from learner.metrics.evaluate import Evaluation
+from learner.metrics.logger import Session
+from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
 from learner.run_files import PROGRESS
+from r3l.config import load
 
 TAG = "learner/loss"
 
@@ -27,7 +30,7 @@ def scalars(run: Path, tag: str) -> dict[int, float]:
 def report(run: Path, *steps: int, start: int = 0) -> Reporter:
     """A learner's life. TensorBoard orders files by the second in which they were begun."""
     time.sleep(1.1 if start else 0.0)
-    reporter = Reporter(run, start)
+    reporter = Reporter(run, start, [TensorBoard(Session(run, load(), start))])
     for step in steps:
         reporter.step(step, {TAG: step / 2}, {})
     reporter.close()
@@ -68,7 +71,7 @@ def test_half_a_line_of_a_killed_learner_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_is_reported_once_over_the_lives_of_a_learner(tmp_path: Path) -> None:
-    reporter = Reporter(tmp_path)
+    reporter = Reporter(tmp_path, loggers=[TensorBoard(Session(tmp_path, load()))])
     reporter.evaluation(Evaluation(5, success=0.5, reward=0.5, steps=3.0, tasks=10, failed=1))
     reporter.close()
     (line,) = lines(tmp_path)

@@ -8,37 +8,36 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from learner.metrics.dashboards import RESULT, hyperparameters, layout
-from learner.metrics.tags import check_tag
-from r3l.config import RunConfig
+from learner.metrics.logger import Logger, Session
+from learner.metrics.loggers.dashboards import RESULT, hyperparameters, layout
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
 AGAIN_S = 60.0  # between two attempts to write
 
 
-class TensorBoard:
-    """Writes below `folder`. Steps after `start` that an earlier learner wrote are dropped there.
-    `config`: the settings that the page "HParams" shows; None: no such page."""
+class TensorBoard(Logger):
+    """Writes the folder `tensorboard` of a run. Steps after the session's start that an earlier
+    learner wrote are dropped there."""
 
-    def __init__(self, folder: Path, start: int = 0, config: RunConfig | None = None) -> None:
-        self.folder, self._start, self._config = folder, start, config
+    package = "tensorboard"
+
+    def __init__(self, session: Session) -> None:
+        self.folder, self._start = session.run / "tensorboard", session.start
+        self._settings = hyperparameters(session.settings)
         self._writer: SummaryWriter | None = None
         self._again_at = 0.0
         self._write(lambda writer: None)
 
-    def scalars(self, version: int, metrics: dict[str, float]) -> None:
-        """Write metrics; every tag must be in learner.metrics.tags."""
-        for tag in metrics:
-            check_tag(tag)
+    def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics as curves."""
 
         def write(writer: SummaryWriter) -> None:
             for tag, value in metrics.items():
@@ -46,10 +45,8 @@ class TensorBoard:
 
         self._write(write)
 
-    def histograms(self, version: int, histograms: dict[str, Any]) -> None:
+    def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
         """Write values whose distribution is of interest."""
-        for tag in histograms:
-            check_tag(tag)
 
         def write(writer: SummaryWriter) -> None:
             for tag, values in histograms.items():
@@ -59,7 +56,6 @@ class TensorBoard:
 
     def texts(self, version: int, tag: str, texts: Sequence[str]) -> None:
         """Write texts in Markdown."""
-        check_tag(tag)
         if texts:
             self._write(lambda writer: writer.add_text(tag, "\n\n---\n\n".join(texts), version))
 
@@ -67,8 +63,7 @@ class TensorBoard:
         """Flush everything."""
 
         def write(writer: SummaryWriter) -> None:
-            if self._config is not None:
-                writer.file_writer.add_summary(self._hparams()[2])
+            writer.file_writer.add_summary(self._hparams()[2])
             writer.flush()
 
         self._write(write)
@@ -95,15 +90,13 @@ class TensorBoard:
             purge = self._start + 1 if self._start else None
             self._writer = SummaryWriter(str(self.folder), purge_step=purge, flush_secs=5)
             self._writer.add_custom_scalars(layout())
-            if self._config is not None:
-                for summary in self._hparams()[:2]:
-                    self._writer.file_writer.add_summary(summary)
+            for summary in self._hparams()[:2]:
+                self._writer.file_writer.add_summary(summary)
         return self._writer
 
     def _hparams(self) -> tuple[Any, Any, Any]:
         """What the page "HParams" reads: the experiment, a session's start, its end."""
-        assert self._config is not None
-        found: tuple[Any, Any, Any] = hparams(hyperparameters(self._config), {RESULT: 0.0})
+        found: tuple[Any, Any, Any] = hparams(self._settings, {RESULT: 0.0})
         return found
 
     def _drop(self) -> None:

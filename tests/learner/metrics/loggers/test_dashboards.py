@@ -13,8 +13,10 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from learner.metrics.dashboards import DASHBOARDS, hyperparameters
 from learner.metrics.evaluate import Evaluation
+from learner.metrics.logger import Session
+from learner.metrics.loggers.dashboards import DASHBOARDS, hyperparameters
+from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
 from learner.metrics.tags import METRICS, check_tag
 from r3l.config import load
@@ -36,7 +38,8 @@ ALL_TEXT = """(() => {
 
 def write_run(run: Path, steps: int = 40) -> None:
     """A run whose curves are made up."""
-    reporter = Reporter(run, config=load(None, ["seed=3", "learner.lr=0.25"]))
+    config = load(None, ["seed=3", "learner.lr=0.25"])
+    reporter = Reporter(run, loggers=[TensorBoard(Session(run, config))])
     rng = np.random.default_rng(0)
     for step in range(1, steps + 1):
         learnt = 1 - np.exp(-step / 15)
@@ -71,7 +74,7 @@ def test_every_chart_is_of_known_metrics_and_none_of_a_distribution() -> None:
 
 
 def test_a_run_holds_its_dashboards(tmp_path: Path) -> None:
-    Reporter(tmp_path).close()
+    TensorBoard(Session(tmp_path, load())).close()
     layout = Layout.FromString(tensor(tmp_path, "custom_scalars__config__").string_val[0])
     assert [category.title for category in layout.category] == list(DASHBOARDS)
     (success,) = [c for c in layout.category[0].chart if "training" in c.title]
@@ -89,7 +92,7 @@ def test_a_run_holds_its_settings_and_is_compared_by_its_success(tmp_path: Path)
 
 
 def test_only_plain_settings_are_compared() -> None:
-    values = hyperparameters(load(None, ["algorithm=dapo"]))
+    values = hyperparameters(Session(Path(), load(None, ["algorithm=dapo"])).settings)
     assert values["algorithm.name"] == "dapo" and "actor.engine" not in values
     assert all(isinstance(value, str | int | float) for value in values.values())
 

@@ -3,9 +3,8 @@ its page "HParams" compares runs by."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-from r3l.config import RunConfig
 
 Charts = dict[str, tuple[str, ...]]
 
@@ -79,17 +78,6 @@ def layout() -> dict[str, dict[str, list[Any]]]:
     }
 
 
-def hyperparameters(config: RunConfig) -> dict[str, str | float | bool]:
-    """Settings by name: COMPARED, and all plain ones of the algorithm."""
-    values = _plain(config.model_dump(mode="json"))
-    return {k: v for k, v in values.items() if k in COMPARED or k.startswith("algorithm.")}
-
-
-def _plain(tree: dict[str, Any], prefix: str = "") -> dict[str, str | float | bool]:
-    found: dict[str, str | float | bool] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found |= _plain(value, f"{prefix}{key}.")
-        elif isinstance(value, str | int | float):
-            found[prefix + key] = value
-    return found
+def hyperparameters(settings: Mapping[str, str | float | bool]) -> dict[str, str | float | bool]:
+    """Of settings by their full names COMPARED, and those of the algorithm."""
+    return {k: v for k, v in settings.items() if k in COMPARED or k.startswith("algorithm.")}

@@ -1,0 +1,1 @@
+"""Where metrics go: TensorBoard and others, each a `learner.metrics.logger.Logger`."""

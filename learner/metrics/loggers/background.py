@@ -1,0 +1,85 @@
+"""A logger that works in a thread: a slow or broken service never delays or ends a run."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from learner.metrics.logger import Logger
+from r3l.process.notices import notice_again
+
+log = logging.getLogger(__name__)
+WAITING = 1000  # calls, some hundred steps
+CLOSE_S = 30.0
+
+Call = Callable[[Logger], None]
+
+
+class Background(Logger):
+    """Makes the logger `name` and calls it, in order, in a thread of its own.
+
+    What fails, and what comes while WAITING calls wait, is lost and said. If the logger cannot be
+    made, everything is.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Logger]) -> None:
+        self.name = name
+        self._calls: queue.Queue[Call | None] = queue.Queue(WAITING)
+        self._thread = threading.Thread(target=self._work, args=(make,), name=name, daemon=True)
+        self._thread.start()
+
+    def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics later."""
+        self._later(lambda logger: logger.scalars(version, metrics))
+
+    def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
+        """Write arrays later."""
+        self._later(lambda logger: logger.histograms(version, histograms))
+
+    def texts(self, version: int, tag: str, texts: Sequence[str]) -> None:
+        """Write texts later."""
+        self._later(lambda logger: logger.texts(version, tag, texts))
+
+    def close(self) -> None:
+        """Write what waits, for at most CLOSE_S."""
+        try:
+            self._calls.put(None, timeout=CLOSE_S)
+            self._thread.join(CLOSE_S)
+        except queue.Full:
+            pass  # said below
+        if self._thread.is_alive():
+            self._say(f"did not end within {CLOSE_S:g} s; its last metrics may be missing")
+
+    def _later(self, call: Call) -> None:
+        try:
+            self._calls.put_nowait(call)
+        except queue.Full:
+            self._say(f"is behind by {WAITING} writes; further ones are lost")
+
+    def _work(self, make: Callable[[], Logger]) -> None:
+        logger: Logger | None = None
+        try:
+            logger = make()
+        except Exception as error:  # of a library of others, which may raise anything
+            self._failed("could not be started", error)
+        while (call := self._calls.get()) is not None:
+            if logger is not None:
+                self._do(logger, call)
+        if logger is not None:
+            self._do(logger, lambda logger: logger.close())
+
+    def _do(self, logger: Logger, call: Call) -> None:
+        try:
+            call(logger)
+        except Exception as error:  # as above
+            self._failed("could not be written", error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        log.warning("log %s: %s", self.name, what, exc_info=error)
+        self._say(f"{what} ({type(error).__name__}: {error}); training goes on")
+
+    def _say(self, text: str) -> None:
+        notice_again(f"log {self.name}", f"log {self.name}: {text}")

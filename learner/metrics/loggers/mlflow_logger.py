@@ -1,0 +1,81 @@
+"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`.
+
+Without a URI, MLFLOW_TRACKING_URI counts, else the run's own SQLite file `mlflow.db`:
+`mlflow ui --backend-store-uri sqlite:///runs/NAME/mlflow.db` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from urllib.parse import urlparse
+
+from learner.metrics.logger import Logger, Session, kept_id
+from r3l.errors import UserError
+
+EXPERIMENT = "r3l"
+REACH_S = 5.0
+PORTS = {"http": 80, "https": 443}
+
+
+class MLflowLogger(Logger):
+    """One run of the experiment MLFLOW_EXPERIMENT_NAME, or r3l. A resumed run continues it."""
+
+    package = "mlflow"
+
+    @classmethod
+    def check(cls, target: str) -> None:
+        """Raise UserError if the tracking server cannot be reached."""
+        uri = urlparse(_uri(target))
+        if uri.scheme not in PORTS:
+            return
+        try:
+            address = (uri.hostname or "", uri.port or PORTS[uri.scheme])
+            socket.create_connection(address, REACH_S).close()
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"log mlflow: the server {_uri(target)} cannot be reached ({error}); start it, or "
+                "name another after mlflow: or in MLFLOW_TRACKING_URI"
+            ) from None
+
+    def __init__(self, session: Session) -> None:
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param
+
+        self._metric = Metric
+        own = f"sqlite:///{(session.run / 'mlflow.db').resolve()}"
+        local = not _uri(session.target)
+        self._client = MlflowClient(tracking_uri=_uri(session.target) or own)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        found = self._client.get_experiment_by_name(name)
+        place = (session.run / "mlflow-artifacts").resolve().as_uri() if local else None
+        experiment = (
+            found.experiment_id
+            if found
+            else self._client.create_experiment(name, artifact_location=place)
+        )
+        made = None
+        if not (session.run / ".mlflow-id").is_file():
+            made = self._client.create_run(experiment, run_name=session.run.name).info.run_id
+        self._id = kept_id(session.run, "mlflow", made or "")
+        if made is None:
+            self._client.set_terminated(self._id, status="RUNNING")
+        else:
+            settings = [Param(k, str(v)) for k, v in session.settings.items()]
+            self._client.log_batch(self._id, params=settings)
+
+    def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics of a version."""
+        now = int(time.time() * 1000)
+        values = [self._metric(tag, value, now, version) for tag, value in metrics.items()]
+        self._client.log_batch(self._id, metrics=values)
+
+    def close(self) -> None:
+        """End the run there."""
+        self._client.set_terminated(self._id)
+
+
+def _uri(target: str) -> str:
+    return target or os.environ.get("MLFLOW_TRACKING_URI", "")

@@ -1,0 +1,57 @@
+"""The loggers by name. Importing this module loads none of their packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from learner.metrics.logger import Logger, Session, check_installed
+from learner.metrics.loggers.background import Background
+from r3l.errors import UserError, did_you_mean
+
+LOGGERS = {
+    "tensorboard": "learner.metrics.loggers.tensorboard:TensorBoard",
+    "wandb": "learner.metrics.loggers.wandb_logger:WandbLogger",
+    "mlflow": "learner.metrics.loggers.mlflow_logger:MLflowLogger",
+    "trackio": "learner.metrics.loggers.trackio_logger:TrackioLogger",
+    "prometheus": "learner.metrics.loggers.prometheus_logger:PrometheusLogger",
+}
+SYNCHRONOUS = {"tensorboard"}
+"""Loggers that write to the run's own disk and handle its failures."""
+
+
+def check(entries: Iterable[str]) -> None:
+    """Raise UserError, one line, for an entry of the setting `log` that is unknown or named twice,
+    or a logger without its package or login."""
+    names = [entry.partition(":")[0] for entry in entries]
+    for name, entry in zip(names, entries, strict=True):
+        if name not in LOGGERS:
+            known = ", ".join(LOGGERS)
+            raise UserError(
+                f"log {name}: unknown{did_you_mean(name, LOGGERS)}; the loggers are {known}"
+            )
+        if names.count(name) > 1:
+            raise UserError(f"log {name}: is named twice; name each logger once")
+        if name not in SYNCHRONOUS:
+            kind = _kind(name)
+            check_installed(name, kind.package)
+            kind.check(entry.partition(":")[2])
+
+
+def start(session: Session) -> list[Logger]:
+    """The loggers of a run's setting `log`; those that talk to services do so in threads."""
+    made: list[Logger] = []
+    for entry in session.config.log:
+        name, _, target = entry.partition(":")
+        one = Session(session.run, session.config, session.start, target)
+        make = partial(_kind(name), one)
+        made.append(make() if name in SYNCHRONOUS else Background(name, make))
+    return made
+
+
+def _kind(name: str) -> Any:
+    """The class of a logger, which is made of a Session."""
+    module, _, class_name = LOGGERS[name].partition(":")
+    return getattr(import_module(module), class_name)

@@ -1,0 +1,35 @@
+"""trackio: `log=[trackio]` or `log=[trackio:PROJECT]`; `trackio show` shows it.
+
+It writes to the folder TRACKIO_DIR of this machine, or its own default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from learner.metrics.logger import Logger, Session
+
+
+class TrackioLogger(Logger):
+    """One run of a project, named as the run's folder. A resumed run continues it."""
+
+    package = "trackio"
+
+    def __init__(self, session: Session) -> None:
+        import trackio
+
+        self._run = trackio.init(
+            project=session.target or "r3l",
+            name=session.run.name,
+            config=dict(session.settings),
+            resume="allow",
+            embed=False,
+        )
+
+    def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics of a version."""
+        self._run.log(dict(metrics), step=version)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._run.finish()

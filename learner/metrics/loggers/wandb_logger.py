@@ -1,0 +1,76 @@
+"""Weights & Biases: `log=[wandb]` or `log=[wandb:PROJECT]`.
+
+The service's own variables count, such as WANDB_MODE=offline, WANDB_ENTITY and WANDB_BASE_URL.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+from uuid import uuid4
+
+from learner.metrics.logger import Logger, Session, kept_id
+from r3l.errors import UserError
+
+UNSENT = ("offline", "disabled", "dryrun")
+
+
+class WandbLogger(Logger):
+    """One run of a project, named as the run's folder; its files are in the folder `wandb` there.
+    A resumed run continues it."""
+
+    package = "wandb"
+
+    @classmethod
+    def check(cls, target: str) -> None:
+        """Raise UserError without a login, unless nothing is sent."""
+        if os.environ.get("WANDB_MODE") in UNSENT or os.environ.get("WANDB_API_KEY"):
+            return
+        server = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+        if not _has_login(server):
+            raise UserError(
+                f"log wandb: nobody is logged in at {server}; run `wandb login`, or set "
+                "WANDB_API_KEY, or WANDB_MODE=offline"
+            )
+
+    def __init__(self, session: Session) -> None:
+        import wandb
+
+        self._histogram = wandb.Histogram
+        self._run = wandb.init(
+            project=session.target or os.environ.get("WANDB_PROJECT", "r3l"),
+            name=session.run.name,
+            id=kept_id(session.run, "wandb", uuid4().hex[:12]),
+            resume="allow",
+            dir=str(session.run),
+            config=session.config.model_dump(mode="json"),
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        # Steps after a checkpoint come twice if the learner was killed; wandb's own may not fall.
+        self._run.define_metric("version")
+        self._run.define_metric("*", step_metric="version")
+
+    def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics of a version."""
+        self._run.log({"version": version, **metrics})
+
+    def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
+        """Write arrays as histograms."""
+        shown = {tag: self._histogram(values) for tag, values in histograms.items()}
+        self._run.log({"version": version, **shown})
+
+    def close(self) -> None:
+        """Send or write what is left."""
+        self._run.finish()
+
+
+def _has_login(server: str) -> bool:
+    file = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
+    try:
+        return server in netrc.netrc(str(file)).hosts
+    except (OSError, netrc.NetrcParseError):
+        return False
