@@ -10,7 +10,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
 .PHONY: demo test unit system check format docs clean
-.PHONY: results soak soak-actors test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
+.PHONY: results soak soak-actors rehearsal test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -55,6 +55,10 @@ soak-actors: $(VENV)/.installed
 test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs -rs
+
+# The plan of a host of 8 GPUs on this machine: 16 actors with engines that guess, 8 ranks on CPUs.
+rehearsal: $(VENV)/.installed
+	$(BIN)/python -m pytest -s tests/system/test_rehearsal.py
 
 # Hours. Stop and start it at any time: runs that have ended are kept. RESULTS='--only e1 --seeds 1'
 results: $(VENV)/.installed

@@ -65,6 +65,9 @@ class _GrowingFile:
         return whole.splitlines()
 
 
+SOME = 3  # actors that are named one by one
+
+
 class Startup:
     """What still starts, said every START_SAY_S until all processes are ready (`ended`)."""
 
@@ -82,9 +85,12 @@ class Startup:
             return ""
         self._said = now
         waits = {"buffer": "opens its store", "learner": "loads its libraries and the model"}
-        late = [
-            f"{name} {waits.get(name, 'starts its engine')}" for name, up in ready.items() if not up
-        ]
+        late = [f"{name} {waits[name]}" for name, up in ready.items() if not up and name in waits]
+        actors = [name for name, up in ready.items() if not up and name not in waits]
+        if len(actors) > SOME:
+            late.append(f"{len(actors)} actors start their engines")
+        else:
+            late += [f"{name} starts its engine" for name in actors]
         return f"{now - self._began:.0f} s: {', '.join(late)}"
 
 

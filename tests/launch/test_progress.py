@@ -41,7 +41,10 @@ def test_what_still_starts_is_said_every_few_seconds_until_all_are_ready(
     assert startup.line(ready) == ""
     now[0] += 1
     assert startup.line(ready | {"learner": True}) == "10 s: actor-0 starts its engine"
-    now[0] += 60
+    now[0] += 10
+    many = {f"actor-{index}": index == 5 for index in range(16)}
+    assert startup.line(many) == "20 s: 15 actors start their engines"
+    now[0] += 50
     assert startup.line(dict.fromkeys(ready, True)) == "" and startup.ended
     assert startup.line(ready) == ""
 

@@ -1,0 +1,55 @@
+"""A run with the plan of a host of 8 GPUs, on a machine without any.
+
+    python -m tests.system.rehearsal RUN
+
+Buffer, learner ranks and actors are the real ones, started by the supervisor of r3l-launch; the
+ranks work on CPUs, and the engines of the actors guess.
+"""
+
+import sys
+from pathlib import Path
+
+from envs.builtin.policy import builtin_policy
+from launch.plan import LOOPBACK, make_plan, write_run_folder
+from launch.process_commands import ProcessCommands
+from launch.supervisor import Run
+from launch.topology.dry_run import table
+from r3l.config import load
+
+ACTORS, RANKS, STEPS = 16, 8, 3
+SETTINGS = (
+    f"env={Path(__file__).parent / 'coin.py'}:Coin", f"model={builtin_policy()}",
+    "algorithm.group_size=4", f"learner.steps={STEPS}", "learner.groups_per_step=16",
+    "learner.dtype=float32", "learner.tokens_per_micro_batch=1024", "learner.zero_stage=1",
+    "actor.concurrent_requests=8", "actor.max_model_len=2048", "actor.max_reflection_tokens=256",
+    "eval.tasks=0", "buffer.map_gib=1", "learner.hang_s=600",
+)  # fmt: skip
+
+
+class Rehearsed(ProcessCommands):
+    """The commands of the plan, on CPUs."""
+
+    def _ranks(self) -> list[str]:
+        return ["--num_gpus", str(self.plan.topology.count)]
+
+    def learner_env(self) -> dict[str, str]:
+        on_cpus = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        return super().learner_env() | on_cpus
+
+    def actor(self, index: int) -> list[str]:
+        module = {"actors.cli": "tests.system.simulated_actor"}
+        return [module.get(word, word) for word in super().actor(index)]
+
+
+def main(run: Path) -> int:
+    plan = make_plan(
+        load(None, SETTINGS), run, actors=ACTORS, learner=f"{RANKS}gpu", buffer_bind=LOOPBACK,
+        weights_bind=LOOPBACK, resume=False, dry_run=True, hardware="8x80GB",
+    )  # fmt: skip
+    print(*table(plan), sep="\n", flush=True)
+    with write_run_folder(plan):
+        return Run(plan, lambda line: print(line, flush=True), Rehearsed(plan)).execute()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
