@@ -150,6 +150,8 @@ class Children:
 
     logs: Path
     members: list[Child] = field(default_factory=list)
+    impatient: bool = False
+    """Whether `stop` kills at once; a signal handler may set it while `stop` waits."""
 
     def start(
         self,
@@ -196,31 +198,32 @@ class Children:
 
     def stop(self, deadline_s: float = 20.0) -> list[str]:
         """End everything: terminate the members in reverse order and the first (the buffer, which
-        the others still talk to) last, then kill those left at the deadline. Returns their
-        names."""
+        the others still talk to) last, then kill those left at the deadline, or as soon as
+        `impatient` is set. Returns their names."""
         end = time.monotonic() + deadline_s
         *later, first = reversed(self.members) if self.members else [None]
         for child in later:
             if child is not None:
                 child.terminate()
-        _wait([c for c in later if c is not None], end)
+        self._wait([c for c in later if c is not None], end)
         if first is not None:
             first.terminate()
-            _wait([first], max(end, time.monotonic() + LAST_S))
+            self._wait([first], max(end, time.monotonic() + LAST_S))
         killed = [child.name for child in self.members if child.exit_code is None]
         for child in self.members:
             child.kill()
         return killed
 
+    def _wait(self, children: list[Child], end: float) -> None:
+        while any(child.exit_code is None for child in children) and time.monotonic() < end:
+            if self.impatient:
+                return
+            time.sleep(0.05)
+
 
 def import_path() -> str:
     """PYTHONPATH for a child that leaves its working folder out: this code first."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-
-
-def _wait(children: list[Child], end: float) -> None:
-    while any(child.exit_code is None for child in children) and time.monotonic() < end:
-        time.sleep(0.05)
 
 
 def _end_with(launcher: int, death_signal: int) -> None:

@@ -13,6 +13,7 @@ from r3l.errors import BufferUnavailable, RestartNeeded, TrainingStopped, UserEr
 
 WINDOW_S = 3600.0
 FINAL = {EXIT_CODES[UserError], EXIT_CODES[TrainingStopped]}
+BACK_OFF_S, LONGEST_S = 2.0, 60.0
 NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 
@@ -42,6 +43,13 @@ class Restarts:
         deaths[:] = [at for at in deaths if now - at < WINDOW_S]
         deaths.append(now)
         return len(deaths) <= self.limits[child.name]
+
+    def delay_s(self, name: str) -> float:
+        """Seconds to wait before a process is started again: nothing after its first counted death
+        within WINDOW_S, then BACK_OFF_S, twice as long each time, up to LONGEST_S. What killed it,
+        such as a full memory or disk, may pass."""
+        earlier = len(self.deaths[name]) - 1
+        return min(BACK_OFF_S * 2.0 ** (earlier - 1), LONGEST_S) if earlier > 0 else 0.0
 
 
 GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselves

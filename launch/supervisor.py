@@ -57,6 +57,7 @@ class Run:
             | dict.fromkeys(actors, config.actor.restarts)
         )
         self.last_heartbeat = LastHeartbeat(plan.run, config.learner.hang_s)
+        self.due: dict[str, float] = {}  # when processes that died are started again
         self.killed: Child | None = None  # a learner that hung and was killed here
         self.silence = Silence(config.buffer, say)
         wanted = plan.actors * config.actor.concurrent_requests
@@ -83,7 +84,8 @@ class Run:
             self._show_progress()
             drop_next_config(self.plan.run)
         if killed:
-            self.say(f"killed after the deadline: {', '.join(killed)}")
+            when = "at the second Ctrl-C" if self.children.impatient else "after the deadline"
+            self.say(f"killed {when}: {', '.join(killed)}")
         if code == 0:
             for line in (self._summary(), *end_lines(self.plan.run)):
                 self.say(line)
@@ -106,8 +108,9 @@ class Run:
             self._end_silent_parts()
             self._kill_hung_learner()
             for child in self.children.dead():
-                code = self._after_death(child)
-                if code is not None:
+                if child.name in self.due:
+                    self._start_if_due(child.name)
+                elif (code := self._after_death(child)) is not None:
                     return code
             time.sleep(WATCH_S)
         where = run_name(self.plan.run)
@@ -123,7 +126,7 @@ class Run:
             self.waiting = []
 
     def _after_death(self, child: Child) -> int | None:
-        """The run's exit code, or None if the process was restarted and the run continues."""
+        """The run's exit code, or None if the process is started again and the run continues."""
         # DeepSpeed's launcher reports success when it is killed, so the line must be there too.
         if child.name == "learner" and child.exit_code == 0 and child.ready(DONE_LINE):
             return 0
@@ -134,12 +137,21 @@ class Run:
         count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
         where = " from its last checkpoint" if child.name == "learner" else ""
         why = f": {reason:.200}" if (reason := child.reason()) else ""
+        delay_s = self.restarts.delay_s(child.name)
+        when = f" in {delay_s:g} s" if delay_s else ""
         self.say(
-            f"{child.name} ended with exit code {child.exit_code}{why}; restarted{where} "
+            f"{child.name} ended with exit code {child.exit_code}{why}; restarted{where}{when} "
             f"({count} of {limit} restarts within an hour; see {child.log})"
         )
-        self._start(child.name, resume=True)
+        self.due[child.name] = time.monotonic() + delay_s
+        self._start_if_due(child.name)
         return None
+
+    def _start_if_due(self, name: str) -> None:
+        """Start a process that died, if it has waited long enough."""
+        if time.monotonic() >= self.due[name]:
+            del self.due[name]
+            self._start(name, resume=True)
 
     def _start(self, name: str, *, resume: bool = False) -> Child:
         """Start the process of that name, in place of one that has ended."""
@@ -190,6 +202,8 @@ class Run:
         self.silence.report(self._actors)
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
         for child in self.children.members:
+            if child.name in self.due:
+                continue
             silent_s = self.silence.actors_s.get(child.name, 0.0)
             if silent_s > lease_s + (0.0 if child.stopped else engine_s):
                 how = "stopped" if child.stopped else "hung"
@@ -292,6 +306,8 @@ class Run:
         )
 
     def _interrupt(self, signum: int, frame: object) -> None:
+        if self.interrupted and signum == signal.SIGINT:
+            self.children.impatient = True
         self.interrupted = signal.Signals(signum).name
 
 

@@ -11,6 +11,19 @@ from learner.run_files import LAST_HEARTBEAT
 from tests.launch.fakes import until
 
 
+def test_a_process_that_dies_again_within_an_hour_waits_longer_each_time(tmp_path: Path) -> None:
+    children, restarts = Children(tmp_path), Restarts({"c": 9})
+    child = children.start("c", [sys.executable, "-c", "print('up'); raise SystemExit(1)"])
+    until(lambda: child.exit_code is not None)
+    waits = []
+    for death in range(8):
+        assert restarts.allow(child, "up", now=10.0 * death)
+        waits.append(restarts.delay_s("c"))
+    assert waits == [0, 2, 4, 8, 16, 32, 60, 60]
+    assert restarts.allow(child, "up", now=9000.0) and restarts.delay_s("c") == 0
+    assert restarts.delay_s("other") == 0
+
+
 @pytest.mark.parametrize(
     ("code", "output", "again"),
     [

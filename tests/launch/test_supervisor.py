@@ -3,10 +3,12 @@
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from launch import restarts
 from launch.supervisor import Run
 from learner.run_files import WEIGHTS_LINE
 from learner.watchdog import count_hangs
@@ -44,6 +46,67 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_every_process(tmp_path: Path, name:
         signal.signal(getattr(signal, name), lambda *_: pytest.fail("nobody handles the signal"))
         assert run.execute() == 130 and run.interrupted == name
     assert all(child.exit_code is not None for child in run.children.members)
+
+
+class Deaf(Played):
+    """A run whose learner ignores SIGTERM."""
+
+    def learner(self) -> list[str]:
+        script = (
+            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+            "print('deaf', flush=True); time.sleep(600)"
+        )
+        return [sys.executable, "-c", script]
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_ctrl_c_kills_what_does_not_end(tmp_path: Path, first: int) -> None:
+    (tmp_path / "buffer-again").touch()
+    plan, said = plan_for(tmp_path), list[str]()
+    run = Run(plan, said.append, Deaf(plan))
+
+    def until_the_learner_is_deaf() -> None:
+        if run._learner().ready("deaf") and not run.interrupted:
+            os.kill(os.getpid(), first)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    run._show_progress = until_the_learner_is_deaf  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    killed = said[-1].removeprefix("killed at the second Ctrl-C: ").split(", ")
+    assert "learner" in killed
+    assert all(child.exit_code is not None for child in run.children.members)
+
+
+def test_a_process_that_dies_twice_is_started_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "BACK_OFF_S", 1e9)
+    plan = plan_for(tmp_path, actors=1)
+    (tmp_path / "buffer-again").touch()
+    said: list[str] = []
+
+    class DiesAlways(Played):
+        def actor(self, index: int) -> list[str]:
+            return [sys.executable, "-c", "print('r3l-actor ready'); raise SystemExit(9)"]
+
+    run = Run(plan, said.append, DiesAlways(plan))
+
+    def until_it_waits() -> None:
+        if run.due and len(run.restarts.deaths["actor-0"]) == 2:
+            ended = run.children.members[-1].process.pid
+            run._start_if_due("actor-0")
+            assert run.children.members[-1].process.pid == ended  # not yet
+            run.due["actor-0"] = 0.0
+        if len(run.restarts.deaths["actor-0"]) == 3:
+            run.interrupted = "SIGINT"
+
+    run._show_progress = until_it_waits  # type: ignore[method-assign]
+    with handlers_put_back():
+        assert run.execute() == 130
+    first, second, third = (line for line in said if line.startswith("actor-0 ended"))
+    assert "; restarted (1 of 3 " in first
+    assert "; restarted in 60 s (2 of 3 " in second and "; restarted in 60 s (3 of 3 " in third
 
 
 def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
