@@ -124,6 +124,7 @@ class Actor:
                 seed=zlib.crc32(f"{self.config.seed}/{lease.group_id}".encode()),
                 plan=lease.plan,
                 accepted=lease.accepted,
+                handed=lease.handed,
                 emit=put,
                 on_failure=self.failures,
             )

@@ -23,6 +23,7 @@ from r3l import config as configuration
 from r3l.endpoints import check_bind
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
 from r3l.process.file_modes import set_file_modes
+from r3l.rollout import explorers
 
 PATH = click.Path(path_type=Path)
 SILENT_FILES = 20_000  # for connections before their handshake, if the system allows
@@ -69,6 +70,7 @@ def serve(
     config = configuration.load(config_path, overrides)
     samplers.check(config.buffer.sampler)
     task_samplers.make(config.buffer.tasks)
+    explorers.make(config.explorer)
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)
     allow_files(check_connections(connections) + SILENT_FILES)

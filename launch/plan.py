@@ -36,6 +36,7 @@ from r3l.errors import UserError, did_you_mean
 from r3l.model_folder import check_model_folder, float32_bytes, read_tokenizer, user_path
 from r3l.process.room import check_room
 from r3l.records import Task
+from r3l.rollout import explorers
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
 PRESETS = Path(__file__).parent / "presets"
@@ -109,6 +110,7 @@ def make_plan(
         )
     samplers.check(config.buffer.sampler)
     task_samplers.make(config.buffer.tasks)
+    explorers.make(config.explorer)
     env = config.env
     first = [
         *tasks(env.name, env.options, "train", 1, config.seed),

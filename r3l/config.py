@@ -22,7 +22,7 @@ from r3l.settings import yaml_text
 from r3l.settings.config_errors import one_line
 from r3l.settings.journaling import JournalConfig
 from r3l.settings.lora import LoraConfig
-from r3l.settings.sampling import SamplerConfig, TaskSamplerConfig
+from r3l.settings.sampling import ExplorerConfig, SamplerConfig, TaskSamplerConfig
 
 LONGEST_S = 1e9  # of any time that can be set
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -356,6 +356,7 @@ class RunConfig(Section):
     )
     env: EnvConfig = Field(default_factory=lambda: EnvConfig())
     algorithm: AnyAlgorithm = Field(default_factory=lambda: R3LConfig())
+    explorer: ExplorerConfig = Field(default_factory=lambda: ExplorerConfig())
     actor: ActorConfig = Field(default_factory=lambda: ActorConfig())
     buffer: BufferConfig = Field(default_factory=lambda: BufferConfig())
     learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())

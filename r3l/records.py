@@ -70,6 +70,12 @@ class Trajectory(Record):
     of tokens. A `finish` of context_overflow: the last response was cut off by the context.
     `parts`: the parts of the reward that the environment named, each summed over the steps that
     were played (of a retry from the pivot on); nothing is trained on them.
+    `step_rewards` float32 [K], in units of the reward, which they sum to, and `step_cut` bool [K],
+    True for responses that were cut off by their budget; both empty in records without them.
+    `context`: text that was shown behind the system prompt. The first `opening` tokens are the
+    prompt with it, `plain` int32 [P] those without it; `opening` 0: the tokens do not show it.
+    `source`: the stored attempt that was shown or continued, "group/role/slot"; its steps before
+    `start` were played again and not sampled.
     `temperature`: all its tokens were sampled at it, 0 is greedy; `logprobs` are those of the
     distribution ∝ exp(logits / temperature), of a greedy attempt those at 1.
     """
@@ -95,6 +101,13 @@ class Trajectory(Record):
     temperature: float = 1.0
     cut: Integer = 0
     parts: dict[str, float] = msgspec.field(default_factory=dict)
+    step_rewards: Float32 = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+    step_cut: Bool = msgspec.field(default_factory=lambda: np.zeros(0, np.bool_))
+    context: str = ""
+    opening: Integer = 0
+    plain: Int32 = msgspec.field(default_factory=lambda: np.zeros(0, np.int32))
+    source: str = ""
+    start: Integer = 0
 
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)
@@ -104,8 +117,13 @@ class Trajectory(Record):
         _check_array("step_spans", self.step_spans, "int32", (steps, 2))
         _check_array("step_versions", self.step_versions, "int32", (steps,))
         _check_array("step_seconds", self.step_seconds, "float32", (steps,))
+        for name, dtype in (("step_rewards", "float32"), ("step_cut", "bool")):
+            value = getattr(self, name)
+            _check_array(name, value, dtype, (0,) if len(value) == 0 else (steps,))
+        _check_array("plain", self.plain, "int32", (len(self.plain),))
         _check_attempt(self)
         _check_spans(self.step_spans.tolist(), self.response_mask.tobytes())
+        _check_opening(self)
 
     @property
     def num_steps(self) -> int:
@@ -114,19 +132,44 @@ class Trajectory(Record):
 
     @property
     def oldest_version(self) -> int:
-        """The oldest policy version that sampled any step."""
-        return int(self.step_versions.min())
+        """The oldest policy version that sampled any of its own steps."""
+        return int(self.step_versions[self.start :].min())
+
+    @property
+    def reframed(self) -> bool:
+        """Whether it was sampled under a context that its tokens do not show: a retry under
+        guidance, or an attempt whose context was left out. Its log-probabilities belong to that
+        context."""
+        return self.role == "distilled" or bool(self.context and not self.opening)
+
+    def without_context(self) -> Trajectory:
+        """The attempt as a plain one: the prompt without what was shown, the same responses."""
+        if not self.opening:
+            return self
+        shift = len(self.plain) - self.opening
+        head = np.zeros(len(self.plain))
+        return msgspec.structs.replace(
+            self,
+            token_ids=np.concatenate([self.plain, self.token_ids[self.opening :]]),
+            response_mask=np.concatenate([head > 0, self.response_mask[self.opening :]]),
+            logprobs=np.concatenate([head.astype(np.float32), self.logprobs[self.opening :]]),
+            step_spans=self.step_spans + np.int32(shift),
+            opening=0,
+            plain=np.zeros(0, np.int32),
+        )
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens sampled for this attempt; a distilled one did not sample its prefix."""
-        spans = self.step_spans[max(self.pivot, 0) :]
+        """Tokens sampled for this attempt; neither the prefix of a distilled one nor steps of a
+        stored one."""
+        spans = self.step_spans[max(self.pivot, self.start) :]
         return int((spans[:, 1] - spans[:, 0]).sum())
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The attempt as chat messages, for people; ends with the last reaction."""
-        turns = [{"role": "system", "content": self.system}] if self.system else []
+        told = f"{self.system}\n{self.context}".strip()
+        turns = [{"role": "system", "content": told}] if told else []
         for observation, action in zip(self.observations, self.actions, strict=False):
             turns.append({"role": "user", "content": observation})
             turns.append({"role": "assistant", "content": action})
@@ -299,6 +342,10 @@ def _check_attempt(attempt: Trajectory) -> None:
                 "allowed, with names of letters, digits and _",
                 field="parts",
             )
+    if not 0 <= attempt.start < steps:
+        raise RecordError(
+            f"start {attempt.start}: must be 0 to {steps - 1}, with {steps} steps", field="start"
+        )
     if not -1 <= attempt.pivot < steps:
         raise RecordError(
             f"pivot {attempt.pivot}: must be -1 to {steps - 1}, with {steps} steps", field="pivot"
@@ -321,6 +368,17 @@ def _check_spans(spans: list[list[int]], mask: bytes) -> None:
     pieces.append(b"\0" * (length - before))
     if b"".join(pieces) != mask:
         raise RecordError("response_mask and step_spans disagree", field="response_mask")
+
+
+def _check_opening(attempt: Trajectory) -> None:
+    """Raise unless what was shown lies before the first response, with the prompt without it."""
+    first = int(attempt.step_spans[0, 0])
+    if not 0 <= attempt.opening <= first or bool(attempt.opening) != bool(len(attempt.plain)):
+        raise RecordError(
+            f"opening {attempt.opening}: must be 0 to {first}, the first response, and come with "
+            "the plain prompt",
+            field="opening",
+        )
 
 
 def _check_array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.sampling import task_samplers
+from buffer.sampling import samplers, task_history, task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.storage.layout import task_id_key
-from buffer.storage.rows import GroupRow
+from buffer.storage.rows import GroupRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l import codec
+from r3l.algorithms.replay.recall import GroupContext
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, Purpose
+from r3l.rollout import explorers
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
@@ -59,7 +61,21 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
         )
     )
     work.update_progress(epoch=epoch, position=position + 1, size=size)
-    return new_group(work, "train", "", task, plan)
+    row = new_group(work, "train", "", task, plan)
+    return row.but(handed=_handed(work, row))
+
+
+def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:
+    """The stored attempts that the run's explorer hands to a new group."""
+    context = GroupContext(
+        (),
+        task_history.attempts(work.txn, row.task_id),
+        work.index.progress.version,
+        work.index.progress.epoch,
+    )
+    chance = samplers.chance(work.seed, int(row.group_id[1:]))
+    chosen = explorers.make(work.explorer).choose(context, chance)
+    return tuple(RecalledRow(row.group_id, one.group_id, one.role, one.slot) for one in chosen)
 
 
 def _history(work: UnitOfWork) -> Callable[[int], Iterator[GroupRow]]:

@@ -22,6 +22,7 @@ class UnitOfWork:
 
     `config`, `groups_per_step`, `seed`: those of the run; `needs_contrast`: whether its algorithm
     replaces groups whose rewards are all equal, `recall`: its rule of recall, if it has one;
+    `explorer`: settings of its explorer;
     `now`: wall-clock seconds; `full`: why new results are refused, or "".
     """
 
@@ -34,6 +35,7 @@ class UnitOfWork:
         self.seed = config.seed
         self.needs_contrast = config.algorithm.needs_contrast
         self.recall = config.algorithm.recall
+        self.explorer = config.explorer
         self._progressed = False
         self._counted: set[str] = set()
         self._dropped: Counter[Drop] = Counter()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from buffer.sampling import user_class
 from buffer.storage.rows import GroupRow
+from r3l.settings import user_class
 from r3l.settings.sampling import SamplerConfig
 
 FLOOR = 0.01  # priority of a group without contrast, so that each can be drawn before it is stale

@@ -38,14 +38,15 @@ def attempts(txn: Txn, task_id: str, *, waiting: bool = False) -> Iterator[Store
 
 
 def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled | None:
-    """A recalled attempt with its tokens; None if its group was evicted or damaged since."""
+    """A recalled attempt with its tokens, without a context that it was shown; None if its group
+    was evicted or damaged since."""
     row = txn.row(group_id)
     if row is None or not txn.record_is_sound(row):
         return None
     group = codec.decode(Group, txn.sealed(group_id))
     for attempt in group.trajectories:
         if (attempt.role, attempt.slot) == (role, slot):
-            return Recalled(into, group_id, attempt)
+            return Recalled(into, group_id, attempt.without_context())
     return None
 
 

@@ -18,10 +18,10 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from buffer.sampling import user_class
 from buffer.storage.rows import GroupRow
 from r3l.algorithms.advantages import SUCCESS
 from r3l.errors import UserError
+from r3l.settings import user_class
 from r3l.settings.sampling import TaskSamplerConfig
 
 Order = npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class Curriculum(TaskSampler):
     `target` (arXiv 2507.04632).
 
     The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k), s_k and f_k the successes and failures of
-    the k-th newest of the task's last HISTORY groups, γ = `decay`.
+    the k-th newest of the task's last HISTORY groups that began with the task itself, γ = `decay`.
     """
 
     HISTORY = 8
@@ -80,7 +80,8 @@ class Curriculum(TaskSampler):
 
     def _posterior(self, view: TaskView, place: int) -> tuple[float, float]:
         successes = failures = 1.0
-        for age, row in enumerate(islice(view.history(place), self.HISTORY)):
+        plain = (row for row in view.history(place) if not row.handed)
+        for age, row in enumerate(islice(plain, self.HISTORY)):
             won = sum(reward >= SUCCESS for reward in row.rewards)
             successes += self.config.decay**age * won
             failures += self.config.decay**age * (len(row.rewards) - won)

@@ -16,6 +16,16 @@ Drop = tuple[str, Dropped, str]  # what will never be trained on: cause, what, t
 DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "discarded"]
 
 
+class RecalledRow(Record):
+    """A stored attempt that joins the drawn group `into` (r3l.algorithms.replay.recall), or that
+    the new group `into` is handed (r3l.rollout.explorers)."""
+
+    into: str
+    group_id: str
+    role: Role
+    slot: int
+
+
 class GroupRow(Record):
     """The mutable state of one group; its states are those of buffer.groups.states.
 
@@ -29,6 +39,7 @@ class GroupRow(Record):
     trajectories, -1 without one. `nbytes`: size of the results. `fingerprints`: hashes of the
     weights by policy version. `cause`: why the group expired. `times`: second at which each state
     was entered. `draw_id`: latest draw, 0 after its return. `steps`: steps it was trained in.
+    `handed`: stored attempts that its attempts begin with.
     """
 
     group_id: str
@@ -55,6 +66,7 @@ class GroupRow(Record):
     fingerprints: dict[int, str] = msgspec.field(default_factory=dict)
     draw_id: int = 0
     steps: tuple[int, ...] = ()
+    handed: tuple[RecalledRow, ...] = ()
 
     def but(self, **changes: Any) -> GroupRow:
         """A copy with other values of these fields."""
@@ -99,15 +111,6 @@ class Status(Record):
     state: GroupState
     cause: str
     times: dict[str, float]
-
-
-class RecalledRow(Record):
-    """A stored attempt that joins the drawn group `into` (r3l.algorithms.replay.recall)."""
-
-    into: str
-    group_id: str
-    role: Role
-    slot: int
 
 
 class DrawRow(Record):

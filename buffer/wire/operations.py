@@ -18,6 +18,7 @@ from r3l.records import (
     GroupState,
     Integer,
     Purpose,
+    Recalled,
     Record,
     Role,
     SlotResult,
@@ -173,7 +174,8 @@ class GetStats(Record):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results an earlier holder delivered, not to be redone.
+    """A group to explore. `accepted`: results an earlier holder delivered, not to be redone;
+    `handed`: stored attempts at the task for the run's explorer (r3l.rollout.explorers).
 
     `deadline_s`: seconds from now until another actor may take the group, unless renewed.
     """
@@ -185,6 +187,7 @@ class Lease(Record):
     plan: GroupPlan
     accepted: tuple[SlotResult, ...]
     deadline_s: float
+    handed: tuple[Recalled, ...] = ()
 
 
 class Wait(Record):

@@ -166,7 +166,7 @@ def _policy_rows(
     counted = []
     for i in np.flatnonzero(keep):
         one = trajectories[i]
-        more = {"advantage": float(advantages[i]), "distilled": one.role == "distilled"}
+        more = {"advantage": float(advantages[i]), "distilled": one.reframed}
         # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
         more |= {"weight": weight, "temperature": one.temperature or 1.0}
         more |= {"replayed": replayed or i >= len(trajectories) - number}

@@ -49,7 +49,8 @@ def group_masks(trajectories: Sequence[Trajectory], credit: bool = True) -> list
 
     A distilled trajectory is masked at its own pivot, and so is the base it came from: they
     share the prefix. A base with no retry keeps all its response tokens; so does everyone with
-    `credit=False`. A base with several retries is masked at the earliest pivot.
+    `credit=False`. A base with several retries is masked at the earliest pivot. Steps of a stored
+    attempt, those before `start`, are never trained.
     """
     pivots: dict[int, int] = {}
     for child in trajectories:
@@ -58,7 +59,8 @@ def group_masks(trajectories: Sequence[Trajectory], credit: bool = True) -> list
     masks = []
     for one in trajectories:
         pivot = one.pivot if one.role == "distilled" else pivots.get(one.slot, -1)
-        masks.append(pivot_mask(one.response_mask, one.step_spans, pivot if credit else -1))
+        first = max(pivot if credit else -1, one.start)
+        masks.append(pivot_mask(one.response_mask, one.step_spans, first))
     return masks
 
 
@@ -67,7 +69,7 @@ def lengths(
 ) -> list[int]:
     """|τ_i| of each trajectory: its trained tokens; for "attempt" all its response tokens."""
     if normalize == "attempt":
-        masks = [one.response_mask for one in trajectories]
+        masks = [pivot_mask(t.response_mask, t.step_spans, t.start) for t in trajectories]
     return [int(mask.sum()) for mask in masks]
 
 

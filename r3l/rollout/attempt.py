@@ -85,6 +85,7 @@ class Attempt:
     versions: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    cuts: list[bool] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     threshold: float = 1.0
     finish: str = ""
@@ -93,6 +94,11 @@ class Attempt:
     temperature: float = 1.0
     cut: int = 0
     parts: dict[str, float] = field(default_factory=dict)
+    context: str = ""
+    opening: int = 0
+    plain: list[int] = field(default_factory=list)
+    source: str = ""
+    start: int = 0
 
     def given(self, ids: Sequence[int]) -> None:
         """Append read-only tokens to the record and to what is shown."""
@@ -108,7 +114,8 @@ class Attempt:
             self.shown.sampled(sample)
         self.spans.append((start, len(self.record.ids)))
         self.versions.append(sample.version)
-        self.cut += sample.finish_reason == "length"
+        self.cuts.append(sample.finish_reason == "length")
+        self.cut += self.cuts[-1]
 
     @property
     def reward(self) -> float:
@@ -140,15 +147,23 @@ class Attempt:
             temperature=self.temperature,
             cut=self.cut,
             parts=dict(list(self.parts.items())[:MOST_PARTS]),
+            step_rewards=(np.array(self.rewards) / self.threshold).astype(np.float32),
+            step_cut=np.array(self.cuts, dtype=np.bool_),
+            context=self.context,
+            opening=self.opening,
+            plain=np.array(self.plain, dtype=np.int32),
+            source=self.source,
+            start=self.start,
         )
 
 
-async def start(task: Task, chat: ChatFormat, env: Environment) -> Attempt:
-    """Reset `env` to the task and open the conversation. Raises EnvironmentFailed."""
+async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "") -> Attempt:
+    """Reset `env` to the task and open the conversation, with `context` behind the system prompt,
+    where it stays. Raises EnvironmentFailed."""
     system = env.spec.system_prompt
     first = await _reset(env, task)
     tokens = Tokens()
-    tokens.given(chat.open(system, first))
+    tokens.given(chat.open(f"{system}\n{context}".strip() if context else system, first))
     return Attempt(
         task,
         system,
@@ -156,6 +171,9 @@ async def start(task: Task, chat: ChatFormat, env: Environment) -> Attempt:
         shown=tokens,
         observations=[first],
         threshold=env.spec.success_threshold,
+        context=context,
+        opening=len(tokens.ids) if context else 0,
+        plain=list(chat.open(system, first)) if context else [],
     )
 
 
@@ -186,7 +204,8 @@ async def branch(
     if guidance:
         shown = Tokens()
         if step == 0:
-            shown.given(chat.open(f"{base.system}\n{guidance}".strip(), base.observations[0]))
+            told = "\n".join((base.system, *filter(None, [base.context]), guidance)).strip()
+            shown.given(chat.open(told, base.observations[0]))
         else:
             shown.given(record.ids)
             shown.given(chat.guidance(guidance))
@@ -201,8 +220,14 @@ async def branch(
         versions=base.step_versions[:step].tolist(),
         seconds=base.step_seconds[:step].tolist(),
         rewards=rewards,
+        cuts=base.step_cut[:step].tolist() if len(base.step_cut) else [False] * step,
         snapshots=list(snapshots[:step]),
         threshold=env.spec.success_threshold,
+        context=base.context,
+        opening=base.opening,
+        plain=base.plain.tolist(),
+        source=base.source,
+        start=min(base.start, step),
     )
 
 
@@ -294,7 +319,7 @@ async def regraded(env: Environment, task: Task, one: Trajectory) -> Trajectory:
             _same(env, one.observations[k + 1], observation, k + 1)
             if terminated or truncated:
                 raise _diverged(env, f"it ends at step {k}, before the last step {last}", k)
-        if k >= one.pivot:  # of a retry what was played
+        if k >= max(one.pivot, one.start):  # what was played
             faults += [fault] if (fault := fault_in(info)) else []
             for name, value in parts_in(info).items():
                 parts[name] = parts.get(name, 0.0) + value
@@ -311,6 +336,7 @@ async def regraded(env: Environment, task: Task, one: Trajectory) -> Trajectory:
         feedback=await _feedback(env),
         faults=tuple(faults),
         parts=dict(list(parts.items())[:MOST_PARTS]),
+        step_rewards=(np.array(rewards) / spec.success_threshold).astype(np.float32),
     )
 
 

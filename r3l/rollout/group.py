@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 from msgspec.structs import replace
 
 from r3l.algorithms.advantages import SUCCESS
@@ -30,15 +31,17 @@ from r3l.errors import EnvironmentFailed, EpisodeError, ReflectionError
 from r3l.records import (
     AuxSample,
     GroupPlan,
+    Recalled,
     ReflectionRecord,
     SlotResult,
     SlotStatus,
     Task,
     Trajectory,
 )
-from r3l.rollout import reflection
+from r3l.rollout import explorers, reflection
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Snapshot, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
+from r3l.rollout.explorers import Opening
 from r3l.rollout.interfaces import Environment, EnvSpec, Policy, SampleParams, SeenPrefix
 from r3l.rollout.prompts import Prompts
 
@@ -59,6 +62,7 @@ async def explore_group(
     seed: int | None = None,
     plan: GroupPlan | None = None,
     accepted: Sequence[SlotResult] = (),
+    handed: Sequence[Recalled] = (),
     emit: Emit | None = None,
     on_failure: OnFailure = lambda error: None,
 ) -> list[SlotResult]:
@@ -66,13 +70,15 @@ async def explore_group(
 
     `emit` is awaited with every result as soon as it exists, and returns it as it was kept: a
     refused result comes back as failed, and no retry is made from it. `accepted` holds the results
-    of an actor that lost the group: their slots are not played again. `plan` defaults to the
-    algorithm's; `seed` makes sampling repeatable.
+    of an actor that lost the group: their slots are not played again. `handed`: stored attempts
+    that the run's explorer (r3l.rollout.explorers) begins the base attempts with. `plan` defaults
+    to the algorithm's; `seed` makes sampling repeatable.
     Failures of single attempts become failed slots, and `on_failure` is called with each; the first
     other error ends the group.
     """
     explorer = _Explorer(task, policy, make_env, config, seed, plan, list(accepted), emit)
     explorer.on_failure = on_failure
+    explorer.handed = handed
     try:
         async with asyncio.TaskGroup() as slots:
             for slot in range(explorer.plan.base):
@@ -112,6 +118,7 @@ class _Explorer:
         self.plan = plan or algorithm.plan()
         self.results = accepted
         self.snapshots: dict[int, list[Snapshot]] = {}
+        self.handed: Sequence[Recalled] = ()
         self.on_failure: OnFailure
 
     async def explore_slot(self, slot: int) -> None:
@@ -125,15 +132,36 @@ class _Explorer:
     async def _base(self, slot: int) -> SlotResult:
         try:
             async with self._environment() as env:
-                attempt = await start(self.task, self.policy.chat, env)
+                attempt = await self._begin(self._opening(slot, env.spec), env)
                 temperature = self.config.actor.temperature
                 params = self._step_params(env.spec, "base", slot, temperature)
                 await play(attempt, self.policy, env, params)
         except EpisodeError as error:
             self.on_failure(error)
             return SlotResult("base", slot, "failed", cause=error.cause)
-        self.snapshots[slot] = attempt.snapshots
+        self.snapshots[slot] = [] if attempt.start else attempt.snapshots
         return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
+
+    def _opening(self, slot: int, spec: EnvSpec) -> Opening:
+        """How the run's explorer begins a base attempt."""
+        if not self.handed:
+            return Opening()
+        prompts, random = Prompts(spec.prompts), np.random.default_rng(self.seed)
+        rule = explorers.make(self.config.explorer)
+        return rule.openings(self.handed, self.plan.base, random, prompts)[slot]
+
+    async def _begin(self, opening: Opening, env: Environment) -> Attempt:
+        """Open a base attempt."""
+        chat, stored = self.policy.chat, opening.stored
+        if stored is not None and opening.start:
+            attempt = await branch(stored.trajectory, opening.start, self.task, chat, env)
+            attempt.start = opening.start
+        else:
+            attempt = await start(self.task, chat, env, opening.context)
+        if stored is not None:
+            one = stored.trajectory
+            attempt.source = f"{stored.group_id}/{one.role}/{one.slot}"
+        return attempt
 
     async def _distilled(self, slot: int, base: SlotResult) -> SlotResult:
         if base.trajectory is None:

@@ -6,6 +6,7 @@ Placeholders of the templates, in braces:
                                  prompt first), attempt (its steps alone), reward, last_step
     guidance                     report (the reflection as JSON), and each field of a reflection
     critique_guidance            critique
+    in_context                   attempt (the steps of a stored failure)
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class Prompts:
         report = json.dumps(fields, ensure_ascii=False)
         texts = {name: "" if value is None else str(value) for name, value in fields.items()}
         return _fill(self.texts["guidance"], report=report, **texts)
+
+    def in_context(self, attempt: Trajectory) -> str:
+        """The text that shows a stored attempt at the same task and asks for a reflection first."""
+        return _fill(self.texts["in_context"], attempt=attempt_steps(attempt))
 
     def critique_guidance(self, critique: str) -> str:
         """The advice shown to a retry that a free-text critique was written for."""

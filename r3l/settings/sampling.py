@@ -1,4 +1,5 @@
-"""Settings of the samplers of groups and of tasks (buffer.sampling)."""
+"""Settings of the samplers of groups and of tasks (buffer.sampling), and of explorers
+(r3l.rollout.explorers)."""
 
 from __future__ import annotations
 
@@ -56,4 +57,21 @@ class TaskSamplerConfig(Section):
     )
     shares: dict[str, Share] = Field(
         default_factory=dict, description="share of the leases by environment; relative weights"
+    )
+
+
+class ExplorerConfig(Section):
+    """How the attempts of a group begin, given stored attempts at its task."""
+
+    name: str = Field("plain", description="explorer, by registry name")
+    share: float = Field(
+        0.75,
+        ge=0,
+        le=1,
+        description="share of the groups of a task that begin with a stored attempt",
+    )
+    threshold: float = Field(
+        0.5,
+        ge=0,
+        description="mean stored reward from which a task's groups begin plainly; partial: unused",
     )

@@ -18,6 +18,7 @@ from learner.step.batch import (
     rows_of,
     weight_metrics,
 )
+from r3l.algorithms.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.algorithms.replay.r3 import R3Config
 from r3l.errors import UserError
@@ -219,3 +220,14 @@ def test_the_ranking_asks_for_truncated_attempts_and_uses_their_entropies() -> N
 def test_a_recalled_token_beyond_the_vocabulary_is_refused() -> None:
     with pytest.raises(UserError, match="group g9: holds token"):
         check_tokens([], 3, [recalled(0, 1.0)])
+
+
+def test_a_recalled_attempt_without_its_context_has_the_ratio_one() -> None:
+    group = explore_group((0.0, 1.0), ())
+    shown = trajectory("base", 0, 1.0, seed=3)
+    plain = replace(shown, context="", opening=0)
+    bare = replace(shown, context="an earlier attempt")
+    for one, distilled in ((plain, False), (bare, True)):
+        recalled = [Recalled(group.group_id, "g9", one)]
+        rows = rows_of([group], GRPOConfig(group_size=2).build(), recalled=recalled)
+        assert [row.distilled for row in rows if row.replayed] == [distilled]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from buffer.sampling import user_class
 from r3l.errors import UserError
+from r3l.settings import user_class
 
 
 class Rule:
@@ -25,7 +25,7 @@ def test_a_class_is_found_by_its_registry_name():
 def test_a_class_of_the_users_own_is_found_by_path_and_imported_once(tmp_path):
     file = tmp_path / "my_rule.py"
     file.write_text(
-        "from tests.buffer.sampling.test_user_class import Rule\nclass Mine(Rule):\n    pass\n"
+        "from tests.r3l.settings.test_user_class import Rule\nclass Mine(Rule):\n    pass\n"
     )
     found = find(f"{file}:Mine")
     assert issubclass(found, Rule) and found is find(f"{file}:Mine")
