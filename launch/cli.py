@@ -94,6 +94,11 @@ if TYPE_CHECKING:
     "--hardware",
     help="with --dry-run: plan for such machines (machines x GPUs x memory, like 2x8x80GB; 8cpu)",
 )
+@click.option(
+    "--cluster",
+    type=click.Choice(["slurm"]),
+    help="write a batch script of the run for nodes as in --hardware, and exit",
+)
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
 @listing_options
@@ -123,7 +128,7 @@ def main(
     from launch import plan as plans
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
-    from launch.topology import dry_run
+    from launch.topology import dry_run, slurm
     from r3l import config as configuration
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
@@ -146,13 +151,16 @@ def main(
         if foreign := plans.foreign_world(plan.config):
             click.echo(f"note: {foreign}")
         if places["dry_run"]:
-            click.echo(dry_run.text(plan))
+            click.echo(slurm.script(plan) if places["cluster"] else dry_run.text(plan))
             return
         if check:
             click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "
                        f"{plan.config.model}")  # fmt: skip
             return
         lock = plans.write_run_folder(plan)
+        if places["cluster"]:
+            click.echo(f"sbatch {slurm.write(plan)}")
+            return
     except UserError as error:
         click.echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
         sys.exit(2)

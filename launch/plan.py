@@ -90,17 +90,21 @@ def make_plan(
     force: bool = False,
     dry_run: bool = False,
     hardware: str | None = None,
+    cluster: str | None = None,
 ) -> Plan:
     """The checked plan. Raises UserError for everything that can be found without starting a
     process. `force`: resume with other settings, and start what the estimate of memory refuses.
     `dry_run`: leave out what takes seconds, the chat template and the trial of the environment.
-    `hardware`: plan for these machines instead of this one, and check nothing of theirs."""
+    `hardware`: plan for these machines instead of this one, and check nothing of theirs, for a
+    `cluster` that starts the run or only to look at it."""
     check_engine_arguments(config.actor)
     if hardware is None:
         loggers.check(config.log)
     wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)
-    if hardware is not None and not dry_run:
+    if hardware is not None and not dry_run and cluster is None:
         raise UserError(f"--hardware {hardware}: only plans; add --dry-run, or leave it out")
+    if cluster is not None and hardware is None:
+        raise UserError(f"--cluster {cluster}: describe its nodes with --hardware, like 2x8x80GB")
     hosts, machines = machines_for(wanted, hostfile, hardware)
     place_ranks(wanted, machines)
     if wanted.ranks > config.learner.groups_per_step:

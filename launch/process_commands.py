@@ -40,17 +40,22 @@ class ProcessCommands:
 
     def learner(self) -> list[str]:
         """The learner: its only rank, or DeepSpeed's launcher that starts all ranks."""
-        arguments = [
+        rank = self.rank()
+        if self.plan.topology.count == 1:
+            return rank
+        return [
+            *_python("deepspeed.launcher.runner"), *self._ranks(),
+            "--master_port", str(self.free_port()), "--no_local_rank", "--module",
+            *rank[rank.index("learner.cli") :],
+        ]  # fmt: skip
+
+    def rank(self) -> list[str]:
+        """One rank of the learner, once the environment says which."""
+        return [
+            *_python("learner.cli"),
             "train", "--config", str(config_file(self.plan.run)), "--run", str(self.plan.run),
             "--buffer", reached(self.buffer_endpoint), "--weights", self.weights_endpoint,
             *_keys(self.plan, ""),
-        ]  # fmt: skip
-        if self.plan.topology.count == 1:
-            return [*_python("learner.cli"), *arguments]
-        return [
-            *_python("deepspeed.launcher.runner"), *self._ranks(),
-            "--master_port", str(self.free_port()), "--no_local_rank", "--module", "learner.cli",
-            *arguments,
         ]  # fmt: skip
 
     def _ranks(self) -> list[str]:

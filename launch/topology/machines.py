@@ -66,9 +66,10 @@ def machines_of(hosts: Hosts, device: str) -> tuple[Machine, ...]:
 
 def described(text: str) -> tuple[Machine, ...]:
     """The machines of `--hardware`: `2x8x80GB` (machines, GPUs of each, memory of each GPU),
-    `8x80GB` for one machine, or `8cpu` for one with 8 cores and without GPUs. Raises UserError."""
-    if match := re.fullmatch(r"([1-9]\d{0,3})cpu", text):
-        return (Machine(HERE, cores=int(match[1])),)
+    `8x80GB` for one machine, `8cpu` or `2x8cpu` for machines with 8 cores and without GPUs. Raises
+    UserError."""
+    if match := re.fullmatch(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})cpu", text):
+        return tuple(Machine(name, cores=int(match[2])) for name in _names(int(match[1] or 1)))
     pattern = r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})x(\d{1,4}(?:\.\d+)?)G(?:i?B)?"
     match = re.fullmatch(pattern, text)
     if match is None or not float(match[3]):
@@ -76,8 +77,12 @@ def described(text: str) -> tuple[Machine, ...]:
             f"--hardware {text!r}: must be machines x GPUs x memory, like 2x8x80GB, or 8cpu"
         )
     count, gpus = int(match[1] or 1), tuple(str(gpu) for gpu in range(int(match[2])))
-    names = [HERE] if count == 1 else [f"host-{index}" for index in range(count)]
-    return tuple(Machine(name, gpus, float(match[3]), os.cpu_count() or 1) for name in names)
+    cores = os.cpu_count() or 1
+    return tuple(Machine(name, gpus, float(match[3]), cores) for name in _names(count))
+
+
+def _names(count: int) -> list[str]:
+    return [HERE] if count == 1 else [f"host-{index}" for index in range(count)]
 
 
 def gpu_gib() -> float | None:

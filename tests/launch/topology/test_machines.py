@@ -37,6 +37,7 @@ def test_the_slots_of_machines_without_gpus_are_processes(
 
 def test_machines_can_be_described() -> None:
     assert described("4cpu") == (Machine("localhost", cores=4),)
+    assert described("2x4cpu")[1] == Machine("host-1", cores=4)
     (one,) = described("8x80GB")
     assert (one.name, len(one.gpus), one.gpu_gib) == ("localhost", 8, 80.0)
     assert [m.name for m in described("2x8x141GiB")] == ["host-0", "host-1"]
