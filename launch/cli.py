@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 1 << 20),
     help="clients of the buffer service at the same time; default: 1024",
 )
+@click.option("--quiet", is_flag=True, help="say only what needs attention, and how the run ended")
 @click.option("--check", is_flag=True, help="say what is missing or wrong, if anything, and exit")
 @click.option(
     "--dry-run", is_flag=True, help="print what would run where, and every command, and exit"
@@ -113,6 +114,7 @@ def main(
     seed: int | None,
     run_name: str | None,
     resume: bool,
+    quiet: bool,
     check: bool,
     print_config: bool,
     show_prompts: bool,
@@ -126,6 +128,7 @@ def main(
     counts. docs/configuration.md lists them.
     """
     from launch import plan as plans
+    from launch.console.live_view import console_for
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
     from launch.topology import dry_run, slurm
@@ -143,9 +146,7 @@ def main(
             click.echo(instead)
             return
         plans.check_model_is_named(config, preset)
-        if (
-            sys.stderr.isatty() and not places["dry_run"]
-        ):  # it takes seconds, an environment's library more
+        if sys.stderr.isatty() and not places["dry_run"] and not quiet:  # it takes seconds
             click.echo("checks the settings, the model and the environment …", err=True)
         plan = plans.make_plan(config, run, resume=resume, **places)
         if foreign := plans.foreign_world(plan.config):
@@ -164,12 +165,16 @@ def main(
     except UserError as error:
         click.echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
         sys.exit(2)
-    click.echo(f"run {run}: {plan.actors} actors, learner {places['learner']}, {config.env.name}, "
-               f"{config.algorithm.name}; tensorboard --logdir {run}/tensorboard")  # fmt: skip
+    if not quiet:
+        click.echo(f"run {run}: {plan.actors} actors, learner {places['learner']}, "
+                   f"{config.env.name}, {config.algorithm.name}; "
+                   f"tensorboard --logdir {run}/tensorboard")  # fmt: skip
     for line in plan.changed:
         click.echo(f"changed since: {line}")
     with lock:
-        sys.exit(Run(plan, click.echo).execute())
+        console = console_for(run, plan.config.learner.steps, click.echo, quiet=quiet)
+        with closing(console):
+            sys.exit(Run(plan, console).execute())
 
 
 def train(

@@ -11,19 +11,18 @@ import signal
 import time
 from collections.abc import Callable
 
-from launch.plan import Plan, reached
-from launch.process_commands import ProcessCommands
-from launch.processes import Child, Children
-from launch.progress import (
+from launch.console.live_view import Console
+from launch.console.progress import (
     NoticeReader,
     ProgressReader,
     SessionWaits,
     Startup,
     end_lines,
-    eval_line,
     run_name,
-    step_line,
 )
+from launch.plan import Plan, reached
+from launch.process_commands import ProcessCommands
+from launch.processes import Child, Children
 from launch.restarts import FINAL, LastHeartbeat, Restarts
 from launch.resume import config_file, drop_next_config, reported, settle_config
 from launch.silence import Silence
@@ -39,12 +38,17 @@ QUIET_S = 300.0  # without a step or an evaluation, until the learner's last lin
 
 
 class Run:
-    """Starts and watches the processes of one plan; `say` prints a line for people."""
+    """Starts and watches the processes of one plan; `console` shows what people read, or prints a
+    line of it."""
 
     def __init__(
-        self, plan: Plan, say: Callable[[str], None], commands: ProcessCommands | None = None
+        self,
+        plan: Plan,
+        console: Console | Callable[[str], None],
+        commands: ProcessCommands | None = None,
     ) -> None:
-        self.plan, self.say = plan, say
+        self.console = console if isinstance(console, Console) else Console(console)
+        self.plan, self.say = plan, self.console.say
         self.commands = commands or ProcessCommands(plan)
         self.children = Children(plan.run / "logs")
         self.progress = ProgressReader(plan.run / PROGRESS)
@@ -59,7 +63,7 @@ class Run:
         self.last_heartbeat = LastHeartbeat(plan.run, config.learner.hang_s)
         self.due: dict[str, float] = {}  # when processes that died are started again
         self.killed: Child | None = None  # a learner that hung and was killed here
-        self.silence = Silence(config.buffer, say)
+        self.silence = Silence(config.buffer, self.say)
         wanted = plan.actors * config.actor.concurrent_requests
         self.session_waits = SessionWaits(wanted, config.env.workers)
         # Earlier launches of the run count too.
@@ -249,8 +253,9 @@ class Run:
             return
         names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
         up = {child.name for child in self.children.members if child.ready(_ready(child.name))}
-        if line := self.startup.line({name: name in up for name in names}):
-            self.say(line)
+        line = self.startup.line({name: name in up for name in names})
+        if line or self.startup.ended:
+            self.console.starting(line)
 
     def _report_room(self) -> None:
         """Say once that the disk or the shared memory is nearly used up, and that it is not."""
@@ -278,14 +283,15 @@ class Run:
             self.moved, self.quiet_s = time.monotonic(), QUIET_S
             if line["kind"] == "eval":
                 self.evaluations.append(line)
-                self.say(eval_line(line))
+                self.console.evaluation(line)
             elif line["kind"] == "again":
+                self.console.again(line["step"])
                 self.say(f"learner continues from step {line['step']} (it had reached "
                          f"{line['reached']})")  # fmt: skip
             else:
                 self.steps = line["step"]
                 self._settle_config()
-                self.say(step_line(line, self.plan.config.learner.steps))
+                self.console.step(line, self.plan.config.learner.steps)
                 if waits := self.session_waits.line(line):
                     self.say(waits)
 

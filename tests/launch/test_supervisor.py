@@ -1,14 +1,17 @@
 """A run: processes that die are started again, signals end it, silence is broken."""
 
+import json
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launch import restarts
+from launch.console.live_view import Console
 from launch.supervisor import Run
 from learner.run_files import WEIGHTS_LINE
 from learner.watchdog import count_hangs
@@ -330,3 +333,45 @@ def test_an_exception_that_ends_a_learner_is_said_before_its_last_lines_without_
     assert not any(
         "nanobind" in line or "leaked" in line or "destroy_process_group" in line for line in lines
     )
+
+
+def test_steps_evaluations_and_what_starts_go_to_the_console_and_the_rest_are_lines(
+    tmp_path: Path,
+) -> None:
+    shown: list[str] = []
+
+    class Noted(Console):
+        def starting(self, line: str) -> None:
+            shown.append(f"starting {line}")
+
+        def step(self, values: dict[str, Any], steps: int) -> None:
+            shown.append(f"step {values['step']} of {steps}")
+
+        def evaluation(self, values: dict[str, Any]) -> None:
+            shown.append(f"evaluation {values['step']}")
+
+        def again(self, version: int) -> None:
+            shown.append(f"again {version}")
+
+    run = Run(plan_for(tmp_path, "learner.steps=9"), Noted(shown.append))
+    lines = [
+        {"kind": "step", "step": 1, "time": 1.0},
+        {"kind": "eval", "step": 1, "time": 1.0},
+        {"kind": "again", "step": 1, "reached": 2, "time": 1.0},
+    ]
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run._show_progress()
+    assert shown == [
+        "step 1 of 9",
+        "evaluation 1",
+        "again 1",
+        "learner continues from step 1 (it had reached 2)",
+    ]
+    shown.clear()
+    run.startup._said -= 60
+    run._report_start()
+    (line,) = shown
+    assert line.startswith("starting ") and "buffer opens its store" in line
+    run.startup.ended = True
+    run._report_start()
+    assert len(shown) == 1

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import progress
-from launch.progress import (
+from launch.console import progress
+from launch.console.progress import (
     NoticeReader,
     ProgressReader,
     SessionWaits,
@@ -69,8 +69,8 @@ def test_a_step_line_shows_what_was_measured_and_a_dash_for_the_rest() -> None:
     }  # fmt: skip
     line = step_line(values, 100)
     assert line.startswith("step   7/100  reward 0.50  success base 0.25 retry   –   trigger   – ")
-    assert line.endswith("staleness 1.2 max 3  812 tok/s  actors wait 60%")
-    assert "learner waits 70%" in step_line(values | {"learner/idle_share": 0.7}, 100)
+    assert line.endswith("staleness 1.2 max 3  812 tok/s  actors idle 60 %: learner-bound")
+    assert "learner idle 70 %: actor-bound" in step_line(values | {"learner/idle_share": 0.7}, 100)
 
 
 def test_lengths_and_what_is_cut_off_are_shown_of_steps_and_evaluations() -> None:

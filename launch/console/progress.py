@@ -12,6 +12,7 @@ from r3l.process.notices import NOTICE_LINE
 
 SHOWN_SHARE = 0.005  # which is printed as 1 %
 START_SAY_S = 5.0  # between two lines about what still starts
+BALANCED = 0.1  # idle share of learner and actors below which neither is said to limit the other
 WAITING = 0.1
 """Share of the wanted requests that may wait for a session before it is said."""
 
@@ -129,16 +130,24 @@ def step_line(values: dict[str, Any], steps: int) -> str:
     def share(name: str) -> str:
         return f"{values[name]:.2f}" if name in values else "  – "
 
-    learner, actors = values.get("learner/idle_share", 0.0), values.get("actor/idle_share", 0.0)
     age, oldest = values.get("staleness/mean", 0.0), values.get("staleness/max", 0.0)
-    waits = f"learner waits {learner:.0%}" if learner >= actors else f"actors wait {actors:.0%}"
     return (
         f"step {values['step']:>{len(str(steps))}}/{steps}  reward {share('group/reward_mean')}  "
         f"success base {share('group/success_base')} retry {share('group/success_retry')}  "
         f"trigger {share('group/trigger_rate')}  {_lengths(values, 'group/')}"
         f"staleness {age:.1f} max {oldest:.0f}  "
-        f"{values.get('actor/tokens_per_s', 0):.0f} tok/s  {waits}"
+        f"{values.get('actor/tokens_per_s', 0):.0f} tok/s  {who_waits(values)}"
     )
+
+
+def who_waits(values: dict[str, Any]) -> str:
+    """Which side of the buffer limits the speed of a step."""
+    learner, actors = values.get("learner/idle_share", 0.0), values.get("actor/idle_share", 0.0)
+    if max(learner, actors) < BALANCED:
+        return f"balanced: learner idle {learner * 100:.0f} %, actors idle {actors * 100:.0f} %"
+    if learner >= actors:
+        return f"learner idle {learner * 100:.0f} %: actor-bound"
+    return f"actors idle {actors * 100:.0f} %: learner-bound"
 
 
 def eval_line(values: dict[str, Any]) -> str:
