@@ -23,13 +23,14 @@ from r3l import config as configuration
 from r3l.endpoints import check_bind
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
 from r3l.process.file_modes import set_file_modes
+from r3l.process.usage import OneLineGroup
 from r3l.rollout import explorers
 
 PATH = click.Path(path_type=Path)
 SILENT_FILES = 20_000  # for connections before their handshake, if the system allows
 
 
-@click.group()
+@click.group(cls=OneLineGroup)
 def commands() -> None:
     """The durable group buffer of r3l."""
 
@@ -103,7 +104,7 @@ def main() -> None:
     """Entry point: errors of the user are one line on stderr and exit code 2."""
     try:
         set_file_modes()
-        commands.main(standalone_mode=False)
+        commands.main(standalone_mode=False, prog_name="r3l-buffer")
     except click.ClickException as error:
         error.show()
         sys.exit(2)

@@ -109,6 +109,10 @@ def tasks(
         return []
     source = task_source(name, **options)
     with _as_user_error(name, "its task source"):
+        if not hasattr(source, "tasks"):
+            raise UserError(
+                f"env {name}: its task_source returned {source!r:.40}; return an envs.ListedTasks"
+            )
         found = source.tasks(split, count, seed)
         if not all(isinstance(task, Task) for task in found):
             raise UserError(

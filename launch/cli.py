@@ -137,6 +137,7 @@ def main(
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
     try:
         set_file_modes()
+        check_not_empty({"--env": env_name, "--model": model, "--preset": preset})
         run = plans.run_folder(run_name)
         file, demo = plans.settings_file(config_path, preset, run, resume=resume)
         config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)
@@ -252,6 +253,13 @@ def prompt_texts(config: RunConfig) -> str:
     return "\n\n".join(f"--- {name}\n{text}" for name, text in texts.items())
 
 
+def check_not_empty(given: Mapping[str, str | None]) -> None:
+    """Raise UserError if one of the options is given without a text."""
+    for option, text in given.items():
+        if text is not None and not text.strip():
+            raise UserError(f"{option}: is empty; give a name, or leave {option} out")
+
+
 def as_overrides(given: Mapping[str, object]) -> list[str]:
     """The overrides that options stand for; `given`: their values by their settings, None: not
     given."""
@@ -273,7 +281,7 @@ def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -
         if value is None or key in later:
             continue
         for begins in (f"config {key}: ", f"{key} "):
-            if line.startswith(begins):
+            if line.startswith(begins) and not line.startswith("env option "):
                 end = f" {value}: " if begins.startswith("config") else " "
                 return option + end + line.removeprefix(begins)
     return line

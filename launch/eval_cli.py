@@ -14,19 +14,20 @@ from typing import Any
 
 import click
 
-from launch.cli import as_overrides, as_typed
+from launch.cli import as_overrides, as_typed, check_not_empty
 from r3l import config as configuration
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.process.file_modes import set_file_modes
+from r3l.process.usage import OneLine
 from r3l.records import Task
 from r3l.rollout.interfaces import Policy
 
 PROGRESS_S = 5.0
 
 
-@click.command()
+@click.command(cls=OneLine)
 @click.option("--run", "run_name", help="a training run: its settings and its model")
 @click.option(
     "--weights",
@@ -103,6 +104,7 @@ def run(options: dict[str, Any]) -> None:
     from launch.evaluation.played_tasks import Results, cut_off, report, table
     from launch.plan import DEMO, resolve_model, run_folder
 
+    check_not_empty({"--env": options["env_name"], "--model": options["model"]})
     trained = None if options["run_name"] is None else run_folder(options["run_name"])
     model_name = options["model"] or (trained and _model_of(trained, options["weights"]))
     named = {"model": model_name or "builtin", "env": options["env_name"], "seed": options["seed"]}

@@ -32,16 +32,17 @@ from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import LearnerConfig, RunConfig
-from r3l.endpoints import check_endpoint
+from r3l.endpoints import check_bind, check_endpoint
 from r3l.errors import RestartNeeded, UserError
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
 from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
+from r3l.process.usage import OneLineGroup
 from r3l.weights.journal import GIB, Journal
 
 
-class _Commands(click.Group):
+class _Commands(OneLineGroup):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().__call__(*args, **kwargs)
@@ -119,6 +120,7 @@ def run_training(
 ) -> None:
     """One rank's part in a run, from its start to the final model."""
     check_endpoint(buffer_endpoint, "buffer")
+    check_bind(weights_bind, "weights", encrypted=keys is not None)
     begins = _beginning(config, run, resume)
     with ExitStack() as closing:
         # Before DeepSpeed and the model: the actors start as soon as the address is known.

@@ -18,7 +18,8 @@ def user_path(name: str) -> Path:
         path = Path(name).expanduser()
         path.exists()  # a name too long raises
     except (OSError, RuntimeError) as error:
-        raise UserError(f"path {name!r:.100}: not a valid path ({error!s:.60})") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"path {name!r:.100}: not a valid path ({reason:.60})") from None
     return path
 
 

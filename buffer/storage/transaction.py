@@ -336,7 +336,7 @@ def not_found(txn: Txn, group_id: str) -> NotFound:
     """The error for a group that is not there: evicted, or never made."""
     if txn.evicted(group_id):
         return NotFound(f"group {group_id} was evicted")
-    return NotFound(f"there is no group {group_id!r:.80}")
+    return NotFound(f"there is no group {group_id!r:.80}; r3l-buffer ls lists them")
 
 
 def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:

@@ -231,7 +231,10 @@ def check(folder: Path) -> dict[str, Any]:
             if _digest(_regular(folder, name)) != file["sha256"]:
                 raise UserError(f"export {folder}: {name} differs from the manifest")
     except OSError as error:
-        raise UserError(f"export {folder}: {error.filename} ({error.strerror})") from None
+        raise UserError(
+            f"export {folder}: {error.filename} cannot be read ({error.strerror}); give a folder "
+            "that r3l-buffer export wrote"
+        ) from None
     except R3LError:
         raise
     except (ValueError, KeyError, TypeError) as error:

@@ -60,7 +60,7 @@ def _check(node: ast.expr, names: frozenset[str], text: str) -> None:
         operators = (ast.boolop, ast.cmpop, ast.Not, ast.USub, ast.Load)
         if isinstance(inner, ast.Is | ast.IsNot) or not isinstance(inner, known + operators):
             raise UserError(
-                f"query {text!r:.80}: {type(inner).__name__} is not supported; {EXAMPLE}"
+                f"query {text!r:.80}: a {type(inner).__name__.lower()} is not supported; {EXAMPLE}"
             )
 
 

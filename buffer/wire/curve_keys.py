@@ -82,7 +82,9 @@ def load(kind: type[K], path: Path | str) -> K:
                 values[several] = tuple(values[several])
         keys: K = kind(**values)
     except OSError as error:
-        raise UserError(f"keys {path}: cannot be read ({error.strerror})") from None
+        raise UserError(
+            f"keys {path}: cannot be read ({error.strerror}); r3l-buffer keygen writes keys"
+        ) from None
     except (ValueError, TypeError) as error:
         raise UserError(
             f"keys {path}: not a {kind.__name__} file ({error}); r3l-buffer keygen writes it as "

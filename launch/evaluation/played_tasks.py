@@ -16,6 +16,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -68,7 +69,7 @@ class Results:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.path = folder / RESULTS
-        known = folder / SETTINGS
+        known, self._made = folder / SETTINGS, not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if known.exists() and self.path.exists():  # otherwise nothing has been played yet
@@ -109,7 +110,11 @@ class Results:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. Of an evaluation that never began nothing is left."""
+        if self._made and not self.done:
+            with suppress(OSError):
+                (self.path.parent / SETTINGS).unlink()
+                self.path.parent.rmdir()  # unless an engine's log is in it
         if self._file is not None:
             self._file.close()
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from r3l.errors import R3LError, UserError
+from r3l.errors import R3LError, UserError, did_you_mean
+from r3l.process.usage import OneLine, UsageLine, one_line
 
 COMMANDS = {
     "status": ("launch.inspection.status", "what every part of a run does, who waits for whom"),
@@ -22,7 +23,7 @@ COMMANDS = {
 """Module and purpose by name; the module defines the command under its name."""
 
 
-class Launch(click.Command):
+class Launch(OneLine):
     """The command that trains, and those of COMMANDS."""
 
     def make_context(
@@ -35,7 +36,10 @@ class Launch(click.Command):
         """The context of the command that the first argument names, or this one's own."""
         if args and args[0] in COMMANDS:
             name = f"{info_name} {args[0]}"
-            return _command(args[0]).make_context(name, args[1:], parent, **extra)
+            with one_line(name):
+                return _command(args[0]).make_context(name, args[1:], parent, **extra)
+        if args and (guess := did_you_mean(args[0], COMMANDS)):
+            raise UsageLine(f"no such command {args[0]!r}{guess}", info_name or "r3l-launch")
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -95,7 +95,7 @@ def _address(path: Path, host: str) -> str:
         return socket.gethostbyname(host)
     except OSError as error:
         raise UserError(
-            f"--hostfile {path}: host {host} cannot be resolved ({error}); check the name"
+            f"--hostfile {path}: host {host} cannot be resolved ({error.strerror}); check the name"
         ) from None
 
 

@@ -54,16 +54,16 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
 
     Raises UserError for an environment without lessons, or an option that it refuses.
     """
-    click.echo(f"warmup: {recipe.steps} steps on {', '.join(recipe.envs)}")
-    transformers_logging.disable_progress_bar()
-    from learner.step.trainer import Trainer
-
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.model or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {start}")
         tokenizer = read_tokenizer(start, f"--model {start}")
         chat = ChatFormat(tokenizer, earlier_reasoning=recipe.earlier_reasoning)
         stream = lesson_stream(recipe, chat)
+        click.echo(f"warmup: {recipe.steps} steps on {', '.join(recipe.envs)}")
+        transformers_logging.disable_progress_bar()
+        from learner.step.trainer import Trainer
+
         trainer = Trainer(start, recipe.learner, None, seed=recipe.seed)
     cut = batches(stream, recipe.tokens_per_batch, random.Random(recipe.seed))
     fit(trainer, cut, steps=recipe.steps)

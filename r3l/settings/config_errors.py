@@ -19,7 +19,6 @@ RULES = {
     "model": "must be a mapping of settings",
     "list": "must be a list",
     "tuple": "must be a list",
-    "missing": "is missing",
     "finite_number": "must be a finite number",
 }
 """The rule by the beginning of the error's type."""
@@ -55,12 +54,20 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         rule = f"must be one of {values}{guess}"
     elif kind in LIMITS:
         limit, words = LIMITS[kind]
-        rule = f"{words} {context[limit]:g}"
+        rule = f"{words} {_number(context[limit])}"
+    elif kind == "missing":
+        return f"config {key}: is missing in {given}"
+    elif kind == "too_long":
+        rule = f"must have at most {context['max_length']} values"
     elif any("[" in str(part) for part in first["loc"]):
         rule = "must be a mapping of settings, or text"
     else:
         rule = next((words for start, words in RULES.items() if kind.startswith(start)), "")
     return f"config {key or 'file'}: {rule or 'is not allowed'}, not {given}"
+
+
+def _number(limit: float) -> str:
+    return str(int(limit)) if limit == int(limit) else f"{limit:g}"
 
 
 def shown(value: Any) -> str:

@@ -50,8 +50,19 @@ def parse(text: str, what: str) -> Any:
         json.dumps(value, default=str, skipkeys=True)  # raises for a number that cannot be shown
         return value
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # no such date, or too deep
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(_reason(error).split())[:200]
         raise UserError(f"{what}: not valid YAML ({reason})") from None
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong and where, in the words of a YAML file."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if mark is None and isinstance(error, yaml.MarkedYAMLError):
+        problem, mark = error.context, error.context_mark  # of the errors raised here
+    if not problem or mark is None:
+        return str(error)
+    problem = problem.replace("'<stream end>'", "the end").replace("'<block end>'", "the end")
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def write(value: Any) -> str:

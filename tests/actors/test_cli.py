@@ -111,17 +111,3 @@ def test_three_dead_engines_in_a_row_end_the_actor_with_their_last_lines(
     assert result.exit_code == 1 and len(starts) == 3
     assert "the engine failed 3 times in a row" in result.output
     assert "out of memory on device 3" in result.output
-
-
-@pytest.mark.parametrize(
-    ("option", "address", "named"),
-    [
-        ("--buffer", "nonsense", "buffer 'nonsense'"),
-        ("--weights", "tcp://127.0.0.1", "weights 'tcp://127.0.0.1'"),
-    ],
-)
-def test_an_invalid_address_is_refused_before_an_engine_starts(
-    option: str, address: str, named: str, tmp_path: Path
-) -> None:
-    line = refused(tmp_path, arguments=(option, address))
-    assert line.startswith(f"r3l-actor: {named}: must look like tcp://HOST:PORT")

@@ -15,17 +15,6 @@ from r3l.config import load
 from tests.launch.fakes import refused
 
 
-def test_an_unknown_config_key_is_named_with_the_known_ones(run: Path) -> None:
-    line = refused("--run", run, "learner.speed=9")
-    assert "learner.speed" in line and "groups_per_step" in line
-    assert not run.exists()
-
-
-def test_an_unknown_algorithm_and_a_setting_of_another_one_are_named(run: Path) -> None:
-    assert "critique_grpo" in refused("--run", run, "algorithm=nope")
-    assert "alpha" in refused("--run", run, "algorithm=grpo", "algorithm.alpha=2")
-
-
 def test_prompts_are_shown_with_the_overrides_of_the_environment(run: Path) -> None:
     result = CliRunner().invoke(main, ["--run", run, "--show-prompts"])
     assert result.exit_code == 0 and not run.exists()
@@ -58,11 +47,6 @@ def test_every_setting_is_printed_as_yaml_that_makes_the_same_run(
     assert (config.learner.steps, config.algorithm.name, config.learner.lr) == (3, "grpo", 2e-4)
     again = CliRunner().invoke(main, ["--print-config", "--config", str(file), "algorithm=r3l"])
     assert "alpha: 3.0" in again.output and "lr: 0.0002" in again.output
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_an_empty_run_name_is_refused(name: str) -> None:
-    assert "--run: the name is empty" in refused("--run", name)
 
 
 def test_what_is_wrong_is_named_by_the_option_that_was_typed(run: Path) -> None:

@@ -15,24 +15,6 @@ from r3l.config import dump, load
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--env", "nowhere"], "--env 'nowhere'"),
-        (["--run", "/no/such/run"], "--run /no/such/run: has no config.yaml"),
-        (["--run", ""], "--run: the name is empty"),
-        (["--model", "/no/such"], "/no/such"),
-        (["--pass-at", "2"], "--attempts 1"),
-        (["--env", "gsm8k", "env.options.eval=/no/such.jsonl"], "/no/such.jsonl"),
-        (["--env", "aime24", "--split", "train"], "aime24: has no train problems"),
-    ],
-)
-def test_a_wrong_option_is_refused_in_one_line_with_exit_code_2(arguments, says, tmp_path):
-    result = CliRunner().invoke(main, ["--out", str(tmp_path / "out"), *arguments])
-    assert result.exit_code == 2 and says in result.output
-    assert len(result.output.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
-
-
 def test_an_unreachable_engine_is_named_before_anything_is_played(tmp_path):
     arguments = ["--out", str(tmp_path), "--engine", "http://127.0.0.1:9", "--tasks", "1"]
     result = CliRunner().invoke(main, arguments)

@@ -16,17 +16,11 @@ from envs import registry
 from envs.builtin.policy import builtin_policy
 from launch import plan
 from launch.cli import main
-from launch.topology.machines import visible_gpus
 from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.model_folder import fingerprint
 from r3l.records import Task
 from tests.launch.fakes import refused
-
-
-def test_an_unknown_environment_is_named_with_the_known_ones(run: Path) -> None:
-    line = refused("--run", run, "--env", "nowhere")
-    assert "nowhere" in line and "workshop" in line and not run.exists()
 
 
 def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
@@ -40,39 +34,12 @@ def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
     assert "gsm8k.eval: /no/such.jsonl cannot be read" in line and not run.exists()
 
 
-def test_an_unknown_model_is_named_with_what_to_give_instead(run: Path) -> None:
-    line = refused("--run", run, "--model", "/no/such/model")
-    assert "/no/such/model" in line and "builtin" in line and not run.exists()
-
-
-def test_missing_keys_and_open_addresses_without_keys_are_refused(
-    run: Path, tmp_path: Path
-) -> None:
-    line = refused("--run", run, "--keys", str(tmp_path / "none"))
-    assert "service.json: cannot be read" in line and not run.exists()
-    for option in ("--buffer", "--weights"):
-        line = refused("--run", run, option, "tcp://0.0.0.0:*")
-        assert option in line and "without --keys" in line and not run.exists()
-
-
 def test_more_connections_than_the_system_allows_are_refused(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
     line = refused("--run", run, "--connections", "4000")
     assert "--connections 4000: need 5000 open files, this system allows 4096" in line
-
-
-def test_a_learner_on_more_gpus_than_there_are_is_refused(run: Path) -> None:
-    if len(visible_gpus()) >= 64:
-        pytest.skip("this machine has 64 GPUs")
-    line = refused("--run", run, "--learner", "64gpu")
-    assert "64gpu" in line and "GPUs" in line and not run.exists()
-
-
-@pytest.mark.parametrize("text", ["gpu", "0cpu", "1tpu", "2 cpu"])
-def test_a_learner_option_that_is_not_a_count_and_a_device_is_refused(text: str, run: Path) -> None:
-    assert "1cpu or 8gpu" in refused("--run", run, "--learner", text)
 
 
 def test_a_port_in_use_is_named(run: Path) -> None:
@@ -86,16 +53,6 @@ def test_a_port_in_use_is_named(run: Path) -> None:
     assert not run.exists()
 
 
-def test_an_unwritable_run_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert "cannot be written" in refused("--run", str(tmp_path / "file" / "run"))
-
-
-def test_an_existing_run_is_refused_without_resume(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("")
-    assert "--resume" in refused("--run", str(tmp_path))
-
-
 def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 7")
     lock = (tmp_path / ".lock").open("w")
@@ -104,10 +61,6 @@ def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
     assert "another r3l-launch is using it" in line
     assert (tmp_path / "config.yaml").read_text() == "seed: 7"
     lock.close()
-
-
-def test_resume_is_refused_without_an_existing_run(run: Path) -> None:
-    assert "nothing to resume" in refused("--run", run, "--resume")
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Path) -> None:
@@ -121,75 +74,6 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Pat
     settings.write_text(json.dumps(values))
     line = refused("--run", run, "--model", str(model))
     assert "chat template" in line and not run.exists()
-
-
-def test_more_ranks_than_groups_are_refused(run: Path) -> None:
-    line = refused("--run", run, "--learner", "2cpu", "learner.groups_per_step=1")
-    assert "2cpu" in line and "groups_per_step" in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["buffer.sampler=nope"], "nope"),
-        (["buffer.sampler.name=nope"], "nope"),
-        (["learner.attention=flash_attention_2"], "set learner.attention=sdpa"),
-        (["learner.lora={rank: 4, targets: [c_attn]}"], "its linear layers are down_proj"),
-        (["learner.deepspeed={zero_optimization: 3}"], "must be a mapping"),
-        (["actor.engine={model: x}"], "actor.engine.model: set by the actor itself"),
-        (
-            ["actor.engine.max_num_seq=8"],
-            "not an engine argument of vLLM; did you mean max_num_seqs?",
-        ),
-        (["actor.engine.qwertz=8"], "of vLLM; see vLLM's engine arguments"),
-        (["--env", "{"], "env '{': unknown"),
-        (["--model", "{"], "no config.json"),
-        (["--model", "~nobody_of_that_name/x"], "not a valid path"),
-        (["--model", "x" * 300], "not a valid path"),
-        (["--hostfile", "{bytes}"], "not UTF-8"),
-        (["--keys", "{keys}"], "a key must be 40 characters"),
-        (["--buffer", "tcp://127.0.0.1:31999", "--weights", "tcp://127.0.0.1:31999"], "--buffer"),
-        (["--env", "{broken}:Exits"], "importing it raised SystemExit"),
-    ],
-)
-def test_a_setting_that_some_process_would_refuse_is_refused_before_any_is_started(
-    run: Path, tmp_path: Path, arguments: list[str], named: str
-) -> None:
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    (tmp_path / "keys").mkdir()
-    bad = {"public": "é" * 40, "secret": "a" * 40, "clients": [], "learners": []}
-    (tmp_path / "keys" / "service.json").write_text(json.dumps(bad))
-    (tmp_path / "broken.py").write_text("raise SystemExit(0)")
-    paths = {"{bytes}": "bytes", "{keys}": "keys", "{broken}": "broken.py"}
-    for name, file in paths.items():
-        arguments = [text.replace(name, str(tmp_path / file)) for text in arguments]
-    assert named in refused("--run", run, *arguments) and not run.exists()
-
-
-@pytest.mark.parametrize(
-    ("member", "named"),
-    [
-        ("def reset(self, **_): raise KeyError('shut')", "the environment raised KeyError: 'shut'"),
-        ("reset = lambda self, **_: ('go', {})", "step returned NoneType"),
-        ("task_source = staticmethod(lambda: 1 / 0)", "its task_source raised ZeroDivisionError"),
-        ("task_source = staticmethod(lambda: 5)", "its task source raised AttributeError"),
-        ("task_source = staticmethod(lambda: ListedTasks({'train': [1]}))", "not an envs.Task"),
-        ("spec = 'x'", "its spec is a str, not an EnvSpec"),
-    ],
-)
-def test_an_error_of_a_users_environment_is_one_line_that_names_it(
-    run: Path, tmp_path: Path, member: str, named: str
-) -> None:
-    file = tmp_path / f"env{abs(hash(member))}.py"
-    file.write_text(
-        "from envs import EnvSpec, ListedTasks\n"
-        "class Mine:\n"
-        "    spec = EnvSpec('mine', '', max_steps=1)\n"
-        "    reset = step = close = lambda self, *a, **k: None\n"
-        f"    {member}\n"
-    )
-    line = refused("--run", run, "--env", f"{file}:Mine")
-    assert named in line and not run.exists()
 
 
 def test_the_shipped_policy_says_that_it_knows_no_other_world_and_how_to_make_one_that_does(
@@ -248,28 +132,6 @@ def test_an_engine_that_is_split_otherwise_than_the_option_says_is_refused(run: 
     assert "--actor-gpus 4: actor.engine.tensor_parallel_size is 2" in line
     line = refused("--run", run, "actor.engine.tensor_parallel_size=many")
     assert "tensor_parallel_size=many: must be a number" in line
-
-
-def test_an_environment_without_tasks_is_refused(run: Path, tmp_path: Path) -> None:
-    file = tmp_path / "empty.py"
-    file.write_text(
-        "from envs import EnvSpec, ListedTasks\n"
-        "class Empty:\n"
-        "    spec = EnvSpec('empty', '', max_steps=1)\n"
-        "    task_source = staticmethod(lambda: ListedTasks({}))\n"
-        "    reset = step = close = lambda self, *a, **k: None\n"
-    )
-    line = refused("--run", run, "--env", f"{file}:Empty")
-    assert "train split has no tasks" in line and not run.exists()
-
-
-def test_a_deepspeed_key_that_the_learner_sets_is_refused(tmp_path: Path, run: Path) -> None:
-    line = refused("--run", run, "learner.deepspeed.train_batch_size=8")
-    assert "train_batch_size=8" in line and "groups_per_step" in line
-    file = tmp_path / "ds.json"
-    file.write_text(json.dumps({"scheduler": {"type": "WarmupLR"}}))
-    assert "scheduler.type" in refused("--run", run, f"learner.deepspeed={file}")
-    assert not run.exists()
 
 
 def checkpoint_of(run: Path, model: Path, **more: object) -> None:
@@ -350,19 +212,6 @@ def test_a_preset_names_only_options_that_its_environment_has(path: Path) -> Non
     module, _, kind = registry.ENVIRONMENTS[config.env.name].partition(":")
     options = inspect.signature(getattr(import_module(module), kind)).parameters
     assert set(config.env.options) <= set(options)
-
-
-def test_a_preset_needs_a_model_and_stands_alone(run: Path, tmp_path: Path) -> None:
-    said = "r3l-launch: --preset paper-gsm8k: "
-    line = refused("--run", run, "--preset", "paper-gsm8k")
-    assert line == f"{said}names no model; give its folder with --model"
-    line = refused("--run", run, "--preset", "paper-gsm8k", "--config", tmp_path / "my.yaml")
-    assert line == f"{said}cannot be combined with --config; leave one out"
-    line = refused("--run", run, "--preset", "paper-gsm8k", "--resume")
-    assert line == f"{said}cannot be combined with --resume; leave one out"
-    line = refused("--run", run, "--preset", "paper-chess")
-    assert "--preset paper-chess: unknown; the presets are demo, paper-alfworld, " in line
-    assert not run.exists()
 
 
 def test_a_check_says_what_is_missing_and_starts_nothing(

@@ -32,10 +32,6 @@ def test_a_bad_hostfile_is_refused_with_its_line(
     assert why in line and not run.exists()
 
 
-def test_a_missing_hostfile_is_refused(run: Path) -> None:
-    assert "cannot be read" in refused("--run", run, "--hostfile", "/no/such/file")
-
-
 def test_machines_that_ssh_cannot_reach_are_named_before_anything_starts(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,23 +110,3 @@ def _groups(store: Path) -> Any:
     opened = Store(store, read_only=True)
     yield offline.group(opened, "g0000000001")
     opened.close()
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--offline", "x", "--buffer", "tcp://127.0.0.1:1"], "--offline trains without actors"),
-        ([], "train needs --buffer and --weights, or --offline STORE"),
-        (["--offline", "/no/where"], "no store there"),
-    ],
-)
-def test_a_contradiction_or_a_missing_store_is_one_line(
-    tmp_path: Path, model: Path, more: list[str], said: str
-) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(dump(load(None, [f"model={model}", *SETTINGS])))
-    command = ["train", "--config", str(config), "--run", str(tmp_path / "run"), *more]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 2 and not (tmp_path / "run").exists()
-    [line] = [x for x in done.output.splitlines() if x.startswith("r3l-learner: ")]
-    assert said in line

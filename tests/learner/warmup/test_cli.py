@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 
 from envs import registry
 from envs.builtin.policy import builtin_policy
-from learner.cli import main
 from learner.warmup import warmup
 from learner.warmup.cli import warmup_command
 from learner.warmup.quality import Quality
@@ -51,34 +50,6 @@ def test_dials_make_the_lessons_the_measurement_and_the_record(tmp_path):
     assert (env, skill.certainty) == ("workshop", 0.5)
     assert options == registry.all_options("workshop", given)
     assert set(quality) == {field.name for field in fields(Quality)}
-
-
-@pytest.mark.parametrize(
-    ("dials", "line"),
-    [
-        (["stations=99"], "env option stations is 99; it must be an integer in 1..12"),
-        (["summary=long"], "env option summary is 'long'; it must be full or brief"),
-        (["volume=11"], "env option workshop.volume: unknown; workshop knows stations"),
-        (["words"], "--set words: must be NAME=VALUE, such as words=6"),
-        (["words=[1"], "--set words=[1: not valid YAML"),
-    ],
-)
-def test_a_dial_that_is_refused_is_one_line_and_exit_code_2(tmp_path, dials, line):
-    arguments = ["warmup", "--env", "workshop", "--out", str(tmp_path / "out")]
-    for dial in dials:
-        arguments += ["--set", dial]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"r3l-learner: {line}") and result.stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_dials_belong_to_one_environment(tmp_path):
-    arguments = ["--env", "workshop", "--env", "keys", "--set", "steps=9"]
-    with pytest.raises(UserError, match="--set steps=9: belongs to one --env"):
-        CliRunner().invoke(
-            warmup_command, [*arguments, "--out", str(tmp_path / "out")], catch_exceptions=False
-        )
 
 
 def test_a_model_whose_template_forgets_reasoning_is_warmed_up_on_request(tmp_path):
