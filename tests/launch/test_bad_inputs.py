@@ -55,7 +55,7 @@ FILES = {
     "ds.json": json.dumps({"scheduler": {"type": "WarmupLR"}}),
     "hosts-count": "127.0.0.1 slots=x",
     "hosts-twice": "# c\n127.0.0.1 slots=1\n127.0.0.1 slots=1",
-    "hosts-many": "127.0.0.1 slots=8",
+    "hosts-few": "127.0.0.1 slots=1",
     "hosts-unknown": "no-such-machine.invalid slots=2",
     "hosts-elsewhere": "192.0.2.1 slots=2",
     "badkeys/service.json": json.dumps(
