@@ -46,6 +46,7 @@ TOPICS = {
     "buffer/server/test_extreme_records.py",
     "buffer/storage/test_full_store.py",
     "buffer/storage/test_immutable_records.py",
+    "launch/test_bad_inputs.py",
     "launch/test_killed_launcher.py",
     "learner/step/test_algorithm_by_hand.py",
     "learner/step/test_faults_on_one_rank.py",
