@@ -134,9 +134,12 @@ def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path)
     return True
 
 
-def latest(folder: Path) -> Path | None:
-    """The newest complete checkpoint."""
+def latest(folder: Path, below: int | None = None) -> Path | None:
+    """The newest complete checkpoint, or the newest of a version below `below`."""
+    names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
+        if names and path.name >= names:
+            continue
         missing = _damage(path)
         if not missing:
             return path

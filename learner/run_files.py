@@ -6,7 +6,10 @@ Importing this module loads nothing that only training needs.
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
+from r3l import config as configuration
+from r3l.config import RunConfig
 from r3l.errors import BufferUnavailable, R3LError, RestartNeeded, TrainingStopped, UserError
 
 EXIT_CODES: dict[type[R3LError], int] = {
@@ -40,3 +43,14 @@ HANGS = "hangs.jsonl"
 STACKS = signal.SIGUSR2
 """The signal that makes a learner's process write every thread's stack to its log, even while
 its interpreter is busy."""
+
+
+def settings_of(run: Path, step: int) -> RunConfig:
+    """The settings with which a run made an optimizer step; r3l-launch keeps earlier ones when they
+    change. Raises UserError."""
+    changed = sorted(run.glob("config.before-step-*.yaml"))
+    later = [path for path in changed if int(path.stem.rpartition("-")[2]) > step]
+    path = later[0] if later else run / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"run {run}: no config.yaml there; give the folder of a run")
+    return configuration.load(path)

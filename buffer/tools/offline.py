@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from buffer.client.calls import Draw
 from buffer.sampling import task_history
 from buffer.storage import checksums, counts
 from buffer.storage.rows import GroupRow
@@ -78,6 +79,38 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
             raise NotFound(f"step {step} is not in the ledger")
         gone = [group_id for group_id in trained.groups if txn.evicted(group_id)]
     return [group(store, group_id) for group_id in trained.groups if group_id not in gone], gone
+
+
+def trained_draw(store: Store, step: int) -> Draw:
+    """The draw that an optimizer step was trained on, as its learner got it.
+
+    Raises NotFound for a step that is not in the ledger, or if a group or a recalled attempt was
+    evicted since; RecordError if one is damaged.
+    """
+    groups, gone = replay(store, step)
+    if gone:
+        raise NotFound(
+            f"step {step}: {len(gone)} of its {len(groups) + len(gone)} groups were evicted "
+            f"({gone[0]}); raise buffer.retention to keep them"
+        )
+    joined, lost = recalled(store, step)
+    if lost:
+        raise NotFound(f"step {step}: {lost} of the attempts that it recalled were evicted")
+    with store.read() as txn:
+        trained = txn.step(step)
+        drawn = None if trained is None else txn.draw(trained.draw_id)
+    assert trained is not None
+    if drawn is None:
+        raise NotFound(f"step {step}: its draw {trained.draw_id} is not in the store")
+    return Draw(
+        drawn.draw_id,
+        groups,
+        drawn.version,
+        drawn.probabilities,
+        drawn.weights,
+        recalled=joined,
+        replayed=drawn.replayed,
+    )
 
 
 def recalled(store: Store, step: int) -> tuple[list[Recalled], int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,16 +187,21 @@ class Trainer:
 
     def gradient(self, rows: Sequence[Row]) -> Tensor:
         """The gradient of the loss of all rows, before clipping, float32 [P] on the CPU; nothing
-        is trained. Only at ZeRO stage 0; raises ValueError at another."""
-        if self.stage:
-            raise ValueError(f"ZeRO stage {self.stage}: gradients are whole only at stage 0")
-        self._accumulate(rows)
-        parts = [
-            torch.zeros_like(p) if p.grad is None else p.grad for p in self.module.parameters()
-        ]
-        whole = torch.cat([part.detach().flatten().float().cpu() for part in parts])
-        self.engine.zero_grad()
-        return whole
+        is trained. For one rank; raises ValueError at ZeRO stage 3, where it is in pieces."""
+        if self.stage == 3:
+            raise ValueError("ZeRO stage 3: gradients are not in one piece")
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        total = torch.zeros(sum(p.numel() for p in parameters))
+        shared = self.module.pack != "rows"
+        for part in micro_batches(rows, self.budget, 1, shared=shared)[0]:
+            heartbeat("the gradient of a part of a step")
+            # Not the engine, whose hooks expect its own backward.
+            loss, _ = self._losses(collate(part, self.device), self.module)
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            pairs = zip(found, parameters, strict=True)
+            parts = [torch.zeros_like(p) if grad is None else grad for grad, p in pairs]
+            total += torch.cat([grad.detach().float().flatten().cpu() for grad in parts])
+        return total
 
     def entropies_of(self, groups: Sequence[Group]) -> dict[int, dict[int, Float64]]:
         """Token entropies of the attempts that the algorithm ranks by them, by place of the group
@@ -293,9 +298,11 @@ class Trainer:
         if applied:
             raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
 
-    def _losses(self, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        reference_BT = self._reference_logprobs(micro)
-        logprobs_BT, entropy_BT = self.engine(micro.nodes, micro.mask_BT, micro.temperatures_B)
+    def _losses(
+        self, micro: MicroBatch, forward: Callable[..., Any] | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
+        reference_BT, run = self._reference_logprobs(micro), forward or self.engine
+        logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
         aux_BT = micro.mask_BT & micro.aux_B[:, None]
         loss_sft = sft(logprobs_BT, aux_BT, micro.weights_B)

@@ -3,15 +3,24 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from learner.offline.cli import run_config
+from learner.cli import main
 from r3l.config import dump, load
-from r3l.errors import UserError
 
 
-def test_the_settings_are_those_of_the_runs_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no config\.yaml there; give the folder of a run"):
-        run_config(tmp_path)
-    config = load(None, ["learner.steps=7"])
-    (tmp_path / "config.yaml").write_text(dump(config))
-    assert run_config(tmp_path) == config
+@pytest.mark.parametrize(
+    "command", [["weights", "--version", "1", "--out", "out"], ["replay", "1"], ["blame", "1"]]
+)
+def test_a_folder_that_is_no_run_is_named_in_one_line(tmp_path: Path, command: list[str]) -> None:
+    verb, *rest = command
+    done = CliRunner().invoke(main, [verb, str(tmp_path), *rest])
+    assert done.exit_code == 2 and list(tmp_path.iterdir()) == []
+    [line] = [line for line in done.output.splitlines() if line.startswith("r3l-learner: ")]
+    assert "no config.yaml there; give the folder of a run" in line
+
+
+def test_a_run_without_its_store_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(dump(load(None)))
+    done = CliRunner().invoke(main, ["replay", str(tmp_path), "3"])
+    assert done.exit_code == 2 and f"no store in {tmp_path / 'buffer'}" in done.output

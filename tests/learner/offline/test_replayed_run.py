@@ -1,0 +1,123 @@
+"""The steps of a real run, executed again: the same loss and the same bytes."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from buffer.cli import commands as buffer
+from buffer.storage.store import Store
+from buffer.tools import offline
+from learner.cli import main
+from learner.offline.replayed_run import Replayed, without
+from r3l.errors import UserError
+from r3l.weights.journal import Journal
+
+pytestmark = pytest.mark.system
+
+
+def ask(*command: object) -> Any:
+    return CliRunner().invoke(main, [str(one) for one in command], catch_exceptions=False)
+
+
+@pytest.fixture
+def run(ended: Path, tmp_path: Path) -> Path:
+    """A copy, for tests that harm it."""
+    return Path(shutil.copytree(ended, tmp_path / "run"))
+
+
+ALL = {"loss", "gradient norm", "weights of the checkpoint", "weights of the journal"}
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "compared"),
+    [
+        (2, [1, 2], ALL - {"weights of the checkpoint"}),  # from the model that the run began with
+        (6, [4, 5, 6], ALL),
+        (7, [7], ALL - {"weights of the checkpoint"}),
+    ],
+)
+def test_a_replayed_step_has_the_loss_and_the_bytes_of_the_run(
+    ended: Path, step: int, steps: list[int], compared: set[str]
+) -> None:
+    done = ask("replay", ended, step)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stdout.splitlines() if line.startswith("step ")]
+    assert [int(line.split()[1].rstrip(":")) for line in lines] == steps
+    assert all("loss same, gradient norm same" in line for line in lines)
+    assert {part.removesuffix(" same") for part in lines[-1].split("; ")[1].split(", ")} == compared
+
+
+def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "step" and line["step"] == 4:
+            line["learner/loss"] += 1e-9
+    (run / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    journal = Journal(run / "journal")
+    shutil.copyfile(journal.path(3), journal.path(5))
+    done = ask("replay", run, 4)
+    assert done.exit_code == 1
+    assert "loss DIFFERS, gradient norm same, weights of the journal same" in done.output
+
+
+def evicted(run: Path) -> None:
+    done = CliRunner().invoke(
+        buffer, ["evict", "--store", str(run / "buffer"), "groups=12", "grace_s=0"]
+    )
+    assert done.exit_code == 0, done.output
+
+
+def without_store(run: Path) -> None:
+    shutil.rmtree(run / "buffer")
+
+
+def of_another_model(run: Path) -> None:
+    for state in run.glob("checkpoints/*/state.json"):
+        state.write_text(json.dumps(json.loads(state.read_text()) | {"origin": "another"}))
+
+
+def untouched(run: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("harm", "command", "said"),
+    [
+        (evicted, ("replay", 4), "step 4: 3 of its 3 groups were evicted (g0000000010)"),
+        (without_store, ("blame", 4), "no store in"),
+        (of_another_model, ("replay", 8), "trained from another model"),
+        (untouched, ("replay", 10), "step 10 is not in the ledger"),
+        (untouched, ("replay", 4, "--without", "g7"), "not a group of step 4, whose groups are"),
+    ],
+)
+def test_what_is_missing_is_named_in_one_line(
+    run: Path, harm: Callable[[Path], None], command: tuple[object, ...], said: str
+) -> None:
+    harm(run)
+    verb, *rest = command
+    done = ask(verb, run, *rest)
+    assert done.exit_code == 2
+    [line] = [line for line in done.output.splitlines() if line.startswith("r3l-learner: ")]
+    assert said in line
+
+
+def test_a_group_is_left_out_with_its_weight_and_what_was_recalled_into_it(ended: Path) -> None:
+    store = Store(ended / "buffer", read_only=True)
+    draw = offline.trained_draw(store, 4)
+    store.close()
+    names = [group.group_id for group in draw.groups]
+    less = without(draw, names[1])
+    assert [group.group_id for group in less.groups] == [names[0], names[2]]
+    assert len(less.weights) == 2 and draw.version == 3
+    with pytest.raises(UserError, match="not a group of step 4"):
+        without(draw, "g7")
+
+
+def test_a_run_that_left_nothing_to_compare_with_is_said_so() -> None:
+    metrics = {"learner/loss": 0.5, "learner/grad_norm": 2.0}
+    assert Replayed(3, metrics, {}).line().endswith("the run left nothing to compare with")
