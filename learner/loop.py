@@ -90,7 +90,13 @@ class Training:
         entropies = self.trainer.entropies_of(draw.groups)
         began = time.monotonic()
         rows = rows_of(
-            draw.groups, self.algorithm, draw.weights, draw.recalled, entropies, draw.replayed
+            draw.groups,
+            self.algorithm,
+            draw.weights,
+            draw.recalled,
+            entropies,
+            draw.replayed,
+            draw.version,
         )
         packed = time.monotonic() - began
         result = self.trainer.step(rows)

@@ -62,6 +62,28 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
     return metrics
 
 
+def engine_sums(logprobs_BT: Tensor, old_logprobs_BT: Tensor, fresh_BT: Tensor) -> dict[str, float]:
+    """Sums over the tokens (`fresh_BT`: bool [B, T]) that an engine sampled with the weights the
+    learner has: log-probabilities differ there by number formats and kernels alone."""
+    log_ratio = (logprobs_BT - old_logprobs_BT)[fresh_BT]
+    return {
+        "sum_tokens_fresh": float(fresh_BT.sum()),
+        "sum_k3_fresh": float((log_ratio.clamp(-20, 20).exp() - 1 - log_ratio).sum()),
+        "sum_gap_fresh": float(log_ratio.abs().sum()),
+    }
+
+
+def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
+    """KL(engine ‖ learner) by the k3 estimate and the mean distance of log-probabilities, nats a
+    token, at equal weights; without such tokens only their number."""
+    tokens = sums.get("sum_tokens_fresh", 0.0)
+    metrics = {"engine_tokens": tokens}
+    if tokens:
+        metrics["engine_kl"] = sums["sum_k3_fresh"] / tokens
+        metrics["engine_gap"] = sums["sum_gap_fresh"] / tokens
+    return metrics
+
+
 def clipped_share(norm: float, limit: float) -> float:
     """The share of the gradient's length that clipping to `limit` takes away."""
     return max(0.0, 1.0 - limit / norm) if norm > 0 else 0.0

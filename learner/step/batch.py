@@ -31,7 +31,8 @@ class Row:
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
     `replayed`: it was recalled, or its group was trained before. `temperature`: the row's
-    log-probabilities are those of the policy ∝ exp(logits / temperature).
+    log-probabilities are those of the policy ∝ exp(logits / temperature). `fresh` marks tokens that
+    an engine sampled in the row's own context with the weights the learner has.
     `weight`: of each trained token in the loss (r3l.algorithms.losses). The store's rows
     (buffer.storage.rows) are other records.
     """
@@ -45,6 +46,7 @@ class Row:
     weight: float = 1.0
     temperature: float = 1.0
     replayed: bool = False
+    fresh: Bool | None = None
 
 
 _Counted = tuple[Row, int]  # a row whose weight is its group's w_g, and its length |τ|
@@ -79,6 +81,7 @@ class MicroBatch:
     aux_B: Tensor
     temperatures_B: Tensor
     replayed_B: Tensor
+    fresh_BT: Tensor
     input_tokens: int
 
 
@@ -89,13 +92,14 @@ def rows_of(
     recalled: Sequence[Recalled] = (),
     entropies: Mapping[int, Mapping[int, Float64]] | None = None,
     replayed: Container[str] = (),
+    version: int | None = None,
 ) -> list[Row]:
     """The rows of one step. A row whose gradient is zero by construction is left out, but counts
     in the mean.
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
     stored attempts that join the groups. `entropies`: by group, as `ranked_rows` asks. `replayed`:
-    ids of the groups that were trained before. With the
+    ids of the groups that were trained before. `version`: of the learner's weights. With the
     terms of r3l.algorithms.losses and c from r3l.algorithms.credit.token_weights the loss of the
     step is
 
@@ -112,7 +116,7 @@ def rows_of(
         joined = [one.trajectory for one in recalled if one.into == group.group_id]
         ranked = (entropies or {}).get(number)
         again = group.group_id in replayed
-        policy += _policy_rows(group, algorithm, weight, joined, ranked, replayed=again)
+        policy += _policy_rows(group, algorithm, weight, joined, ranked, again, version)
         if algorithm.sft_weight:
             aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
     if algorithm.sft_pool == "shared":
@@ -149,8 +153,8 @@ def _policy_rows(
     weight: float,
     recalled: Sequence[Trajectory],
     entropies: Mapping[int, Float64] | None,
-    *,
     replayed: bool,
+    version: int | None,
 ) -> list[_Counted]:
     """The kept trajectories of a group and of those that joined it."""
     trajectories = [*group.trajectories, *recalled]
@@ -170,8 +174,20 @@ def _policy_rows(
         # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
         more |= {"weight": weight, "temperature": one.temperature or 1.0}
         more |= {"replayed": replayed or i >= len(trajectories) - number}
+        more |= {"fresh": _sampled_at(one, version)}
         counted.append((_row(one.token_ids, masks[i], one.logprobs, **more), lengths[i]))
     return counted
+
+
+def _sampled_at(one: Trajectory, version: int | None) -> Bool | None:
+    """Which tokens were sampled with the weights of a version alone. None of an attempt whose row
+    leaves out what it was sampled under, such as guidance."""
+    if version is None or one.reframed:
+        return None
+    fresh = np.zeros(len(one.token_ids), dtype=np.bool_)
+    for start, end in one.step_spans[one.step_versions == version]:
+        fresh[start:end] = True
+    return fresh
 
 
 def _aux_row(sample: AuxSample, weight: float) -> _Counted:
@@ -290,10 +306,13 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
     forest = prefix_forest.plant([row.token_ids for row in rows])
     shape = (len(rows), max(len(row.token_ids) for row in rows))
     paths, old = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-    mask, homes = np.zeros(shape, np.bool_), np.zeros(len(forest.token_ids), np.int64)
+    mask, fresh = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+    homes = np.zeros(len(forest.token_ids), np.int64)
     for i, (row, path) in enumerate(zip(rows, forest.paths, strict=True)):
         length = len(path)
         paths[i, :length], old[i, :length], mask[i, :length] = path, row.old_logprobs, row.mask
+        if row.fresh is not None:
+            fresh[i, :length] = row.fresh[:length]
         homes[path] = i * shape[1] + np.arange(length)
 
     def tensor(values: object, dtype: torch.dtype | None = None) -> Tensor:
@@ -315,5 +334,6 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         aux_B=tensor([row.aux for row in rows], torch.bool),
         temperatures_B=tensor([row.temperature for row in rows], torch.float32),
         replayed_B=tensor([row.replayed for row in rows], torch.bool),
+        fresh_BT=tensor(fresh),
         input_tokens=input_tokens,
     )

@@ -22,7 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learner.metrics.drift import clipped_share, drift_metrics, drift_sums
+from learner.metrics.drift import (
+    clipped_share,
+    drift_metrics,
+    drift_sums,
+    engine_metrics,
+    engine_sums,
+)
 from learner.step import full_weights
 from learner.step.adapters import without_adapters
 from learner.step.attention import Pack
@@ -152,6 +158,7 @@ class Trainer:
         metrics = {
             **{name: value for name, value in sums.items() if not name.startswith("sum_")},
             **drift_metrics(sums),
+            **engine_metrics(sums),
             **_shares(sums),
             "grad_norm": norm,
             "grad_clipped": clipped_share(norm, self.config.grad_clip),
@@ -333,6 +340,9 @@ class Trainer:
             "replayed": replayed_BT,
         }
         parts |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)
+        parts |= engine_sums(
+            logprobs_BT.detach(), micro.old_logprobs_BT, policy_BT & micro.fresh_BT
+        )
         return loss, parts | _counts(micro, self.module.pack)
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:

@@ -22,7 +22,7 @@ from r3l.algorithms.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.algorithms.replay.r3 import R3Config
 from r3l.errors import UserError
-from r3l.records import Recalled
+from r3l.records import Recalled, Trajectory
 from tests.learner.fakes import explore_group, trajectory
 
 
@@ -231,3 +231,25 @@ def test_a_recalled_attempt_without_its_context_has_the_ratio_one() -> None:
         recalled = [Recalled(group.group_id, "g9", one)]
         rows = rows_of([group], GRPOConfig(group_size=2).build(), recalled=recalled)
         assert [row.distilled for row in rows if row.replayed] == [distilled]
+
+
+def test_only_tokens_that_the_learners_weights_sampled_without_guidance_are_fresh() -> None:
+    group = explore_group((0.0, 1.0), (1.0, None), pivot=2)
+    algorithm = R3LConfig(group_size=4).build()
+
+    def at(one: Trajectory) -> Trajectory:
+        return replace(one, step_versions=np.array([6, 7, 7, 6], np.int32))
+
+    results = tuple(
+        replace(result, trajectory=at(result.trajectory)) if result.trajectory else result
+        for result in group.results
+    )
+    group = replace(group, results=results)
+    rows = [row for row in rows_of([group], algorithm, version=7) if not row.aux]
+    assert {row.distilled for row in rows} == {True, False}
+    micro = collate(rows, torch.device("cpu"))
+    spans = group.trajectories[0].step_spans[1:3]
+    for row, fresh in zip(rows, micro.fresh_BT, strict=True):
+        expected = [] if row.distilled else [t for start, end in spans for t in range(start, end)]
+        assert fresh.nonzero().flatten().tolist() == expected
+    assert not collate(rows_of([group], algorithm), torch.device("cpu")).fresh_BT.any()
