@@ -97,10 +97,19 @@ def _adapters(trained: Iterable[tuple[str, nn.Parameter]]) -> Iterator[tuple[str
         yield adapters.peft_name(name), tensor
 
 
+def shard(module: nn.Module, settings: Mapping[str, Any]) -> None:
+    """Shard a module over the ranks for ZeRO 3, one parameter after the other: DeepSpeed's start
+    would first move all of it to each device."""
+    import deepspeed
+
+    deepspeed.zero.Init(module=module, config_dict_or_path=dict(settings))
+
+
 def sharded(module: nn.Module, settings: Mapping[str, Any]) -> Any:
     """A module that is not trained, sharded over the ranks by ZeRO 3 under the trainer's DeepSpeed
     `settings`; it is called as before."""
     import deepspeed
 
+    shard(module, settings)
     kept = ("train_micro_batch_size_per_gpu", "bf16", "zero_optimization", "steps_per_print")
     return deepspeed.initialize(model=module, config={key: settings[key] for key in kept})[0]

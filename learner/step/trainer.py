@@ -34,7 +34,7 @@ from learner.step.adapters import without_adapters
 from learner.step.attention import Pack
 from learner.step.batch import MicroBatch, Row, collate, micro_batches, ranked_rows
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
-from learner.step.full_weights import sharded
+from learner.step.full_weights import shard, sharded
 from learner.step.model import PolicyModule, load_model, resolve_dtype
 from learner.step.out_of_memory import is_out_of_memory, smaller_budget
 from learner.step.process_group import join_process_group
@@ -111,6 +111,8 @@ class Trainer:
             )
             frozen = frozen.eval().requires_grad_(False)
             self.reference = sharded(frozen, settings) if self.stage == 3 else frozen
+        if self.stage == 3:
+            shard(module, settings)
         self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
             model=module,
             model_parameters=[p for p in module.parameters() if p.requires_grad],
