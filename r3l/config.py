@@ -174,6 +174,11 @@ class BufferConfig(Section):
         le=1 << 31,
         description="η, how many optimizer steps old the oldest token of a drawn group may be",
     )
+    late_groups: Literal["expire", "wait"] = Field(
+        "expire",
+        description="groups still played that would be stale after another optimizer step: they "
+        "expire, or the learner waits for them as long as an actor holds them",
+    )
     retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
 
     @property

@@ -29,7 +29,7 @@ DAMAGED = "damaged"
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Mark exactly `count` complete groups drawn, none older than η or, of those trained before,
-    than `replay_staleness`; None if too few are.
+    than `replay_staleness`; None if too few are, or if it waits for late groups.
 
     Groups that became too old expire as stale, damaged ones as damaged, those without contrast if
     the algorithm replaces them; the draw names what was replaced since the draw before. Trained
@@ -47,7 +47,8 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     draw_deadlines.expire_overdue(work)
     _check_share(work, args)
     _expire_unusable(work, args.version)
-    picked = _sound_picks(work, args)
+    late = work.index.late(args.version, work.config)
+    picked = [] if late else _sound_picks(work, args)
     if not picked:
         return None
     draw_id = work.index.next_draw
@@ -90,6 +91,8 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
         parts.append(f"waits for actors to finish {unfinished - unheld}")
     else:
         parts.append("waits for actors: none holds a group")
+    if late := len(index.late(args.version, work.config)):
+        parts.append(f"waits for {late} that another step would make stale")
     if unheld:
         parts.append(f"{unheld} unfinished have no actor")
     if resting:

@@ -128,6 +128,20 @@ class Index:
         again = self.replayed_in(count, sampler)
         return len(self._complete) + (len(self.replays(sampler)) if again is None else again)
 
+    def max_staleness(self, config: BufferConfig) -> int:
+        """η, as configured or as lowered by the learner."""
+        lowered, configured = self.progress.staleness_limit, config.max_staleness
+        return configured if lowered < 0 else min(lowered, configured)
+
+    def late(self, version: int, config: BufferConfig) -> list[GroupRow]:
+        """Training groups that a draw at `version` waits for: actors still play them, and at the
+        next version their oldest tokens are older than η. Their leases bound the wait."""
+        if config.late_groups == "expire":
+            return []
+        oldest = version - self.max_staleness(config)
+        held = [row for row in self._unfinished["train"].values() if row.held]
+        return [row for row in held if 0 <= row.oldest <= oldest]
+
     def forget_replay(self, row: GroupRow) -> None:
         """Remove a trained group from those that may be drawn again."""
         self._replayable.pop(row.group_id, None)

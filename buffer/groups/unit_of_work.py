@@ -47,9 +47,7 @@ class UnitOfWork:
     @property
     def max_staleness(self) -> int:
         """η, as configured or as lowered by the learner."""
-        lowered = self.index.progress.staleness_limit
-        configured = self.config.max_staleness
-        return configured if lowered < 0 else min(lowered, configured)
+        return self.index.max_staleness(self.config)
 
     def row(self, group_id: str) -> GroupRow:
         """A group's state, live or closed; raises NotFound."""

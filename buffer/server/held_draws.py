@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from buffer.groups.index import Index
 from buffer.wire.messages import Request
+from buffer.wire.operations import DrawGroups
 from r3l.config import BufferConfig
 
 HELD_S = 15.0  # until a client is told to ask again in any case
@@ -64,7 +65,7 @@ class HeldDraws:
             for held in self._held.values()
             if last
             or now >= held.until
-            or (count := held.request.arguments.count) <= index.ready(count, config.sampler)
+            or _may_be_filled(held.request.arguments, index, config)
             or held.request.arguments.version > newest
         ]
         for request in taken:
@@ -75,3 +76,8 @@ class HeldDraws:
     def until(self) -> float:
         """When the next client must be told to ask again, on the steady clock."""
         return min((held.until for held in self._held.values()), default=float("inf"))
+
+
+def _may_be_filled(draw: DrawGroups, index: Index, config: BufferConfig) -> bool:
+    enough = draw.count <= index.ready(draw.count, config.sampler)
+    return enough and not index.late(draw.version, config)
