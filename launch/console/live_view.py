@@ -71,7 +71,7 @@ class LiveView(Console):
         from rich.live import Live
 
         self._run, self._steps = run_name(run), steps
-        self._starts, self._began = "starts", time.time()
+        self._starts, self._began = "the buffer service", time.time()
         self._recent: deque[dict[str, Any]] = deque(maxlen=max(CURVE, RECENT + 1))
         self._evaluated: dict[str, Any] = {}
         self._terminal = Terminal(file=file, highlight=False)
@@ -125,7 +125,8 @@ class LiveView(Console):
         head.add_row(Text(self._run), step, bar, Text(self._eta(progress)))
         table = Table.grid(padding=(0, 2))
         for name, text in self._rows(steps):
-            table.add_row(Text(name, style="bold"), Text(text))
+            line = Text(text, no_wrap=True, overflow="ellipsis")
+            table.add_row(Text(name, style="bold"), line)
         whole = Table.grid()
         whole.add_row(head)
         whole.add_row(table)
@@ -133,7 +134,7 @@ class LiveView(Console):
 
     def _eta(self, progress: Any) -> str:
         if progress.last_ago_s is None:
-            return f"{self._starts} ({ago(time.time() - self._began)})"
+            return ago(time.time() - self._began)
         if progress.step >= self._steps:
             return "all steps are done"
         if progress.end_s is None or progress.step_s is None:
@@ -142,7 +143,7 @@ class LiveView(Console):
 
     def _rows(self, steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
         if not steps:
-            return []
+            return [("starts", self._starts)]
         last = steps[-1]
         evaluated = ""
         if self._evaluated:
