@@ -20,7 +20,10 @@ from r3l.process.memory import STEADY_MEMORY
 
 BUFFER_PORT, WEIGHTS_PORT, RANKS_PORT = 5555, 5556, 29500
 RESTARTS = 3
+ENDING_S = 100  # for a step that was asked to end
 SCRIPT = "job.sbatch"
+NOTED = """'echo "$JOB.$SLURM_STEP_ID" >"$logs/.step-$0"; exec "$@"'"""
+"""A step that says which one it is, before it becomes its process."""
 AS_RANK = """bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec "$@"' rank"""
 STEP = "srun --overlap --cpu-bind=none"
 FUNCTIONS = f"""
@@ -33,10 +36,13 @@ ended() {{
 
 # Run a process with its output in its log, again if it dies; exit codes 2 and 3 are final.
 again() {{
-  local name=$1 child= code=1 stopped=
+  local name=$1 child= code=1 stopped= at="$logs/.step-$1"
   shift
-  trap 'stopped=1; kill -TERM "$child" 2>/dev/null' TERM
+  # A signal to srun would kill its step at once, so that is for a step that does not end.
+  trap 'stopped=1; scancel --signal=TERM "$(cat "$at")"
+        (sleep {ENDING_S}; kill -TERM "$child") >/dev/null 2>&1 &' TERM
   for try in $(seq 0 {RESTARTS}); do
+    rm -f "$at"
     "$@" >>"$logs/$name.log" 2>&1 &
     child=$!
     ended "$child"; code=$?
@@ -75,7 +81,8 @@ class SlurmCommands(ProcessCommands):
 
     def buffer_step(self) -> str:
         """The buffer service, on the first node."""
-        return f"{self._on(self.plan.topology.machines[0].name)} {shlex.join(self.buffer())}"
+        where = self._on(self.plan.topology.machines[0].name)
+        return f"{where} {self._noted(0, 'buffer')} {shlex.join(self.buffer())}"
 
     def learner_step(self) -> str:
         """All ranks of the learner; srun takes the place of DeepSpeed's launcher."""
@@ -83,7 +90,8 @@ class SlurmCommands(ProcessCommands):
         env = {key: value for key, value in self.learner_env().items() if key != LAUNCHER}
         where = f"--nodes={len(ranks)} --ntasks={sum(r.count for r in ranks)}"
         command = shlex.join(["env", *_pairs(env), *self.rank(), "--resume"])
-        step = f"{STEP}{self._group(0)} {where} --ntasks-per-node={ranks[0].count}"
+        where += f" --ntasks-per-node={ranks[0].count}"
+        step = f"{STEP}{self._group(0)} {where} {self._noted(0, 'learner')}"
         return " ".join([step, *([AS_RANK] if self.plan.topology.count > 1 else []), command])
 
     def actor_step(self, index: int) -> str:
@@ -91,14 +99,24 @@ class SlurmCommands(ProcessCommands):
         place = self.plan.topology.actors[index]
         first = self.plan.topology.machines[0].name
         words = shlex.join(["env", *_pairs(self._place_env(index)), *self.actor(index)])
-        return f"{self._on(place.machine)} {words}".replace(f"//{first}:", '//"$first":')
+        noted = self._noted(self._part(place.machine), f"actor-{index}")
+        step = f"{self._on(place.machine)} {noted} {words}"
+        return step.replace(f"//{first}:", '//"$first":')
 
     def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
         return command  # srun is in its place
 
     def _on(self, machine: str) -> str:
-        part = next(index for index, names in enumerate(self.parts) if machine in names)
+        part = self._part(machine)
         return f"{STEP}{self._group(part)} --nodes=1 --ntasks=1 --nodelist={self.nodes[machine]}"
+
+    def _part(self, machine: str) -> int:
+        return next(index for index, names in enumerate(self.parts) if machine in names)
+
+    def _noted(self, part: int, name: str) -> str:
+        # In every component SLURM_JOB_ID is that of the first one.
+        job = f"SLURM_JOB_ID_HET_GROUP_{part}" if self.parts[1] else "SLURM_JOB_ID"
+        return f"bash -c {NOTED.replace('JOB.', job + '.')} {name}"
 
     def _group(self, part: int) -> str:
         return f" --het-group={part}" if self.parts[1] else ""
@@ -131,7 +149,7 @@ def script(plan: Plan) -> str:
         *_resources(made),
         "",
         f"cd {shlex.quote(os.getcwd())} || exit 1",
-        f"logs={shlex.quote(str(logs))}",
+        f"export logs={shlex.quote(str(logs))}",
         *_node_lines(made),
         "first=${nodes[0]}",
         *(f"export {pair}" for pair in map(shlex.quote, _pairs(common))),

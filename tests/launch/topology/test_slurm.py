@@ -63,6 +63,7 @@ STAND_IN = """#!/bin/bash
 # srun: notes the step, then plays it.
 step="$*"
 case "$step" in *buffer.cli*) name=buffer ;; *learner.cli*) name=learner ;; *) name=actor ;; esac
+echo "$$.0" >"$logs/.step-${name/actor/actor-0}"
 echo "$name" >>"$NOTES"
 trap 'echo "$name asked to end" >>"$NOTES"; exit 0' TERM
 if [ $name = learner ]; then
@@ -81,6 +82,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> tuple
     (run / "logs").mkdir(parents=True)
     (bin_ / "srun").write_text(STAND_IN)
     (bin_ / "scontrol").write_text("#!/bin/sh\necho node-7\n")
+    (bin_ / "scancel").write_text("#!/bin/bash\n[ $1 = --signal=TERM ] && kill -TERM ${2%.0}\n")
     for file in bin_.iterdir():
         file.chmod(0o755)
     job = script("--run", str(run), "--hardware", "4cpu", "--actors", "1")
