@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,13 @@ class Deaf(Played):
         return [sys.executable, "-c", script]
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_ctrl_c_kills_what_does_not_end(tmp_path: Path, first: int) -> None:
     (tmp_path / "buffer-again").touch()
     plan, said = plan_for(tmp_path), list[str]()
     run = Run(plan, said.append, Deaf(plan))
+    run.children.stop = partial(run.children.stop, 3600.0)  # type: ignore[method-assign]
 
     def until_the_learner_is_deaf() -> None:
         if run._learner().ready("deaf") and not run.interrupted:

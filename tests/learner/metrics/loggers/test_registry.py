@@ -46,6 +46,13 @@ def test_a_logger_without_its_package_is_refused_in_one_line_before_anything_sta
     assert ended.stderr.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
+def test_what_a_logger_itself_refuses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "check_installed", lambda name, package: None)
+    registry.check(["tensorboard", "prometheus:0.0.0.0:9471", "mlflow:sqlite:////tmp/some.db"])
+    with pytest.raises(UserError, match="log prometheus:port: must be prometheus:PORT"):
+        registry.check(["prometheus:port"])
+
+
 def test_the_default_is_tensorboard_and_none_may_be_chosen(tmp_path: Path) -> None:
     (board,) = registry.start(Session(tmp_path, load()))
     assert isinstance(board, TensorBoard)
