@@ -192,6 +192,7 @@ def learned(
     rows, module = rows_of(groups, algorithm, weights), PolicyModule(lm, pack)
     trainer: Any = SimpleNamespace(engine=module, module=module, algorithm=algorithm)
     trainer.reference = PolicyModule(copy.deepcopy(other), pack)
+    trainer.refers = algorithm.needs_reference
     trainer._reference_logprobs = partial(Trainer._reference_logprobs, trainer)
     total = 0.0
     for mine in micro_batches(rows, 30, 2, shared=pack == "tree"):
