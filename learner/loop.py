@@ -100,6 +100,7 @@ class Training:
         )
         packed = time.monotonic() - began
         result = self.trainer.step(rows)
+        self.trainer.check_weights(draw.version + 1, result.metrics["learner/grad_norm"])
         if result.out_of_memory:
             keep_budget(self.run, self.trainer.budget)
         result.metrics["learner/pack_s"] = packed

@@ -43,10 +43,12 @@ from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm, Float64
 from r3l.algorithms.losses import TokenBatch, sft
 from r3l.config import LearnerConfig
-from r3l.errors import RestartNeeded
+from r3l.errors import RestartNeeded, TrainingStopped
 from r3l.records import Group
 
 log = logging.getLogger(__name__)
+LARGEST = 1e6
+"""No weight of a working model is near it; products of a few larger ones leave float32."""
 LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank was doing
 
 
@@ -125,6 +127,7 @@ class Trainer:
         if self.reference is not None and self.stage < 3:
             self.reference.to(self.device)
         self.rank, self.world = self.engine.global_rank, self.engine.world_size
+        self.ruined = self._ruined_weights()  # a model folder may have some that nothing uses
 
     @property
     def module(self) -> PolicyModule:
@@ -171,6 +174,25 @@ class Trainer:
         }
         tagged = {f"learner/{name}": value for name, value in metrics.items()}
         return StepResult(applied, tagged, halvings)
+
+    def check_weights(self, step: int, norm: float) -> None:
+        """Raise TrainingStopped on every rank if step `step`, with that gradient norm, made a
+        weight that is not finite or beyond LARGEST: engines would return NaN with it, as if they
+        were at fault. A collective."""
+        if self.on_any_rank(self._ruined_weights() > self.ruined):
+            rate = float(self.optimizer.param_groups[0]["lr"])
+            raise TrainingStopped(
+                f"step {step} made weights that are NaN or beyond ±{LARGEST:g} (gradient norm "
+                f"{norm:.3g}, learning rate {rate:.3g}); they were not published; lower learner.lr "
+                "and run again with --resume",
+                cause="weights_not_finite",
+            )
+
+    def _ruined_weights(self) -> int:
+        """How many weights of this rank are not finite or beyond LARGEST."""
+        # Under ZeRO 3 a rank holds a share of each parameter.
+        held = [getattr(p, "ds_tensor", p).detach() for p in self.module.parameters()]
+        return sum(int((~(weights.abs() <= LARGEST)).sum()) for weights in held)
 
     def entropies(self, rows: Sequence[Row]) -> list[Float64]:
         """The entropy of the policy at every token of each row's mask, nats [tokens]; the same on

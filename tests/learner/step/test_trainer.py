@@ -15,6 +15,7 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import load
+from r3l.errors import TrainingStopped
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 
@@ -146,3 +147,35 @@ def test_the_entropies_of_rows_are_those_of_the_model_at_their_trained_tokens(
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         want = [float(entropy[t - 1]) for t in range(len(ids)) if row.mask[t]]
         assert values == pytest.approx(want, abs=1e-5)
+
+
+@pytest.mark.parametrize(("stage", "rate"), [(0, 1e30), (1, 1e30), (1, 1e8)])
+def test_an_update_that_ruins_the_weights_is_blamed_on_the_step(
+    model_folder: Path, stage: int, rate: float
+) -> None:
+    settings = [f"learner.lr={rate}", f"learner.zero_stage={stage}", "algorithm.group_size=4"]
+    config = load(None, settings)
+    algorithm = config.algorithm.build()
+    rows = rows_of([explore_group(**g, seed=i) for i, g in enumerate(GROUPS)], algorithm)
+    trainer = Trainer(model_folder, config.learner, algorithm)
+    norm = measured(trainer.step(rows))["grad_norm"]
+    said = r"step 7 made weights that are NaN .*gradient norm [0-9.]+, .* lower learner\.lr"
+    with pytest.raises(TrainingStopped, match=said):
+        trainer.check_weights(7, norm)
+
+
+def test_weights_that_the_model_folder_already_had_as_nan_are_not_blamed_on_a_step(
+    model_folder: Path,
+) -> None:
+    config = load(None, ["learner.lr=1e-3", "algorithm.group_size=4"])
+    algorithm = config.algorithm.build()
+    trainer = Trainer(model_folder, config.learner, algorithm)
+    trainer.ruined = 1
+    weights = next(trainer.module.parameters())
+    with torch.no_grad():
+        weights[-1, 0] = torch.nan
+    trainer.check_weights(1, 1.0)
+    with torch.no_grad():
+        weights[-1, 1] = torch.inf
+    with pytest.raises(TrainingStopped):
+        trainer.check_weights(1, 1.0)
