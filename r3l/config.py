@@ -378,6 +378,15 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _replaced_groups_leave_places(self) -> Self:
+        if self.buffer.sampler.replay_no_contrast and not self.algorithm.needs_contrast:
+            raise ValueError(
+                f"buffer.sampler.replay_no_contrast: {self.algorithm.name} does not replace groups "
+                "without contrast; use algorithm=dapo"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _staleness_reaches_sync(self) -> Self:
         if self.buffer.max_staleness < self.learner.sync_every - 1:
             raise ValueError(

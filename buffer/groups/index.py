@@ -119,8 +119,11 @@ class Index:
 
     def replayed_in(self, count: int, sampler: SamplerConfig) -> int | None:
         """How many of a batch of `count` groups were trained before: as many as `replay_share`
-        asks for, or there are; None without it, when the sampler decides."""
+        asks for, or were replaced for their equal rewards since the last draw
+        (`replay_no_contrast`), or there are; None without either, when the sampler decides."""
         share = sampler.replay_share
+        if sampler.replay_no_contrast:
+            return min(len(self.progress.replaced), count, len(self.replays(sampler)))
         return None if share is None else min(round(share * count), len(self.replays(sampler)))
 
     def ready(self, count: int, sampler: SamplerConfig) -> int:

@@ -178,6 +178,8 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 def _fresh_per_step(work: UnitOfWork) -> int:
     """How many new groups the next batch takes."""
     whole = work.groups_per_step
+    if work.config.sampler.replay_no_contrast:  # places are left after the groups were sampled
+        return whole
     return whole - (work.index.replayed_in(whole, work.config.sampler) or 0)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from learner.step import prefix_forest
 from r3l.algorithms import credit
-from r3l.algorithms.algorithm import Algorithm, Float64
+from r3l.algorithms.algorithm import Algorithm, Float64, Seen
 from r3l.algorithms.credit import Normalize
 from r3l.errors import UserError
 from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajectory
@@ -30,6 +30,7 @@ class Row:
     """One sequence to learn from: arrays [L], truncated after its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
+    `token_advantages`: of each token, in the place of `advantage`.
     `replayed`: it was recalled, or its group was trained before. `temperature`: the row's
     log-probabilities are those of the policy ∝ exp(logits / temperature). `fresh` marks tokens that
     an engine sampled in the row's own context with the weights the learner has.
@@ -47,6 +48,14 @@ class Row:
     temperature: float = 1.0
     replayed: bool = False
     fresh: Bool | None = None
+    token_advantages: Float32 | None = None
+
+    @property
+    def learns(self) -> bool:
+        """Whether any of its tokens has an advantage."""
+        if self.token_advantages is None:
+            return bool(self.advantage)
+        return bool(self.token_advantages[self.mask].any())
 
 
 _Counted = tuple[Row, int]  # a row whose weight is its group's w_g, and its length |τ|
@@ -83,6 +92,7 @@ class MicroBatch:
     replayed_B: Tensor
     fresh_BT: Tensor
     input_tokens: int
+    advantages_BT: Tensor | None = None
 
 
 def rows_of(
@@ -99,7 +109,7 @@ def rows_of(
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
     stored attempts that join the groups. `entropies`: by group, as `ranked_rows` asks. `replayed`:
-    ids of the groups that were trained before. `version`: of the learner's weights. With the
+    ids of the groups that were trained before; `version`: of the learner's weights. With the
     terms of r3l.algorithms.losses and c from r3l.algorithms.credit.token_weights the loss of the
     step is
 
@@ -111,11 +121,12 @@ def rows_of(
     """
     policy: list[_Counted] = []
     aux: list[_Counted] = []
+    seen = Seen(version or 0, _baseline(groups, replayed))
     for number, group in enumerate(groups):
         weight = weights[number] if weights else 1.0
         joined = [one.trajectory for one in recalled if one.into == group.group_id]
         ranked = (entropies or {}).get(number)
-        again = group.group_id in replayed
+        again = seen if group.group_id in replayed else None
         policy += _policy_rows(group, algorithm, weight, joined, ranked, again, version)
         if algorithm.sft_weight:
             aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
@@ -124,7 +135,14 @@ def rows_of(
     else:
         rows = [*_weigh(policy, algorithm.normalize), *_weigh(aux, "token")]
     penalized = algorithm.needs_reference  # a row of advantage 0 then has a gradient too
-    return [row for row in rows if len(row.mask) and (row.aux or row.advantage or penalized)]
+    return [row for row in rows if len(row.mask) and (row.aux or row.learns or penalized)]
+
+
+def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
+    """The median of the mean rewards of the new groups, of all groups if none is new."""
+    whole = [group for group in groups if group.trajectories]
+    means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
+    return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
 
 
 def ranked_rows(
@@ -153,7 +171,7 @@ def _policy_rows(
     weight: float,
     recalled: Sequence[Trajectory],
     entropies: Mapping[int, Float64] | None,
-    replayed: bool,
+    again: Seen | None,
     version: int | None,
 ) -> list[_Counted]:
     """The kept trajectories of a group and of those that joined it."""
@@ -165,6 +183,9 @@ def _policy_rows(
     advantages, keep = algorithm.advantages(
         rewards, trajectories, recalled=number, entropies=entropies
     )
+    if again is not None and algorithm.again is not None:
+        advantages, keep = algorithm.again(np.array(rewards), advantages, again)
+    credits = algorithm.token_credit and algorithm.token_credit(advantages, trajectories)
     masks = algorithm.masks(trajectories, recalled=number)
     lengths = credit.lengths(algorithm.normalize, trajectories, masks)
     counted = []
@@ -173,8 +194,10 @@ def _policy_rows(
         more = {"advantage": float(advantages[i]), "distilled": one.reframed}
         # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
         more |= {"weight": weight, "temperature": one.temperature or 1.0}
-        more |= {"replayed": replayed or i >= len(trajectories) - number}
+        more |= {"replayed": again is not None or i >= len(trajectories) - number}
         more |= {"fresh": _sampled_at(one, version)}
+        if credits is not None:
+            more["token_advantages"] = credits[i].astype(np.float32)
         counted.append((_row(one.token_ids, masks[i], one.logprobs, **more), lengths[i]))
     return counted
 
@@ -200,6 +223,8 @@ def _aux_row(sample: AuxSample, weight: float) -> _Counted:
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
     """A row truncated after its last trained token; of length 0 if it has none."""
     end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
+    if more.get("token_advantages") is not None:
+        more["token_advantages"] = more["token_advantages"][:end]
     return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
 
 
@@ -315,6 +340,13 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
             fresh[i, :length] = row.fresh[:length]
         homes[path] = i * shape[1] + np.arange(length)
 
+    advantages_BT = None
+    if any(row.token_advantages is not None for row in rows):
+        advantages_BT = np.zeros(shape, np.float32)
+        for i, row in enumerate(rows):
+            own = row.token_advantages
+            advantages_BT[i, : len(row.token_ids)] = row.advantage if own is None else own
+
     def tensor(values: object, dtype: torch.dtype | None = None) -> Tensor:
         return torch.as_tensor(values, dtype=dtype).to(device)
 
@@ -336,4 +368,5 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         replayed_B=tensor([row.replayed for row in rows], torch.bool),
         fresh_BT=tensor(fresh),
         input_tokens=input_tokens,
+        advantages_BT=None if advantages_BT is None else tensor(advantages_BT),
     )

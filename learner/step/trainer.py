@@ -348,6 +348,7 @@ class Trainer:
                     micro.weights_B,
                     micro.distilled_B,
                     reference_BT,
+                    micro.advantages_BT,
                 )
             )
             loss = loss_penalized + self.algorithm.sft_weight * loss_sft

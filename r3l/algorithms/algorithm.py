@@ -78,6 +78,24 @@ Mix = Callable[[Float64, Bool], tuple[Float64, Bool]]
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What is known when a group is trained again. `version`: optimizer steps done; `baseline`:
+    median of the mean rewards of the batch's new groups, of all if none is new."""
+
+    version: int
+    baseline: float
+
+
+Again = Callable[[Float64, Float64, Seen], tuple[Float64, Bool]]
+"""Rewards [G] and advantages [G] of a group that was trained before to (advantages [G], keep
+[G])."""
+
+TokenCredit = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
+"""Advantages [G] and trajectories of a group to an advantage [L] for every token of each, in the
+place of one for the whole trajectory. r3l.algorithms.credit.by_step spreads values of steps."""
+
+
+@dataclass(frozen=True)
 class Ranking:
     """Rewards that follow from the entropies of tokens. `needs`: the attempts whose entropies it
     needs; `rewards`: rewards [G] and the entropies of those attempts, nats [tokens] by place in
@@ -104,6 +122,8 @@ class Algorithm:
     `selection`, `ranking` (if there is one), `shaping`, then `estimator` turn the rewards of a
     group into advantages; in a group with recalled attempts (r3l.algorithms.replay.recall) `mix`
     is in the place of `selection` and `estimator`, by default `estimator` on all of them.
+    `again`: the same for groups that were trained before, after that; `token_credit`: advantages
+    of single tokens.
     `credit`: tokens before the pivot are masked.
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
     `kl_coef`: weight of the KL to the reference model, 0 for none; `kl`: its estimate.
@@ -120,6 +140,8 @@ class Algorithm:
     shaping: Shaping = as_earned
     ranking: Ranking | None = None
     mix: Mix | None = None
+    again: Again | None = None
+    token_credit: TokenCredit | None = None
     credit: bool = False
     kl_coef: float = 0.0
     kl: Callable[[TokenBatch], Tensor] = losses.k3_kl

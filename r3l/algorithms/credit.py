@@ -64,6 +64,16 @@ def group_masks(trajectories: Sequence[Trajectory], credit: bool = True) -> list
     return masks
 
 
+def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.float64]:
+    """float64 [L]: the value of its step on every response token, 0 elsewhere. `values` [K]."""
+    steps, tokens = np.asarray(values, np.float64), np.zeros(len(trajectory.token_ids))
+    if steps.shape != (trajectory.num_steps,):
+        raise ValueError(f"{steps.shape} values for {trajectory.num_steps} steps")
+    for (start, end), value in zip(trajectory.step_spans.tolist(), steps, strict=True):
+        tokens[start:end] = value
+    return tokens
+
+
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:

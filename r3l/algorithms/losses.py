@@ -32,7 +32,8 @@ class TokenBatch:
 
     `logprobs_BT`: log π of every token, `old_logprobs_BT`: log π_old, `ref_logprobs_BT`: log π_ref,
     None if the algorithm has no reference model. `mask_BT` bool, True on the trained tokens.
-    `weights_B`: w_i, the weight of each trained token of a row in the loss.
+    `weights_B`: w_i, the weight of each trained token of a row in the loss. `advantages_BT`: an
+    advantage for every token, in the place of Â_i, if the algorithm gives them.
     """
 
     logprobs_BT: Tensor
@@ -42,6 +43,7 @@ class TokenBatch:
     weights_B: Tensor
     distilled_B: Tensor
     ref_logprobs_BT: Tensor | None = None
+    advantages_BT: Tensor | None = None
 
     def masked(self) -> TokenBatch:
         """This batch with log-probability 0 outside the mask, and half precision as float32. What
@@ -73,7 +75,9 @@ class TokenBatch:
 
     @property
     def advantages_B1(self) -> Tensor:
-        """Â as a column."""
+        """Â as a column, or that of every token [B, T]."""
+        if self.advantages_BT is not None:
+            return self.advantages_BT.to(self.logprobs_BT.dtype)
         return self.advantages_B.to(self.logprobs_BT.dtype)[:, None]
 
     def total(self, terms_BT: Tensor) -> Tensor:

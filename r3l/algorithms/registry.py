@@ -22,6 +22,7 @@ from r3l.algorithms.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.algorithms.replay.arpo import ARPOConfig
 from r3l.algorithms.replay.r3 import R3Config
+from r3l.algorithms.replay.spear import SPEARConfig
 from r3l.section import in_full
 
 
@@ -42,7 +43,8 @@ AnyAlgorithm = Annotated[
     | CritiqueGRPOConfig
     | RLOOConfig
     | R3Config
-    | ARPOConfig,
+    | ARPOConfig
+    | SPEARConfig,
     Field(discriminator="name"),
     BeforeValidator(_named),
 ]

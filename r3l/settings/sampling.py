@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from r3l.section import Section
 
@@ -26,7 +26,14 @@ class SamplerConfig(Section):
         description="share of a batch that is groups trained before, as far as there are any; "
         "unset: those and new ones are candidates for every place",
     )
-    replay_name: str = Field("uniform", description="sampler of the groups of replay_share")
+    replay_no_contrast: bool = Field(
+        False,
+        description="a group that is replaced for its equal rewards (dapo) leaves its place in the "
+        "next batch to one that was trained before, as far as there are any",
+    )
+    replay_name: str = Field(
+        "uniform", description="sampler of the groups of replay_share and replay_no_contrast"
+    )
     replay_staleness: int | None = Field(
         None,
         ge=0,
@@ -41,6 +48,15 @@ class SamplerConfig(Section):
     decay: float = Field(
         0.0, ge=0, le=1, description="share of its priority a group loses with every use"
     )
+
+    @model_validator(mode="after")
+    def _one_count_of_replays(self) -> Self:
+        if self.replay_no_contrast and self.replay_share is not None:
+            raise ValueError(
+                "replay_no_contrast and replay_share both say how many groups of a batch were "
+                "trained before; leave one of them out"
+            )
+        return self
 
 
 class TaskSamplerConfig(Section):

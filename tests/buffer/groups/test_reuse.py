@@ -193,3 +193,34 @@ def test_actors_are_admitted_for_the_new_groups_of_a_batch_alone(make, done):
     while hasattr(desk.lease(version=3), "group_id"):
         granted += 1
     assert granted == 4  # B/2 · (η + 1) with η = 3, not B · (η + 1)
+
+
+def test_a_group_without_contrast_leaves_its_place_to_a_trained_one(make_desk, tasks):
+    sampler = {"name": "fifo", "reuse": 9, "replay_no_contrast": True}
+    desk = make_desk(algorithm={"name": "dapo", "group_size": 2}, max_staleness=5, sampler=sampler)
+    desk.add(tasks(9))
+    first = [desk.complete(rewards=(0.0, 1.0)) for _ in range(2)]
+    assert _train(desk, 1).replayed == ()
+    flat = desk.complete(version=1, rewards=(0.0, 0.0))
+    assert desk.draw(2, version=1) is None
+    fresh = desk.complete(version=1, rewards=(0.0, 1.0))
+    drawn = desk.draw(2, version=1)
+    [again] = drawn.replayed
+    assert again in first and set(drawn.groups) == {again, fresh} and drawn.replaced == (flat,)
+    desk.commit(drawn.draw_id, 2)
+    desk.complete(version=2, rewards=(0.0, 1.0))
+    assert desk.draw(2, version=2) is None  # none was replaced since: two new ones are needed
+    desk.complete(version=2, rewards=(0.0, 1.0))
+    assert desk.draw(2, version=2).replayed == ()
+    assert verify(desk.store) == []
+
+
+def test_before_anything_was_trained_new_groups_fill_all_places(make_desk, tasks):
+    sampler = {"reuse": 2, "replay_no_contrast": True}
+    desk = make_desk(algorithm={"name": "dapo", "group_size": 2}, max_staleness=5, sampler=sampler)
+    desk.add(tasks(9))
+    for rewards in ((0.0, 0.0), (0.0, 1.0)):
+        desk.complete(rewards=rewards)
+    assert desk.draw(2) is None
+    desk.complete(rewards=(1.0, 0.5))
+    assert desk.draw(2).replayed == ()

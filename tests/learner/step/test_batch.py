@@ -1,5 +1,6 @@
 """Rows and micro-batches: what is trained, and that the cut does not matter."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,16 @@ from learner.step.batch import (
     rows_of,
     weight_metrics,
 )
+from r3l.algorithms import losses
+from r3l.algorithms.advantages import centered
+from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
+from r3l.algorithms.credit import by_step
 from r3l.algorithms.grpo import GRPOConfig
+from r3l.algorithms.losses import TokenBatch
 from r3l.algorithms.r3l import R3LConfig
 from r3l.algorithms.replay.r3 import R3Config
 from r3l.errors import UserError
-from r3l.records import Recalled, Trajectory
+from r3l.records import Group, GroupPlan, Recalled, SlotResult, Task, Trajectory
 from tests.learner.fakes import explore_group, trajectory
 
 
@@ -253,3 +259,47 @@ def test_only_tokens_that_the_learners_weights_sampled_without_guidance_are_fres
         expected = [] if row.distilled else [t for start, end in spans for t in range(start, end)]
         assert fresh.nonzero().flatten().tolist() == expected
     assert not collate(rows_of([group], algorithm), torch.device("cpu")).fresh_BT.any()
+
+
+def rewards_to_go(advantages: Float64, trajectories: Sequence[Trajectory]) -> list[Float64]:
+    """An advantage for every step: what was still to be earned from it on."""
+    steps = [np.cumsum(one.step_rewards[::-1])[::-1] for one in trajectories]
+    return [by_step(values, one) for values, one in zip(steps, trajectories, strict=True)]
+
+
+def test_an_algorithm_may_give_every_token_an_advantage_of_its_own() -> None:
+    one = trajectory("base", 0, 1.0, steps=2, step_rewards=np.array([0.75, 0.25], np.float32))
+    other = trajectory("base", 1, 0.0, steps=3, step_rewards=np.zeros(3, np.float32))
+    results = tuple(SlotResult("base", t.slot, "done", trajectory=t) for t in (one, other))
+    group = Group("g0", Task("t/0", "t", 0), GroupPlan(2), "complete", results)
+    algorithm = Algorithm(
+        "mine", Exploration(2), centered, losses.policy_gradient, token_credit=rewards_to_go
+    )
+    [row] = rows_of([group], algorithm)  # the other earned nothing in any step
+    (a, b), (c, d) = one.step_spans.tolist()
+    assert row.token_advantages is not None and len(row.token_advantages) == d
+    assert set(row.token_advantages[a:b]) == {1.0} and set(row.token_advantages[c:d]) == {0.25}
+    micro = collate([row], torch.device("cpu"))
+    assert micro.advantages_BT is not None
+    logprobs = torch.full(micro.mask_BT.shape, -2.0)
+    batch = TokenBatch(
+        logprobs,
+        micro.old_logprobs_BT,
+        micro.mask_BT,
+        micro.advantages_B,
+        micro.weights_B,
+        micro.distilled_B,
+        advantages_BT=micro.advantages_BT,
+    )
+    loss, _ = algorithm.loss(batch)
+    # −Â log π is 2 and 0.5 on four tokens each; the mean over them, and over two attempts
+    assert float(loss) == pytest.approx((2.0 + 0.5) / 2 / 2)
+
+
+def test_a_value_for_every_step_is_one_for_each_of_its_tokens() -> None:
+    one = trajectory("base", 0, 1.0, steps=2)
+    (a, b), (c, d) = one.step_spans.tolist()
+    got = by_step([3.0, -1.0], one)
+    assert set(got[a:b]) == {3.0} and set(got[c:d]) == {-1.0} and not got[~one.response_mask].any()
+    with pytest.raises(ValueError, match="2 steps"):
+        by_step([1.0], one)

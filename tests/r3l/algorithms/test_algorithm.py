@@ -22,7 +22,7 @@ from tests.r3l.algorithms.fakes import NAMES, advantages_of, get, kl_of, total
         ("critique_grpo", GroupPlan(8, 8)),
         *(
             (name, GroupPlan(8))
-            for name in ("grpo", "dapo", "gspo", "opmd", "raft", "rloo", "r3", "arpo")
+            for name in ("grpo", "dapo", "gspo", "opmd", "raft", "rloo", "r3", "arpo", "spear")
         ),
     ],
 )
@@ -80,6 +80,7 @@ def test_each_algorithm_applies_the_loss_of_the_paper(batch):
         "rloo": total(batch, losses.policy_gradient),
         "r3": grpo,
         "arpo": total(batch, clip),
+        "spear": total(batch, clip),
     }
     for name in NAMES:
         algorithm = get(name)
@@ -111,7 +112,9 @@ def test_losses_and_parts_of_micro_batches_add_up(batch, name):
     algorithm = get(name)
     whole, parts = algorithm.loss(batch)
     halves = [
-        algorithm.loss(replace(batch, **{k: v[rows] for k, v in vars(batch).items()}))
+        algorithm.loss(
+            replace(batch, **{k: v[rows] for k, v in vars(batch).items() if v is not None})
+        )
         for rows in (slice(0, 1), slice(1, 4))
     ]
     assert sum(value for value, _ in halves).item() == pytest.approx(whole.item(), rel=1e-12)

@@ -53,7 +53,7 @@ def test_a_sequence_mask_drops_a_whole_sequence_beyond_the_limit():
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "reflect_grpo", "critique_grpo", "r3",
-                                  "arpo", "rloo", "r3l"])  # fmt: skip
+                                  "arpo", "spear", "rloo", "r3l"])  # fmt: skip
 def test_every_ratio_loss_takes_a_correction(name):
     settings = {"kl_coef": 0.0, "correction": "token_mask"}
     value, parts = get(name, **settings).loss(batch_of(RATIOS))

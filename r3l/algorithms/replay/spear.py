@@ -1,0 +1,59 @@
+"""SPEAR (arXiv 2509.22601): GRPO that imitates its own recent successes.
+
+Of a group that was trained before, only attempts are learned from that were good in their group and
+still are for the policy. With b the median of the mean rewards of the batch's new groups, a
+stand-in for the paper's median over recent groups, and t the optimizer steps done:
+
+    Ã = R − b                       the recalibrated advantage
+    Â = γ(t) · Ã   if A > 0 and Ã > 0, else the attempt is left out
+    γ(t) = ½ (1 − cos(π · min(t / T, 1)))
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from r3l.algorithms.algorithm import Algorithm, Exploration, Float64, Seen
+from r3l.algorithms.credit import NORMALIZE, Normalize
+from r3l.algorithms.grpo import RatioConfig
+from r3l.records import Bool
+
+
+class SPEARConfig(RatioConfig):
+    """Settings of SPEAR: GRPO's without the KL, and the warm-up of imitation."""
+
+    name: Literal["spear"] = Field("spear", description="algorithm")
+    kl_coef: float = Field(
+        0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
+    )
+    imitation_steps: int = Field(
+        200, ge=0, description="T, optimizer steps until the weight of replayed attempts is 1"
+    )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
+
+    def build(self) -> Algorithm:
+        """N base attempts under the clipped ratio; replayed groups are imitated."""
+        return Algorithm(
+            name=self.name,
+            exploration=Exploration(self.group_size),
+            estimator=self.standardised(),
+            again=partial(imitated, steps=self.imitation_steps),
+            token_loss=self.clipped(),
+            normalize=self.normalize,
+            kl_coef=self.kl_coef,
+        )
+
+
+def imitated(
+    rewards: Float64, advantages: Float64, seen: Seen, *, steps: int
+) -> tuple[Float64, Bool]:
+    """Again: the attempts with A > 0 and R − b > 0, weighed by γ(t)."""
+    weight = 1.0 if not steps else 0.5 * (1 - math.cos(math.pi * min(seen.version / steps, 1.0)))
+    recalibrated = rewards - seen.baseline
+    keep = (advantages > 0) & (recalibrated > 0)
+    return np.where(keep, weight * recalibrated, 0.0), keep
