@@ -93,6 +93,18 @@ def test_after_the_kill_of_one_of_two_ranks_the_other_goes_on_alone_with_the_sam
             assert killed[step][name] == pytest.approx(whole[step][name], rel=1e-3), (step, name)
 
 
+@pytest.mark.system
+def test_a_killed_learner_of_adapters_has_the_losses_of_an_unbroken_one(
+    serve, tmp_path: Path, model: Path
+) -> None:
+    killed, whole = killed_and_whole(serve, tmp_path, model, 1, "learner.lora.rank=4")
+    for step in whole:
+        assert [killed[step][n] for n in EXACT] == [whole[step][n] for n in EXACT], step
+    newest = tmp_path / "killed" / "checkpoints" / "step-000009"
+    assert (newest / "adapter_model.safetensors").is_file()
+    assert not (newest / "model.safetensors").exists()
+
+
 def flat(number: int) -> bool:
     return number % 3 == 1
 
