@@ -10,7 +10,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
 .PHONY: demo test unit system check format docs clean
-.PHONY: results soak soak-actors rehearsal test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
+.PHONY: results soak soak-actors chaos rehearsal test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -49,6 +49,10 @@ soak: $(VENV)/.installed
 # Ten minutes in which actors are killed.
 soak-actors: $(VENV)/.installed
 	R3L_SOAK_MINUTES=10 $(BIN)/python -m pytest -s tests/system/test_actor_soak.py
+
+# Every part of a run is killed and stopped, its disk filled, its link cut; needs root. CHAOS='--minutes 10 --seed 1'
+chaos: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.chaos $(CHAOS)
 
 # Tests with the environments' real libraries, slow ones too. ScienceWorld needs Java; WebShop's site
 # is upstream's if R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.
