@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import progress, silence
+from launch import silence
+from launch.console import progress
 from launch.process_commands import ProcessCommands
 from launch.processes import Child
 from launch.supervisor import Run

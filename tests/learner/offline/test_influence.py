@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from learner.cli import main
-from learner.offline import influence, snapshot
+from learner.offline import influence
+from learner.offline import trainer_snapshot as snapshot
 from learner.offline.replayed_run import ReplayedRun
 
 pytestmark = pytest.mark.system
