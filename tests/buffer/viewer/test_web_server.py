@@ -61,7 +61,7 @@ def test_groups_of_a_task_and_filters_as_of_query(asked):
 
 def test_what_is_wrong_in_a_request_is_said_in_one_line(asked):
     for name, query, words in (
-        ("groups", {"filter": "__import__('os')"}, "Call is not supported"),
+        ("groups", {"filter": "__import__('os')"}, "a call is not supported"),
         ("groups", {"filter": "colour == 1"}, "unknown name 'colour'"),
         ("groups", {"limit": "-1"}, "limit '-1'"),
         ("tasks", {"order": "best"}, "order 'best'"),
