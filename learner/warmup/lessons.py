@@ -137,9 +137,11 @@ def teachers(
 
 def texts(env: Demonstrating) -> Iterable[str]:
     """Texts whose words a tokenizer for `env` should have as tokens."""
-    prompts = Prompts(env.spec.prompts)
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
-    yield from (*env.vocabulary(), *prompts.texts.values(), *Prompts().texts.values())
+    yield from env.vocabulary()
+    for prompts in (Prompts(env.spec.prompts), Prompts()):
+        # The prompt of the explorer in_context is in no lesson.
+        yield from (text for name, text in prompts.texts.items() if name != "in_context")
     yield "step sees does end"
     for seed in range(20):
         yield env.reset(seed=seed)[0]

@@ -38,5 +38,6 @@ def test_sixteen_actors_and_eight_ranks_lease_train_publish_and_stop(tmp_path: P
             holders = {row.actor.partition(".")[0] for row in txn.rows()}
     assert {f"actor-{index}" for index in range(ACTORS)} <= holders, "every actor leased"
     assert trained_once(run)
-    assert len(list((run / "checkpoints").glob("step-*/rank-*.safetensors"))) == RANKS
+    assert len(list((run / "checkpoints").glob("step-*/state.json"))) == 1
+    assert f"dist_world_size={RANKS}" in (run / "logs" / "learner.log").read_text()
     assert len(scalars(run)["learner/loss"]) == STEPS
