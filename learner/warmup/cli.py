@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -123,7 +124,9 @@ def warmup_command(
     if found:
         click.echo(LEGEND)
     small = "" if model else " --preset demo"
-    click.echo(f"next: r3l-launch{small} --env {envs[0]} --model {out}")
+    world = [f"env.options.{option}" for option in options]
+    said = shlex.join(["--env", envs[0], "--model", str(out), *world])
+    click.echo(f"next: r3l-launch{small} {said}")
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:
