@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learner.step.optimizer_state import MASTERS
+from learner.step.optimizer_state import masters, torch_optimizer
 from learner.step.trainer import Trainer
 from r3l.errors import UserError
 
@@ -29,10 +29,10 @@ class Snapshot:
 def take(trainer: Trainer) -> Snapshot:
     """A copy of a trainer's state. Raises UserError under ZeRO 3: parameters are in pieces."""
     check_not_sharded(trainer)
-    inner = _inner(trainer)
+    inner = torch_optimizer(trainer)
     return Snapshot(
         [parameter.detach().clone() for parameter in trainer.module.parameters()],
-        [master.detach().clone() for master in _masters(trainer)],
+        [master.detach().clone() for master in masters(trainer)],
         {tensor: _copied(state) for tensor, state in inner.state.items()},
         [group["lr"] for group in inner.param_groups],
         trainer.schedule.last_epoch,
@@ -42,9 +42,9 @@ def take(trainer: Trainer) -> Snapshot:
 
 def restore(trainer: Trainer, snapshot: Snapshot) -> None:
     """Go back to a snapshot, which stays as it is."""
-    inner = _inner(trainer)
+    inner = torch_optimizer(trainer)
     with torch.no_grad():
-        held = [*trainer.module.parameters(), *_masters(trainer)]
+        held = [*trainer.module.parameters(), *masters(trainer)]
         for tensor, copy in zip(held, [*snapshot.weights, *snapshot.masters], strict=True):
             tensor.copy_(copy)
     for tensor in list(inner.state):
@@ -63,7 +63,7 @@ def flat_weights(trainer: Trainer) -> Tensor:
     """All trained weights end to end, float32 [P] on the host, in full precision if the optimizer
     keeps them so."""
     trained = [p for p in trainer.module.parameters() if p.requires_grad]
-    found = _masters(trainer) or trained
+    found = masters(trainer) or trained
     return torch.cat([tensor.detach().float().cpu().flatten() for tensor in found])
 
 
@@ -80,12 +80,3 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()
     }
-
-
-def _masters(trainer: Trainer) -> list[Tensor]:
-    return [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]
-
-
-def _inner(trainer: Trainer) -> Any:
-    """The torch optimizer, inside DeepSpeed's if there is one."""
-    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)

@@ -98,7 +98,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
     schedule = trainer.schedule
     schedule.last_epoch = updates
     for group, base, share in zip(
-        _inner(trainer).param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+        torch_optimizer(trainer).param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
     ):
         group["lr"] = base * share(updates)
 
@@ -110,7 +110,11 @@ def _whole(
     shape = full_shape(parameter)
     whole = torch.zeros(shape, dtype=torch.float32, device=trainer.device).view(-1)
     if fragment is not None:
-        held = fragment.tensor if key == MASTER else _inner(trainer).state[fragment.tensor][key]
+        held = (
+            fragment.tensor
+            if key == MASTER
+            else torch_optimizer(trainer).state[fragment.tensor][key]
+        )
         part = held.detach().view(-1)[fragment.place : fragment.place + fragment.length]
         whole[fragment.start : fragment.start + fragment.length] = part.to(whole.device)
     if trainer.world > 1 and trainer.stage > 0:  # without ZeRO every rank has all of it
@@ -125,28 +129,28 @@ def _fill(held: Tensor, fragment: Fragment, whole: Tensor) -> None:
 
 def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
     """This rank's part of a trained parameter, if it has one."""
-    masters = [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]
+    held = masters(trainer)
     size = _numel(parameter)
     if hasattr(parameter, "ds_id"):  # ZeRO 3: equal parts, the last one filled up
         optimizer: Any = trainer.optimizer
         index, place, part = optimizer.grad_position[optimizer.get_param_id(parameter)]
         start = part * trainer.rank
         count = min(part, size - start)
-        return Fragment(masters[index], place, start, count) if count > 0 else None
-    if not masters:
+        return Fragment(held[index], place, start, count) if count > 0 else None
+    if not held:
         return Fragment(parameter, 0, 0, size)
     mapping: Any = getattr(parameter, "_hp_mapping", None)
     if mapping is None:  # ZeRO 1, 2: all of it belongs to other ranks
         return None
     here, there = mapping.hp_fragment_address, mapping.lp_fragment_address
-    return Fragment(masters[mapping.param_group_index], here.start, there.start, here.numel)
+    return Fragment(held[mapping.param_group_index], here.start, there.start, here.numel)
 
 
 def _state(
     trainer: Trainer, tensor: Tensor, keys: set[str], counts: dict[str, Tensor]
 ) -> dict[str, Any]:
     """The torch optimizer's state of a tensor, made if there is none yet."""
-    inner = _inner(trainer)
+    inner = torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:
         on_host = not inner.param_groups[0].get("fused")
@@ -176,7 +180,7 @@ def _counts(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def _some_state(trainer: Trainer) -> list[tuple[str, Any]]:
-    states = _inner(trainer).state.values()
+    states = torch_optimizer(trainer).state.values()
     return sorted(next((state for state in states if state), {}).items())
 
 
@@ -184,9 +188,14 @@ def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:
     return [(n, p) for n, p in trainer.module.lm.named_parameters() if p.requires_grad]
 
 
-def _inner(trainer: Trainer) -> Any:
+def torch_optimizer(trainer: Trainer) -> Any:
     """The torch optimizer, inside DeepSpeed's if there is one."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+
+
+def masters(trainer: Trainer) -> list[Tensor]:
+    """This rank's full-precision weights, flat; none if DeepSpeed keeps no copy of them."""
+    return [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]
 
 
 def _numel(parameter: nn.Parameter) -> int:
