@@ -27,6 +27,7 @@ from zmq.utils import z85
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.traffic import Limits, Traffic
 from r3l.errors import UserError
+from r3l.process.memory import return_freed_memory
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"r3l-buffer"
@@ -34,6 +35,7 @@ CLIENT, LEARNER = "client", "learner"  # roles of a connection, by its key
 CONNECTIONS = 1024  # clients of the buffer, unless told otherwise
 SPARE_FILES = 1000  # open files that are not connections, and spare ones for refused connections
 HANDSHAKE_S = 10.0  # for a new connection to say who it is
+FREES_S = 1.0  # for libzmq to free what a connection had
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: what happened, to which file descriptor
 
@@ -58,6 +60,7 @@ class Access:
         self._open: dict[int, float] = {}  # connections by file descriptor, and since when
         self._accepted: deque[float] = deque()  # when, in the last HANDSHAKE_S, closed ones too
         self.traffic = Traffic(limits, encrypted=keys is not None)
+        self._trim_at = 0.0  # or 0: no memory to give back
         self.refused: Counter[str] = Counter()
         _protect(router, keys)
         self._router = router
@@ -91,7 +94,9 @@ class Access:
             self.refused[cause] += bool(cause)
             verdict = (b"400", cause.encode(), b"") if cause else (b"200", b"OK", role.encode())
             self._requests.send_multipart([version, request, *verdict, b""])
-        self.refused += self.traffic.look(now)
+        ended = self.traffic.look(now)
+        self.refused += ended
+        self._trim(now, ended=bool(ended))
 
     def asked(self, ready: Mapping[Any, int]) -> bool:
         """Whether one of `sockets` is among those that are ready."""
@@ -102,6 +107,15 @@ class Access:
         self._router.disable_monitor()
         self._events.close(linger=0)
         self._requests.close(linger=0)
+
+    def _trim(self, now: float, *, ended: bool) -> None:
+        """Give the memory of connections that were shut down back to the system, at most every
+        FREES_S: what came in many small frames would stay in the heap."""
+        if self._trim_at and now >= self._trim_at:
+            self._trim_at = 0.0
+            return_freed_memory()
+        if ended and not self._trim_at:
+            self._trim_at = now + FREES_S
 
     def _role(self, domain: bytes, mechanism: bytes, credentials: list[bytes]) -> str:
         if self._roles is None:
