@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -20,7 +21,7 @@ from buffer.storage.transaction import read_group
 from buffer.wire import messages, operations
 from buffer.wire.frames import Frame
 from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck, Wait
-from r3l import codec
+from r3l import codec, notebook
 from r3l.config import RetentionConfig
 from r3l.errors import RecordError
 from r3l.records import (
@@ -63,6 +64,27 @@ class Draw:
     recalled: Sequence[Recalled] = ()
     recall_lost: int = 0
     replayed: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """The batch in a notebook: a line for each group."""
+        weights = self.weights or (1.0,) * len(self.groups)
+        joined = Counter(one.into for one in self.recalled)
+        rows = [
+            (g.group_id, g.task.task_id, g.rewards_of("base"), g.rewards_of("distilled"),
+             self.version - g.oldest_version, weight, joined[g.group_id],
+             "yes" if g.group_id in self.replayed else "")
+            for g, weight in zip(self.groups, weights, strict=True)
+        ]  # fmt: skip
+        head = "group", "task", "base rewards", "retry rewards", "staleness", "weight", "recalled"
+        facts = {
+            "version": self.version,
+            "groups": len(self.groups),
+            "replaced": len(self.replaced) or None,
+            "recalled, evicted since": self.recall_lost or None,
+        }
+        return notebook.card(
+            f"draw {self.draw_id}", facts, notebook.table((*head, "replayed"), rows)
+        )
 
 
 def _as_it_is(reply: Any, groups: Sequence[Frame]) -> Any:
