@@ -75,6 +75,10 @@ def _ends(starter: int) -> bool:
     the signal when that one ends, and the others of a killed process may live a moment longer."""
     if os.getppid() != starter:
         return True
-    _, _, fields = Path(f"/proc/{starter}/stat").read_text(encoding="utf-8").rpartition(")")
+    try:
+        stat = Path(f"/proc/{starter}/stat").read_text(encoding="utf-8")
+    except OSError:  # it went in between
+        return True
+    _, _, fields = stat.rpartition(")")
     state, *_, flags = fields.split()[:7]
     return state in "ZX" or bool(int(flags) & EXITING)

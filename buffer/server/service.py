@@ -85,9 +85,9 @@ class Service:
 
     def run(self) -> None:
         """Serve until stopped, then reply to what was received and close the sockets."""
-        threads = [
-            threading.Thread(target=self._run_writer, name="writer"),
-            threading.Thread(target=self._run_reader, name="reader"),
+        threads = [  # daemons: if this one fails the process ends, and loses nothing acknowledged
+            threading.Thread(target=self._run_writer, name="writer", daemon=True),
+            threading.Thread(target=self._run_reader, name="reader", daemon=True),
         ]
         for thread in threads:
             thread.start()

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from buffer import BufferClient
+from buffer.server import last_to_end
 from buffer.server.last_to_end import has_learner, learner_lives
 from tests.buffer.fakes import until
 
@@ -74,6 +75,13 @@ def test_nothing_else_makes_it_wait(started, tmp_path: Path, how: str) -> None:
             starter.kill()
             starter.wait()
         until(lambda: not lives(service) or (how == "second signal" and service.terminate()))
+
+
+def test_a_starter_that_vanishes_while_it_is_looked_at_is_gone(monkeypatch) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    monkeypatch.setattr(last_to_end.os, "getppid", lambda: ended.pid)
+    assert last_to_end._ends(ended.pid)
 
 
 def test_the_lock_ends_with_its_process_and_is_not_inherited(tmp_path: Path) -> None:

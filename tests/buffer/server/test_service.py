@@ -265,6 +265,16 @@ def _fails(*arguments):
     return ended.stderr
 
 
+def test_a_service_whose_loop_fails_ends_and_does_not_hang(serve):
+    served = serve(
+        change="from buffer.server.service import Service\n"
+        "def fail(service, **_): raise OSError('no more')\n"
+        "Service._front = fail"
+    )
+    assert served.process.wait(timeout=60) == 1
+    assert "no more" in Path(f"{served.folder}.log").read_text()
+
+
 def test_a_service_that_cannot_start_says_why_in_one_line(served, tmp_path):
     anywhere = "tcp://127.0.0.1:0"
     assert "already served by process" in _fails("--store", served.folder, "--bind", anywhere)
