@@ -1,7 +1,7 @@
 """`make chaos`: a real run in which every 20-40 s something is killed, stopped, filled or cut.
 
-The run has a network and a disk of its own (namespaces and a tmpfs; needs root on Linux), so that
-thinning its link or filling its disk touches nothing else.
+The run has a network, a disk and shared memory of its own (namespaces and tmpfs; needs root on
+Linux), so that thinning its link or filling its disk touches nothing else.
 
     events until the time is up ─► Ctrl-C ─► --resume for two more steps ─► checks and the table
 """
@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -25,8 +26,11 @@ from typing import Any
 
 import psutil
 
+from buffer import BufferClient
 from buffer.storage.store import Store
+from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
+from r3l.errors import R3LError
 
 INSIDE = "R3L_CHAOS_INSIDE"
 RECOVERY_S = 240.0  # without a step after an event, until chaos gives up
@@ -76,6 +80,24 @@ class Outcome:
     silent_s: float = 0.0
 
 
+class Sampled:
+    """Tokens that actors sampled, as of their heartbeats: they count from their start, so a count
+    that falls is that of another process."""
+
+    def __init__(self) -> None:
+        self._ended, self._latest = 0.0, dict[str, float]()
+
+    def add(self, actor: str, tokens: float) -> None:
+        """The newest count of an actor."""
+        if tokens < self._latest.get(actor, 0.0):
+            self._ended += self._latest[actor]
+        self._latest[actor] = tokens
+
+    def total(self) -> int:
+        """Of all processes so far."""
+        return int(self._ended + sum(self._latest.values()))
+
+
 @dataclass
 class Chaos:
     """One run under attack, in `folder`, which is a small disk of its own."""
@@ -86,6 +108,8 @@ class Chaos:
     output: Path = field(init=False)
     launcher: subprocess.Popen[bytes] = field(init=False)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    sampled: Sampled = field(default_factory=Sampled)
+    killed_actors: int = 0
 
     def __post_init__(self) -> None:
         self.run = self.folder / "disk" / "run"
@@ -142,6 +166,23 @@ class Chaos:
                 found.append(process)
         return found
 
+    def endpoint(self) -> str:
+        """The buffer's address; "" before it has one."""
+        path = self.run / "logs" / "buffer.log"
+        log = path.read_text(errors="replace") if path.exists() else ""
+        return (log.rpartition("r3l-buffer ready")[2].split() or [""])[0]
+
+    def watch(self) -> None:
+        """Ask the buffer every second what its actors have sampled."""
+        while True:
+            time.sleep(1.0)
+            if not (endpoint := self.endpoint()):
+                continue
+            with suppress(R3LError), BufferClient(endpoint, name="watch", timeout_s=5) as client:
+                for actor, metrics in client.stats().actors.items():
+                    if "generated_tokens" in metrics:
+                        self.sampled.add(actor, metrics["generated_tokens"])
+
     def one(self, module: str) -> psutil.Process | None:
         """One of those processes at random."""
         found = self.parts(module)
@@ -156,6 +197,7 @@ def kill(module: str) -> Callable[[Chaos], None]:
 
     def event(chaos: Chaos) -> None:
         if victim := chaos.one(module):
+            chaos.killed_actors += module == "actors.cli"
             victim.kill()
 
     return event
@@ -176,6 +218,7 @@ def stop(module: str) -> Callable[[Chaos], None]:
 
 def kill_launcher(chaos: Chaos) -> None:
     """Kill -9 the launcher, wait until its parts have ended, and resume."""
+    chaos.killed_actors += len(chaos.parts("actors.cli"))
     chaos.launcher.kill()
     chaos.launcher.wait()
     wait_gone(chaos, 60.0)
@@ -220,9 +263,7 @@ def link(*shape: str) -> Callable[[Chaos], None]:
 
 def notebook(chaos: Chaos) -> None:
     """Another consumer waits for a draw of all it may hold, and is killed."""
-    log = (chaos.run / "logs" / "buffer.log").read_text(errors="replace")
-    endpoint = log.rpartition("r3l-buffer ready")[2].split()[0]
-    with subprocess.Popen([sys.executable, "-c", NOTEBOOK, endpoint]) as process:
+    with subprocess.Popen([sys.executable, "-c", NOTEBOOK, chaos.endpoint()]) as process:
         time.sleep(chaos.chance.uniform(*STOPPED_S))
         if process.poll() is not None:
             raise SystemExit(f"the notebook ended with {process.returncode}, see above")
@@ -289,7 +330,7 @@ def finish(chaos: Chaos) -> int:
     return asked
 
 
-def faults(chaos: Chaos, asked: int, shared: set[str]) -> list[str]:
+def faults(chaos: Chaos, asked: int) -> list[str]:
     """What the run must not show, one line each."""
     with closing(Store(chaos.run / "buffer", read_only=True)) as store:
         found = [f"verify: {line}" for line in verify(store)]
@@ -302,8 +343,6 @@ def faults(chaos: Chaos, asked: int, shared: set[str]) -> list[str]:
         found.append(f"{len(groups) - len(set(groups))} groups were trained twice")
     if left := [p.cmdline() for name in ROLES for p in chaos.parts(name)]:
         found.append(f"processes are left: {left}")
-    if more := set(os.listdir("/dev/shm")) - shared:
-        found.append(f"/dev/shm has {sorted(more)}")
     return found
 
 
@@ -313,6 +352,20 @@ def table(chaos: Chaos) -> Iterator[str]:
     yield "|---|---|---|"
     for name, outcome in sorted(chaos.outcomes.items()):
         yield f"| {name} | {outcome.count} | {outcome.silent_s:.0f} |"
+
+
+def losses(chaos: Chaos) -> Iterator[str]:
+    """What the attacks cost: tokens and steps that were made in vain, and files left behind."""
+    with closing(Store(chaos.run / "buffer", read_only=True)) as store, store.read() as txn:
+        groups = [read_group(txn.group_bytes(row), row) for row in txn.rows()]
+    kept = sum(group.generated_tokens for group in groups)
+    sampled, killed = chaos.sampled.total(), chaos.killed_actors
+    yield f"tokens: {sampled} sampled, {kept} stored; {killed} actors killed"
+    steps = [line["step"] for line in chaos.lines() if line["kind"] == "step"]
+    yield f"steps made again: {len(steps) - len(set(steps))}"
+    left = [entry for entry in os.scandir("/dev/shm") if entry.is_file()]
+    size = sum(entry.stat().st_size for entry in left) / (1 << 20)
+    yield f"/dev/shm: {len(left)} files left, {size:.1f} MiB"
 
 
 @contextmanager
@@ -345,19 +398,22 @@ def main() -> None:
         command = [sys.executable, "-m", "benchmarks.chaos", *sys.argv[1:]]
         os.execvp("unshare", ["unshare", "--net", "--mount", *command])
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    folder, shared = Path(tempfile.mkdtemp(prefix="r3l-chaos-")), set(os.listdir("/dev/shm"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "r3l-chaos", "/dev/shm"], check=True)
+    folder = Path(tempfile.mkdtemp(prefix="r3l-chaos-"))
     chaos = Chaos(folder, random.Random(options.seed))
     print(f"{folder}: seed {options.seed}, {options.minutes:g} minutes", flush=True)
     with small_disk(folder, options.disk_mib):
         try:
             chaos.launch("--steps", "100000")
+            threading.Thread(target=chaos.watch, daemon=True).start()
             attack(chaos, options.minutes)
             asked = finish(chaos)
         finally:
             chaos.launcher.kill()
             chaos.launcher.wait()
             print("\n".join(table(chaos)), flush=True)
-        wrong = faults(chaos, asked, shared)
+        print("\n".join(losses(chaos)), flush=True)
+        wrong = faults(chaos, asked)
         evaluations = [line["success"] for line in chaos.lines() if line["kind"] == "eval"]
     print(f"{asked} steps asked and made; success {evaluations}")
     sys.exit("\n".join(wrong) if wrong else 0)
