@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
+from buffer.storage import tabular
 from buffer.storage.rows import Evicted, Status
 from buffer.storage.transaction import read_group
 from buffer.wire import messages, operations
@@ -252,6 +253,30 @@ def query(
     return Call("query", operations.QueryGroups(purpose, tag, state, limit), _groups)
 
 
+def frame(
+    purpose: Purpose | None = None,
+    tag: str | None = None,
+    state: GroupState | None = None,
+    limit: int = 1000,
+    *,
+    kind: tabular.Kind = "pandas",
+) -> Call[Any]:
+    """The attempts of these groups, chosen as in `query`, as a pandas DataFrame, or a pyarrow Table
+    for the kind "arrow": one row for each resolved slot, the columns of
+    buffer.storage.tabular.AttemptRow. Groups are in the order they were made.
+
+    Raises UserError if the library is not installed.
+    """
+    tabular.library(kind)
+
+    def parse(reply: Groups, encoded: Sequence[Frame]) -> Any:
+        found = zip(ReceivedGroups(reply.now, encoded), reply.now, strict=True)
+        ordered = sorted(found, key=lambda pair: pair[0].group_id)
+        return tabular.made(kind, (r for g, now in ordered for r in tabular.rows(g, now.steps)))
+
+    return Call("query", operations.QueryGroups(purpose, tag, state, limit), parse)
+
+
 def ledger(step: int) -> Call[list[str]]:
     """Ids of the groups a step was trained on; raises NotFound for a step that was not."""
     return Call("ledger", operations.GetLedger(step), lambda reply, _: list(reply.group_ids))
@@ -376,6 +401,7 @@ class BlockingCalls:
     set_version = _blocking(set_version)
     history = _blocking(history)
     query = _blocking(query)
+    frame = _blocking(frame)
     ledger = _blocking(ledger)
     get = _blocking(get)
     evict = _blocking(evict)
@@ -403,6 +429,7 @@ class AsyncCalls:
     set_version = _awaited(set_version)
     history = _awaited(history)
     query = _awaited(query)
+    frame = _awaited(frame)
     ledger = _awaited(ledger)
     get = _awaited(get)
     evict = _awaited(evict)

@@ -8,7 +8,6 @@ from itertools import chain, islice
 
 from buffer.groups import retention
 from buffer.sampling import task_history
-from buffer.storage.layout import tag_prefix
 from buffer.storage.rows import DrawRow, Evicted, GroupRow
 from buffer.storage.transaction import Txn, not_found
 from buffer.wire import operations
@@ -29,13 +28,7 @@ def history(txn: Txn, args: operations.GetHistory) -> list[GroupRow]:
 def query(txn: Txn, args: operations.QueryGroups) -> list[GroupRow]:
     """The newest `limit` groups of a purpose, tag and state, newest first."""
     _check_count(args.limit)
-    found: list[GroupRow] = []
-    for row in _listed(txn, args):
-        if args.purpose in (None, row.purpose) and args.state in (None, row.state):
-            found.append(row)
-        if len(found) == args.limit:
-            break
-    return found
+    return list(islice(txn.listed(args.purpose, args.tag, args.state), args.limit))
 
 
 def ledger(txn: Txn, args: operations.GetLedger) -> Ids:
@@ -87,16 +80,6 @@ def _rows(txn: Txn, group_ids: Iterable[str]) -> Iterator[GroupRow]:
         if row is None:
             raise not_found(txn, group_id)
         yield row
-
-
-def _listed(txn: Txn, args: operations.QueryGroups) -> Iterator[GroupRow]:
-    if args.tag is None:
-        yield from txn.rows(backwards=True)
-        return
-    for purpose in ("eval", "train") if args.purpose is None else (args.purpose,):
-        prefix = tag_prefix(purpose, args.tag)
-        for key in txn.keys("tag", prefix, backwards=True):
-            yield from _rows(txn, [key[len(prefix) :].decode()])
 
 
 def _check_count(count: int, least: int = 1) -> None:

@@ -167,7 +167,7 @@ def _alone(function: Callable[[Txn, Any], Record]) -> ReadHandler:
 
 
 def _status(row: GroupRow) -> Status:
-    return Status(row.state, row.cause, row.times)
+    return Status(row.state, row.cause, row.times, row.steps)
 
 
 READ_HANDLERS: dict[str, ReadHandler] = {

@@ -106,11 +106,12 @@ class GroupRow(Record):
 
 
 class Status(Record):
-    """The fields of a group that change after its record is written."""
+    """The fields of a group that change after its record is written; `steps` as in GroupRow."""
 
     state: GroupState
     cause: str
     times: dict[str, float]
+    steps: tuple[int, ...] = ()
 
 
 class DrawRow(Record):

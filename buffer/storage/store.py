@@ -10,16 +10,18 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import lmdb
 from lmdb import verify as lmdb_verify
 
-from buffer.storage import folder_lock
+from buffer.storage import checksums, folder_lock, tabular
 from buffer.storage.layout import SCHEMA, TABLES
 from buffer.storage.transaction import Txn
 from r3l.errors import SchemaVersionError, StoreError, UserError
+from r3l.records import GroupState, Purpose
 
 PAGE = 4096  # bytes of LMDB's pages
 GIB = 1 << 30
@@ -140,6 +142,32 @@ class Store:
         with self._env.begin() as raw:
             yield Txn(raw, self._tables)
 
+    def frame(
+        self,
+        purpose: Purpose | None = None,
+        tag: str | None = None,
+        state: GroupState | None = None,
+        limit: int | None = None,
+        *,
+        kind: tabular.Kind = "pandas",
+    ) -> Any:
+        """The attempts of the newest `limit` groups (None: all) of a purpose, tag and state, as a
+        pandas DataFrame, or a pyarrow Table for the kind "arrow".
+
+        One row for each resolved slot, the columns of buffer.storage.tabular.AttemptRow; groups
+        are in the order they were made. Raises UserError if the library is not installed,
+        RecordError for a damaged group.
+        """
+        tabular.library(kind)
+        with self.read() as txn:
+            newest = list(islice(txn.listed(purpose, tag, state), limit))
+            found = [
+                one
+                for row in sorted(newest, key=lambda row: row.group_id)
+                for one in tabular.rows(checksums.read(txn, row), row.steps)
+            ]
+        return tabular.made(kind, found)
+
     @property
     def gone(self) -> bool:
         """True if the data file was moved or deleted: what is written now would be lost."""
@@ -212,6 +240,12 @@ class Store:
         except (lmdb.Error, OSError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise StoreError(f"copy to {folder}: {error}", cause="disk") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the files and give up ownership."""

@@ -32,7 +32,7 @@ from buffer.storage.rows import (
 )
 from r3l import codec
 from r3l.errors import NotFound, StoreError
-from r3l.records import Group, Purpose, Role, SlotResult, Task
+from r3l.records import Group, GroupState, Purpose, Role, SlotResult, Task
 
 Parts = dict[tuple[Role, int], bytes | memoryview]  # encoded results by role and slot
 _WHAT: dict[str, Dropped] = {what: what for what in get_args(Dropped)}
@@ -182,6 +182,23 @@ class Txn:
         for key, data in self.scan("state", backwards=backwards):
             if key.decode() not in skip:
                 yield codec.decode(GroupRow, data)
+
+    def listed(
+        self, purpose: Purpose | None, tag: str | None, state: GroupState | None
+    ) -> Iterator[GroupRow]:
+        """The rows of the groups of a purpose, tag and state, newest first; None: of any."""
+        for row in self.rows(backwards=True) if tag is None else self._tagged(purpose, tag):
+            if purpose in (None, row.purpose) and state in (None, row.state):
+                yield row
+
+    def _tagged(self, purpose: Purpose | None, tag: str) -> Iterator[GroupRow]:
+        purposes: tuple[Purpose, ...] = ("eval", "train") if purpose is None else (purpose,)
+        for prefix in (tag_prefix(one, tag) for one in purposes):
+            for key in self.keys("tag", prefix, backwards=True):
+                group_id = key[len(prefix) :].decode()
+                if (row := self.row(group_id)) is None:
+                    raise StoreError(f"group {group_id} is listed under a tag but has no state")
+                yield row
 
     def set_live(self, row: GroupRow) -> None:
         """List a group among those that are not closed, or take it off the list."""

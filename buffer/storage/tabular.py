@@ -1,0 +1,134 @@
+"""Groups as a table, a pandas DataFrame or a pyarrow Table: one row for every resolved slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, Literal, get_args, get_type_hints
+
+from r3l.errors import UserError
+from r3l.records import Group, Record, SlotResult
+
+Kind = Literal["pandas", "arrow"]
+LIBRARIES = {"pandas": ("pandas", "frame"), "arrow": ("pyarrow", "parquet")}  # module, extra
+
+
+class AttemptRow(Record):
+    """One slot of a group: the columns of a table, in this order.
+
+    Of the group: `state`, `expired` (why, "" otherwise), and the wall-clock second at which it
+    entered a state. Of the slot: `status`, and `cause` if it failed; what only an attempt has is
+    None without one. `steps`: K turns of the policy; `tokens`: sampled for it; `length`: all
+    tokens of its sequence; `seconds`: of sampling its own steps. `step`: the last optimizer step
+    that was trained on it, of `uses`; `staleness`: versions between its oldest token and that step.
+    """
+
+    group_id: str
+    task_id: str
+    env: str
+    purpose: str
+    tag: str
+    state: str
+    expired: str
+    actor: str
+    role: str
+    slot: int
+    status: str
+    cause: str
+    finish: str
+    parent: int | None
+    pivot: int | None
+    reward: float | None
+    steps: int | None
+    tokens: int | None
+    length: int | None
+    seconds: float | None
+    oldest_version: int | None
+    newest_version: int | None
+    step: int | None
+    uses: int
+    staleness: int | None
+    leased_at: float | None
+    complete_at: float | None
+    drawn_at: float | None
+    trained_at: float | None
+    expired_at: float | None
+
+
+def rows(group: Group, trained: Sequence[int]) -> Iterator[AttemptRow]:
+    """The rows of a group that was `trained` in these optimizer steps; base slots first."""
+    for result in sorted(group.results, key=lambda r: (r.role, r.slot)):
+        yield AttemptRow(
+            group_id=group.group_id,
+            task_id=group.task.task_id,
+            env=group.task.env,
+            purpose=group.purpose,
+            tag=group.tag,
+            state=group.state,
+            expired=group.cause,
+            actor=group.actor,
+            role=result.role,
+            slot=result.slot,
+            status=result.status,
+            cause=result.cause,
+            **_of_attempt(result, trained),
+            step=trained[-1] if trained else None,
+            uses=len(trained),
+            leased_at=group.times.get("leased"),
+            complete_at=group.times.get("complete"),
+            drawn_at=group.times.get("drawn"),
+            trained_at=group.times.get("trained"),
+            expired_at=group.times.get("expired"),
+        )
+
+
+def _of_attempt(result: SlotResult, trained: Sequence[int]) -> dict[str, Any]:
+    """The columns that only a slot with an attempt has."""
+    one = result.trajectory
+    if one is None:
+        names = ("parent", "pivot", "reward", "steps", "tokens", "length", "seconds",
+                 "oldest_version", "newest_version", "staleness")  # fmt: skip
+        return {"finish": "", **dict.fromkeys(names)}
+    own = max(one.pivot, one.start)
+    return {
+        "finish": one.finish,
+        "parent": one.parent,
+        "pivot": one.pivot,
+        "reward": float(one.reward),
+        "steps": one.num_steps,
+        "tokens": one.generated_tokens,
+        "length": len(one.token_ids),
+        "seconds": float(one.step_seconds[own:].sum()),
+        "oldest_version": one.oldest_version,
+        "newest_version": int(one.step_versions.max()),
+        "staleness": trained[-1] - 1 - one.oldest_version if trained else None,
+    }
+
+
+def library(kind: str) -> Any:
+    """The library that makes a table of this kind. Raises UserError for another kind and for a
+    library that is not installed."""
+    if kind not in LIBRARIES:
+        raise UserError(f"kind {kind!r:.40}: must be one of {', '.join(LIBRARIES)}")
+    module, extra = LIBRARIES[kind]
+    try:
+        return import_module(module)
+    except ImportError:
+        raise UserError(f"a frame needs the package {module}; pip install 'r3l[{extra}]'") from None
+
+
+def made(kind: str, found: Iterable[AttemptRow]) -> Any:
+    """A pandas DataFrame or a pyarrow Table of rows; its columns have their types also without a
+    row. A value that is None is NaN, or NA in pandas' columns of integers."""
+    used, all_rows = library(kind), list(found)
+    columns = {
+        name: ((*get_args(hint), hint)[0], [getattr(row, name) for row in all_rows])
+        for name, hint in get_type_hints(AttemptRow).items()
+    }
+    if kind == "arrow":
+        types = {str: used.string(), int: used.int64(), float: used.float64()}
+        return used.table({n: used.array(v, types[hint]) for n, (hint, v) in columns.items()})
+    types = {str: "str", int: "Int64", float: "float64"}
+    return used.DataFrame(
+        {n: used.Series(v, dtype=types[hint]) for n, (hint, v) in columns.items()}
+    )

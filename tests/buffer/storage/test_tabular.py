@@ -1,0 +1,111 @@
+"""Groups as a table: one row for every resolved slot, from a store and from a service."""
+
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from buffer import BufferClient
+from buffer.storage import tabular
+from buffer.storage.store import Store
+from r3l.errors import UserError
+from r3l.records import GroupPlan, SlotResult
+from tests.buffer.fakes import finished
+
+
+@pytest.fixture
+def store(make_desk, tasks):
+    """Of three groups, made at second 1000: two were trained in step 2 at version 1, the third has
+    a retry of one base, a failed one and one that was not triggered."""
+    desk = make_desk(max_staleness=5)
+    desk.add(tasks(3))
+    desk.add(tasks(1, "e"), "eval", "step-9", min_version=9)
+    groups = [desk.lease(version=0).group_id for _ in range(2)]
+    desk.set_version(1)
+    third = desk.lease(version=1, plan=GroupPlan(2, 2)).group_id
+    for reward, group in enumerate(groups):
+        desk.put(group, finished(reward=float(reward), version=reward))
+    retry = finished("distilled", 1, version=1, reward=0.5)
+    retry = replace(retry, trajectory=replace(retry.trajectory, parent=1, pivot=0))
+    desk.put(third, [finished("base", 1, version=1), retry])
+    desk.put(third, SlotResult("base", 0, "failed", cause="env"))
+    desk.now = 1007.0
+    desk.put(third, SlotResult("distilled", 0, "not_triggered"))
+    desk.commit(desk.draw(2, version=1).draw_id, 2)
+    desk.store.close()
+    with Store(desk.folder, read_only=True) as store:
+        yield store
+
+
+def test_a_row_of_a_frame_is_a_slot_with_what_is_known_of_its_attempt(store) -> None:
+    frame = store.frame(kind="arrow")
+    assert frame.column_names == [*tabular.AttemptRow.__struct_fields__]
+    first, second, failed, base, skipped, retry = frame.to_pylist()
+    assert (first["group_id"], second["group_id"]) == ("g0000000001", "g0000000002")
+    assert first | {"group_id": "", "task_id": ""} == {
+        "group_id": "", "task_id": "", "env": "workshop", "purpose": "train", "tag": "",
+        "state": "trained", "expired": "", "actor": "a", "role": "base", "slot": 0,
+        "status": "done", "cause": "", "finish": "terminated", "parent": -1, "pivot": -1,
+        "reward": 0.0, "steps": 1, "tokens": 6, "length": 8, "seconds": 0.0,
+        "oldest_version": 0, "newest_version": 0, "step": 2, "uses": 1, "staleness": 1,
+        "leased_at": 1000.0, "complete_at": 1000.0, "drawn_at": 1007.0, "trained_at": 1007.0,
+        "expired_at": None,
+    }  # fmt: skip
+    assert (second["reward"], second["staleness"], second["oldest_version"]) == (1.0, 0, 1)
+    third = (failed, base, skipped, retry)
+    assert [one["role"] for one in third] == ["base", "base", "distilled", "distilled"]
+    assert [one["slot"] for one in third] == [0, 1, 0, 1]
+    assert [one["status"] for one in third] == ["failed", "done", "not_triggered", "done"]
+    assert (failed["cause"], failed["reward"], failed["pivot"]) == ("env", None, None)
+    assert (retry["pivot"], retry["parent"], retry["complete_at"]) == (0, 1, 1007.0)
+    assert (retry["step"], retry["uses"], retry["staleness"], retry["trained_at"]) == (
+        None, 0, None, None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("filters", "rows"),
+    [
+        ({}, 6),
+        ({"state": "trained"}, 2),
+        ({"state": "complete", "purpose": "train"}, 4),
+        ({"limit": 1}, 4),
+        ({"limit": 2}, 5),
+        ({"purpose": "eval"}, 0),
+        ({"tag": "step-9"}, 0),
+        ({"tag": ""}, 6),
+    ],
+)
+def test_a_frame_is_filtered_as_a_query_is(store, filters, rows) -> None:
+    assert store.frame(**filters, kind="arrow").num_rows == len(store.frame(**filters)) == rows
+
+
+def test_a_pandas_frame_has_typed_columns_also_without_rows(store) -> None:
+    full, empty = store.frame(), store.frame(purpose="eval")
+    assert full["reward"].dtype == "float64" and full["pivot"].dtype == "Int64"
+    assert list(full.dtypes) == list(empty.dtypes) and len(empty) == 0
+    assert full.groupby("role")["reward"].mean().to_dict() == {"base": 1 / 3, "distilled": 0.5}
+
+
+def test_a_kind_or_package_that_is_not_there_is_named_before_anything_is_read(
+    store, monkeypatch
+) -> None:
+    with pytest.raises(UserError, match="kind 'polars': must be one of pandas, arrow"):
+        store.frame(kind="polars")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"package pandas; pip install 'r3l\[frame\]'"):
+        store.frame()
+    with pytest.raises(UserError, match=r"package pyarrow; pip install 'r3l\[parquet\]'"):
+        store.frame(kind="arrow")
+
+
+@pytest.mark.system
+def test_a_service_gives_the_frame_of_its_store(serve, store) -> None:
+    expected = store.frame()
+    served = serve(folder=store.folder)
+    with BufferClient(served.endpoint) as client:
+        assert client.frame().equals(expected)
+        assert client.frame(kind="arrow") == store.frame(kind="arrow")
+        assert len(client.frame(state="trained", limit=1)) == 1
+    served.stop()
