@@ -106,7 +106,14 @@ def _make(run: Run, lines: Path, policies: Path) -> None:
     config = run.config(run.cell.policy(policies))
     steps = 0 if run.variant == "warm" else run.cell.steps
     result = asyncio.run(
-        alternate(config, steps=steps, tokens=run.tokens, lag=variant.lag, teacher=variant.teacher)
+        alternate(
+            config,
+            steps=steps,
+            tokens=run.tokens,
+            lag=variant.lag,
+            teacher=variant.teacher,
+            stored=variant.stored,
+        )
     )
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
     line = named | {"seed": run.seed, "setup": run.setup()} | result

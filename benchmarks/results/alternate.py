@@ -4,6 +4,9 @@
       ▲                                                                                      │
       └──────────────── until the budget of sampled tokens is spent, then evaluate ◄─────────┘
 
+A run that learns from stored groups gets its batches from a buffer service
+(benchmarks.results.buffered).
+
 Everything but the transport is the product's own. One thing is missing from the sampler: it does
 not constrain reflections to their schema, so one that does not parse leads to no retry.
 """
@@ -14,17 +17,19 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.results.buffered import buffered
 from benchmarks.results.taught import Taught
 from envs import TaskSource
 from envs.registry import make, task_source
 from learner.metrics.group_metrics import group_metrics
-from learner.step.batch import rows_of
+from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from learner.warmup.local_policy import LocalPolicy
 from r3l.algorithms.advantages import SUCCESS
@@ -44,44 +49,74 @@ Curve = dict[str, list[float | None]]
 
 
 async def alternate(
-    config: RunConfig, *, steps: int, tokens: int | None = None, lag: int = 0, teacher: bool = False
+    config: RunConfig,
+    *,
+    steps: int,
+    tokens: int | None = None,
+    lag: int = 0,
+    teacher: bool = False,
+    stored: bool = False,
 ) -> dict[str, Any]:
     """Train `config.model` until `tokens` tokens were sampled, attempts and reflections alike (the
     last step is finished), or, without such a budget, for `steps` optimizer steps or until its
-    first attempts succeed. `lag`: steps by which the sampled policy is behind the trained one.
+    first attempts succeed. `lag`: steps by which the sampled policy is behind the trained one;
+    `stored`: batches come from a buffer service.
 
     Returns what the held-out tasks showed, what was spent (`cpu`: seconds of this process without
     loading and evaluation) and the `curve`: for each step tokens, attempts and CPU seconds so far,
     and shares of 1 of its attempts (None without attempts)."""
-    algorithm = config.algorithm.build()
-    trainer = Trainer(Path(config.model), config.learner, algorithm, seed=config.seed)
+    trainer = Trainer(
+        Path(config.model), config.learner, config.algorithm.build(), seed=config.seed
+    )
     policy = sampler(Path(config.model), config.seed)
-    source = task_source(config.env.name, **config.env.options)
     curve: Curve = {name: [] for name in ("tokens", "attempts", "cpu", *CURVES)}
     waiting: deque[dict[str, torch.Tensor]] = deque()
-    attempts = spent = done = explored = 0
-    began = time.process_time()
-    while spent < tokens if tokens is not None else done < steps and not _learned(curve):
-        batch, groups = await fill_batch(source, explored, policy, config, teacher=teacher)
-        trainer.step(rows_of(batch, algorithm))
-        waiting.append(full_weights(trainer))
-        if len(waiting) > lag:
-            load_weights(policy, waiting.popleft())
-        done += 1
-        explored += len(groups)
-        attempts += sum(len(group.trajectories) for group in groups)
-        spent += sum(group.generated_tokens for group in groups)
-        seconds = round(time.process_time() - began, 1)
-        for name, value in (("tokens", spent), ("attempts", attempts), ("cpu", seconds)):
-            curve[name].append(value)
-        metrics = group_metrics(groups)
-        for name in CURVES:
-            share = metrics.get(f"group/{name}")
-            curve[name].append(None if share is None else round(share, 4))
+    attempts = spent = done = 0
+    with buffered(config) if stored else nullcontext(Direct(config, teacher=teacher)) as batches:
+        began = time.process_time()
+        while spent < tokens if tokens is not None else done < steps and not _learned(curve):
+            rows, groups = await batches.batch(policy, done, trainer)
+            trainer.step(rows)
+            waiting.append(full_weights(trainer))
+            if len(waiting) > lag:
+                load_weights(policy, waiting.popleft())
+            done += 1
+            batches.trained(done)
+            attempts += sum(len(group.trajectories) for group in groups)
+            spent += sum(group.generated_tokens for group in groups)
+            seconds = round(time.process_time() - began, 1)
+            for name, value in (("tokens", spent), ("attempts", attempts), ("cpu", seconds)):
+                curve[name].append(value)
+            metrics = group_metrics(groups)
+            for name in CURVES:
+                share = metrics.get(f"group/{name}")
+                curve[name].append(None if share is None else round(share, 4))
     seconds = round(time.process_time() - began, 1)
     load_weights(policy, full_weights(trainer))
     cost = {"steps": done, "attempts": attempts, "tokens": spent, "cpu": seconds}
     return await evaluate(policy, config) | cost | {"curve": curve}
+
+
+class Direct:
+    """Batches of groups as they are explored; none is stored."""
+
+    def __init__(self, config: RunConfig, *, teacher: bool = False) -> None:
+        self.config, self.teacher = config, teacher
+        self.source = task_source(config.env.name, **config.env.options)
+        self.explored = 0
+
+    async def batch(
+        self, policy: Policy, version: int, trainer: Trainer
+    ) -> tuple[list[Row], list[Group]]:
+        """The rows of step `version` + 1, and the groups that were explored for it."""
+        batch, groups = await fill_batch(
+            self.source, self.explored, policy, self.config, teacher=self.teacher
+        )
+        self.explored += len(groups)
+        return rows_of(batch, self.config.algorithm.build()), groups
+
+    def trained(self, version: int) -> None:
+        """The batch was trained, which made `version`."""
 
 
 def _learned(curve: Curve) -> bool:

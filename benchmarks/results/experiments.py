@@ -16,18 +16,29 @@ from r3l.settings import yaml_text
 @dataclass(frozen=True)
 class Variant:
     """An algorithm under some settings. `lag`: optimizer steps by which the sampled policy is
-    behind the trained one; `teacher`: reflections come from the environment."""
+    behind the trained one; `teacher`: reflections come from the environment; `stored`: batches
+    come from a buffer service, and tasks from a set of STORED_TASKS, so that they come again."""
 
     label: str
     overrides: tuple[str, ...]
     lag: int = 0
     teacher: bool = False
+    stored: bool = False
 
 
 def _r3l(label: str, *settings: str, lag: int = 0, teacher: bool = False) -> Variant:
     named = tuple(f"algorithm.{setting}" for setting in settings)
     return Variant(label, ("algorithm=r3l", *named), lag, teacher)
 
+
+def _stored(label: str, *settings: str) -> Variant:
+    return Variant(label, (*STORED, *settings), stored=True)
+
+
+STORED_TASKS = 128
+STORED = (f"env.train_tasks={STORED_TASKS}", "buffer.max_staleness=0", "buffer.lease_s=3600")
+_IN_CONTEXT = ("explorer=in_context", "explorer.share=0.5")
+_REUSE = ("buffer.sampler.reuse=4", "buffer.sampler.replay_staleness=100")
 
 VARIANTS: dict[str, Variant] = {
     "warm": Variant("warm policy, untrained", ("algorithm=grpo",)),
@@ -57,6 +68,27 @@ VARIANTS: dict[str, Variant] = {
     "pivot_later": _r3l("pivots 2 steps later", "pivot_shift=2"),
     "grpo_lr_low": Variant("GRPO, learning rate / 2", ("algorithm=grpo", "learner.lr=1.0e-4")),
     "grpo_lr_high": Variant("GRPO, learning rate × 2", ("algorithm=grpo", "learner.lr=4.0e-4")),
+    "stored_grpo": _stored("GRPO", "algorithm=grpo"),
+    "stored_r3l": _stored("R³L", "algorithm=r3l"),
+    "r3l_recall": _stored("R³L with replay", "algorithm=r3l", "algorithm.recall_count=2"),
+    "r3": _stored("R³", "algorithm=r3", *_IN_CONTEXT),
+    "r3_no_recall": _stored(
+        "R³ without replay", "algorithm=r3", "algorithm.recall_count=0", *_IN_CONTEXT
+    ),
+    "r3_no_context": _stored("R³ without reflection in context", "algorithm=r3"),
+    "arpo": _stored("ARPO", "algorithm=arpo"),
+    "replay_half": _stored(
+        "GRPO, fresh to replayed 1 : 1",
+        "algorithm=grpo",
+        *_REUSE,
+        "buffer.sampler.replay_share=0.5",
+    ),
+    "replay_most": _stored(
+        "GRPO, fresh to replayed 1 : 3",
+        "algorithm=grpo",
+        *_REUSE,
+        "buffer.sampler.replay_share=0.75",
+    ),
 }
 
 
@@ -92,7 +124,9 @@ class Run:
         Settings that nobody gave are not in it, so that a new one changes no old run."""
         world = (dict(self.cell.options), self.cell.withheld, WARM)
         variant = VARIANTS[self.variant]
-        ways = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
+        ways: tuple[object, ...] = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
+        if variant.stored:
+            ways = (*ways, "stored")
         common = yaml_text.parse(SETTINGS.read_text(encoding="utf-8"), str(SETTINGS))
         parts = (common, self.settings(), world, ways)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
@@ -115,10 +149,13 @@ BASE = ("actor.max_model_len=4096", "learner.tokens_per_micro_batch=2048")
 E0_TOKENS = 60_000
 _MAP = tuple(name for name in CELLS if name != EASIEST.name)
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
+REPLAYED = "base-0.005-rho-1"
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
 _STALE = ("r3l_lag_1", "r3l_lag_4", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
 _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
+_HISTORY = ("r3l_recall", "r3", "r3_no_recall", "r3_no_context", "arpo",
+            "replay_half", "replay_most")  # fmt: skip
 _MORE = ("no_credit_no_guidance", "raft", "opmd", "reflect_grpo")
 
 EXPERIMENTS: dict[str, tuple[Part, ...]] = {
@@ -134,6 +171,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     ),
     "e2": (Part((_EASY, _HARD), (*_LEVERS, *_STALE), 3),),
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
+    "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.results.cells import BASES, CELLS, EASIEST, TOLD
 from benchmarks.results.charts import grid
-from benchmarks.results.experiments import E0_TOKENS, EXPERIMENTS, VARIANTS
+from benchmarks.results.experiments import E0_TOKENS, EXPERIMENTS, REPLAYED, VARIANTS
 from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, cost, ratio
 
 WORTH = (0.5, 0.8)
@@ -68,6 +68,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         easiest=_final(_runs(records, "e0", EASIEST.name)),
         levers=_others(records, "e2", _variants("e2")),
         controls=_others(records, "e3", _variants("e3")),
+        replayed=_final(_runs(records, "e6", REPLAYED)),
         gradients=_gradients(_lines(lines / "e4.jsonl")),
         wall=_wall(_lines(lines / "e5.jsonl")),
     )  # fmt: skip

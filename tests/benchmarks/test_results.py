@@ -57,6 +57,19 @@ def test_a_run_ends_at_its_budget_of_steps_or_tokens(model_folder: Path) -> None
     assert asyncio.run(alternate.alternate(config, steps=9, tokens=1))["steps"] == 1
 
 
+@pytest.mark.system
+def test_a_run_that_learns_from_stored_groups_explores_only_the_new_ones_of_a_batch(
+    model_folder: Path,
+) -> None:
+    settings = ("algorithm=grpo", "learner.groups_per_step=2", "env.train_tasks=4",
+                "buffer.max_staleness=0", "buffer.sampler.reuse=4",
+                "buffer.sampler.replay_share=0.5", "buffer.sampler.replay_staleness=9",
+                "buffer.map_gib=0.25")  # fmt: skip
+    config = small(model_folder, *settings)
+    made = asyncio.run(alternate.alternate(config, steps=3, stored=True))
+    assert made["curve"]["attempts"] == [16, 24, 32]  # 2 new groups, then 1 a step
+
+
 def test_the_sampler_is_as_many_steps_behind_as_asked(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
