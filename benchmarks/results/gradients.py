@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +26,10 @@ from benchmarks.results.alternate import explore, full_weights, load_weights, sa
 from benchmarks.results.cells import ORIGIN
 from benchmarks.results.experiments import SETTINGS
 from envs.registry import task_source
-from learner.step.batch import collate, rows_of
-from learner.step.model import PolicyModule, load_model
+from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from learner.warmup.local_policy import LocalPolicy
 from r3l import config as configuration
-from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.losses import TokenBatch
 from r3l.config import RunConfig
 from r3l.records import Group
 
@@ -100,13 +97,10 @@ def main(groups: int, reference: int, steps: tuple[int, ...], seed: int, out: Pa
 
 def compare(policy: LocalPolicy, count: int, reference: int, seed: int) -> dict[str, object]:
     """Noise and cosine of each estimator on the same `count` groups of the policy."""
-    module = load_model(ORIGIN, torch.float32)
-    for name, value in module.lm.named_parameters():
-        value.data.copy_(dict(policy.model.named_parameters())[name])
     far = 1_000_000  # tasks that no run trains on
     plain = _config(REFERENCE, seed)
     halves = [
-        _moments(module, _groups(policy, plain, reference // 2, far + i * reference), plain)
+        _moments(policy, _groups(policy, plain, reference // 2, far + i * reference), plain)
         for i in (1, 2)
     ]
     target = halves[0].mean + halves[1].mean
@@ -117,38 +111,28 @@ def compare(policy: LocalPolicy, count: int, reference: int, seed: int) -> dict[
     }
     stored = _groups(policy, _config(ESTIMATORS["credit"], seed), count, far)
     for name, overrides in ESTIMATORS.items():
-        moments = _moments(module, stored, _config((*overrides, *ALONE), seed))
+        moments = _moments(policy, stored, _config((*overrides, *ALONE), seed))
         cosine = _cosine(moments.mean, target)
         found[name] = {"noise": round(moments.noise, 2), "cosine": cosine}
     return found
 
 
-def gradient(module: PolicyModule, group: Group, algorithm: Algorithm) -> Tensor:
-    """The gradient of one group's policy loss, flat; zeros if it has no trained row."""
-    module.zero_grad(set_to_none=True)
-    rows = rows_of([group], algorithm)
-    parameters = list(module.lm.parameters())
-    if not rows:
-        return torch.zeros(sum(p.numel() for p in parameters))
-    micro = collate(rows, torch.device("cpu"))
-    logprobs_BT, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
-    batch = TokenBatch(
-        logprobs_BT,
-        micro.old_logprobs_BT,
-        micro.mask_BT,
-        micro.advantages_B,
-        micro.weights_B,
-        micro.distilled_B,
-    )
-    algorithm.loss(batch)[0].backward()
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    return torch.cat([grad.flatten() for grad in grads])
-
-
-def _moments(module: PolicyModule, groups: Sequence[Group], config: RunConfig) -> Moments:
-    moments, algorithm = Moments(), config.algorithm.build()
+def gradients(policy: LocalPolicy, groups: Sequence[Group], config: RunConfig) -> Iterator[Tensor]:
+    """The gradient of each group's loss at the policy's weights, as one step on it has it."""
+    plain = config.learner.model_copy(update={"dtype": "float32", "zero_stage": 0})
+    algorithm = config.algorithm.build()
+    trainer = Trainer(ORIGIN, plain, algorithm)
+    weights = dict(policy.model.named_parameters())
+    for name, value in trainer.module.lm.named_parameters():
+        value.data.copy_(weights[name])
     for group in groups:
-        moments.add(gradient(module, group, algorithm))
+        yield trainer.gradient(rows_of([group], algorithm))
+
+
+def _moments(policy: LocalPolicy, groups: Sequence[Group], config: RunConfig) -> Moments:
+    moments = Moments()
+    for vector in gradients(policy, groups, config):
+        moments.add(vector)
     return moments
 
 

@@ -6,7 +6,6 @@ import torch
 from benchmarks.results import gradients
 from benchmarks.results.alternate import sampler
 from benchmarks.results.cells import ORIGIN
-from learner.step.model import load_model
 
 
 def test_the_noise_of_two_vectors_by_hand() -> None:
@@ -29,9 +28,7 @@ def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
         and len(set(group.rewards)) > 1
     ]
     assert late
-    module = load_model(ORIGIN, torch.float32)
     whole = gradients._config(("algorithm=r3l", "algorithm.credit=false", *gradients.ALONE), 0)
-    one = gradients.gradient(module, late[0], config.algorithm.build())
-    again = gradients.gradient(module, late[0], config.algorithm.build())
-    other = gradients.gradient(module, late[0], whole.algorithm.build())
+    one, again = gradients.gradients(policy, [late[0]] * 2, config)
+    [other] = gradients.gradients(policy, [late[0]], whole)
     assert torch.equal(one, again) and 0 < gradients._cosine(one, other) < 0.999

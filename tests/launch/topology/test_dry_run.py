@@ -1,10 +1,5 @@
-"""What --dry-run prints: whole plans, compared with those in `plans/`, and refusals.
+"""What --dry-run prints: whole plans, compared with those in `plans/`, and refusals."""
 
-R3L_WRITE_PLANS=1 writes the files again; read the difference before you commit it.
-"""
-
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +8,10 @@ from click.testing import CliRunner
 from envs.builtin.policy import builtin_policy
 from launch.cli import main
 from launch.plan import PRESETS
-from launch.processes import ROOT
 from tests.launch.fakes import refused
 from tests.launch.topology.models import large_model
+from tests.launch.topology.on_file import check_on_file
 
-PLANS = Path(__file__).parent / "plans"
 LARGE = ["--env", "workshop", "actor.max_model_len=8192", "learner.groups_per_step=64",
          "learner.gradient_checkpointing=true"]  # fmt: skip
 
@@ -50,12 +44,7 @@ def test_a_plan_is_the_one_on_file(
     if name != "laptop":
         arguments = [*arguments, "--model", str(large_model(tmp_path / "model"))]
     said = dry_run("--run", "runs/plan", *arguments)
-    for path, short in ((sys.executable, "python"), (tmp_path, "/shared"), (ROOT, "/r3l")):
-        said = said.replace(str(path), short)
-    file = PLANS / f"{name}.txt"
-    if os.environ.get("R3L_WRITE_PLANS"):
-        file.write_text(said)
-    assert said == file.read_text()
+    check_on_file(said, name, tmp_path)
     assert not (tmp_path / "runs").exists(), "nothing is written"
 
 

@@ -2,17 +2,14 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from launch.cli import main
-from launch.processes import ROOT
 from tests.launch.fakes import refused
-
-PLANS = Path(__file__).parent / "plans"
+from tests.launch.topology.on_file import check_on_file
 
 
 def script(*arguments: str) -> str:
@@ -36,12 +33,7 @@ def test_a_script_is_the_one_on_file_and_bash_can_read_it(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     said = script("--run", "plan", *arguments)
     subprocess.run(["bash", "-n"], input=said, text=True, check=True)
-    for path, short in ((sys.executable, "python"), (tmp_path, "/shared"), (ROOT, "/r3l")):
-        said = said.replace(str(path), short)
-    file = PLANS / f"{name}.txt"
-    if os.environ.get("R3L_WRITE_PLANS"):
-        file.write_text(said)
-    assert said == file.read_text()
+    check_on_file(said, name, tmp_path)
 
 
 def test_the_script_lies_in_the_run_folder_with_its_settings_and_keys(

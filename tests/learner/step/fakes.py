@@ -7,20 +7,22 @@ import torch
 from hypothesis import strategies as st
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+TINY = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": True,
+}
 
-def tiny_folder(folder: Path) -> Path:
-    """Save a random Qwen2 without a tokenizer."""
+
+def tiny_folder(folder: Path, **larger: int) -> Path:
+    """Save a random Qwen2 without a tokenizer; `larger`: other sizes than TINY's."""
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=256,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-    )
+    config = Qwen2Config(**TINY | larger)
     Qwen2ForCausalLM(config).save_pretrained(folder)
     return folder
 

@@ -8,38 +8,30 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from launch.process_commands import free_port
 from learner.step.trainer import Trainer
 from r3l.weights.sums import added, sums_of
 from tests.learner.fakes import measured
 from tests.learner.step import sharing
+from tests.learner.step.fakes import tiny_folder
 from tests.learner.step.test_trainer import ROOT
 
-
-def larger_folder(folder: Path) -> Path:
-    """A model whose largest parameter is one of many."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=256,
-        hidden_size=256,
-        intermediate_size=1024,
-        num_hidden_layers=12,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return folder
+LARGER = {  # its largest parameter is one of many
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
 
 
 @pytest.mark.system
 def test_two_ranks_under_zero_3_gather_publish_and_save_in_little_memory_with_one_ranks_losses(
     tmp_path: Path,
 ) -> None:
-    model = larger_folder(tmp_path / "model")
+    model = tiny_folder(tmp_path / "model", **LARGER)
     runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
     runner += ["--master_port", str(free_port()), "--no_local_rank", "--module"]
     done = subprocess.run(
