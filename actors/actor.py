@@ -18,7 +18,7 @@ from typing import NoReturn
 from actors.buffer_requests import BufferRequests
 from actors.engine import VLLMPolicy
 from actors.utilization import Idleness, Occupancy
-from actors.weights.subscriber import WeightSubscriber, follow
+from actors.weights.subscriber import WeightSource, follow
 from buffer import AsyncBufferClient, Lease
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
@@ -51,7 +51,7 @@ class Actor:
         name: str,
         policy: VLLMPolicy,
         client: AsyncBufferClient,
-        subscriber: WeightSubscriber,
+        subscriber: WeightSource,
         make_env: Callable[[], Environment],
         config: RunConfig,
         metrics: ActorMetrics,

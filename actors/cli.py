@@ -40,7 +40,10 @@ end_with_starter()
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
 @click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
 @click.option(
-    "--weights", "weights_endpoint", required=True, help="weight publisher, tcp://host:port"
+    "--weights",
+    "weights_endpoint",
+    required=True,
+    help="weight publisher, tcp://host:port, or the run's journal, file:///path/of/journal",
 )
 @click.option(
     "--name",
@@ -107,8 +110,9 @@ async def _run(
     from actors.engine import VLLMPolicy
     from actors.engine_arguments import check_engine_arguments
     from actors.engine_log import EngineLog
+    from actors.weights.journal_follower import SCHEME, JournalFollower
     from actors.weights.load_check import LoadCheck
-    from actors.weights.subscriber import WeightSubscriber
+    from actors.weights.subscriber import WeightSource, WeightSubscriber
     from buffer import AsyncBufferClient
     from envs.isolation.pool import environments
 
@@ -116,7 +120,11 @@ async def _run(
     check_model_folder(model, f"model {config.model}")
     check_engine_arguments(config.actor)
     limit = SET_LIMIT * weight_bytes(model)
-    subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=limit)
+    subscriber: WeightSource
+    if weights_endpoint.startswith(SCHEME):
+        subscriber = JournalFollower(weights_endpoint)
+    else:
+        subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=limit)
     patience, wanted = config.buffer.patience_s, config.actor.concurrent_requests
     metrics = ActorMetrics()
     try:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import zmq
 import zmq.asyncio
 
+from actors.weights.journal_follower import JournalFollower
 from actors.weights.pieces import Pace, Piece, Pieces, Whole
 from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire.curve_keys import ClientKeys, load, present
@@ -265,6 +266,9 @@ async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
             task.result()
 
 
+WeightSource = WeightSubscriber | JournalFollower
+
+
 class Loads(Protocol):
     """An engine that loads a staged set."""
 
@@ -272,7 +276,7 @@ class Loads(Protocol):
         """Load the set while running requests wait; returns the pause in seconds."""
 
 
-async def follow(subscriber: WeightSubscriber, policy: Loads, *, every_s: float = 0.1) -> None:
+async def follow(subscriber: WeightSource, policy: Loads, *, every_s: float = 0.1) -> None:
     """Keep the engine on the newest weights until cancelled.
 
     A failed fetch is counted and tried again while generation goes on. Versions that are replaced

@@ -84,6 +84,10 @@ class Journal:
         self._forget()
         return size
 
+    def manifest(self, version: int) -> Manifest:
+        """The manifest of a version. Raises UserError as `rebuild`."""
+        return self._entry(version).manifest
+
     def rebuild(self, version: int) -> tuple[Manifest, Bytes]:
         """The manifest and all bytes (uint8 [total]) of a version.
 
