@@ -97,8 +97,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--cluster",
-    type=click.Choice(["slurm"]),
-    help="write a batch script of the run for nodes as in --hardware, and exit",
+    type=click.Choice(["slurm", "ray"]),
+    help="slurm: write a batch script of the run for nodes as in --hardware, and exit; ray: run on "
+    "the nodes of the Ray cluster whose head this machine is",
 )
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
@@ -131,7 +132,7 @@ def main(
     from launch.console.live_view import console_for
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
-    from launch.topology import dry_run, slurm
+    from launch.topology import dry_run, ray_cluster, ray_placement, slurm
     from r3l import config as configuration
 
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
@@ -153,14 +154,16 @@ def main(
         if foreign := plans.foreign_world(plan.config):
             click.echo(f"note: {foreign}")
         if places["dry_run"]:
-            click.echo(slurm.script(plan) if places["cluster"] else dry_run.text(plan))
+            texts = {"slurm": slurm.script, "ray": ray_placement.text}
+            click.echo(texts.get(places["cluster"], dry_run.text)(plan))
             return
         if check:
             click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "
                        f"{plan.config.model}")  # fmt: skip
             return
+        reserved = ray_cluster.reserve(plan) if places["cluster"] == "ray" else None
         lock = plans.write_run_folder(plan)
-        if places["cluster"]:
+        if places["cluster"] == "slurm":
             click.echo(f"sbatch {slurm.write(plan)}")
             return
     except UserError as error:
@@ -175,7 +178,8 @@ def main(
     with lock:
         console = console_for(run, plan.config.learner.steps, click.echo, quiet=quiet)
         with closing(console):
-            sys.exit(Run(plan, console).execute())
+            made = ray_placement.RayCommands(plan) if reserved else None
+            sys.exit(Run(plan, console, made, reserved).execute())
 
 
 def train(

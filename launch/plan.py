@@ -25,6 +25,7 @@ from launch.topology.hosts import Hosts, read_hosts
 from launch.topology.machines import Machine, described, machines_of, this_machine
 from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Topology, place, place_ranks
+from launch.topology.ray_nodes import ray_machines
 from launch.topology.wanted import Wanted, parse_learner
 from learner.metrics.loggers import registry as loggers
 from learner.step.deepspeed_config import deepspeed_config, user_config
@@ -44,6 +45,7 @@ DEMO = PRESETS / "demo.yaml"
 KEYS = "keys"  # in a run's folder, if none are given and some are needed
 
 
+ANY_NODE = "other nodes"
 LOOPBACK = "tcp://127.0.0.1:*"
 
 
@@ -96,16 +98,14 @@ def make_plan(
     process. `force`: resume with other settings, and start what the estimate of memory refuses.
     `dry_run`: leave out what takes seconds, the chat template and the trial of the environment.
     `hardware`: plan for these machines instead of this one, and check nothing of theirs, for a
-    `cluster` that starts the run or only to look at it."""
+    batch script or only to look at it. `cluster`: what starts the run in place of r3l-launch."""
     check_engine_arguments(config.actor)
     if hardware is None:
         loggers.check(config.log)
     wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)
-    if hardware is not None and not dry_run and cluster is None:
+    if hardware is not None and not dry_run and cluster != "slurm":
         raise UserError(f"--hardware {hardware}: only plans; add --dry-run, or leave it out")
-    if cluster is not None and hardware is None:
-        raise UserError(f"--cluster {cluster}: describe its nodes with --hardware, like 2x8x80GB")
-    hosts, machines = machines_for(wanted, hostfile, hardware)
+    hosts, machines = machines_for(wanted, hostfile, hardware, cluster)
     place_ranks(wanted, machines)
     if wanted.ranks > config.learner.groups_per_step:
         raise UserError(
@@ -128,7 +128,8 @@ def make_plan(
     check_targets(config.learner.lora, folder)
     topology = place(wanted, machines, Estimate.of(config), force=force)
     binds = {"--buffer": buffer_bind, "--weights": weights_bind}
-    keys, binds = check_keys(keys, binds, run, topology.elsewhere)
+    elsewhere = topology.elsewhere or ((ANY_NODE,) if cluster == "ray" else ())
+    keys, binds = check_keys(keys, binds, run, elsewhere)
     _check_binds(binds)
     check_connections(connections := connections or CONNECTIONS)
     if hardware is None:
@@ -300,9 +301,16 @@ def wanted_places(
 
 
 def machines_for(
-    wanted: Wanted, hostfile: Path | None, hardware: str | None = None
+    wanted: Wanted,
+    hostfile: Path | None,
+    hardware: str | None = None,
+    cluster: str | None = None,
 ) -> tuple[Hosts | None, tuple[Machine, ...]]:
     """(the hostfile's content, the machines of a run). Raises UserError."""
+    if cluster == "slurm" and hardware is None:
+        raise UserError(f"--cluster {cluster}: describe its nodes with --hardware, like 2x8x80GB")
+    if cluster is not None and hostfile is not None:
+        raise UserError(f"--cluster {cluster}: cannot be combined with --hostfile; leave one out")
     if hardware is not None:
         if hostfile is not None:
             raise UserError(f"--hardware {hardware}: cannot be combined with --hostfile")
@@ -310,6 +318,8 @@ def machines_for(
         slots = {machine.name: len(machine.gpus) for machine in machines}
         named = Hosts(Path("hosts"), slots, machines[0].name) if len(machines) > 1 else None
         return named, machines
+    if cluster == "ray":
+        return ray_machines()
     if hostfile is None:
         return None, (this_machine(),)
     hosts = read_hosts(hostfile, wanted.ranks, together=(wanted.machines or 1) == 1)

@@ -79,16 +79,20 @@ class ProcessCommands:
         place = self.plan.topology.actors[index]
         away = place.machine in self.plan.topology.elsewhere
         machine = self.plan.hosts.reached if away and self.plan.hosts is not None else "127.0.0.1"
-        command = [
+        command = self.actor_reaching(index, machine)
+        return (
+            self._through_ssh(place.machine, command, self._place_env(index)) if away else command
+        )
+
+    def actor_reaching(self, index: int, machine: str) -> list[str]:
+        """One actor on its own machine, from which the services are reached on `machine`."""
+        return [
             *_python("actors.cli"), "--config", str(config_file(self.plan.run)),
             "--buffer", reached(self.buffer_endpoint, machine),
             "--weights", reached(self.weights_endpoint, machine),
             "--name", f"actor-{index}", *_keys(self.plan, "client.json"),
             *self._engine(index),
         ]  # fmt: skip
-        return (
-            self._through_ssh(place.machine, command, self._place_env(index)) if away else command
-        )
 
     def _engine(self, index: int) -> list[str]:
         """The engine arguments of an actor that follow from its place."""

@@ -39,18 +39,19 @@ QUIET_S = 300.0  # without a step or an evaluation, until the learner's last lin
 
 class Run:
     """Starts and watches the processes of one plan; `console` shows what people read, or prints a
-    line of it."""
+    line of it. `children`: how they are started, if not on this machine."""
 
     def __init__(
         self,
         plan: Plan,
         console: Console | Callable[[str], None],
         commands: ProcessCommands | None = None,
+        children: Children | None = None,
     ) -> None:
         self.console = console if isinstance(console, Console) else Console(console)
         self.plan, self.say = plan, self.console.say
         self.commands = commands or ProcessCommands(plan)
-        self.children = Children(plan.run / "logs")
+        self.children = children or Children(plan.run / "logs")
         self.progress = ProgressReader(plan.run / PROGRESS)
         self.startup = Startup()
         self.notices = NoticeReader(plan.run / "logs")

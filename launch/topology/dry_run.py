@@ -14,9 +14,11 @@ HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")
 ANY = "*"  # in place of what is chosen at the start: ports, a process id
 
 
-def text(plan: Plan) -> str:
-    """The whole plan; `*` is what is known only at the start, such as a free port."""
-    parts = ["\n".join(table(plan)), *plan.topology.memory, "\n\n".join(commands(plan))]
+def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
+    """The whole plan; `*` is what is known only at the start, such as a free port. `made`: its
+    commands, if another launcher starts them; `places`: what that one needs, as text."""
+    typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
+    parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
     checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"
     later = "chat template and a first step of the environment: r3l-launch --check"
     return "\n\n".join([*parts, f"checked: {checked}\nnot checked: {later}"])
@@ -62,9 +64,8 @@ def _names(gpus: Sequence[str]) -> str:
     return ",".join(gpus)
 
 
-def commands(plan: Plan) -> Iterator[str]:
+def commands(plan: Plan, made: ProcessCommands) -> Iterator[str]:
     """Every command with the environment that it is given, as one would type it."""
-    made = ProcessCommands(plan)
     made.free_port = lambda: ANY
     yield _typed({}, made.buffer())
     learner = made.learner_env()

@@ -1,0 +1,317 @@
+"""A run on the nodes of a Ray cluster: r3l-launch on the head node starts and watches the commands
+that it starts on one machine.
+
+r3l-launch ─ buffer                                 on the head, which has its store
+    └─ placement group ─ bundle ─ runner ─ ranks    the first bundle is on the head
+                         bundle ─ runner ─ actors   on any node with room
+A runner is a Ray actor that starts processes; they end with it, and it ends with r3l-launch. When a
+node is lost, Ray moves its bundles to other nodes, and the supervisor starts their processes again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launch.plan import Plan
+from launch.processes import KILLED_S, STACKS_S, Child, Children
+from launch.topology.ray_nodes import connect
+from launch.topology.ray_placement import Bundle, bundles, gpus_of, rank_name
+from learner.run_files import STACKS
+from r3l.errors import UserError
+from r3l.process.file_modes import set_file_modes
+
+ROOM_S = 60  # for Ray to reserve all bundles
+GPUS = "CUDA_VISIBLE_DEVICES"
+
+State = tuple[int | None, bool]
+"""The exit code of a process, None while it runs, and whether it is stopped."""
+
+
+class Runner:
+    """The remote end: a Ray actor that starts the processes of one bundle, in the run's folder and
+    with its own GPUs."""
+
+    def __init__(self, folder: str, logs: str, python: str) -> None:
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        self.node = f"{ray.util.get_node_ip_address()} ({node[:8]})"
+        for path in (folder, logs, python):
+            if not Path(path).exists():
+                raise FileNotFoundError(f"{path} is missing on node {self.node}")
+        os.chdir(folder)
+        set_file_modes()
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs it reserved
+        self.children = Children(Path(logs))
+
+    def start(
+        self, name: str, command: list[str], env: dict[str, str], gpus: list[int], end_signal: int
+    ) -> dict[str, State]:
+        """Start a process; `gpus`: which of the bundle's it gets."""
+        if gpus:
+            reserved = os.environ[GPUS].split(",")
+            env = env | {GPUS: ",".join(reserved[at] for at in gpus)}
+        with (self.children.logs / f"{name}.log").open("a", encoding="utf-8") as log:
+            log.write(f"{name} on node {self.node}, GPUs: {env.get(GPUS) or 'none'}\n")
+        self.children.start(name, command, env, death_signal=end_signal)
+        return self.states()
+
+    def states(self) -> dict[str, State]:
+        """Every process by name."""
+        return {c.name: (c.exit_code, c.stopped) for c in self.children.members}
+
+    def send(self, name: str, *signums: int) -> None:
+        """Send signals to a process that has not ended."""
+        for child in self.children.members:
+            if child.name == name and child.exit_code is None:
+                for signum in signums:
+                    child.process.send_signal(signum)
+
+    def kill(self, name: str) -> None:
+        """Kill a process and what it started."""
+        for child in self.children.members:
+            if child.name == name:
+                child.kill()
+
+
+class RemoteRunner:
+    """The near end of a runner. Nothing here waits for it but `kill`; `lost`: why it has ended."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make, self.actor = make, make()
+        self.states: dict[str, State] = {}
+        self.ran = False
+        self.lost = ""
+        self._asked: dict[str, tuple[Any, ...]] = {}  # processes, until it has answered once
+        self._reply: Any = None
+
+    def start(self, name: str, *how: Any) -> None:
+        """Start a process, as soon as the runner runs."""
+        self.states[name] = (None, False)
+        self._asked[name] = how
+        self._reply = self.actor.start.remote(name, *how)
+
+    def state(self, name: str) -> State:
+        """A process, as it was when the runner was last heard."""
+        self._hear()
+        return self.states[name]
+
+    def send(self, name: str, *signums: int) -> None:
+        """Send signals to a process, or end a runner that waits for a node."""
+        if not self.ran:
+            self._end("it waited for a node")
+        if not self.lost:
+            self.actor.send.remote(name, *map(int, signums))
+
+    def kill(self, name: str) -> None:
+        """Kill a process."""
+        if not self.ran:
+            self._end("it waited for a node")
+        if not self.lost:
+            import ray
+
+            ray.wait([self.actor.kill.remote(name)], timeout=2 * KILLED_S)
+
+    def _hear(self) -> None:
+        import ray
+
+        if self.lost:
+            return
+        self._reply = self._reply or self.actor.states.remote()
+        if not ray.wait([self._reply], timeout=0)[0]:
+            return
+        reply, self._reply = self._reply, None
+        try:
+            self.states |= ray.get(reply)
+            self.ran = True
+            self._asked.clear()
+        except ray.exceptions.RayError as error:
+            if self.ran or getattr(error, "actor_init_failed", True):
+                self._end(_reason(str(error)))
+                return
+            # It was sent to a node that Ray did not yet know to be lost.
+            self.actor = self.make()
+            for name, how in self._asked.items():
+                self._reply = self.actor.start.remote(name, *how)
+
+    def _end(self, why: str) -> None:
+        self.lost = why
+        self.states = dict.fromkeys(self.states, (-signal.SIGKILL, False))
+        import ray
+
+        ray.kill(self.actor)
+
+
+def _reason(said: str) -> str:
+    """Why a runner has ended: what it raised, or that its node was lost."""
+    raised = [line for line in said.splitlines() if line.startswith("FileNotFoundError: ")]
+    return raised[-1].partition(": ")[2] if raised else "its node, or Ray's worker there, was lost"
+
+
+class RemoteChild(Child):
+    """A process that a runner started."""
+
+    def __init__(self, name: str, log: Path, runner: RemoteRunner) -> None:
+        here: Any = None  # there is no process of this machine
+        super().__init__(name, log, here, log_from=log.stat().st_size if log.exists() else 0)
+        self.runner = runner
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, -9 if its node was lost; None while it runs or waits for a node."""
+        code, _ = self.runner.state(self.name)
+        self.killed_for = self.killed_for or self.runner.lost
+        return code
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the process does not run because of SIGSTOP or a debugger."""
+        return self.runner.state(self.name)[1]
+
+    def terminate(self) -> None:
+        """Ask the process to end, even if it is stopped."""
+        self.runner.send(self.name, signal.SIGTERM, signal.SIGCONT)
+
+    def show_stacks(self) -> None:
+        """Make it write its threads' stacks, even if it is stopped."""
+        self.runner.send(self.name, STACKS, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process and everything it started, even if it has ended itself."""
+        self.runner.kill(self.name)
+
+
+class Ranks(RemoteChild):
+    """All ranks as one process: when one fails, the others are killed."""
+
+    def __init__(self, ranks: list[RemoteChild]) -> None:
+        super().__init__(ranks[0].name, ranks[0].log, ranks[0].runner)
+        self.ranks, self.failed = ranks, (0, ranks[0])
+
+    @property
+    def exit_code(self) -> int | None:
+        """0 once all have ended so, the code of the one that failed; None while they run."""
+        if self.failed[0]:
+            return self.failed[0]
+        codes = [rank.exit_code for rank in self.ranks]
+        failed = [(code, rank) for code, rank in zip(codes, self.ranks, strict=True) if code]
+        if failed:
+            self.failed = failed[0]
+            self.kill()
+        return self.failed[0] or (None if None in codes else 0)
+
+    def said(self, word: str) -> str | None:
+        """The rest of the first line of a rank's output that starts with `word`."""
+        found = (Child.said(rank, word) for rank in self.ranks)
+        return next((rest for rest in found if rest is not None), None)
+
+    def reason(self) -> str:
+        """Why the rank that failed has ended."""
+        return self.killed_for or Child.reason(self.failed[1])
+
+    def terminate(self) -> None:
+        """Ask all ranks to end."""
+        for rank in self.ranks:
+            rank.terminate()
+
+    def show_stacks(self) -> None:
+        """Make all ranks write their threads' stacks."""
+        for rank in self.ranks:
+            rank.show_stacks()
+        time.sleep(STACKS_S)
+
+    def kill(self) -> None:
+        """Kill all ranks."""
+        for rank in self.ranks:
+            rank.kill()
+
+
+class RayChildren(Children):
+    """All processes of a run: the buffer here, the others with runners."""
+
+    def __init__(self, plan: Plan, make: Callable[[int, Bundle], Any]) -> None:
+        super().__init__(plan.run / "logs")
+        self.bundles, self.make = bundles(plan.topology), make
+        self.gpus = gpus_of(plan.topology)
+        self.ranks = [rank_name(rank) for rank in range(plan.topology.count)]
+        self.runners: dict[int, RemoteRunner] = {}
+
+    def start(
+        self,
+        name: str,
+        command: list[str],
+        env: dict[str, str] | None = None,
+        worker: tuple[str, ...] = (),
+        death_signal: int = signal.SIGTERM,
+    ) -> Child:
+        """Start `command` as the base class does; the learner's once for each rank."""
+        if name == "buffer":
+            return super().start(name, command, env, worker, death_signal)
+        known = (at for at, child in enumerate(self.members) if child.name == name)
+        place = next(known, len(self.members))
+        for earlier in self.members[place : place + 1]:
+            earlier.kill()
+        names = self.ranks if name == self.ranks[0] else [name]
+        started = [self._start(each, command, env or {}, death_signal) for each in names]
+        child = Ranks(started) if len(started) > 1 else started[0]
+        self.members[place : place + 1] = [child]
+        return child
+
+    def _start(
+        self, name: str, command: list[str], env: dict[str, str], death_signal: int
+    ) -> RemoteChild:
+        at = next(i for i, bundle in enumerate(self.bundles) if name in bundle.processes)
+        bundle = self.bundles[at]
+        if name in self.ranks and len(self.ranks) > 1:
+            local = bundle.processes.index(name)
+            env = env | {"RANK": str(self.ranks.index(name)), "LOCAL_RANK": str(local)}
+        runner = self.runners.get(at)
+        if runner is None or runner.lost:
+            runner = self.runners[at] = RemoteRunner(lambda: self.make(at, bundle))
+        child = RemoteChild(name, self.logs / f"{name}.log", runner)
+        gpus = [bundle.gpus.index(gpu) for gpu in self.gpus[name]]
+        runner.start(name, command, env, gpus, int(death_signal))
+        return child
+
+    def stop(self, deadline_s: float = 20.0) -> list[str]:
+        """End everything, and leave the cluster."""
+        try:
+            return super().stop(deadline_s)
+        finally:
+            import ray
+
+            ray.shutdown()
+
+
+def reserve(plan: Plan) -> RayChildren:
+    """The bundles of a plan, reserved; the processes are started in them. Raises UserError."""
+    ray = connect()
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    wanted = [bundle.resources for bundle in bundles(plan.topology)]
+    group = placement_group(wanted, strategy="SPREAD")
+    if not group.wait(ROOM_S):
+        free = {name: ray.available_resources().get(name, 0) for name in ("CPU", "GPU")}
+        needs = {name: sum(each.get(name, 0) for each in wanted) for name in free}
+        raise UserError(
+            f"--cluster ray: no room within {ROOM_S} s; the run needs {needs['CPU']:g} CPUs and "
+            f"{needs['GPU']:g} GPUs, rank 0's on the head node; {free['CPU']:g} and "
+            f"{free['GPU']:g} are free"
+        )
+    logs = str((plan.run / "logs").resolve())
+
+    def make(at: int, bundle: Bundle) -> Any:
+        needs = bundle.resources
+        options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0), "max_restarts": 0}
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=at)
+        remote = ray.remote(Runner).options(**options, scheduling_strategy=strategy)
+        return remote.remote(os.getcwd(), logs, sys.executable)
+
+    return RayChildren(plan, make)

@@ -1,0 +1,67 @@
+"""The nodes of the Ray cluster whose head this machine is, as the machines of a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from launch.topology.hosts import Hosts
+from launch.topology.machines import Machine, gpu_gib
+from r3l.errors import UserError
+
+HEAD = "node:__internal_head__"
+"""The resource that only the head node has."""
+
+
+def connect() -> Any:
+    """The module ray, connected to the cluster that RAY_ADDRESS names or that was started on this
+    machine. Raises UserError unless there is one and this is its head node."""
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "--cluster ray: Ray is not installed; on every node: pip install 'r3l[ray]'"
+        ) from None
+    if not ray.is_initialized():
+        try:
+            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # of many kinds
+            why = str(error).strip().partition("\n")[0]
+            raise UserError(
+                f"--cluster ray: no cluster to connect to ({why:.200}); start its head with "
+                "`ray start --head`, or describe its nodes with --dry-run --hardware"
+            ) from None
+    if ray.get_runtime_context().get_node_id() != _alive(ray)[0]["NodeID"]:
+        raise UserError(
+            "--cluster ray: this is not the head node, on which rank 0 and the buffer run; start "
+            "r3l-launch there (`ray job submit` does)"
+        )
+    return ray
+
+
+def ray_machines() -> tuple[Hosts, tuple[Machine, ...]]:
+    """(the head's address, the machines of the cluster, the head first). The memory of their GPUs
+    is taken to be that of the head's. Raises UserError."""
+    return machines_of_nodes(_alive(connect()), gpu_gib)
+
+
+def machines_of_nodes(nodes: list[dict[str, Any]], gib: Any) -> tuple[Hosts, tuple[Machine, ...]]:
+    """The machines of `nodes` as ray.nodes() lists them; `gib`: tells the memory of a GPU."""
+    seen: Counter[str] = Counter()
+    machines = []
+    memory = gib() if any(node["Resources"].get("GPU") for node in nodes) else None
+    for node in nodes:
+        address, has = node["NodeManagerAddress"], node["Resources"]
+        name = f"{address}-{seen[address]}" if seen[address] else address
+        seen[address] += 1
+        gpus = tuple(str(gpu) for gpu in range(int(has.get("GPU", 0))))
+        machines.append(Machine(name, gpus, memory if gpus else None, int(has.get("CPU", 0)) or 1))
+    slots = {machine.name: len(machine.gpus) for machine in machines}
+    return Hosts(Path("ray"), slots, machines[0].name), tuple(machines)
+
+
+def _alive(ray: Any) -> list[dict[str, Any]]:
+    """The nodes that are alive, the head first."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    return sorted(nodes, key=lambda node: HEAD not in node["Resources"])

@@ -1,0 +1,111 @@
+"""A plan as Ray places it: bundles of resources, each on one node, and the commands in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launch.plan import Plan
+from launch.process_commands import ProcessCommands
+from launch.topology import dry_run
+from launch.topology.placement import ActorPlace, Topology
+from launch.topology.ray_nodes import HEAD
+from learner.run_files import LAUNCHER
+
+OF_HEAD = 0.001  # of the head's resource: enough to be placed there
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What Ray reserves on one node, and the processes that share it; `gpus`: their names in the
+    plan, in place of which they get those that Ray reserves."""
+
+    machine: str
+    processes: tuple[str, ...]
+    gpus: tuple[str, ...] = ()
+    head: bool = False
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """A CPU for each process, whole GPUs."""
+        gpus = {"GPU": len(self.gpus)} if self.gpus else {}
+        return {"CPU": len(self.processes), **gpus} | ({HEAD: OF_HEAD} if self.head else {})
+
+    def has_one(self, place: ActorPlace) -> bool:
+        """Whether an actor shares a GPU with the processes here."""
+        return self.machine == place.machine and bool(set(self.gpus) & set(place.gpus))
+
+
+def bundles(topology: Topology) -> tuple[Bundle, ...]:
+    """The ranks of each machine, rank 0 on the head; then the actors, in one bundle with those that
+    they share GPUs with."""
+    made: list[Bundle] = []
+    begins = 0
+    for part in topology.ranks:
+        names = tuple(rank_name(rank) for rank in range(begins, begins + part.count))
+        made.append(Bundle(part.machine, names, part.gpus, head=not begins))
+        begins += part.count
+    for index, place in enumerate(topology.actors):
+        shared = (at for at, bundle in enumerate(made) if bundle.has_one(place))
+        at = next(shared, len(made))
+        there = made[at] if at < len(made) else Bundle(place.machine, ())
+        gpus = tuple(dict.fromkeys((*there.gpus, *place.gpus)))
+        names = (*there.processes, f"actor-{index}")
+        made[at : at + 1] = [Bundle(place.machine, names, gpus, there.head)]
+    return tuple(made)
+
+
+def rank_name(rank: int) -> str:
+    """The name of a rank's process and log; that of rank 0 is the learner's."""
+    return f"learner-{rank}" if rank else "learner"
+
+
+def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
+    """The GPUs that each process sees, by their names in the plan; all of its machine's for a rank,
+    which takes the one of its LOCAL_RANK."""
+    each = [part.gpus for part in topology.ranks for _ in range(part.count)]
+    actors = {f"actor-{index}": place.gpus for index, place in enumerate(topology.actors)}
+    return {rank_name(rank): gpus for rank, gpus in enumerate(each)} | actors
+
+
+class RayCommands(ProcessCommands):
+    """The commands of a plan whose processes runners start."""
+
+    def learner(self) -> list[str]:
+        """Each rank; runners take the place of DeepSpeed's launcher."""
+        return self.rank()
+
+    def learner_env(self) -> dict[str, str]:
+        """Environment variables of all ranks."""
+        env = {key: value for key, value in super().learner_env().items() if key != LAUNCHER}
+        if (count := self.plan.topology.count) == 1:
+            return env
+        ours = {"MASTER_ADDR": self._head, "MASTER_PORT": str(self.free_port())}
+        return env | {"WORLD_SIZE": str(count)} | ours
+
+    def actor(self, index: int) -> list[str]:
+        """One actor, which may come to run on any node."""
+        return self.actor_reaching(index, self._head)
+
+    def actor_env(self, index: int) -> dict[str, str]:
+        """Environment variables of one actor."""
+        return self._place_env(index)
+
+    @property
+    def _head(self) -> str:
+        hosts = self.plan.hosts
+        return hosts.reached if hosts is not None else self.plan.topology.machines[0].name
+
+
+def text(plan: Plan) -> str:
+    """The whole plan, for --dry-run."""
+    lines = ["bundles of a placement group, on nodes that Ray chooses; a learner for each rank:"]
+    for bundle in bundles(plan.topology):
+        needs = [f"{n:g} {name}" for name, n in bundle.resources.items() if name != HEAD]
+        head = ["on the head"] if bundle.head else []
+        ranks = sum(not name.startswith("actor-") for name in bundle.processes)
+        of = [f"{ranks} ranks"] if ranks else []
+        what = ", ".join([*of, *bundle.processes[ranks:]])
+        lines.append(f"  {', '.join(needs + head)}: {what}")
+    made = RayCommands(plan)
+    made.free_port = lambda: dry_run.ANY
+    return dry_run.text(plan, made, ["\n".join(lines)])

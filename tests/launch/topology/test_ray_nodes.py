@@ -1,0 +1,87 @@
+"""The nodes of a Ray cluster, without Ray, and what is said if there is none."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launch.topology.machines import Machine
+from launch.topology.ray_nodes import HEAD, machines_of_nodes, ray_machines
+from r3l.errors import UserError
+from tests.launch.fakes import refused
+
+
+def node(address: str, *, head: bool = False, alive: bool = True, **has: float) -> dict[str, Any]:
+    resources = has | ({HEAD: 1.0} if head else {})
+    return {"NodeManagerAddress": address, "NodeID": address, "Alive": alive,
+            "Resources": resources}  # fmt: skip
+
+
+def cluster(monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, Any]], here: str) -> None:
+    fake = SimpleNamespace(
+        is_initialized=lambda: True,
+        nodes=lambda: nodes,
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: here),
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+
+
+def test_nodes_are_machines_and_the_head_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = node("10.0.0.9", alive=False, CPU=8.0)
+    others = [node("10.0.0.2", CPU=8.0), gone, node("10.0.0.1", head=True, CPU=4.0)]
+    cluster(monkeypatch, others, here="10.0.0.1")
+    hosts, machines = ray_machines()
+    assert hosts.reached == "10.0.0.1"
+    assert machines == (Machine("10.0.0.1", cores=4), Machine("10.0.0.2", cores=8))
+
+
+def test_gpus_are_counted_and_taken_to_have_the_memory_of_the_heads() -> None:
+    nodes = [node("10.0.0.1", head=True, CPU=4.0, GPU=2.0), node("10.0.0.1", CPU=4.0)]
+    _, machines = machines_of_nodes(nodes, lambda: 80.0)
+    assert machines[0] == Machine("10.0.0.1", ("0", "1"), 80.0, 4)
+    assert machines[1] == Machine("10.0.0.1-1", cores=4), "each has a name of its own"
+
+
+def test_another_node_than_the_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node("10.0.0.1", head=True), node("10.0.0.2")]
+    cluster(monkeypatch, nodes, here="10.0.0.2")
+    with pytest.raises(UserError, match="not the head node"):
+        ray_machines()
+
+
+def test_without_ray_one_line_names_the_extra(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'r3l[ray]'" in refused("--cluster", "ray", "--run", run)
+    assert not run.exists()
+
+
+def test_without_a_cluster_one_line_says_how_to_start_one(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("Could not find any running Ray instance.\nMore.")
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    line = refused("--cluster", "ray", "--run", run)
+    assert "no cluster to connect to (Could not find any running Ray instance.)" in line
+    assert "`ray start --head`" in line and not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--hardware", "2x8cpu"], "--hardware 2x8cpu: only plans; add --dry-run"),
+        (["--hostfile", "hosts"], "--cluster ray: cannot be combined with --hostfile"),
+        (["--dry-run", "--hardware", "2x8cpu", "--buffer", "tcp://127.0.0.1:5555"],
+         "actors on host-1 cannot reach it"),
+        (["--dry-run", "--hardware", "8cpu", "--buffer", "tcp://127.0.0.1:5555"],
+         "actors on other nodes cannot reach it"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_a_cluster_are_refused(
+    run: Path, options: list[str], why: str
+) -> None:
+    assert why in refused("--cluster", "ray", "--run", run, *options) and not run.exists()

@@ -1,0 +1,120 @@
+"""A Ray cluster of four nodes on this machine, a run on it, and the loss of two nodes.
+
+    python -m tests.system.ray_cluster RUN
+
+Needs Ray: pip install 'r3l[ray]'. Ray's processes, the buffer, two ranks of the learner and two
+actors are real; the engines of the actors guess. The node of an actor is killed, then that of rank
+1. What it starts ends with it.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ray.cluster_utils import Cluster
+
+from envs.builtin.policy import builtin_policy
+from launch.plan import LOOPBACK, make_plan, write_run_folder
+from launch.supervisor import Run
+from launch.topology import ray_cluster, ray_placement
+from r3l.config import load
+from tests.launch.fakes import until
+from tests.system.test_run import processes_of, trained_once
+
+STEPS = 8
+NODE = {"num_cpus": 3, "object_store_memory": 100_000_000, "include_dashboard": False}
+SETTINGS = (
+    f"env={Path(__file__).parent / 'coin.py'}:Coin", f"model={builtin_policy()}",
+    "algorithm.group_size=4", f"learner.steps={STEPS}", "learner.groups_per_step=16",
+    "learner.dtype=float32", "learner.tokens_per_micro_batch=1024", "learner.zero_stage=1",
+    "learner.checkpoint_every=1", "actor.concurrent_requests=8", "actor.max_model_len=2048",
+    "actor.max_reflection_tokens=256", "eval.tasks=0", "buffer.map_gib=1",
+)  # fmt: skip
+
+
+class Simulated(ray_placement.RayCommands):
+    """The commands of the plan, with engines that guess."""
+
+    def actor(self, index: int) -> list[str]:
+        module = {"actors.cli": "tests.system.simulated_actor"}
+        return [module.get(word, word) for word in super().actor(index)]
+
+    def actor_env(self, index: int) -> dict[str, str]:
+        return super().actor_env(index) | {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def launch(run: Path) -> int:
+    """What r3l-launch --cluster ray does."""
+    plan = make_plan(
+        load(None, SETTINGS), run, actors=2, learner="2x1cpu", buffer_bind=LOOPBACK,
+        weights_bind=LOOPBACK, resume=False, cluster="ray",
+    )  # fmt: skip
+    print(ray_placement.text(plan), flush=True)
+    reserved = ray_cluster.reserve(plan)
+    with write_run_folder(plan):
+        say = lambda line: print(line, flush=True)  # noqa: E731
+        return Run(plan, say, Simulated(plan), reserved).execute()
+
+
+def nodes_of(run: Path, name: str) -> list[str]:
+    """The beginnings of the ids of the nodes on which a process was started, in their order."""
+    log = run / "logs" / f"{name}.log"
+    lines = log.read_text(errors="replace") if log.exists() else ""
+    return re.findall(rf"^{name} on node \S+ \((\w+)\)", lines, re.M)
+
+
+def steps(run: Path) -> int:
+    """Steps that the run has reported, with those that it repeated."""
+    file = run / "progress.jsonl"
+    return len(re.findall('"kind": ?"step"', file.read_text())) if file.exists() else 0
+
+
+def lose(cluster: Cluster, run: Path, name: str) -> None:
+    """Kill the node of a process, and wait until the process is on another one."""
+    begins = nodes_of(run, name)[-1]
+    node = next(n for n in cluster.list_all_nodes() if n.node_id.startswith(begins))
+    killed = time.monotonic()
+    cluster.remove_node(node, allow_graceful=False)
+    print(f"--- killed the node of {name}: {begins}", flush=True)
+    until(lambda: nodes_of(run, name)[-1] != begins, 180)
+    took = time.monotonic() - killed
+    print(f"--- {name} is on {nodes_of(run, name)[-1]} after {took:.0f} s", flush=True)
+
+
+def play(cluster: Cluster, run: Path) -> int:
+    """Run to the end, with two losses; returns the exit code of the launcher."""
+    command = [sys.executable, "-m", "tests.system.ray_cluster", "launch", str(run)]
+    with subprocess.Popen(command) as launcher:
+        try:
+            for after, name in ((2, "actor-0"), (4, "learner-1")):
+                until(lambda after=after: steps(run) >= after or launcher.poll() is not None, 300)
+                if launcher.poll() is None:
+                    lose(cluster, run, name)
+            return launcher.wait(300)
+        finally:
+            launcher.terminate()
+
+
+def main(run: Path) -> None:
+    os.environ |= {"RAY_worker_niceness": str(os.nice(0))}  # otherwise 15
+    with tempfile.TemporaryDirectory(prefix="r3l-ray-", dir="/tmp") as folder:
+        cluster = Cluster(True, head_node_args={**NODE, "num_cpus": 1, "temp_dir": folder})
+        try:
+            for _ in range(3):
+                cluster.add_node(**NODE)
+            code = play(cluster, run)
+        finally:
+            cluster.shutdown()
+    left = [line for line in processes_of(run) if "tests.system.ray_cluster" not in line]
+    print(f"--- exit code {code}, {steps(run)} steps reported, left: {left}", flush=True)
+    assert code == 0 and trained_once(run) and left == []
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "launch":
+        sys.exit(launch(Path(sys.argv[2])))
+    main(Path(sys.argv[1]).resolve())
