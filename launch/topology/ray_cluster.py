@@ -271,6 +271,7 @@ class RayChildren(Children):
         if name in self.ranks and len(self.ranks) > 1:
             local = bundle.processes.index(name)
             env = env | {"RANK": str(self.ranks.index(name)), "LOCAL_RANK": str(local)}
+            death_signal = signal.SIGKILL  # a rank cannot end well without the others
         runner = self.runners.get(at)
         if runner is None or runner.lost:
             runner = self.runners[at] = RemoteRunner(lambda: self.make(at, bundle))

@@ -100,7 +100,7 @@ def play(cluster: Cluster, run: Path) -> int:
 
 
 def main(run: Path) -> None:
-    os.environ |= {"RAY_worker_niceness": str(os.nice(0))}  # otherwise 15
+    os.environ |= {"RAY_worker_niceness": "0"}  # otherwise 15, which a busy machine starves
     with tempfile.TemporaryDirectory(prefix="r3l-ray-", dir="/tmp") as folder:
         cluster = Cluster(True, head_node_args={**NODE, "num_cpus": 1, "temp_dir": folder})
         try:
