@@ -30,6 +30,7 @@ from launch.topology.wanted import Wanted, parse_learner
 from learner.metrics.loggers import registry as loggers
 from learner.step.deepspeed_config import deepspeed_config, user_config
 from learner.step.lora_targets import check_targets
+from learner.upload_targets import check as check_upload
 from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind, is_local
@@ -102,6 +103,7 @@ def make_plan(
     check_engine_arguments(config.actor)
     if hardware is None:
         loggers.check(config.log)
+        check_upload(config.learner.upload.to)
     wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)
     if hardware is not None and not dry_run and cluster != "slurm":
         raise UserError(f"--hardware {hardware}: only plans; add --dry-run, or leave it out")

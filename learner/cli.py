@@ -183,6 +183,7 @@ def _train(
     from learner.loop import Training
     from learner.step import out_of_memory
     from learner.step.trainer import Trainer
+    from learner.uploader import begin as begin_uploads
 
     algorithm, start = config.algorithm.build(), begins.checkpoint
     adapted = begins.settings.lora.rank > 0
@@ -196,9 +197,10 @@ def _train(
     )
     state = checkpoint.restore(trainer, start) if start else State(0, origin=begins.origin)
     rank = rank_of(trainer, state.version)
+    uploader = begin_uploads(config.learner.upload, run) if _leading() else None
     freeze_heap()
     try:
-        Training(trainer, algorithm, config, rank, begins.tokenizer, run, state).execute()
+        Training(trainer, algorithm, config, rank, begins.tokenizer, run, state, uploader).execute()
     except RestartNeeded as error:
         if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
             out_of_memory.keep_budget(run, int(budget))
@@ -225,6 +227,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     from learner.step import out_of_memory
     from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
+    from learner.upload_targets import check as check_upload
 
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -234,6 +237,9 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     check_model_folder(model, f"model {config.model}")
     tokenizer = read_tokenizer(model, f"model {config.model}")
     check_targets(config.learner.lora, model)
+    if _leading():
+        # A restart in the middle of a run does not need the target at once.
+        check_upload(config.learner.upload.to, reach=not resume)
     budget = out_of_memory.kept_budget(run, config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
     origin = fingerprint(model)

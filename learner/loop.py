@@ -20,14 +20,15 @@ from typing import Any
 
 from buffer import Draw
 from learner import checkpoint
-from learner.best_model import candidate_folder
+from learner.best_model import BEST, candidate_folder
 from learner.checkpoint import State
 from learner.offline.offline_rank0 import OfflineRank0
 from learner.rank0 import SKIPPED, Rank0
-from learner.ranks import Follower
+from learner.ranks import Follower, meet, still_waiting
 from learner.step.batch import check_tokens, rows_of, weight_metrics
 from learner.step.out_of_memory import keep_budget
 from learner.step.trainer import StepResult, Trainer
+from learner.uploader import Uploader
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig
@@ -38,7 +39,8 @@ from r3l.errors import TrainingStopped, UserError
 class Training:
     """One rank's part in a run.
 
-    The run starts from `state`; `saved` is the version of the newest checkpoint.
+    The run starts from `state`; `saved` is the version of the newest checkpoint. `uploader`: rank
+    0's, if anything is to be uploaded.
     """
 
     trainer: Trainer
@@ -48,6 +50,7 @@ class Training:
     tokenizer: Any
     run: Path
     state: State
+    uploader: Uploader | None = None
     saved: int = -1
 
     def execute(self) -> int:
@@ -55,8 +58,17 @@ class Training:
 
         Waits in `draw` for actors to complete groups. Ends early if rank 0 is stopped; it writes a
         checkpoint and the model in any case. Raises TrainingStopped after too many skipped steps
-        in a row, or if a safety rule stopped the run.
+        in a row, or if a safety rule stopped the run. The last uploads are waited for.
         """
+        try:
+            version = self._train()
+        except TrainingStopped:
+            self._finish_uploads()
+            raise
+        self._finish_uploads()
+        return version
+
+    def _train(self) -> int:
         version, skipped = self.state.version, list[Draw]()
         self._begin(version)
         while version < self.config.learner.steps:
@@ -104,6 +116,8 @@ class Training:
         if result.out_of_memory:
             keep_budget(self.run, self.trainer.budget)
         result.metrics["learner/pack_s"] = packed
+        if self.uploader:
+            result.metrics["learner/uploads_failed"] = float(self.uploader.failed)
         result.metrics.update(weight_metrics(rows, self.algorithm.sft_weight))
         return result
 
@@ -137,6 +151,8 @@ class Training:
                 f"{self.run / 'model'}: the trained model could not be written; make room on the "
                 "disk and run again with --resume"
             )
+        if self.uploader:
+            self.uploader.submit(self.run / "model", "model")
         if version == self.config.learner.steps:
             self._keep_candidate(version)
         self.rank.end(version)
@@ -148,6 +164,26 @@ class Training:
             folder = self.run / "checkpoints"
             if checkpoint.save(self.trainer, folder, state, self.tokenizer, keep):
                 self.saved = version
+                if self.uploader and self.config.learner.upload.checkpoints:
+                    name = f"step-{version:06d}"
+                    self.uploader.submit(folder / name, f"{folder.name}/{name}")
+
+    def _finish_uploads(self) -> None:
+        """Upload the best model and wait for all uploads. The other ranks wait for rank 0."""
+        upload = self.config.learner.upload
+        if not upload.to:
+            return
+        if self.uploader and not isinstance(self.rank, Follower):
+            rank, best = self.rank, self.run / BEST
+            if best.is_dir():
+                self.uploader.submit(best, BEST)
+
+            def stopped() -> bool:
+                still_waiting(self.trainer, "waiting for uploads")
+                return rank.stopped
+
+            self.uploader.finish(upload.wait_s, stopped)
+        meet(self.trainer)
 
     def _keep_candidate(self, version: int) -> None:
         """Save the weights of an evaluation, until it is known whether they are the best."""

@@ -23,6 +23,7 @@ from r3l.settings.config_errors import one_line
 from r3l.settings.journaling import JournalConfig
 from r3l.settings.lora import LoraConfig
 from r3l.settings.sampling import ExplorerConfig, SamplerConfig, TaskSamplerConfig
+from r3l.settings.uploading import UploadConfig
 
 LONGEST_S = 1e9  # of any time that can be set
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -283,6 +284,7 @@ class LearnerConfig(Section):
         True,
         description="keep the weights of the best evaluation in best/ (costs two model copies)",
     )
+    upload: UploadConfig = Field(default_factory=lambda: UploadConfig())
     bad_steps_in_a_row: int = Field(
         3, ge=1, description="skipped steps (NaN or infinite loss or gradient) that end the run"
     )
