@@ -28,9 +28,9 @@ from launch.topology.placement import Topology, place, place_ranks
 from launch.topology.ray_nodes import ray_machines
 from launch.topology.wanted import Wanted, parse_learner
 from learner.metrics.loggers import registry as loggers
+from learner.outputs.upload_targets import check as check_upload
 from learner.step.deepspeed_config import deepspeed_config, user_config
 from learner.step.lora_targets import check_targets
-from learner.upload_targets import check as check_upload
 from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind, is_local

@@ -181,9 +181,9 @@ def _train(
     from learner import checkpoint
     from learner.checkpoint import State
     from learner.loop import Training
+    from learner.outputs.uploader import begin as begin_uploads
     from learner.step import out_of_memory
     from learner.step.trainer import Trainer
-    from learner.uploader import begin as begin_uploads
 
     algorithm, start = config.algorithm.build(), begins.checkpoint
     adapted = begins.settings.lora.rank > 0
@@ -224,10 +224,10 @@ class Beginning:
 def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     """Check what a run needs before a model is loaded. Raises UserError."""
     from learner import checkpoint
+    from learner.outputs.upload_targets import check as check_upload
     from learner.step import out_of_memory
     from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
-    from learner.upload_targets import check as check_upload
 
     try:
         run.mkdir(parents=True, exist_ok=True)

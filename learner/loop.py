@@ -20,15 +20,15 @@ from typing import Any
 
 from buffer import Draw
 from learner import checkpoint
-from learner.best_model import BEST, candidate_folder
 from learner.checkpoint import State
 from learner.offline.offline_rank0 import OfflineRank0
+from learner.outputs.best_model import BEST, candidate_folder
+from learner.outputs.uploader import Uploader
 from learner.rank0 import SKIPPED, Rank0
 from learner.ranks import Follower, meet, still_waiting
 from learner.step.batch import check_tokens, rows_of, weight_metrics
 from learner.step.out_of_memory import keep_budget
 from learner.step.trainer import StepResult, Trainer
-from learner.uploader import Uploader
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 
 from buffer import BufferClient, Draw
-from learner.best_model import keep_if_best, remove_candidates
 from learner.checkpoint import State
 from learner.metrics.ages import CommitTimes, cause_metrics
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
@@ -35,6 +34,7 @@ from learner.metrics.group_metrics import (
 from learner.metrics.reporter import Reporter
 from learner.metrics.samples import correction_texts
 from learner.metrics.truncation import TruncationWarning
+from learner.outputs.best_model import keep_if_best, remove_candidates
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.best_model import candidate_folder, keep_if_best
 from learner.metrics.evaluate import Evaluation
+from learner.outputs.best_model import candidate_folder, keep_if_best
 
 
 def evaluated(run: Path, version: int, success: float, *, saved: bool = True) -> Evaluation:

@@ -7,8 +7,8 @@ import fsspec
 import huggingface_hub
 import pytest
 
-from learner import upload_targets
-from learner.upload_targets import FileSystem, check, target_of
+from learner.outputs import upload_targets
+from learner.outputs.upload_targets import FileSystem, check, target_of
 from r3l.errors import UserError
 
 

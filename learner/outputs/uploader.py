@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from learner.best_model import BEST
-from learner.upload_targets import Target, target_of
+from learner.outputs.best_model import BEST
+from learner.outputs.upload_targets import Target, target_of
 from r3l.process.notices import notice
 from r3l.settings.uploading import UploadConfig
 
@@ -78,7 +78,8 @@ class Uploader:
             if stopped() and not shortened:
                 shortened, deadline = True, min(deadline, time.monotonic() + STOPPED_S)
             with self._changed:
-                self._changed.wait_for(self._idle, ROUND_S)
+                if self._waiting or self._under_way:
+                    self._changed.wait(ROUND_S)
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -93,14 +94,12 @@ class Uploader:
             names = [self._under_way, *(name for _, name in self._waiting.values())]
             return [name for name in names if name]
 
-    def _idle(self) -> bool:
-        return not self._waiting and not self._under_way
-
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting or self._closed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if self._closed:
                     return
                 links, name = self._waiting.pop(next(iter(self._waiting)))
                 self._under_way = name

@@ -2,12 +2,13 @@
 
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from learner import uploader
-from learner.uploader import Uploader, begin
+from learner.outputs import uploader
+from learner.outputs.uploader import Uploader, begin
 from r3l.settings.uploading import UploadConfig
 from tests.learner.fakes import Learning, Recording, buffer_options, prepare, steps_of, tiny_model
 
@@ -75,8 +76,8 @@ def test_failures_are_counted_said_once_and_the_next_upload_is_tried(
     up = Uploader(target, "held://")
     for name in ("step-000001", "step-000002"):
         up.submit(made(tmp_path, name), f"checkpoints/{name}")
-        with up._changed:
-            assert up._changed.wait_for(up._idle, LONG)
+        while up._left():
+            time.sleep(0.005)
     target.broken = False
     up.submit(made(tmp_path, "step-000003"), "checkpoints/step-000003")
     assert up.finish(LONG, lambda: False)

@@ -1,0 +1,1 @@
+"""What a run leaves beside its checkpoints: the best model, uploads."""
