@@ -110,12 +110,12 @@ class RemoteRunner:
             self.actor.send.remote(name, *map(int, signums))
 
     def kill(self, name: str) -> None:
-        """Kill a process."""
+        """Kill a process, or end a runner that waits for a node."""
+        import ray
+
         if not self.ran:
             self._end("it waited for a node")
         if not self.lost:
-            import ray
-
             ray.wait([self.actor.kill.remote(name)], timeout=2 * KILLED_S)
 
     def _hear(self) -> None:
@@ -141,10 +141,10 @@ class RemoteRunner:
                 self._reply = self.actor.start.remote(name, *how)
 
     def _end(self, why: str) -> None:
-        self.lost = why
-        self.states = dict.fromkeys(self.states, (-signal.SIGKILL, False))
         import ray
 
+        self.lost = why
+        self.states = dict.fromkeys(self.states, (-signal.SIGKILL, False))
         ray.kill(self.actor)
 
 

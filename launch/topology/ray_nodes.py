@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from launch.topology.hosts import Hosts
 from launch.topology.machines import Machine, gpu_gib
 from r3l.errors import UserError
 
+REACHED_S = 5.0
 HEAD = "node:__internal_head__"
 """The resource that only the head node has."""
 
@@ -24,6 +28,7 @@ def connect() -> Any:
             "--cluster ray: Ray is not installed; on every node: pip install 'r3l[ray]'"
         ) from None
     if not ray.is_initialized():
+        _check_reachable(os.environ.get("RAY_ADDRESS", ""))
         try:
             ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # of many kinds
@@ -40,13 +45,29 @@ def connect() -> Any:
     return ray
 
 
+def _check_reachable(address: str) -> None:
+    """Raise UserError for a host:port where nobody listens, which Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), REACHED_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--cluster ray: RAY_ADDRESS={address} cannot be reached ({error}); start its head, or "
+            "correct the address"
+        ) from None
+
+
 def ray_machines() -> tuple[Hosts, tuple[Machine, ...]]:
     """(the head's address, the machines of the cluster, the head first). The memory of their GPUs
     is taken to be that of the head's. Raises UserError."""
     return machines_of_nodes(_alive(connect()), gpu_gib)
 
 
-def machines_of_nodes(nodes: list[dict[str, Any]], gib: Any) -> tuple[Hosts, tuple[Machine, ...]]:
+def machines_of_nodes(
+    nodes: list[dict[str, Any]], gib: Callable[[], float | None]
+) -> tuple[Hosts, tuple[Machine, ...]]:
     """The machines of `nodes` as ray.nodes() lists them; `gib`: tells the memory of a GPU."""
     seen: Counter[str] = Counter()
     machines = []

@@ -60,6 +60,8 @@ def test_without_ray_one_line_names_the_extra(run: Path, monkeypatch: pytest.Mon
 def test_without_a_cluster_one_line_says_how_to_start_one(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
     def init(**_: Any) -> None:
         raise ConnectionError("Could not find any running Ray instance.\nMore.")
 
@@ -68,6 +70,15 @@ def test_without_a_cluster_one_line_says_how_to_start_one(
     line = refused("--cluster", "ray", "--run", run)
     assert "no cluster to connect to (Could not find any running Ray instance.)" in line
     assert "`ray start --head`" in line and not run.exists()
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    line = refused("--cluster", "ray", "--run", run)
+    assert "RAY_ADDRESS=127.0.0.1:1 cannot be reached" in line and not run.exists()
 
 
 @pytest.mark.parametrize(
