@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from actors import engine_process
 from actors.engine_arguments import engine_arguments
 from actors.weights.load_check import LoadCheck
 from r3l.actor_metrics import ActorMetrics
@@ -98,12 +99,15 @@ class VLLMPolicy:
         try:
             # Not in a variable: vLLM keeps this frame alive, and the engine's finaliser fails when
             # it runs at the interpreter's end.
-            return cls(
-                AsyncLLM.from_vllm_config(engine_config, disable_log_stats=args.disable_log_stats),
-                chat,
-                context_length,
-                timeout_s=config.engine_timeout_s,
-            )
+            with engine_process.forked():
+                return cls(
+                    AsyncLLM.from_vllm_config(
+                        engine_config, disable_log_stats=args.disable_log_stats
+                    ),
+                    chat,
+                    context_length,
+                    timeout_s=config.engine_timeout_s,
+                )
         except Exception as error:  # any error of vLLM: there is no engine
             raise EngineDead(f"the engine did not start: {error!r:.500}") from error
 

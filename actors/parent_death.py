@@ -27,7 +27,12 @@ def end_with_starter() -> None:
         pid = int(os.environ[STARTER])
     else:
         return
+    end_with(pid)
+
+
+def end_with(parent: int | None) -> None:
+    """Have the kernel kill this process when the process `parent`, which started it, ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != pid:  # it had ended already
+    if os.getppid() != parent:  # it had ended already
         os.kill(os.getpid(), signal.SIGKILL)
     name_starter()

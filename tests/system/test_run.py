@@ -17,6 +17,7 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
 from learner.metrics.tags import check_tag
+from tests.buffer.fakes import until
 from tests.system.generate import PROMPT
 
 pytestmark = pytest.mark.system
@@ -228,7 +229,7 @@ def test_a_killed_launcher_leaves_no_process_behind(
     launcher = launch(tmp_path / "killed", "--steps", "1000")
     started: list[psutil.Process] = []
     began = time.monotonic()
-    while not any("spawn_main" in command_line(process) for process in started):  # the engine
+    while not any("EngineCore" in command_line(process) for process in started):
         assert launcher.poll() is None and time.monotonic() - began < 200
         time.sleep(0.05)
         started = psutil.Process(launcher.pid).children(recursive=True)
@@ -278,6 +279,29 @@ def test_two_learner_ranks_survive_the_kill_of_one_and_stop_on_ctrl_c(
     assert list((run / "checkpoints").glob("step-*/optimizer.safetensors"))
     assert trained_once(run)
     assert [path for path in (run, *run.rglob("*")) if path.stat().st_mode & 0o077] == []
+
+
+def test_two_learner_ranks_save_their_last_step_after_their_launcher_was_killed(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "orphans"
+    settings = ("--learner", "2cpu", "eval.tasks=0", "learner.checkpoint_every=1000")
+    process = launch(run, "--steps", "1000", *settings)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step ") and " 2/1000" in line:
+            break
+    process.kill()
+    process.communicate()
+    until(lambda: processes_of(run) == [])
+    (saved,) = (int(path.name.removeprefix("step-")) for path in run.glob("checkpoints/step-*"))
+    assert saved >= 2
+
+    resumed = launch(run, "--resume", "--steps", str(saved + 1))
+    output, _ = resumed.communicate(timeout=400)
+    assert resumed.returncode == 0, output
+    assert f"step {saved + 1}/{saved + 1}" in output
+    assert trained_once(run) and processes_of(run) == []
 
 
 def listeners_of(run: Path) -> set[str]:

@@ -1,0 +1,69 @@
+"""The engine's process: a fork of its actor's, which has imported all of vLLM already.
+
+A process that starts afresh imports everything again, which takes as long as the rest of the start.
+vLLM forks by default, but not on CPU. The fork is killed with its actor (actors.parent_death), and
+has none of its connections: a worker of an environment ends when nobody holds its pipe any more.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+
+from actors.parent_death import end_with
+
+METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+_parent = 0
+"""The process that forks an engine; in an engine, itself. 0: forks are none of ours."""
+_left: set[int] = set()
+"""File descriptors that the next fork gives up."""
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """Within it vLLM starts an engine by a fork. Call it in the main thread: the kernel ends a
+    child with the thread that started it."""
+    global _parent
+    tracker = resource_tracker.getfd()  # it must know the shared memory of the engine, too
+    listed = {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, tracker}
+    _left.update(descriptor for descriptor in listed if _is_open(descriptor))  # not the listing's
+    _parent = os.getpid()
+    method, os.environ[METHOD] = os.environ.get(METHOD), "fork"
+    try:
+        yield
+    finally:
+        _parent = 0
+        _left.clear()
+        os.environ.pop(METHOD)
+        if method is not None:
+            os.environ[METHOD] = method
+
+
+def _begin() -> None:
+    """In a fork: end with the parent and give up its connections. Their descriptors stay taken, so
+    that an object which closes one of them later closes nothing else."""
+    global _parent
+    if not _parent:
+        return
+    end_with(_parent)
+    _parent = os.getpid()  # what an engine forks ends with it
+    signal.set_wakeup_fd(-1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in filter(_is_open, _left):
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+    _left.clear()
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+os.register_at_fork(after_in_child=_begin)

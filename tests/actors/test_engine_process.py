@@ -1,0 +1,71 @@
+"""The fork of an actor's process in which its engine runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actors import engine_process
+from tests.buffer.fakes import until
+
+PARENT = """
+import os, socket, sys, time
+from actors.engine_process import forked
+
+def engine():
+    if (worker := os.fork()) == 0:
+        time.sleep(600)
+    print(os.getpid(), worker, flush=True)
+    time.sleep(600)
+
+with forked():
+    if os.fork() == 0:
+        engine()
+time.sleep(600)
+"""
+
+
+def test_an_engine_and_what_it_forks_are_killed_with_the_actor() -> None:
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as actor:
+        assert actor.stdout is not None
+        left = [psutil.Process(int(pid)) for pid in actor.stdout.readline().split()]
+        actor.kill()
+    assert len(left) == 2
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in left))
+
+
+def test_an_engine_has_none_of_the_connections_of_its_actor_but_its_own(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with engine_process.forked():
+        own = os.open(tmp_path / "said", os.O_RDWR | os.O_CREAT)
+        if (child := os.fork()) == 0:
+            names = [os.readlink(f"/proc/self/fd/{fd}") for fd in (reading, writing, own)]
+            os.write(own, "\n".join(names).encode())
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "said").read_text().splitlines() == [
+        os.devnull,
+        os.devnull,
+        str(tmp_path / "said"),
+    ]
+    for descriptor in (reading, writing, own):
+        os.close(descriptor)
+
+
+def test_other_forks_keep_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(engine_process.METHOD, "spawn")
+    reading, writing = os.pipe()
+    with engine_process.forked():
+        assert os.environ[engine_process.METHOD] == "fork"
+    assert os.environ[engine_process.METHOD] == "spawn"
+    if (child := os.fork()) == 0:
+        os.write(writing, b"here")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 9) == b"here"
+    os.close(reading)
+    os.close(writing)
