@@ -1,7 +1,8 @@
 """The engine's process: a fork of its actor's, which has imported all of vLLM already.
 
 A process that starts afresh imports everything again, which takes as long as the rest of the start.
-vLLM forks by default, but not on CPU. The fork is killed with its actor (actors.parent_death), and
+vLLM forks by default, but not on CPU. A process that computes with several OpenMP threads cannot be
+forked: the fork would wait for threads that it does not have. The fork is killed with its actor (actors.parent_death), and
 has none of its connections: a worker of an environment ends when nobody holds its pipe any more.
 """
 
@@ -24,9 +25,14 @@ _left: set[int] = set()
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Within it vLLM starts an engine by a fork. Call it in the main thread: the kernel ends a
-    child with the thread that started it."""
+    """Within it vLLM starts an engine by a fork, if this process computes with one thread. Call it
+    in the main thread: the kernel ends a child with the thread that started it."""
+    import torch
+
     global _parent
+    if torch.get_num_threads() > 1:
+        yield
+        return
     tracker = resource_tracker.getfd()  # it must know the shared memory of the engine, too
     listed = {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, tracker}
     _left.update(descriptor for descriptor in listed if _is_open(descriptor))  # not the listing's

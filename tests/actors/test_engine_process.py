@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from actors import engine_process
 from tests.buffer.fakes import until
@@ -26,6 +27,12 @@ with forked():
         engine()
 time.sleep(600)
 """
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
 def test_an_engine_and_what_it_forks_are_killed_with_the_actor() -> None:
@@ -54,6 +61,15 @@ def test_an_engine_has_none_of_the_connections_of_its_actor_but_its_own(tmp_path
     ]
     for descriptor in (reading, writing, own):
         os.close(descriptor)
+
+
+def test_a_process_that_computes_with_several_threads_is_not_forked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setenv(engine_process.METHOD, "spawn")
+    with engine_process.forked():
+        assert os.environ[engine_process.METHOD] == "spawn"
 
 
 def test_other_forks_keep_everything(monkeypatch: pytest.MonkeyPatch) -> None:
