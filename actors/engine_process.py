@@ -2,8 +2,9 @@
 
 A process that starts afresh imports everything again, which takes as long as the rest of the start.
 vLLM forks by default, but not on CPU. A process that computes with several OpenMP threads cannot be
-forked: the fork would wait for threads that it does not have. The fork is killed with its actor (actors.parent_death), and
-has none of its connections: a worker of an environment ends when nobody holds its pipe any more.
+forked: the fork would wait for threads that it does not have. The fork is killed with its actor
+(actors.parent_death), and has none of its connections: a worker of an environment ends when nobody
+holds its pipe any more.
 """
 
 from __future__ import annotations
