@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # PyTorch's index of CPU wheels, for machines whose own pip index has none.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+# And of the CUDA wheels that the pinned vLLM is built for.
+TORCH_CUDA_INDEX ?= https://download.pytorch.org/whl/cu130
 # Its advertisement for another tool is switched off.
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
@@ -97,6 +99,10 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --upgrade pip "setuptools<81" wheel
 ifeq ($(EXTRA),cpu)
 	$(BIN)/pip install --quiet "torch==2.13.0+cpu" || $(BIN)/pip install --quiet "torch==2.13.0+cpu" --index-url "$(TORCH_CPU_INDEX)"
+else
+# PyPI has the CUDA build; where pip is set up to find a CPU build first, take it from PyTorch.
+	$(BIN)/pip install --quiet "torch==2.13.0"
+	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' || $(BIN)/pip install --quiet --force-reinstall "torch==2.13.0" --index-url "$(TORCH_CUDA_INDEX)"
 endif
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev]"
 # vllm's image and audio libraries come as CUDA builds and break `import transformers` on CPU;

@@ -18,6 +18,7 @@ from typing import Any
 
 from actors import engine_process
 from actors.engine_arguments import engine_arguments
+from actors.vllm_interfaces import check_vllm
 from actors.weights.load_check import LoadCheck
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import ActorConfig
@@ -75,6 +76,7 @@ class VLLMPolicy:
         if not torch.cuda.is_available():
             for name, value in CPU_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
+        check_vllm()
         from transformers import AutoConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.usage.usage_lib import UsageContext
