@@ -131,6 +131,7 @@ class VLLMPolicy:
                 output = await self._generate(token_ids, params, min(params.max_tokens, room))
         finally:
             self.metrics.requests_running -= 1
+        self.metrics.responses_across_versions += self.version != version
         reply = output.outputs[0]
         tokens = tuple(reply.token_ids)
         logprobs = tuple(

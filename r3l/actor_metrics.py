@@ -59,6 +59,9 @@ class ActorMetrics:
         "actor/idle_share", "share", "of the engine's capacity, unused because no lease was granted"
     )
     generated_tokens: int = _total("actor/generated_tokens", "tokens", "sampled")
+    responses_across_versions: int = _total(
+        "actor/responses_across_versions", "responses", "that new weights met before their end"
+    )
     prompt_tokens: int = _total("actor/prompt_tokens", "tokens", "given as prompts")
     cached_tokens: int = _total("actor/cached_tokens", "tokens", "of prompts in the prefix cache")
     retry_prefix_tokens: int = _total(

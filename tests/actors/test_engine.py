@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -393,3 +394,24 @@ def test_a_killed_engine_is_noticed_by_waiting_and_idle_users(served: Served) ->
     served.run(asyncio.wait_for(idle(), 120))
     with pytest.raises(EngineDead, match="has ended"):
         served.run(served.policy.sample(PROMPT, SampleParams(20)))
+
+
+def test_a_response_that_new_weights_meet_has_the_older_version_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = VLLMPolicy(engine=None, chat=None, context_length=10)
+    reply = SimpleNamespace(
+        token_ids=[5], logprobs=[{5: SimpleNamespace(logprob=-0.5)}], finish_reason="stop"
+    )
+
+    newest = [0]
+
+    async def generate(*_: object) -> SimpleNamespace:
+        policy.version = newest[0]
+        return SimpleNamespace(outputs=[reply], num_cached_tokens=0)
+
+    monkeypatch.setattr(policy, "_generate", generate)
+    for newest[0], version, counted in ((0, 0, 0), (2, 0, 1), (2, 2, 1)):
+        sample = asyncio.run(policy.sample([1, 2], SampleParams(max_tokens=3)))
+        assert sample.version == version
+        assert policy.metrics.responses_across_versions == counted
