@@ -12,7 +12,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
 .PHONY: demo test unit system check format docs clean
-.PHONY: results soak soak-actors chaos rehearsal test-envs bench-learner bench-weights bench-actors bench-buffer bench-math
+.PHONY: results soak soak-actors chaos rehearsal test-envs bench-learner bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -84,6 +84,10 @@ bench-actors: $(VENV)/.installed
 # are installed. `python -m benchmarks.buffer --help` lists load, peers and scale.
 bench-buffer: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.buffer throughput
+
+# Beside TRL, which it installs in build/peers. PEERS='--sizes 1,12,60'
+bench-peers: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 # Needs files of problems: make bench-math MATH_FILES='gsm8k_test.jsonl math500.jsonl'
 bench-math: $(VENV)/.installed

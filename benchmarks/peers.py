@@ -1,0 +1,200 @@
+"""`python -m benchmarks.peers`: a step of GRPO by r3l-launch and by TRL, on this machine.
+
+Both train the same untrained model on the same work: 12 prompts a step, 8 samples each, 64 tokens a
+prompt and 64 a sample, no KL, the same reward and learning rate. They take turns. TRL samples with
+transformers, in the process that trains, with as many threads as it likes; of r3l every process has
+what its plan gives it. A run's first SKIPPED steps are left out.
+
+TRL is installed beside the packages of this environment, in `build/peers`, when it is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import click
+import psutil
+
+from benchmarks.peers_trl import LEARNING_RATE, PROMPTS, SAMPLES, TOKENS
+from envs.registry import make
+from learner.warmup import tiny_policy
+
+ROOT = Path(__file__).parent.parent
+SITE = ROOT / "build" / "peers"
+PACKAGES = "trl==1.16.0 accelerate==1.15.0 datasets==5.2.0 dill multiprocess xxhash pyarrow".split()
+SKIPPED = 3
+SIZES = {"1": (128, 4, 32), "12": (384, 6, 64), "60": (768, 8, 64)}
+"""Millions of parameters: hidden size, layers, size of a head."""
+WORDS = "river stone lamp window garden letter bridge candle".split()
+SYSTEM, SAID = "Say something.", 51  # words of an observation: a prompt has 64 tokens
+FILE = f"""
+from r3l.rollout.interfaces import EnvSpec
+
+WORDS = {WORDS!r}
+
+
+class Words:
+    spec = EnvSpec("words", {SYSTEM!r}, max_steps=1, max_response_tokens={TOKENS})
+    in_process = True
+
+    def reset(self, *, seed, options=None):
+        return " ".join(WORDS[(seed // 8 ** (k % 9) + k) % 8] for k in range({SAID})), {{}}
+
+    def step(self, action):
+        return "Done.", float(len(action) % 2), True, False, {{}}
+
+    def close(self): ...
+"""
+
+
+@dataclass
+class Measured:
+    """A run: seconds until its first step, and of each later step but the first SKIPPED; CPU
+    seconds a step; the most memory of all its processes together, GiB."""
+
+    first_s: float
+    steps_s: list[float]
+    cpu_s: float
+    gib: float
+
+
+def write_work(folder: Path, size: str) -> None:
+    """The model, r3l's environment and TRL's prompts."""
+    hidden, layers, head = SIZES[size]
+    tokenizer = tiny_policy.build_tokenizer([" ".join(WORDS), SYSTEM, "Done."])
+    tokenizer.save_pretrained(folder / "model")
+    model = tiny_policy.build_model(tokenizer, seed=0, hidden=hidden, layers=layers, head=head)
+    model.save_pretrained(folder / "model")
+    (folder / "words.py").write_text(FILE, encoding="utf-8")
+    env = make(f"{folder / 'words.py'}:Words")
+    asked = [
+        [{"role": "system", "content": SYSTEM}, {"role": "user", "content": env.reset(seed=n)[0]}]
+        for n in range(1000)
+    ]
+    (folder / "prompts.json").write_text(json.dumps(asked), encoding="utf-8")
+
+
+def r3l(folder: Path, steps: int) -> tuple[list[str], Path, dict[str, str]]:
+    """The command of r3l, the file of its steps, its environment."""
+    run = folder / f"run-{time.monotonic_ns()}"
+    command = [sys.executable, "-m", "launch.cli", "--run", str(run), "--actors", "1"]
+    command += ["--steps", str(steps), "algorithm=grpo", f"algorithm.group_size={SAMPLES}"]
+    command += [f"env={folder / 'words.py'}:Words", f"model={folder / 'model'}", "eval.tasks=0"]
+    command += [f"learner.groups_per_step={PROMPTS}", f"learner.lr={LEARNING_RATE}"]
+    command += ["learner.checkpoint_every=1000", "buffer.max_staleness=1"]
+    command += [f"actor.concurrent_requests={PROMPTS * SAMPLES}"]
+    command += ["actor.engine.kv_cache_memory_bytes=536870912", "actor.max_model_len=256"]
+    return command, run / "progress.jsonl", {}
+
+
+def trl(folder: Path, steps: int) -> tuple[list[str], Path, dict[str, str]]:
+    """The command of TRL, the file of its steps, its environment."""
+    out = folder / f"trl-{time.monotonic_ns()}.jsonl"
+    script = str(ROOT / "benchmarks" / "peers_trl.py")
+    files = map(str, (folder / "model", folder / "prompts.json", out))
+    return [sys.executable, script, *files, str(steps)], out, {"PYTHONPATH": str(SITE)}
+
+
+PEERS = {"r3l": r3l, "TRL": trl}
+
+
+def measure(command: list[str], file: Path, env: dict[str, str], log: Path) -> Measured:
+    """Run a command and watch its steps, processes and memory until it ends."""
+    began, gib = time.time(), 0.0
+    used: dict[int, float] = {}  # CPU seconds so far, by how many steps had ended
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            command, env=os.environ | env, stdout=said, stderr=said, cwd=ROOT
+        )
+        while process.poll() is None:
+            cpu, held = _usage(process.pid)
+            gib = max(gib, held)
+            used.setdefault(len(_ends(file)), cpu)
+            time.sleep(0.1)
+    if process.returncode:
+        raise click.ClickException(f"{' '.join(command)}\n{log.read_text()[-2000:]}")
+    ends = _ends(file)
+    steps = [after - before for before, after in pairwise(ends)]
+    counted = sorted(count for count in used if SKIPPED <= count < len(ends))
+    many = len(counted) > 1
+    cpu = (used[counted[-1]] - used[counted[0]]) / (counted[-1] - counted[0]) if many else 0.0
+    return Measured(ends[0] - began, steps[SKIPPED - 1 :], cpu, gib)
+
+
+def _ends(file: Path) -> list[float]:
+    """When each step ended, seconds since the epoch."""
+    texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    lines = [json.loads(text) for text in texts if text.endswith("}")]
+    return [line["time"] for line in lines if line["kind"] == "step"]
+
+
+def _usage(pid: int) -> tuple[float, float]:
+    """(CPU seconds, GiB of memory) of a process and all below it."""
+    cpu = held = 0.0
+    try:
+        top = psutil.Process(pid)
+        processes = [top, *top.children(recursive=True)]
+    except psutil.Error:
+        return cpu, held
+    for process in processes:
+        try:
+            times = process.cpu_times()
+            cpu += times.user + times.system
+            held += process.memory_info().rss / (1 << 30)
+        except psutil.Error:  # it has ended
+            continue
+    return cpu, held
+
+
+def table(size: str, found: dict[str, list[Measured]]) -> list[str]:
+    """The rows of one size."""
+    rows = []
+    for name, runs in found.items():
+        step = median([one for run in runs for one in run.steps_s])
+        others = (median(values) for values in zip(
+            *((run.cpu_s, run.first_s, run.gib) for run in runs), strict=True))  # fmt: skip
+        cpu, first, gib = others
+        rows.append(f"| {size} M | {name} | {step:.2f} | {cpu:.2f} | {first:.1f} | {gib:.2f} |")
+    return rows
+
+
+def install() -> None:
+    """Install TRL, unless it is there."""
+    if not (SITE / "trl").exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "--target", str(SITE), *PACKAGES], check=True)
+
+
+@click.command()
+@click.option("--sizes", default="1,12", show_default=True, help=f"of {', '.join(SIZES)} million")
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(SKIPPED + 2))
+@click.option("--rounds", default=2, show_default=True, type=click.IntRange(1))
+def main(sizes: str, steps: int, rounds: int) -> None:
+    """Measure r3l and TRL in turns and print the table."""
+    install()
+    rows = ["| parameters | | s/step | CPU s/step | first step, s | memory, GiB |"]
+    rows += ["|---|---|---|---|---|---|"]
+    for size in sizes.split(","):
+        found: dict[str, list[Measured]] = {name: [] for name in PEERS}
+        with tempfile.TemporaryDirectory(prefix="r3l-peers-") as name:
+            folder = Path(name)
+            write_work(folder, size)
+            for _ in range(rounds):
+                for peer, prepare in PEERS.items():
+                    found[peer].append(measure(*prepare(folder, steps), folder / "said.log"))
+        rows += table(size, found)
+        click.echo("\n".join(rows[-len(PEERS) :]), err=True)
+    click.echo("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()

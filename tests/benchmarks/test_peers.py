@@ -1,0 +1,48 @@
+"""The comparison with TRL: what is counted, and that both get the same work."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from benchmarks import peers
+from benchmarks.peers import Measured
+
+
+def test_both_get_prompts_of_64_tokens_from_the_same_words(tmp_path: Path) -> None:
+    peers.write_work(tmp_path, "1")
+    asked = json.loads((tmp_path / "prompts.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    texts = [tokenizer.apply_chat_template(one, add_generation_prompt=True) for one in asked[:50]]
+    assert {len(text["input_ids"]) for text in texts} == {64}
+    assert len({str(one) for one in asked[:50]}) == 50
+    env = peers.make(f"{tmp_path / 'words.py'}:Words")
+    assert env.reset(seed=7)[0] == asked[7][1]["content"]
+
+
+def test_the_first_steps_are_left_out(tmp_path: Path) -> None:
+    lines = [{"kind": "eval", "time": 0.0}]
+    program = "import json, sys, time\n"
+    program += "for step in range(6):\n"
+    program += "    time.sleep(0.3); file = open(sys.argv[1], 'a')\n"
+    program += "    print(json.dumps({'kind': 'step', 'time': 100.0 * 2**step}), file=file)\n"
+    program += "    file.close()\n"
+    file = tmp_path / "steps.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [sys.executable, "-c", program, str(file)]
+    seen = peers.measure(command, file, {}, tmp_path / "log")
+    assert seen.steps_s == [400.0, 800.0, 1600.0]  # steps 4 to 6
+    assert seen.gib > 0 and seen.cpu_s >= 0
+
+
+def test_a_run_that_fails_says_what_it_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no such model')"]
+    with pytest.raises(Exception, match="no such model"):
+        peers.measure(command, tmp_path / "none", {}, tmp_path / "log")
+
+
+def test_the_table_has_medians_over_all_runs() -> None:
+    runs = [Measured(10.0, [1.0, 2.0], 3.0, 0.5), Measured(20.0, [9.0], 5.0, 1.5)]
+    assert peers.table("12", {"r3l": runs}) == ["| 12 M | r3l | 2.00 | 4.00 | 15.0 | 1.00 |"]
