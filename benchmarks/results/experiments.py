@@ -89,6 +89,9 @@ VARIANTS: dict[str, Variant] = {
         *_REUSE,
         "buffer.sampler.replay_share=0.75",
     ),
+    "r3l_replay_most": _stored(
+        "R³L, fresh to replayed 1 : 3", "algorithm=r3l", *_REUSE, "buffer.sampler.replay_share=0.75"
+    ),
 }
 
 
@@ -155,7 +158,7 @@ _STALE = ("r3l_lag_1", "r3l_lag_4", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
 _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
 _HISTORY = ("r3l_recall", "r3", "r3_no_recall", "r3_no_context", "arpo",
-            "replay_half", "replay_most")  # fmt: skip
+            "replay_half", "replay_most", "r3l_replay_most")  # fmt: skip
 _MORE = ("no_credit_no_guidance", "raft", "opmd", "reflect_grpo")
 
 EXPERIMENTS: dict[str, tuple[Part, ...]] = {
