@@ -34,13 +34,23 @@ ended() {{
   return "$code"
 }}
 
+# Ask a step to end, which is named in file $1 a moment after its start. A signal to its srun, $2,
+# would kill it at once, so that is for a step that does not end.
+ask() {{
+  local asked=
+  for second in $(seq {ENDING_S}); do
+    [ -z "$2" ] || kill -0 "$2" || return
+    [ "$asked" ] || {{ [ -s "$1" ] && scancel --signal=TERM "$(cat "$1")" && asked=1; }}
+    sleep 1
+  done
+  kill -TERM "$2"
+}}
+
 # Run a process with its output in its log, again if it dies; exit codes 2 and 3 are final.
 again() {{
   local name=$1 child= code=1 stopped= at="$logs/.step-$1"
   shift
-  # A signal to srun would kill its step at once, so that is for a step that does not end.
-  trap 'stopped=1; scancel --signal=TERM "$(cat "$at")"
-        (sleep {ENDING_S}; kill -TERM "$child") >/dev/null 2>&1 &' TERM
+  trap 'stopped=1; ask "$at" "$child" >/dev/null 2>&1 &' TERM
   for try in $(seq 0 {RESTARTS}); do
     rm -f "$at"
     "$@" >>"$logs/$name.log" 2>&1 &

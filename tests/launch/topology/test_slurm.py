@@ -55,9 +55,10 @@ STAND_IN = """#!/bin/bash
 # srun: notes the step, then plays it.
 step="$*"
 case "$step" in *buffer.cli*) name=buffer ;; *learner.cli*) name=learner ;; *) name=actor ;; esac
+trap 'echo "$name asked to end" >>"$NOTES"; exit 0' TERM
+[ $name = actor ] && sleep "${SLOW:-0}"
 echo "$$.0" >"$logs/.step-${name/actor/actor-0}"
 echo "$name" >>"$NOTES"
-trap 'echo "$name asked to end" >>"$NOTES"; exit 0' TERM
 if [ $name = learner ]; then
   [ "$(grep -c '^learner$' "$NOTES")" = 1 ] && exit "$FIRST_CODE"
   while ! grep -q actor "$NOTES"; do sleep 0.05; done
@@ -101,6 +102,13 @@ def test_a_learner_with_wrong_settings_is_not_started_again(
 ) -> None:
     code, notes = played(tmp_path, monkeypatch, FIRST_CODE="2")
     assert code == 2 and notes.count("learner") == 1 and "buffer asked to end" in notes
+
+
+def test_an_actor_that_starts_slowly_is_asked_to_end_once_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, notes = played(tmp_path, monkeypatch, FIRST_CODE="2", SLOW="3")
+    assert code == 2 and notes[-2:] == ["actor asked to end", "buffer asked to end"]
 
 
 def test_slurms_signal_before_the_time_limit_ends_the_learner_first(
