@@ -123,7 +123,7 @@ class VLLMPolicy:
         the engine has ended or hangs, EngineSick for log-probabilities that cannot be."""
         room = self.context_length - len(token_ids)
         if room <= 0:
-            return Sample((), (), self.version, "overflow")
+            return Sample((), (), self.version, self.version, "overflow")
         version = self.version
         self.metrics.requests_running += 1
         try:
@@ -131,7 +131,8 @@ class VLLMPolicy:
                 output = await self._generate(token_ids, params, min(params.max_tokens, room))
         finally:
             self.metrics.requests_running -= 1
-        self.metrics.responses_across_versions += self.version != version
+        newest = self.version  # may be too new by one for a response that ended as a load began
+        self.metrics.responses_across_versions += newest != version
         reply = output.outputs[0]
         tokens = tuple(reply.token_ids)
         logprobs = tuple(
@@ -139,7 +140,7 @@ class VLLMPolicy:
             for token, choices in zip(tokens, reply.logprobs, strict=True)
         )
         cached, seen = output.num_cached_tokens or 0, params.seen
-        unchanged = seen is not None and seen.version == version == self.version
+        unchanged = seen is not None and seen.version == version == newest
         if symptom := symptoms.of_logprobs(logprobs):
             raise EngineSick(symptom.message, cause=symptom.cause)
         self._count(len(token_ids), len(tokens), cached, seen if unchanged else None)
@@ -147,7 +148,7 @@ class VLLMPolicy:
             reason = "overflow" if room < params.max_tokens else "length"
         else:
             reason = "stop"
-        return Sample(tokens, logprobs, version, reason)  # type: ignore[arg-type]
+        return Sample(tokens, logprobs, version, newest, reason)  # type: ignore[arg-type]
 
     def _count(self, prompt: int, sampled: int, cached: int, seen: SeenPrefix | None) -> None:
         """Count one finished request, in tokens."""
@@ -219,9 +220,9 @@ class VLLMPolicy:
         updates, PipelineRL, arXiv:2509.19128); recomputing them would pause all requests for as
         long as all their prefills take. This is sound because a request records what it sampled
         from: every token has the log-probability it was drawn with, and the response has the
-        oldest version of its weights. Requests that start after the pause use the new weights
-        alone: their salt excludes cache entries computed with older weights, which are evicted
-        when their room is needed.
+        oldest and the newest version of its weights. Requests that start after the pause use the
+        new weights alone: their salt excludes cache entries computed with older weights, which are
+        evicted when their room is needed.
 
         Raises EngineDead if it fails, because the engine's weights are then unknown, and EngineSick
         if they are not those that were published.

@@ -78,7 +78,7 @@ class ServedPolicy:
         it does not reply, EngineSick for log-probabilities that cannot be."""
         room = self.context_length - len(token_ids)
         if room <= 0:
-            return Sample((), (), 0, "overflow")
+            return Sample((), (), 0, 0, "overflow")
         try:
             reply = await self.client.post(
                 "/v1/completions", json=self._body(token_ids, params, room)
@@ -109,7 +109,7 @@ class ServedPolicy:
         reason: FinishReason = "stop"
         if cut:
             reason = "overflow" if room < params.max_tokens else "length"
-        return Sample(tokens, logprobs, 0, reason)
+        return Sample(tokens, logprobs, 0, 0, reason)
 
     def _body(self, token_ids: Sequence[int], params: SampleParams, room: int) -> dict[str, Any]:
         """A request that sets every sampling parameter, because a server's defaults may differ."""

@@ -59,7 +59,8 @@ class Trajectory(Record):
 
     token_ids int32 [L]; response_mask bool [L], True on sampled tokens; logprobs float32 [L],
     0 where masked; step_spans int32 [K, 2], (start, end) of each step's response;
-    step_versions int32 [K], oldest policy version that sampled the step;
+    step_versions and step_newest_versions int32 [K], the oldest and the newest policy version that
+    sampled the step; they differ if new weights came before its end;
     step_seconds float32 [K], wall time of each step's sampling.
 
     `pivot` is the step from which a distilled attempt was done again, -1 for a base;
@@ -88,6 +89,7 @@ class Trajectory(Record):
     logprobs: Float32
     step_spans: Int32
     step_versions: Int32
+    step_newest_versions: Int32
     step_seconds: Float32
     reward: float
     system: str
@@ -117,6 +119,7 @@ class Trajectory(Record):
         _check_array("logprobs", self.logprobs, "float32", (length,))
         _check_array("step_spans", self.step_spans, "int32", (steps, 2))
         _check_array("step_versions", self.step_versions, "int32", (steps,))
+        _check_array("step_newest_versions", self.step_newest_versions, "int32", (steps,))
         _check_array("step_seconds", self.step_seconds, "float32", (steps,))
         for name, dtype in (("step_rewards", "float32"), ("step_cut", "bool")):
             value = getattr(self, name)
@@ -135,6 +138,16 @@ class Trajectory(Record):
     def oldest_version(self) -> int:
         """The oldest policy version that sampled any of its own steps."""
         return int(self.step_versions[self.start :].min())
+
+    @property
+    def newest_version(self) -> int:
+        """The newest policy version that sampled any of its own steps."""
+        return int(self.step_newest_versions[self.start :].max())
+
+    def versions_of(self, step: int) -> str:
+        """The versions that sampled a step, for people: "version 3" or "versions 3 to 5"."""
+        oldest, newest = self.step_versions[step], self.step_newest_versions[step]
+        return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
 
     @property
     def reframed(self) -> bool:
@@ -181,7 +194,7 @@ class Trajectory(Record):
         first = max(self.pivot, self.start)
         turns = [notebook.text("system", f"{self.system}\n{self.context}".strip())]
         for k, (start, end) in enumerate(self.step_spans.tolist()):
-            made = f"{end - start} tokens, version {self.step_versions[k]}"
+            made = f"{end - start} tokens, {self.versions_of(k)}"
             told = f"{made}{' (pivot)' if k == self.pivot else ''}" if k >= first else "its prefix"
             turns.append(notebook.text(f"before step {k}", self.observations[k]))
             turns.append(notebook.text(f"step {k}: {told}", self.actions[k], marked=k >= first))
@@ -352,7 +365,7 @@ class Group(Record):
 
     def _repr_html_(self) -> str:
         """The group in a notebook: its facts, and its slots, which unfold."""
-        newest = max((int(t.step_versions.max()) for t in self.trajectories), default=-1)
+        newest = max((t.newest_version for t in self.trajectories), default=-1)
         facts = {
             "task": self.task.task_id,
             "of": self.task.env,
@@ -405,6 +418,10 @@ def _check_attempt(attempt: Trajectory) -> None:
                 "allowed, with names of letters, digits and _",
                 field="parts",
             )
+    if (attempt.step_newest_versions < attempt.step_versions).any():
+        raise RecordError(
+            "a step's newest version is older than its oldest one", field="step_newest_versions"
+        )
     if not 0 <= attempt.start < steps:
         raise RecordError(
             f"start {attempt.start}: must be 0 to {steps - 1}, with {steps} steps", field="start"

@@ -158,6 +158,7 @@ def _result(slot: int, tokens: int) -> SlotResult:
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
         step_spans=np.array([[tokens // 2, tokens]], dtype=np.int32),
         step_versions=np.zeros(1, dtype=np.int32),
+        step_newest_versions=np.zeros(1, dtype=np.int32),
         step_seconds=np.zeros(1, dtype=np.float32),
         reward=float(slot % 2),
         system="",

@@ -62,6 +62,7 @@ def attempt(role: Role, slot: int, version: int, tokens: int) -> SlotResult:
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
         step_spans=np.array([[PROMPT, tokens]], dtype=np.int32),
         step_versions=np.array([version], dtype=np.int32),
+        step_newest_versions=np.array([version], dtype=np.int32),
         step_seconds=np.zeros(1, dtype=np.float32),
         reward=float(slot % 2),
         system="",

@@ -32,4 +32,4 @@ class Taught:
         for action in ACTIONS.findall(self.chat.text(token_ids)):
             self.env.step(action)
         ids = reply(self.chat, json.dumps(self.env.reflection(), separators=(",", ":")))
-        return Sample(ids, (0.0,) * len(ids), 0, "stop")
+        return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")

@@ -39,7 +39,9 @@ def check(encoded: bytes | memoryview) -> Outcome:
     log-probabilities and versions that cannot be."""
     result = codec.decode(SlotResult, encoded)
     attempt, reflection = result.trajectory, result.reflection
-    versions = [] if attempt is None else attempt.step_versions.tolist()
+    versions = list[int]()
+    if attempt is not None:
+        versions += attempt.step_versions.tolist() + attempt.step_newest_versions.tolist()
     versions += [] if reflection is None else [reflection.version]
     newest = max(versions, default=-1)
     symptom = symptoms.of_versions(versions, newest)

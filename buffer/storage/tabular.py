@@ -100,7 +100,7 @@ def _of_attempt(result: SlotResult, trained: Sequence[int]) -> dict[str, Any]:
         "length": len(one.token_ids),
         "seconds": float(one.step_seconds[own:].sum()),
         "oldest_version": one.oldest_version,
-        "newest_version": int(one.step_versions.max()),
+        "newest_version": one.newest_version,
         "staleness": trained[-1] - 1 - one.oldest_version if trained else None,
     }
 

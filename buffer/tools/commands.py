@@ -239,7 +239,8 @@ def _show_reflection(record: ReflectionRecord, base: Trajectory | None) -> None:
 def _show_trajectory(trajectory: Trajectory) -> None:
     click.echo(
         f"   reward {trajectory.reward}, {trajectory.num_steps} steps, "
-        f"{trajectory.generated_tokens} tokens, pivot {trajectory.pivot}, {trajectory.finish}"
+        f"{trajectory.generated_tokens} tokens, versions {trajectory.oldest_version} to "
+        f"{trajectory.newest_version}, pivot {trajectory.pivot}, {trajectory.finish}"
     )
     for message in trajectory.messages:
         click.echo(f"   [{message['role']}] {message['content']}")

@@ -267,6 +267,7 @@ def _attempt(role: Role, slot: int, reward: float, version: int) -> Trajectory:
         logprobs=np.array([0.0, -1.0], np.float32),
         step_spans=np.array([[1, 2]], np.int32),
         step_versions=np.array([version], np.int32),
+        step_newest_versions=np.array([version], np.int32),
         step_seconds=np.zeros(1, np.float32),
         reward=reward,
         system="",

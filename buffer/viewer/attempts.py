@@ -118,6 +118,7 @@ def _attempt(attempt: Trajectory, texts: Texts) -> Plain:
                 "observation": attempt.observations[k],
                 "action": attempt.actions[k],
                 "version": int(attempt.step_versions[k]),
+                "newest": int(attempt.step_newest_versions[k]),
                 "seconds": _number(attempt.step_seconds[k]),
                 "tokens": texts.of(attempt.token_ids[start:end]),
                 "logprobs": [_number(value) for value in attempt.logprobs[start:end]],

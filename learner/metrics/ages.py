@@ -45,12 +45,12 @@ def age_by_cause(group: Group, version: int, commits: CommitTimes) -> list[int] 
     """Versions by CAUSES of a group drawn at `version`; None for a group without attempts or
     completed before this learner's first version."""
     completed = commits.version(group.times.get("complete", 0.0))
-    steps = [(t.role, t.step_versions) for t in group.trajectories]
-    if completed is None or not steps:
+    attempts = group.trajectories
+    if completed is None or not attempts:
         return None
     oldest = group.oldest_version
-    newest = max(int(versions.max()) for _, versions in steps)
-    base = max((int(v.max()) for role, v in steps if role == "base"), default=oldest)
+    newest = max(one.newest_version for one in attempts)
+    base = max((one.newest_version for one in attempts if one.role == "base"), default=oldest)
     # Clocks of two machines may differ by a step.
     completed = min(max(completed, newest), version)
     return [base - oldest, newest - base, completed - newest, version - completed]

@@ -208,7 +208,8 @@ def _sampled_at(one: Trajectory, version: int | None) -> Bool | None:
     if version is None or one.reframed:
         return None
     fresh = np.zeros(len(one.token_ids), dtype=np.bool_)
-    for start, end in one.step_spans[one.step_versions == version]:
+    alone = (one.step_versions == version) & (one.step_newest_versions == version)
+    for start, end in one.step_spans[alone]:
         fresh[start:end] = True
     return fresh
 

@@ -54,7 +54,7 @@ class Demonstrator:
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """The demonstrator's next action, which depends on the environment's state alone."""
         ids = reply(self.chat, self.env.demonstrate(self.skill, self.rng, self.advice))
-        return Sample(ids, (0.0,) * len(ids), 0, "stop")
+        return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")
 
 
 class Teacher:
@@ -95,7 +95,7 @@ class Teacher:
         tokens.given(self.chat.open(*self.prompts.reflection(base)))
         tokens.given(self.chat.prompt_ids)
         ids = reply(self.chat, thought)
-        tokens.sampled(Sample(ids, (0.0,) * len(ids), 0, "stop"))
+        tokens.sampled(Sample(ids, (0.0,) * len(ids), 0, 0, "stop"))
         return _lesson("reflect", tokens)
 
     async def _retry(

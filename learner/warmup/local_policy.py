@@ -81,7 +81,7 @@ class LocalPolicy:
         """Sample one response; `params.seed` and `params.json_schema` are not supported."""
         budget = min(params.max_tokens, self.context_length - len(token_ids))
         if budget <= 0:
-            return Sample((), (), self.version, "overflow")
+            return Sample((), (), self.version, self.version, "overflow")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Sample] = loop.create_future()
         self.waiting.append(_Row(token_ids, params, done, budget))
@@ -204,7 +204,10 @@ class LocalPolicy:
         reason: FinishReason = "length" if row.budget == row.params.max_tokens else "overflow"
         reason = "stop" if stopped else reason
         if not row.done.done():
-            row.done.set_result(Sample(tuple(token_ids), tuple(row.logprobs), row.version, reason))
+            logprobs = tuple(row.logprobs)
+            row.done.set_result(
+                Sample(tuple(token_ids), logprobs, row.version, self.version, reason)
+            )
         self._remove(row)
 
     def _remove(self, row: _Row) -> None:

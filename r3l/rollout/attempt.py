@@ -83,6 +83,7 @@ class Attempt:
     actions: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    newest_versions: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     cuts: list[bool] = field(default_factory=list)
@@ -114,6 +115,7 @@ class Attempt:
             self.shown.sampled(sample)
         self.spans.append((start, len(self.record.ids)))
         self.versions.append(sample.version)
+        self.newest_versions.append(sample.newest_version)
         self.cuts.append(sample.finish_reason == "length")
         self.cut += self.cuts[-1]
 
@@ -133,6 +135,7 @@ class Attempt:
             logprobs=np.array(self.record.logprobs, dtype=np.float32),
             step_spans=np.array(self.spans, dtype=np.int32).reshape(-1, 2),
             step_versions=np.array(self.versions, dtype=np.int32),
+            step_newest_versions=np.array(self.newest_versions, dtype=np.int32),
             step_seconds=np.array(self.seconds, dtype=np.float32),
             reward=self.reward,
             system=self.system,
@@ -218,6 +221,7 @@ async def branch(
         actions=list(base.actions[:step]),
         spans=[(int(a), int(b)) for a, b in base.step_spans[:step]],
         versions=base.step_versions[:step].tolist(),
+        newest_versions=base.step_newest_versions[:step].tolist(),
         seconds=base.step_seconds[:step].tolist(),
         rewards=rewards,
         cuts=base.step_cut[:step].tolist() if len(base.step_cut) else [False] * step,

@@ -46,13 +46,15 @@ class Sample:
     `token_ids` and `logprobs` have equal length; a response that ended by itself includes its stop
     token. `logprobs`: natural log of each token's probability in the distribution it was drawn
     from, ∝ exp(logits / temperature); of a greedy token in that of temperature 1.
-    `version` is the oldest policy version that sampled any of its tokens.
+    `version` and `newest_version` are the oldest and the newest policy version that sampled any of
+    its tokens.
     `finish_reason`: stop | length (budget reached) | overflow (context full; may be empty).
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     version: int
+    newest_version: int
     finish_reason: FinishReason
 
 

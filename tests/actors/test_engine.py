@@ -196,6 +196,7 @@ def test_an_update_during_an_attempt_loses_nothing_and_is_recorded(
 
     attempt = served.run(scenario())
     assert attempt.versions == [before, before, before + 1, before + 1]
+    assert attempt.newest_versions == [before, before + 1, before + 1, before + 1]
     assert [end - start for start, end in attempt.spans] == [250] * 4
     record = attempt.trajectory("base", 0)
     assert record.oldest_version == before and (record.logprobs[record.response_mask] < 0).all()
@@ -396,7 +397,7 @@ def test_a_killed_engine_is_noticed_by_waiting_and_idle_users(served: Served) ->
         served.run(served.policy.sample(PROMPT, SampleParams(20)))
 
 
-def test_a_response_that_new_weights_meet_has_the_older_version_and_is_counted(
+def test_a_response_that_new_weights_meet_has_both_versions_and_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy = VLLMPolicy(engine=None, chat=None, context_length=10)
@@ -413,5 +414,5 @@ def test_a_response_that_new_weights_meet_has_the_older_version_and_is_counted(
     monkeypatch.setattr(policy, "_generate", generate)
     for newest[0], version, counted in ((0, 0, 0), (2, 0, 1), (2, 2, 1)):
         sample = asyncio.run(policy.sample([1, 2], SampleParams(max_tokens=3)))
-        assert sample.version == version
+        assert (sample.version, sample.newest_version) == (version, newest[0])
         assert policy.metrics.responses_across_versions == counted

@@ -45,7 +45,7 @@ class Stub:
     async def sample(self, token_ids, params):
         count = params.max_tokens
         self.metrics.generated_tokens += count
-        return Sample((5,) * count, (-1.0,) * count, 0, "length")
+        return Sample((5,) * count, (-1.0,) * count, 0, 0, "length")
 
     def close(self) -> None:
         self.closed = True

@@ -49,6 +49,7 @@ def trajectory(
         logprobs=np.where(mask, -5.0, 0.0).astype(np.float32),
         step_spans=spans,
         step_versions=np.zeros(steps, dtype=np.int32),
+        step_newest_versions=np.zeros(steps, dtype=np.int32),
         step_seconds=np.zeros(steps, dtype=np.float32),
         reward=reward,
         system="s",
@@ -107,7 +108,8 @@ def recorded_group(group_id: str, version: int, vocab: int = 200):
             yield result
             continue
         versions = np.full(result.trajectory.num_steps, version, dtype=np.int32)
-        yield replace(result, trajectory=replace(result.trajectory, step_versions=versions))
+        sampled = replace(result.trajectory, step_versions=versions, step_newest_versions=versions)
+        yield replace(result, trajectory=sampled)
 
 
 class Recording:

@@ -37,6 +37,7 @@ def _trajectory(
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
         step_spans=np.array(spans, dtype=np.int32),
         step_versions=np.zeros(len(steps), dtype=np.int32),
+        step_newest_versions=np.zeros(len(steps), dtype=np.int32),
         step_seconds=np.zeros(len(steps), dtype=np.float32),
         reward=reward,
         system="be good",

@@ -75,11 +75,12 @@ class ScriptedPolicy:
         self.prompts.append(prompt)
         self.asked.append(params)
         if len(token_ids) >= self.context_length:
-            return Sample((), (), self.version, "overflow")
+            return Sample((), (), self.version, self.version, "overflow")
         tokens = [*self.chat.tokenizer.encode(self.reply(prompt)), END]
         reason = "stop" if len(tokens) <= params.max_tokens else "length"
         tokens = tokens[: params.max_tokens]
-        return Sample(tuple(tokens), tuple(-0.5 for _ in tokens), self.version, reason)
+        logprobs = tuple(-0.5 for _ in tokens)
+        return Sample(tuple(tokens), logprobs, self.version, self.version, reason)
 
 
 class Corridor:

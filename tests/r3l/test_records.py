@@ -13,6 +13,9 @@ TASK = Task("t", "workshop", 0)
 def test_a_trajectory_counts_its_steps_and_what_it_sampled(make_trajectory):
     base = make_trajectory([2, 3, 4])
     assert (base.num_steps, base.generated_tokens, base.oldest_version) == (3, 9, 0)
+    later = replace(base, step_newest_versions=np.array([0, 2, 1], dtype=np.int32))
+    assert (later.oldest_version, later.newest_version) == (0, 2)
+    assert [later.versions_of(k) for k in (0, 1)] == ["version 0", "versions 0 to 2"]
     retry = make_trajectory([2, 3, 4], role="distilled", parent=0, pivot=1)
     assert retry.generated_tokens == 7
     roles = [message["role"] for message in base.messages]
@@ -32,6 +35,8 @@ def test_a_trajectory_counts_its_steps_and_what_it_sampled(make_trajectory):
         ({"parts": {"a b": 1.0}}, "parts"),
         ({"parts": {"a": float("inf")}}, "parts"),
         ({"parts": {f"part{k}": 1.0 for k in range(17)}}, "parts"),
+        ({"step_newest_versions": np.zeros(1, dtype=np.int32)}, "step_newest_versions"),
+        ({"step_newest_versions": np.array([0, -1], dtype=np.int32)}, "step_newest_versions"),
         ({"pivot": 2}, "pivot"),
         ({"pivot": -2}, "pivot"),
         ({"actions": ("one",)}, "step_spans"),

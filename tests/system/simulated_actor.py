@@ -48,7 +48,7 @@ class SimulatedEngine(VLLMPolicy):
         tokens = [*self.chat.tokenizer.encode(reply, add_special_tokens=False), self.chat.end_id]
         tokens = tokens[: params.max_tokens]
         self.metrics.generated_tokens += len(tokens)
-        return Sample(tuple(tokens), (-0.7,) * len(tokens), version, "stop")
+        return Sample(tuple(tokens), (-0.7,) * len(tokens), version, self.version, "stop")
 
     async def load(self, path: str, manifest: Manifest) -> float:
         assert Path(path).stat().st_size > 0

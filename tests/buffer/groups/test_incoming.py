@@ -61,6 +61,8 @@ def _changed(**changes):
         {"step_spans": _array([0] * 4, "<i4")},
         {"step_spans": _array(0, "<i4")},
         {"step_versions": _array([0], "<i4")},
+        {"step_newest_versions": _array([9], "<i4")},
+        {"step_newest_versions": _array([5, 5], "<i4")},
         {"step_seconds": _array([[0], [0]], "<f4")},
         {"actions": ["a"]},
         {"actions": "ab"},
@@ -95,9 +97,10 @@ def test_each_malformed_field_of_a_result_is_refused(changes):
 
 
 def test_the_outcome_of_a_slot_result_says_how_the_slot_was_resolved():
-    data = codec.encode(full_result(step_versions=np.array([7, 5], dtype=np.int32)))
+    oldest, newest = np.array([[7, 5], [8, 5]], dtype=np.int32)
+    data = codec.encode(full_result(step_versions=oldest, step_newest_versions=newest))
     outcome = incoming.check(data)
-    assert outcome[:-2] == ("base", 0, "done", "", 0.5, 5, 7)
+    assert outcome[:-2] == ("base", 0, "done", "", 0.5, 5, 8)
     assert outcome.checksum == zlib.crc32(codec.body(SlotResult, data))
     failed = incoming.check(codec.encode(SlotResult("distilled", 3, "failed", cause="engine")))
     assert failed[:-2] == ("distilled", 3, "failed", "engine", None, -1, -1)

@@ -29,7 +29,8 @@ def retried():
     attempt = Trajectory(
         role="distilled", slot=0, token_ids=np.array([0, 2**31 - 1, -(2**31), 3, 4, 5, 6], "i4"),
         response_mask=mask, logprobs=logprobs, step_spans=np.array([[1, 3], [5, 6]], "i4"),
-        step_versions=np.array([1, 1], "i4"), step_seconds=seconds,
+        step_versions=np.array([1, 1], "i4"), step_newest_versions=np.array([1, 1], "i4"),
+        step_seconds=seconds,
         reward=0.1 + 0.2, system="be brief", observations=("saw", "ü", ""), actions=("do", ""),
         parent=0, pivot=1, seed=1 << 40, finish="truncated", feedback="cause: \0",
         faults=("timeout", "timeout"), parts={"format": 0.1 + 0.2},

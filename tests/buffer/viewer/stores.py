@@ -42,6 +42,7 @@ def attempt(role, slot, made: Made, *, version=0, reward=0.0, pivot=-1) -> Traje
         logprobs=logprobs,
         step_spans=spans,
         step_versions=np.full(made.steps, version, np.int32),
+        step_newest_versions=np.full(made.steps, version, np.int32),
         step_seconds=np.full(made.steps, 0.5, np.float32),
         reward=reward,
         system="be brief",

@@ -51,7 +51,8 @@ def test_every_number_of_a_step_is_shown():
     step = first["base"]["steps"][2]
     assert step["logprobs"] == [-0.25, -2.0, -0.25, -0.25] and step["tokens"] is None
     assert (first["base"]["cut"], first["base"]["parts"]) == (0, {})
-    assert (step["version"], step["seconds"], step["action"]) == (7, 0.5, "act 2")
+    assert (step["version"], step["newest"]) == (7, 7)
+    assert (step["seconds"], step["action"]) == (0.5, "act 2")
 
 
 def test_an_unfinished_group_shows_what_is_there():

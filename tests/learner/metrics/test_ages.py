@@ -24,8 +24,9 @@ def group(base: tuple[int, int], retry: tuple[int, int], complete: float) -> Gro
     results = []
     for result, (first, last) in zip(played.results, (base, retry), strict=True):
         assert result.trajectory is not None
-        versions = np.array([first, first, first, last], dtype=np.int32)
-        sampled = replace(result.trajectory, step_versions=versions)
+        oldest = np.full(4, first, dtype=np.int32)
+        newest = np.array([first, first, first, last], dtype=np.int32)  # new weights in the last
+        sampled = replace(result.trajectory, step_versions=oldest, step_newest_versions=newest)
         results.append(replace(result, trajectory=sampled))
     times = {"leased": 0.0, "filling": complete - 3.0, "complete": complete}
     return replace(played, results=tuple(results), times=times)

@@ -105,6 +105,7 @@ class Groups:
             logprobs=np.where(mask, sampled, 0).astype(np.float32),
             step_spans=np.array(spans, np.int32),
             step_versions=np.zeros(len(spans), np.int32),
+            step_newest_versions=np.zeros(len(spans), np.int32),
             step_seconds=np.zeros(len(spans), np.float32),
             reward=float(rng.choice(self.rewards)),
             system="",

@@ -244,7 +244,8 @@ def test_only_tokens_that_the_learners_weights_sampled_without_guidance_are_fres
     algorithm = R3LConfig(group_size=4).build()
 
     def at(one: Trajectory) -> Trajectory:
-        return replace(one, step_versions=np.array([6, 7, 7, 6], np.int32))
+        oldest, newest = np.array([[6, 7, 7, 7], [6, 7, 7, 8]], np.int32)
+        return replace(one, step_versions=oldest, step_newest_versions=newest)
 
     results = tuple(
         replace(result, trajectory=at(result.trajectory)) if result.trajectory else result

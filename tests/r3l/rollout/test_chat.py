@@ -170,7 +170,7 @@ class RandomPolicy:
     async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
         tokens = tuple(int(t) for t in self.rng.integers(0, self.vocabulary, 40))
         self.sampled.append(tokens)
-        return Sample(tokens, (-1.0,) * len(tokens), 0, "length")
+        return Sample(tokens, (-1.0,) * len(tokens), 0, 0, "length")
 
 
 @GOOD

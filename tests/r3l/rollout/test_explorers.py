@@ -86,8 +86,10 @@ def test_attempts_of_a_cut_play_its_first_steps_again_and_train_their_own_alone(
         assert one.token_ids[:first].tolist() == handed.trajectory.token_ids[:first].tolist()
         [mask] = group_masks([one], credit=False)
         assert not mask[:first].any() and mask[first:].sum() == one.generated_tokens > 0
-        late = replace(one, step_versions=np.array([0, 5, 9], np.int32))
+        oldest, newest = np.array([[0, 5, 9], [99, 8, 9]], np.int32)
+        late = replace(one, step_versions=oldest, step_newest_versions=newest)
         assert late.oldest_version == (5 if one.start == 1 else 9)
+        assert late.newest_version == 9  # its first step is the stored attempt's
         assert one.step_rewards.tolist() == [0.0] * 3 and one.step_cut.tolist() == [False] * 3
     assert len(policy.prompts) == 2 * (3 - tries[0].start)  # type: ignore[union-attr]
 
