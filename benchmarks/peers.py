@@ -87,7 +87,8 @@ def r3l(folder: Path, steps: int) -> tuple[list[str], Path, dict[str, str]]:
     """The command of r3l, the file of its steps, its environment."""
     run = folder / f"run-{time.monotonic_ns()}"
     command = [sys.executable, "-m", "launch.cli", "--run", str(run), "--actors", "1"]
-    command += ["--steps", str(steps), "algorithm=grpo", f"algorithm.group_size={SAMPLES}"]
+    command += ["--steps", str(steps), "algorithm=grpo", "algorithm.kl_coef=0"]
+    command += [f"algorithm.group_size={SAMPLES}"]
     command += [f"env={folder / 'words.py'}:Words", f"model={folder / 'model'}", "eval.tasks=0"]
     command += [f"learner.groups_per_step={PROMPTS}", f"learner.lr={LEARNING_RATE}"]
     command += ["learner.checkpoint_every=1000", "buffer.max_staleness=1"]
@@ -119,7 +120,7 @@ def measure(command: list[str], file: Path, env: dict[str, str], log: Path) -> M
             cpu, held = _usage(process.pid)
             gib = max(gib, held)
             used.setdefault(len(_ends(file)), cpu)
-            time.sleep(0.1)
+            time.sleep(0.5)
     if process.returncode:
         raise click.ClickException(f"{' '.join(command)}\n{log.read_text()[-2000:]}")
     ends = _ends(file)

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.results.cells import BASES, CELLS, EASIEST, TOLD
 from benchmarks.results.charts import grid
 from benchmarks.results.experiments import E0_TOKENS, EXPERIMENTS, REPLAYED, VARIANTS
-from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, cost, ratio
+from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, cost, ratio, smooth
 
 WORTH = (0.5, 0.8)
 RHOS = (2.4, 1.0, 0.3)
@@ -71,6 +71,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         replayed=_final(_runs(records, "e6", REPLAYED)),
         gradients=_gradients(_lines(lines / "e4.jsonl")),
         wall=_wall(_lines(lines / "e5.jsonl")),
+        scienceworld=_scienceworld(_lines(lines / "e5.jsonl")),
     )  # fmt: skip
 
 
@@ -228,6 +229,23 @@ def _wall(records: Sequence[Record]) -> str:
             rows.append([cell, *shown, f"{len(ours)}, {len(theirs)}"])
     columns = [f"{unit} to {worth:g}" for worth in WORTH for unit in ("steps", "tokens", "seconds")]
     return _table(["cell", *columns, "seeds"], rows)
+
+
+def _scienceworld(records: Sequence[Record]) -> str:
+    rows = []
+    for variant, made in _runs(records, "e5", "scienceworld").items():
+        final = ("before", "success", "before_reward", "reward")
+        spent = [[run["curve"][unit][-1] for run in made] for unit in ("tokens", "wall")]
+        reached = [[smooth(run["curve"]["success_base"])[at - 1] for run in made] for at in (5, 10)]
+        rows.append([
+            LABELS[variant],
+            *(_spread([run[name] for run in made]) for name in final),
+            *map(_spread, [*reached, *spent]),
+            str(len(made)),
+        ])  # fmt: skip
+    columns = ["success before", "after", "score before", "after", "first attempts to step 5",
+               "to step 10", "sampled tokens", "seconds", "seeds"]  # fmt: skip
+    return _table(["", *columns], rows)
 
 
 def _number(value: float | None) -> str:

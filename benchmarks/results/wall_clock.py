@@ -1,9 +1,10 @@
-"""E5: the wall clock of whole systems: `python -m benchmarks.results.wall_clock`.
+"""E5: whole systems: `python -m benchmarks.results.wall_clock`.
 
     r3l-launch: actors with vLLM, buffer, learner ─► progress.jsonl ─► docs/results/e5.jsonl
 
-Two cells, one easy and one hard; the machine should do nothing else. Runs that are found in the
-file are not made again.
+Two cells of the map, one easy and one hard, for the wall clock; the machine should do nothing else.
+`--cell scienceworld` plays ScienceWorld instead. Runs that are found in the file are not made
+again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,41 @@ import click
 
 from benchmarks.results.__main__ import LINES, POLICIES, append, read_lines
 from benchmarks.results.cells import CELLS
-from benchmarks.results.experiments import SETTINGS, VARIANTS, Run
+from benchmarks.results.experiments import SETTINGS, VARIANTS
+from learner.warmup.recipe import warmed_for
 from r3l.errors import UserError
 
-EASY, HARD = "base-0.13-rho-1", "base-0.002-rho-1"
+EASY, HARD, SCIENCEWORLD = "base-0.13-rho-1", "base-0.002-rho-1", "scienceworld"
+PRESET = "scienceworld-small"
+SCIENCEWORLD_STEPS = 15
 FILE = "e5.jsonl"
-LIMIT_S = 3600.0  # of one run
+LIMIT_S = 5400.0  # of one run
+
+
+@dataclass(frozen=True)
+class System:
+    """One run of r3l-launch. `cell`: one of CELLS, or SCIENCEWORLD."""
+
+    cell: str
+    variant: str
+    seed: int
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What names it among the runs of E5."""
+        return self.cell, self.variant, self.seed
+
+    def arguments(self, policies: Path) -> list[str]:
+        """Those of r3l-launch. Raises UserError if there is no warm policy in `policies`."""
+        if self.cell == SCIENCEWORLD:
+            model, steps, world = policies / SCIENCEWORLD, SCIENCEWORLD_STEPS, ["--preset", PRESET]
+            warmed_for(model)
+        else:
+            cell = CELLS[self.cell]
+            model, steps = cell.policy(policies), cell.steps
+            world = ["--config", str(SETTINGS), *cell.overrides()]
+        budget = (f"learner.steps={steps}", f"eval.every={steps}", f"seed={self.seed}")
+        return [*world, f"model={model}", *budget, *VARIANTS[self.variant].overrides]
 
 
 @click.command()
@@ -42,7 +73,7 @@ def main(
         for seed in range(seeds):
             for cell in cells:
                 for variant in variants:
-                    run = Run("e5", CELLS[cell], variant, seed)
+                    run = System(cell, variant, seed)
                     if not any(_key(line) == run.key for line in read_lines(lines / FILE)):
                         append(lines / FILE, measure(run, policies))
                         click.echo(f"{run.key}: done")
@@ -51,31 +82,15 @@ def main(
         sys.exit(2)
 
 
-def measure(run: Run, policies: Path) -> dict[str, Any]:
+def measure(run: System, policies: Path) -> dict[str, Any]:
     """The line of one run. Raises UserError if the run fails."""
-    model = run.cell.policy(policies)
+    arguments = run.arguments(policies)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
-        command = [
-            sys.executable,
-            "-m",
-            "launch.cli",
-            "--run",
-            str(folder),
-            "--config",
-            str(SETTINGS),
-        ]
-        settings = [
-            f"model={model}",
-            f"learner.steps={run.cell.steps}",
-            f"eval.every={run.cell.steps}",
-            f"seed={run.seed}",
-            *run.cell.overrides(),
-            *VARIANTS[run.variant].overrides,
-        ]
+        command = [sys.executable, "-m", "launch.cli", "--run", str(folder), *arguments]
         try:
             made = subprocess.run(
-                [*command, *settings], capture_output=True, text=True, timeout=LIMIT_S, check=False
+                command, capture_output=True, text=True, timeout=LIMIT_S, check=False
             )
         except subprocess.TimeoutExpired:
             raise UserError(f"{run.key}: not done after {LIMIT_S:.0f} s") from None
@@ -84,9 +99,10 @@ def measure(run: Run, policies: Path) -> dict[str, Any]:
         return _line(run, folder)
 
 
-def _line(run: Run, folder: Path) -> dict[str, Any]:
+def _line(run: System, folder: Path) -> dict[str, Any]:
     """What the run's progress says: for each step the tokens and the seconds since the first
-    evaluation, when everything had started."""
+    evaluation, when everything had started; `before` and `success`: its first and last
+    evaluation."""
     text = (folder / "progress.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     evaluations = [line for line in lines if line["kind"] == "eval"]
@@ -97,9 +113,16 @@ def _line(run: Run, folder: Path) -> dict[str, Any]:
         curve["tokens"].append(tokens)
         curve["wall"].append(round(step["time"] - evaluations[0]["time"], 1))
         curve["success_base"].append(step.get("group/success_base"))
-    cell, variant, seed = run.key
-    named = {"experiment": "e5", "cell": cell, "variant": variant, "seed": seed}
-    return named | {"success": evaluations[-1]["success"], "steps": len(steps), "curve": curve}
+    named = {"experiment": "e5", "cell": run.cell, "variant": run.variant, "seed": run.seed}
+    first, last = evaluations[0], evaluations[-1]
+    measured = {
+        "before": first["success"],
+        "before_reward": first["reward"],
+        "success": last["success"],
+        "reward": last["reward"],
+        "steps": len(steps),
+    }
+    return named | measured | {"curve": curve}
 
 
 def _key(line: dict[str, Any]) -> tuple[str, str, int]:

@@ -48,7 +48,8 @@ class ActorPlace:
 
 @dataclass(frozen=True)
 class Topology:
-    """Where every process runs. The buffer and rank 0 run on the first machine."""
+    """Where every process runs. The buffer and rank 0 run on the first machine. `threads`: of
+    OpenMP for each rank, None: unset."""
 
     machines: tuple[Machine, ...]
     device: str
@@ -144,11 +145,12 @@ def _place(
 ) -> Topology:
     ranks = place_ranks(wanted, machines)
     groups = _groups(wanted, machines, ranks)
-    threads = _threads(wanted, machines)
+    threads = _rank_threads(wanted, machines, ranks)
     if not groups:
         names = _slots(wanted, machines, ranks)
         chosen_names = [names[index % len(names)] for index in range(wanted.actors)]
-        places = tuple(ActorPlace(name, threads=threads) for name in chosen_names)
+        own = _actor_threads(wanted, machines)
+        places = tuple(ActorPlace(name, threads=own) for name in chosen_names)
         return Topology(tuple(machines), wanted.device, ranks, places, threads)
     limit = wanted.actors_per_gpu or -(-wanted.actors // len(groups))
     if wanted.actors > limit * len(groups):
@@ -232,8 +234,19 @@ def _slots(wanted: Wanted, machines: Sequence[Machine], ranks: Sequence[Ranks]) 
     return left or [machine.name for machine in machines]
 
 
-def _threads(wanted: Wanted, machines: Sequence[Machine]) -> int | None:
-    """OpenMP threads of each process of a CPU run, which share the cores; None on GPUs."""
+def _rank_threads(
+    wanted: Wanted, machines: Sequence[Machine], ranks: Sequence[Ranks]
+) -> int | None:
+    """OpenMP threads of each rank of a CPU run, None on GPUs: all cores of its machine, though
+    actors use them too. Steps are what a run on CPUs waits for, and waiting threads sleep."""
+    if wanted.device == "gpu":
+        return None
+    cores = {machine.name: machine.cores for machine in machines}
+    return max(1, min(cores[part.machine] // part.count for part in ranks))
+
+
+def _actor_threads(wanted: Wanted, machines: Sequence[Machine]) -> int | None:
+    """OpenMP threads of each actor of a CPU run: its share of all cores; None on GPUs."""
     if wanted.device == "gpu":
         return None
     cores = sum(machine.cores for machine in machines)

@@ -19,7 +19,7 @@ from r3l.settings import yaml_text
 
 SMALL_BYTES = 64 << 20  # of weights
 LEGEND = """\
-  success: of first attempts; parsed: usable reflections; pivots: as the teacher would choose
+  success, reward: of first attempts; parsed: usable reflections; pivots: as the teacher chooses
   guided, restart: success after a failure, by a retry with advice or a new attempt without
   told: success if the task says every rule; reflection_cost: its tokens over those of an attempt"""
 

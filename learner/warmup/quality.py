@@ -27,14 +27,16 @@ _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 class Quality:
     """Results on held-out tasks, as shares of 1.
 
-    `success` of first attempts; `parsed` reflections; `pivots` equal to the teacher's; after
-    failed attempts, success of a `guided` retry from the pivot and of a plain `restart`; success of
-    first attempts if every rule is `told`. `reflection_cost`: ρ, the mean number of sampled tokens
-    of a reflection over that of an attempt (not a share).
+    `success` of first attempts, and `reward`, their mean (not a share); `parsed` reflections;
+    `pivots` equal to the teacher's; after failed attempts, success of a `guided` retry from the
+    pivot and of a plain `restart`; success of first attempts if every rule is `told`.
+    `reflection_cost`: ρ, the mean number of sampled tokens of a reflection over that of an attempt
+    (not a share).
     """
 
     tasks: int
     success: float
+    reward: float
     parsed: float
     pivots: float
     guided: float
@@ -66,6 +68,7 @@ def measure(
     return Quality(
         tasks=count,
         success=1.0 - len(failed) / count,
+        reward=fmean(0.0 if first is None else first.reward for first in firsts),
         parsed=_share([thought is not None and not thought.cause for thought in thoughts]),
         pivots=_share(right),
         guided=_share([_succeeded(seconds[i]) for i in failed if seconds[i].trajectory]),

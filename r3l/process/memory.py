@@ -2,8 +2,10 @@
 
 glibc returns a freed block at once only if it is larger than a threshold, which it raises up to
 32 MiB as large blocks are freed. Tensors of changing sizes then leave holes in the heap, and the
-process grows as long as it runs. A threshold that is set does not change. Each large block is then
-made of fresh pages, which costs more than filling it; huge pages make that cheap.
+process grows as long as it runs. A threshold that is set does not change. Larger blocks are then
+made of fresh pages each time, which huge pages make cheap; smaller ones are not, since fresh small
+pages cost more than filling them (a third of the time of a small policy's step). Their pages stay,
+up to a limit of free ones at the end of the heap.
 
 A full garbage collection visits every object of the process. With torch and vLLM imported it takes
 a quarter of a second, during which an actor sends no request and a learner makes no step.
@@ -16,7 +18,8 @@ import gc
 import mmap
 
 STEADY_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 """Environment for a process that allocates and frees tensors all the time; glibc reads it at the

@@ -3,26 +3,33 @@
 import json
 from pathlib import Path
 
-from benchmarks.results.cells import CELLS
-from benchmarks.results.experiments import Run
+import pytest
+
 from benchmarks.results.statistics import Cost, cost
-from benchmarks.results.wall_clock import EASY, _line
+from benchmarks.results.wall_clock import EASY, SCIENCEWORLD, System, _line
+from r3l.errors import UserError
 
 
 def test_seconds_begin_with_the_first_evaluation_and_tokens_add_up(tmp_path: Path) -> None:
     lines = [
-        {"kind": "eval", "step": 0, "time": 100.0, "success": 0.1},
+        {"kind": "eval", "step": 0, "time": 100.0, "success": 0.1, "reward": 0.2},
         *(
             {"kind": "step", "step": n, "time": 100.0 + 3 * n}
             | {"group/generated_tokens": 50.0, "group/success_base": n / 10}
             for n in range(1, 11)
         ),
-        {"kind": "eval", "step": 10, "time": 140.0, "success": 0.9},
+        {"kind": "eval", "step": 10, "time": 140.0, "success": 0.9, "reward": 0.95},
     ]
     (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    line = _line(Run("e5", CELLS[EASY], "r3l", 3), tmp_path)
+    line = _line(System(EASY, "r3l", 3), tmp_path)
     assert (line["cell"], line["variant"], line["seed"]) == (EASY, "r3l", 3)
     assert line["success"] == 0.9 and line["steps"] == 10
+    assert (line["before"], line["before_reward"], line["reward"]) == (0.1, 0.2, 0.95)
     # the mean of steps 3 to 7 is 0.5
     assert cost(line, 0.5, "wall") == Cost(21.0, True)
     assert cost(line, 0.5, "tokens") == Cost(350.0, True)
+
+
+def test_scienceworld_needs_its_warm_policy(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"scienceworld.*make the folder with r3l-learner warmup"):
+        System(SCIENCEWORLD, "grpo", 0).arguments(tmp_path)

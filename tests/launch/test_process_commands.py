@@ -66,13 +66,14 @@ def test_each_process_gets_the_key_file_of_its_role_and_none_without_keys(small:
     assert option(commands.learner(), "--keys") == "/keys"
 
 
-def test_processes_of_a_cpu_run_share_the_cores_and_their_waiting_threads_sleep(
+def test_waiting_threads_of_a_cpu_run_sleep_since_its_processes_share_the_cores(
     small: Plan,
 ) -> None:
     commands = ProcessCommands(replace(small, topology=topology(2, cores=16)))
-    shared = {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "PASSIVE"}
-    assert commands.actor_env(0) == shared
-    assert commands.learner_env() == shared | {"CUDA_VISIBLE_DEVICES": ""}
+    asleep = {"OMP_WAIT_POLICY": "PASSIVE"}
+    assert commands.actor_env(0) == asleep | {"OMP_NUM_THREADS": "5"}
+    all_cores = asleep | {"OMP_NUM_THREADS": "16"}
+    assert commands.learner_env() == all_cores | {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_each_actor_sees_one_gpu_that_the_learner_leaves(small: Plan) -> None:

@@ -74,11 +74,13 @@ def test_ranks_fill_machines_in_order_unless_they_are_spread() -> None:
     assert [(r.machine, r.count) for r in ranks] == [("host-0", 8), ("host-1", 4)]
 
 
-def test_processes_of_a_cpu_run_share_the_cores() -> None:
+def test_ranks_of_a_cpu_run_may_use_all_cores_and_actors_their_share() -> None:
     topology = placed(2, "1cpu", "16cpu")
-    assert topology.threads == 5 and {p.threads for p in topology.actors} == {5}
+    assert topology.threads == 16 and {p.threads for p in topology.actors} == {5}
     assert {p.gpus for p in topology.actors} == {()} and topology.memory == ()
-    assert placed(2, "1cpu", "2cpu").threads == 1
+    small = placed(2, "1cpu", "2cpu")
+    assert small.threads == 2 and {p.threads for p in small.actors} == {1}
+    assert placed(2, "4cpu", "2cpu").threads == 1
 
 
 def test_actors_without_gpus_take_the_slots_that_ranks_leave() -> None:

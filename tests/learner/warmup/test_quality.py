@@ -12,6 +12,7 @@ def test_the_shipped_policy_reads_reflects_and_follows_advice_but_does_not_know_
     model = AutoModelForCausalLM.from_pretrained(builtin_policy(), dtype=torch.float32)
     quality = measure(LocalPolicy(model, chat), "workshop", 64)
     assert quality.success <= 0.05
+    assert quality.reward == quality.success  # rewards are 0 or 1
     assert quality.parsed >= 0.85
     assert quality.pivots >= 0.7
     assert quality.guided >= quality.restart + 0.15

@@ -19,8 +19,8 @@ def held_mib():
 np.ones(30 << 20, np.uint8)  # freed at once: glibc's threshold follows its size
 before = held_mib()
 large, small = [], []
-for _ in range(200):
-    large.append(np.ones(1 << 20, np.uint8))
+for _ in range(30):
+    large.append(np.ones(6 << 20, np.uint8))
     small.append(np.ones(1000, np.uint8))
 del large
 print(held_mib() - before)
@@ -30,10 +30,12 @@ print(held_mib() - before)
 COUNT_FAULTS = """
 import resource
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(4):
-    bytes(bytearray(32 << 20))
+for _ in range({times}):
+    bytes(bytearray({size}))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+LARGE = COUNT_FAULTS.format(times=4, size=32 << 20)
+SMALL = COUNT_FAULTS.format(times=200, size=1 << 20)
 FREEZE = """
 import gc, weakref
 from r3l.process.memory import freeze_heap
@@ -77,9 +79,15 @@ def test_steady_memory_returns_freed_blocks_to_the_system() -> None:
     reason="this system has no huge pages for the asking",
 )
 def test_large_blocks_are_allocated_in_large_pages() -> None:
-    assert _run(COUNT_FAULTS, STEADY_MEMORY) < 10_000
+    assert _run(LARGE, STEADY_MEMORY) < 10_000
     plain = STEADY_MEMORY | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
-    assert _run(COUNT_FAULTS, plain) > 50_000 or "[always]" in HUGE_PAGES.read_text()
+    assert _run(LARGE, plain) > 50_000 or "[always]" in HUGE_PAGES.read_text()
+
+
+def test_small_blocks_are_allocated_in_pages_that_were_used_before() -> None:
+    assert _run(SMALL, STEADY_MEMORY) < 5_000
+    fresh = STEADY_MEMORY | {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    assert _run(SMALL, fresh) > 20_000 or "[always]" in HUGE_PAGES.read_text()
 
 
 def test_garbage_collections_leave_a_frozen_heap_out() -> None:
