@@ -61,6 +61,7 @@ class Access:
         self._accepted: deque[float] = deque()  # when, in the last HANDSHAKE_S, closed ones too
         self.traffic = Traffic(limits, encrypted=keys is not None)
         self._trim_at = 0.0  # or 0: no memory to give back
+        self._ended_at = 0.0  # when a connection was last shut down
         self.refused: Counter[str] = Counter()
         _protect(router, keys)
         self._router = router
@@ -110,12 +111,14 @@ class Access:
 
     def _trim(self, now: float, *, ended: bool) -> None:
         """Give the memory of connections that were shut down back to the system, at most every
-        FREES_S: what came in many small frames would stay in the heap."""
+        FREES_S, and FREES_S after the last one ended: what came in many small frames would stay in
+        the heap."""
         if self._trim_at and now >= self._trim_at:
-            self._trim_at = 0.0
             return_freed_memory()
-        if ended and not self._trim_at:
-            self._trim_at = now + FREES_S
+            self._trim_at = now + FREES_S if now < self._ended_at + FREES_S else 0.0
+        if ended:
+            self._ended_at = now
+            self._trim_at = self._trim_at or now + FREES_S
 
     def _role(self, domain: bytes, mechanism: bytes, credentials: list[bytes]) -> str:
         if self._roles is None:
