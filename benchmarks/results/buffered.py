@@ -100,13 +100,14 @@ class Buffered:
 
 
 @contextmanager
-def buffered(config: RunConfig) -> Iterator[Buffered]:
-    """Batches from a service of this run's configuration, with a store that is gone afterwards."""
+def buffered(config: RunConfig, store: Path | None = None) -> Iterator[Buffered]:
+    """Batches from a service of this run's configuration. `store`: folder of its store; without
+    one it is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="r3l-results-") as folder:
         file = Path(folder, "config.yaml")
         file.write_text(configuration.dump(config), encoding="utf-8")
         command = [sys.executable, "-m", "buffer.cli", "serve", "--config", str(file)]
-        command += ["--store", str(Path(folder, "store")), "--bind", "tcp://127.0.0.1:0"]
+        command += ["--store", str(store or Path(folder, "store")), "--bind", "tcp://127.0.0.1:0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
             try:
                 yield from _connected(service, config)

@@ -95,6 +95,19 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
+STEPS = 8
+"""Optimizer steps of R³L after which the run is stopped: each of its 128 tasks was played once."""
+OFFLINE_STEPS = 24
+REUSED = ("buffer.sampler=uniform", "buffer.sampler.reuse=4")
+OFFLINE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "r3l": ("R³L", ("algorithm=r3l",)),
+    "grpo": ("GRPO", ("algorithm=grpo",)),
+    "raft": ("RAFT", ("algorithm=raft",)),
+    "grpo_lr_10": ("GRPO, learning rate × 10", ("algorithm=grpo", "learner.lr=2.0e-3")),
+}
+"""Label and settings of every offline run."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One training run. `tokens`: it ends when so many were sampled (None: at its cell's limit of

@@ -10,8 +10,25 @@ from typing import Any
 
 from benchmarks.results.cells import BASES, CELLS, EASIEST, TOLD
 from benchmarks.results.charts import grid
-from benchmarks.results.experiments import E0_TOKENS, EXPERIMENTS, REPLAYED, VARIANTS
-from benchmarks.results.statistics import UNITS, WINDOW, Ratio, Record, cost, ratio, smooth
+from benchmarks.results.experiments import (
+    E0_TOKENS,
+    EXPERIMENTS,
+    OFFLINE,
+    OFFLINE_STEPS,
+    REPLAYED,
+    STEPS,
+    VARIANTS,
+)
+from benchmarks.results.statistics import (
+    UNITS,
+    WINDOW,
+    Ratio,
+    Record,
+    cost,
+    gained,
+    ratio,
+    smooth,
+)
 
 WORTH = (0.5, 0.8)
 RHOS = (2.4, 1.0, 0.3)
@@ -69,6 +86,9 @@ def render(records: Sequence[Record], lines: Path) -> str:
         levers=_others(records, "e2", _variants("e2")),
         controls=_others(records, "e3", _variants("e3")),
         replayed=_final(_runs(records, "e6", REPLAYED)),
+        stopped=STEPS,
+        offline_steps=OFFLINE_STEPS,
+        offline=_offline(_lines(lines / "e8.jsonl")),
         gradients=_gradients(_lines(lines / "e4.jsonl")),
         wall=_wall(_lines(lines / "e5.jsonl")),
         scienceworld=_scienceworld(_lines(lines / "e5.jsonl")),
@@ -213,6 +233,25 @@ def _gradients(lines: Sequence[dict[str, Any]]) -> str:
         for name, label in ESTIMATORS.items()
     ]  # fmt: skip
     return _table(["after step", "estimator", "noise", "cosine", "ceiling", "groups"], rows)
+
+
+def _offline(lines: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for variant, (label, _) in OFFLINE.items():
+        mine = [line for line in lines if line["variant"] == variant]
+        if mine:
+            before, after = ([line[when] for line in mine] for when in ("before", "after"))
+            gain = gained(before, after)
+            trust = [line["trust"] for line in mine]
+            lost = [str(one["lost_at"]) if one["lost_at"] >= 0 else "–" for one in trust]
+            rows.append(
+                [label, _spread(before), _spread(after)]
+                + [f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"]
+                + [f"{mean(one['ess'] for one in trust):.2f}"]
+                + [f"{mean(one['kl'] for one in trust):.3f}", ", ".join(lost), str(len(mine))]
+            )
+    columns = ["stopped", "after", "gain", "effective sample size", "KL, nats a token"]
+    return _table(["", *columns, "not trusted from step", "seeds"], rows)
 
 
 def _wall(records: Sequence[Record]) -> str:

@@ -87,3 +87,21 @@ def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit:
     open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
     kind = "?" if open_top and open_bottom else ">" if open_top else "<" if open_bottom else "="
     return Ratio(float(first.mean() / second.mean()), float(low), float(high), kind)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A mean difference and its 95 % bootstrap interval over seeds."""
+
+    value: float
+    low: float
+    high: float
+
+
+def gained(before: Sequence[float], after: Sequence[float]) -> Gain:
+    """What the runs gained: differences of paired values, at least one pair."""
+    gains = np.array(after) - np.array(before)
+    rng = np.random.default_rng(0)
+    drawn = gains[rng.integers(len(gains), size=(DRAWS, len(gains)))].mean(1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Gain(float(gains.mean()), float(low), float(high))

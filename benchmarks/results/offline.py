@@ -1,0 +1,140 @@
+"""E8: offline training on the store of a run that was stopped early:
+`python -m benchmarks.results.offline`.
+
+    a few steps of R³L ─► store, policy ─► r3l-learner train --offline ─► held-out success ─► e8.jsonl
+                             └─────────────── held-out success ──────────────────────────┘
+
+Runs that are found in the file are not made again; stores are kept in `build/offline`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.results.__main__ import LINES, POLICIES, ROOT, append, read_lines
+from benchmarks.results.alternate import evaluate, full_weights, load_weights, sampler
+from benchmarks.results.buffered import buffered
+from benchmarks.results.cells import CELLS, EASIEST, Cell
+from benchmarks.results.experiments import (
+    BASE,
+    OFFLINE,
+    OFFLINE_STEPS,
+    REUSED,
+    SETTINGS,
+    STEPS,
+    STORED,
+)
+from learner.step.trainer import Trainer
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.errors import UserError
+
+FILE = "e8.jsonl"
+STORES = ROOT / "build" / "offline"
+
+
+@click.command()
+@click.option("--cell", "cells", multiple=True, default=(EASIEST.name,), show_default=True)
+@click.option("--variant", "variants", multiple=True, default=tuple(OFFLINE), show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--lines", type=click.Path(path_type=Path), default=LINES, help="results files")
+@click.option("--policies", type=click.Path(path_type=Path), default=POLICIES, help="warm policies")
+@click.option("--stores", type=click.Path(path_type=Path), default=STORES, help="stopped runs")
+def main(
+    cells: Sequence[str],
+    variants: Sequence[str],
+    seeds: int,
+    lines: Path,
+    policies: Path,
+    stores: Path,
+) -> None:
+    """Make the missing runs, one after the other."""
+    try:
+        for seed in range(seeds):
+            for name in cells:
+                stopped = asyncio.run(stop(CELLS[name], seed, policies, stores))
+                for variant in variants:
+                    key = (name, variant, seed)
+                    if not any(_key(line) == key for line in read_lines(lines / FILE)):
+                        append(lines / FILE, measure(CELLS[name], variant, seed, stopped))
+                        click.echo(f"{key}: done")
+    except UserError as error:
+        click.echo(f"benchmarks.results.offline: {error}", err=True)
+        sys.exit(2)
+
+
+async def stop(cell: Cell, seed: int, policies: Path, stores: Path) -> Path:
+    """The folder of a stopped run: `store`, `model` and, once all is there, `success.json`."""
+    folder = stores / cell.name / str(seed)
+    if (folder / "success.json").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    origin = cell.policy(policies)
+    config = _config(cell, seed, origin, (*STORED, "algorithm=r3l"))
+    trainer = Trainer(origin, config.learner, config.algorithm.build(), seed=seed)
+    policy = sampler(origin, seed)
+    with buffered(config, folder / "store") as batches:
+        for version in range(STEPS):
+            rows, _ = await batches.batch(policy, version, trainer)
+            trainer.step(rows)
+            load_weights(policy, full_weights(trainer))
+            batches.trained(version + 1)
+    shutil.copytree(origin, folder / "model")
+    policy.model.save_pretrained(folder / "model")
+    found = {
+        "base": (await _success(origin, config))["success"],
+        "before": (await _success(folder / "model", config))["success"],
+    }
+    (folder / "success.json").write_text(json.dumps(found), encoding="utf-8")
+    return folder
+
+
+def measure(cell: Cell, variant: str, seed: int, stopped: Path) -> dict[str, Any]:
+    """The line of one offline run from a stopped one. Raises UserError if it fails."""
+    settings = (*OFFLINE[variant][1], *REUSED, f"learner.steps={OFFLINE_STEPS}")
+    config = _config(cell, seed, stopped / "model", settings)
+    with tempfile.TemporaryDirectory(prefix="r3l-results-") as scratch:
+        run, file = Path(scratch, "run"), Path(scratch, "config.yaml")
+        file.write_text(configuration.dump(config), encoding="utf-8")
+        command = [sys.executable, "-m", "learner.cli", "train", "--config", str(file)]
+        command += ["--run", str(run), "--offline", str(stopped / "store")]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise UserError(
+                f"{cell.name} {variant} {seed}: the learner ended: {made.stderr[-500:]}"
+            )
+        after = asyncio.run(_success(run / "model", config))
+        trust = json.loads((run / "trust.json").read_text(encoding="utf-8"))
+    named = {"experiment": "e8", "cell": cell.name, "variant": variant, "seed": seed}
+    before = json.loads((stopped / "success.json").read_text(encoding="utf-8"))
+    return named | before | {"after": after["success"], "trust": trust}
+
+
+def _config(cell: Cell, seed: int, model: Path, settings: Sequence[str]) -> RunConfig:
+    own = [*BASE, *cell.overrides(), *settings, f"seed={seed}"]
+    return configuration.load(SETTINGS, [f"model={model}", *own])
+
+
+async def _success(model: Path, config: RunConfig) -> dict[str, float]:
+    return await evaluate(sampler(model, config.seed), config)
+
+
+def _key(line: dict[str, Any]) -> tuple[str, str, int]:
+    return line["cell"], line["variant"], line["seed"]
+
+
+if __name__ == "__main__":
+    main()
