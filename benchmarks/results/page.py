@@ -244,12 +244,13 @@ def _offline(lines: Sequence[dict[str, Any]]) -> str:
             gain = gained(before, after)
             trust = [line["trust"] for line in mine]
             lost = [str(one["lost_at"]) if one["lost_at"] >= 0 else "–" for one in trust]
-            rows.append(
-                [label, _spread(before), _spread(after)]
-                + [f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"]
-                + [f"{mean(one['ess'] for one in trust):.2f}"]
-                + [f"{mean(one['kl'] for one in trust):.3f}", ", ".join(lost), str(len(mine))]
-            )
+            shown = [
+                f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})",
+                f"{mean(one['ess'] for one in trust):.2f}",
+                f"{mean(one['kl'] for one in trust):.3f}",
+            ]
+            counted = [", ".join(lost), str(len(mine))]
+            rows.append([label, _spread(before), _spread(after), *shown, *counted])
     columns = ["stopped", "after", "gain", "effective sample size", "KL, nats a token"]
     return _table(["", *columns, "not trusted from step", "seeds"], rows)
 

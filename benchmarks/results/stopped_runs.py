@@ -1,8 +1,8 @@
 """E8: offline training on the store of a run that was stopped early:
-`python -m benchmarks.results.offline`.
+`python -m benchmarks.results.stopped_runs`.
 
-    a few steps of R³L ─► store, policy ─► r3l-learner train --offline ─► held-out success ─► e8.jsonl
-                             └─────────────── held-out success ──────────────────────────┘
+    a few steps of R³L ─► store, policy ─► r3l-learner train --offline ─► held-out success
+                             └─────────────── held-out success
 
 Runs that are found in the file are not made again; stores are kept in `build/offline`.
 """
@@ -70,7 +70,7 @@ def main(
                         append(lines / FILE, measure(CELLS[name], variant, seed, stopped))
                         click.echo(f"{key}: done")
     except UserError as error:
-        click.echo(f"benchmarks.results.offline: {error}", err=True)
+        click.echo(f"benchmarks.results.stopped_runs: {error}", err=True)
         sys.exit(2)
 
 
@@ -120,7 +120,8 @@ def measure(cell: Cell, variant: str, seed: int, stopped: Path) -> dict[str, Any
         trust = json.loads((run / "trust.json").read_text(encoding="utf-8"))
     named = {"experiment": "e8", "cell": cell.name, "variant": variant, "seed": seed}
     before = json.loads((stopped / "success.json").read_text(encoding="utf-8"))
-    return named | before | {"after": after["success"], "trust": trust}
+    line: dict[str, Any] = named | before | {"after": after["success"], "trust": trust}
+    return line
 
 
 def _config(cell: Cell, seed: int, model: Path, settings: Sequence[str]) -> RunConfig:

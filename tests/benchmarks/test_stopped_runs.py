@@ -1,0 +1,55 @@
+"""Offline runs from stopped ones: what is made, and how the page shows it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.results import stopped_runs
+from benchmarks.results.cells import EASIEST
+from benchmarks.results.page import _offline
+from benchmarks.results.statistics import gained
+
+
+def line(variant: str, seed: int, before: float, after: float, lost_at: int) -> dict[str, object]:
+    trust = {"ess": 0.5 + seed / 10, "kl": 0.1, "lost_at": lost_at}
+    named = {"cell": EASIEST.name, "variant": variant, "seed": seed}
+    return named | {"before": before, "after": after, "trust": trust}
+
+
+def test_a_gain_is_the_mean_of_paired_differences() -> None:
+    found = gained([0.25, 0.5, 0.75], [0.5, 0.75, 1.0])
+    assert (found.value, found.low, found.high) == (0.25, 0.25, 0.25)
+    found = gained([0.5, 0.5], [0.5, 1.0])
+    assert (found.value, found.low, found.high) == (0.25, 0.0, 0.5)
+
+
+def test_the_page_shows_gain_and_trust_of_every_variant() -> None:
+    table = _offline(
+        [line("grpo", 0, 0.25, 0.5, -1), line("grpo", 1, 0.5, 0.75, 9), line("raft", 0, 0.5, 0, 3)]
+    )
+    grpo, raft = table.splitlines()[2:]
+    assert "+0.250 (+0.250 to +0.250) | 0.55 | 0.100 | –, 9 | 2 |" in grpo
+    assert "-0.500 (-0.500 to -0.500) | 0.50 | 0.100 | 3 | 1 |" in raft
+
+
+def test_runs_that_are_found_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / stopped_runs.FILE).write_text(json.dumps(line("grpo", 0, 0, 1, -1)) + "\n")
+    made = []
+
+    async def stop(*_: object) -> Path:
+        return tmp_path
+
+    def measure(cell: object, variant: str, seed: int, stopped: Path) -> dict[str, object]:
+        made.append((variant, seed))
+        return line(variant, seed, 0, 1, -1)
+
+    monkeypatch.setattr(stopped_runs, "stop", stop)
+    monkeypatch.setattr(stopped_runs, "measure", measure)
+    arguments = ["--variant", "grpo", "--variant", "raft", "--seeds", "2", "--lines", str(tmp_path)]
+    for _ in range(2):
+        assert CliRunner().invoke(stopped_runs.main, arguments).exit_code == 0
+    assert made == [("raft", 0), ("grpo", 1), ("raft", 1)]
