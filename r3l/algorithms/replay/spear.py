@@ -2,7 +2,8 @@
 
 Of a group that was trained before, only attempts are learned from that were good in their group and
 still are for the policy. With b the median of the mean rewards of the batch's new groups, a
-stand-in for the paper's median over recent groups, and t the optimizer steps done:
+stand-in for the paper's median over a queue of recent groups, and t the number of the optimizer
+step, from 1, the weight as in the authors' code (TencentYoutuResearch/SPEAR, `dp_actor.py`):
 
     Ã = R − b                       the recalibrated advantage
     Â = γ(t) · Ã   if A > 0 and Ã > 0, else the attempt is left out
@@ -32,7 +33,7 @@ class SPEARConfig(RatioConfig):
         0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
     )
     imitation_steps: int = Field(
-        200, ge=0, description="T, optimizer steps until the weight of replayed attempts is 1"
+        200, ge=0, description="T, optimizer step at which the weight of replayed attempts is 1"
     )
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
@@ -53,7 +54,8 @@ def imitated(
     rewards: Float64, advantages: Float64, seen: Seen, *, steps: int
 ) -> tuple[Float64, Bool]:
     """Again: the attempts with A > 0 and R − b > 0, weighed by γ(t)."""
-    weight = 1.0 if not steps else 0.5 * (1 - math.cos(math.pi * min(seen.version / steps, 1.0)))
+    share = min((seen.version + 1) / steps, 1.0) if steps else 1.0
+    weight = 0.5 * (1 - math.cos(math.pi * share))
     recalibrated = rewards - seen.baseline
     keep = (advantages > 0) & (recalibrated > 0)
     return np.where(keep, weight * recalibrated, 0.0), keep
