@@ -38,6 +38,7 @@ FOLDERS = {
 """The folders of each room from the top down: a folder imports only those listed after it."""
 NAMES_OF_SEVERAL_MODULES = {"__init__", "cli", "registry"}
 TOPICS = {
+    "actors/test_explorers_played.py",
     "actors/test_sick_engine.py",
     "actors/weights/test_slow_link.py",
     "buffer/client/test_notebook.py",
