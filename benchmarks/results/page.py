@@ -245,7 +245,8 @@ def _offline(lines: Sequence[dict[str, Any]]) -> str:
             trust = [line["trust"] for line in mine]
             lost = [str(one["lost_at"]) if one["lost_at"] >= 0 else "–" for one in trust]
             shown = [
-                f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})",
+                f"{gain.value:+.3f}"
+                + (f" ({gain.low:+.3f} to {gain.high:+.3f})" if len(mine) > 1 else ""),
                 f"{mean(one['ess'] for one in trust):.2f}",
                 f"{mean(one['kl'] for one in trust):.3f}",
             ]
