@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import mean, median
+from typing import NamedTuple
+
+import numpy as np
 
 from buffer.groups.results import NO_CONTRAST
 from buffer.storage.layout import tag_prefix
@@ -22,18 +26,27 @@ from r3l.errors import UserError
 from r3l.records import GroupPlan, Task
 
 FEWEST_GROUPS, FEWEST_STEPS = 8, 3
+LEAST_RANGE = 0.5  # of the numbers of groups at a time, to see what company costs
 PAUSE = 20.0  # a wait of so many median steps is the time between two launches
 
 
 @dataclass(frozen=True)
 class Played:
-    """A group as it was recorded: seconds from lease to completion, rewards of its base attempts
-    and retries, its task."""
+    """A group as it was recorded: seconds from lease to completion if its actor had played nothing
+    else, rewards of its base attempts and retries, its task."""
 
     seconds: float
     rewards: tuple[float, ...]
     plan: GroupPlan
     task_id: str
+
+
+class Span(NamedTuple):
+    """A time in which an actor held the same number of groups."""
+
+    start: float
+    end: float
+    held: int
 
 
 @dataclass(frozen=True)
@@ -49,9 +62,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a store tells. `places`: groups that an actor plays at the same time; `step_s`: seconds
-    of every step from draw to commit; `between_s`: from a commit to the learner's next request;
-    `load_s`: from a commit until an actor plays with the new weights."""
+    """What a store tells. `places`: groups that an actor plays at the same time; `slowdown` κ: n of
+    them at a time take 1 + κ (n - 1) times as long as one alone; `step_s`: seconds of every step
+    from draw to commit; `between_s`: from a commit to the learner's next request; `load_s`: from a
+    commit until an actor plays with the new weights."""
 
     groups: tuple[Played, ...]
     tasks: tuple[Task, ...]
@@ -62,6 +76,7 @@ class Recorded:
     between_s: float
     load_s: float
     pace: Pace
+    slowdown: float = 0.0
 
     @property
     def success(self) -> dict[str, float]:
@@ -87,21 +102,23 @@ def read(store: Store) -> Recorded:
             f"store {store.folder}: holds {len(played)} groups with times and {len(steps)} steps; "
             f"a rehearsal needs {FEWEST_GROUPS} and {FEWEST_STEPS}"
         )
-    busy = {name: _levels(played, name) for name in {row.actor for row in played}}
-    places = max(1, round(median(levels[-1][1] for levels in busy.values())))
+    held = {name: _held_groups(played, name) for name in {row.actor for row in played}}
+    places = max(1, round(median(_places(spans) for spans in held.values())))
+    slowdown = _slowdown(played, held)
     return Recorded(
         groups=tuple(
-            Played(row.times["complete"] - row.times["leased"], row.rewards, row.plan, row.task_id)
+            Played(_alone_s(row, held[row.actor], slowdown), row.rewards, row.plan, row.task_id)
             for row in played
         ),
         tasks=tasks,
-        actors=len(busy),
+        actors=len(held),
         places=places,
         per_step=len(steps[-1][1].groups),
         step_s=tuple(max(done.when - drawn.when, 0.0) for done, drawn in steps),
         between_s=_between(steps, played),
         load_s=_load(steps, played),
-        pace=_pace(steps, played, places, len(busy)),
+        pace=_pace(steps, played, places, len(held)),
+        slowdown=slowdown,
     )
 
 
@@ -117,23 +134,64 @@ def _timed(row: GroupRow) -> GroupRow:
     return row
 
 
-def _levels(rows: list[GroupRow], actor: str) -> list[tuple[float, int]]:
-    """(seconds, groups) that an actor held at the same time, the fewest first; the last of them is
-    its most, if it lasted a twentieth of the time."""
+def _held_groups(rows: list[GroupRow], actor: str) -> list[Span]:
+    """How many groups an actor held at the same time, over the time of the run."""
     changes = sorted(
         change
         for row in rows
         if row.actor == actor
         for change in ((row.times["leased"], 1), (row.times["complete"], -1))
     )
-    spent, level, before = defaultdict[int, float](float), 0, changes[0][0]
-    for when, by in changes:
-        spent[level] += when - before
-        level, before = level + by, when
+    levels = accumulate(by for _, by in changes)
+    ends = [when for when, _ in changes[1:]]
+    return [
+        Span(when, end, held) for (when, _), end, held in zip(changes, ends, levels, strict=False)
+    ]
+
+
+def _places(spans: list[Span]) -> int:
+    """The most groups that were held for a twentieth of the time."""
+    spent = defaultdict[int, float](float)
+    for span in spans:
+        spent[span.held] += span.end - span.start
     total = sum(spent.values())
-    found = [(seconds, level) for level, seconds in sorted(spent.items())]
-    kept = [one for one in found if one[0] >= total / 20 and one[1]]
-    return kept or found[-1:]
+    often = [held for held, seconds in spent.items() if held and seconds >= total / 20]
+    return max(often or spent)
+
+
+def _slowdown(rows: list[GroupRow], held: dict[str, list[Span]]) -> float:
+    """κ of Recorded, by least squares of the groups' seconds on the mean number that their actor
+    held meanwhile; 0 if that says that company makes them faster, at most 1."""
+    seconds = [row.times["complete"] - row.times["leased"] for row in rows]
+    company = [
+        sum((until - since) * number for since, until, number in _during(row, held[row.actor]))
+        / max(row.times["complete"] - row.times["leased"], 1e-9)
+        for row in rows
+    ]
+    if np.ptp(company) < LEAST_RANGE:
+        return 0.0
+    per_group, alone = np.polyfit(np.array(company) - 1, seconds, 1)
+    if per_group <= 0:
+        return 0.0
+    return float(min(per_group / alone, 1.0)) if alone > 0 else 1.0
+
+
+def _alone_s(row: GroupRow, spans: list[Span], slowdown: float) -> float:
+    """Seconds of a group if its actor had played nothing else."""
+    return sum(
+        (until - since) / (1 + slowdown * (number - 1))
+        for since, until, number in _during(row, spans)
+    )
+
+
+def _during(row: GroupRow, spans: list[Span]) -> Iterator[Span]:
+    """The parts of spans in which a group was played."""
+    leased, complete = row.times["leased"], row.times["complete"]
+    first = bisect_right(spans, leased, key=lambda span: span.end)
+    for since, until, number in spans[first:]:
+        if since >= complete:
+            return
+        yield Span(max(since, leased), min(until, complete), number)
 
 
 def _between(steps: list[tuple[LedgerRow, DrawRow]], rows: list[GroupRow]) -> float:

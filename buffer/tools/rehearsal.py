@@ -4,11 +4,11 @@
        └─ put, after a recorded group's seconds          └─ after a recorded step's
 
 Leases, results, draws and commits are the operations of the service, on a store of their own, so
-admission, samplers, expiry and replacement are the real ones. The k-th group takes as long, and has
-the rewards, as the k-th recorded one, or the nearest of its task; the k-th step takes the recorded
-step's seconds for each of its groups. So every actor is as fast as a recorded one, whatever their
-number: they do not share a processor, and neither does the learner. Evaluations, failures and
-restarts are left out.
+admission, samplers, expiry and replacement are the real ones. The k-th group has the length and the
+rewards of the k-th recorded one, or the nearest of its task, and takes longer the more groups its
+actor plays beside it, as the recorded ones did; the k-th step takes the recorded step's seconds for
+each of its groups. So every actor is as fast as a recorded one, whatever their number: they do not
+share a processor, and neither does the learner. Evaluations, failures and restarts are left out.
 """
 
 from __future__ import annotations
@@ -53,13 +53,27 @@ class Outcome:
     expired: dict[tuple[str, str], float]
 
 
+@dataclass(frozen=True)
+class Playing:
+    """A group under way, and the version that samples it."""
+
+    lease: Lease
+    played: Played
+    version: int
+
+
 @dataclass
 class Actor:
-    """`playing`: groups under way; `waits`: for a lease."""
+    """`playing`: groups under way, a heap by how far `played_s` is when they end; `played_s`:
+    seconds that a group alone would have had for what one of them has had; `since`: when that was
+    brought up to date; `next_end`: number of the event that ends the next; `waits`: for a lease."""
 
     name: str
     version: int = 0
-    playing: int = 0
+    playing: list[tuple[float, int, Playing]] = field(default_factory=list)
+    played_s: float = 0.0
+    since: float = 0.0
+    next_end: int = 0
     waits: bool = False
 
 
@@ -116,25 +130,45 @@ class Rehearsal:
                     "needs"
                 )
             when, _, event, arguments = heapq.heappop(self._events)
-            self._busy_s += (when - self.now) * sum(actor.playing for actor in self._actors)
+            self._busy_s += (when - self.now) * sum(len(actor.playing) for actor in self._actors)
             self.now = when
             event(*arguments)
 
     # ── actors ──────────────────────────────────────────────────────────────────────────
 
     def _fill(self, actor: Actor) -> None:
-        """Lease groups while there are free places."""
+        """Lease a group if there is a free place, then let the other actors have theirs."""
         actor.waits = False
-        while actor.playing < self.recorded.places:
-            plan = self.config.algorithm.build().plan()
-            asked = operations.AcquireLease(actor.name, actor.version, plan, {})
-            lease = self._do(leases.lease, asked, f"l{self._count}")
-            if not isinstance(lease, Lease):
-                actor.waits = True
-                return
-            actor.playing += 1
-            played = self._recorded(lease.task.task_id)
-            self._at(played.seconds, self._finish, actor, lease, played, actor.version)
+        if len(actor.playing) == self.recorded.places:
+            return
+        plan = self.config.algorithm.build().plan()
+        asked = operations.AcquireLease(actor.name, actor.version, plan, {})
+        lease = self._do(leases.lease, asked, f"l{self._count}")
+        if not isinstance(lease, Lease):
+            actor.waits = True
+            return
+        self._advance(actor)
+        played = self._recorded(lease.task.task_id)
+        ends = actor.played_s + played.seconds
+        one = Playing(lease, played, actor.version)
+        heapq.heappush(actor.playing, (ends, self._leased, one))
+        self._next_end(actor)
+        self._at(0.0, self._fill, actor)
+
+    def _advance(self, actor: Actor) -> None:
+        """Bring `played_s` up to date; it must be before the number of groups changes."""
+        actor.played_s += (self.now - actor.since) / self._slower(actor)
+        actor.since = self.now
+
+    def _slower(self, actor: Actor) -> float:
+        return 1 + self.recorded.slowdown * (max(len(actor.playing), 1) - 1)
+
+    def _next_end(self, actor: Actor) -> None:
+        """Plan the end of the next group; what was planned before is void."""
+        actor.next_end += 1
+        if actor.playing:
+            left = max(actor.playing[0][0] - actor.played_s, 0.0) * self._slower(actor)
+            self._at(left, self._finish, actor, actor.next_end)
 
     def _recorded(self, task_id: str) -> Played:
         """The recorded group of the task that was leased next to as many others as this one; if
@@ -144,10 +178,14 @@ class Rehearsal:
         own = self._by_task.get(task_id, [])
         return groups[min(own, key=lambda one: abs(one - place), default=place)]
 
-    def _finish(self, actor: Actor, lease: Lease, played: Played, version: int) -> None:
-        actor.playing -= 1
-        sent = tuple(_results(lease, played, version))
-        self._do(results.put, operations.Put(lease.group_id, actor.name, None, sent))
+    def _finish(self, actor: Actor, number: int) -> None:
+        if number != actor.next_end:
+            return
+        self._advance(actor)
+        _, _, one = heapq.heappop(actor.playing)
+        self._next_end(actor)
+        sent = tuple(_results(one.lease, one.played, one.version))
+        self._do(results.put, operations.Put(one.lease.group_id, actor.name, None, sent))
         self._draw()
         self._wake()
         self._fill(actor)

@@ -43,6 +43,28 @@ def test_durations_are_those_between_lease_completion_draw_and_commit(desk: Desk
     assert set(found.success) == {f"t/{number}" for number in range(4)}
 
 
+def test_the_slowdown_and_the_seconds_alone_come_from_groups_with_and_without_company(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path / "buffer", max_staleness=0, lease_s=1e6)
+    desk.add([Task(f"t/{number}", "t", number) for number in range(12)])
+    for version in range(8):
+        together = 1 + version % 2
+        leased = [desk.lease("a", version, GroupPlan(1)).group_id for _ in range(together)]
+        desk.now += 10 * (1 + 0.25 * (together - 1))
+        for group in leased:
+            desk.put(group, finished(version=version, reward=float(version % 2)))
+        draw = desk.draw(together, version)
+        desk.commit(draw.draw_id, version + 1)
+        desk.now += 1
+    desk.store.close()
+    store = Store(desk.folder, read_only=True)
+    found = recorded.read(store)
+    store.close()
+    assert found.slowdown == pytest.approx(0.25)
+    assert [one.seconds for one in found.groups] == pytest.approx([10.0] * len(found.groups))
+
+
 def test_a_store_with_too_little_is_one_line(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "buffer")
     desk.add([Task("t/0", "t", 0)])

@@ -58,6 +58,24 @@ def test_a_larger_batch_takes_a_step_of_as_many_times_the_seconds() -> None:
     assert found.pace.step_s == pytest.approx(10 + 4, abs=0.3)
 
 
+def test_groups_that_are_played_together_take_longer() -> None:
+    assert play(replace(RECORD, slowdown=0.1)).pace.step_s == pytest.approx(13 + 2, abs=0.3)
+    alone = play(replace(RECORD, slowdown=0.1, places=1), actors=4)
+    assert alone.pace.step_s == pytest.approx(12, abs=0.3)
+
+
+def test_a_group_that_stays_behind_is_played_faster_than_beside_others() -> None:
+    first, *others = RECORD.groups[:4]
+    long = (replace(first, seconds=20.0), *others)
+    found = play(replace(RECORD, groups=long, tasks=RECORD.tasks[:4], slowdown=0.1))
+    assert found.pace.step_s == pytest.approx(13 + 10 + 2, abs=0.3)
+
+
+def test_actors_share_the_groups_of_a_batch() -> None:
+    found = play(replace(RECORD, slowdown=0.1), actors=2)
+    assert found.pace.step_s == pytest.approx(11 + 2, abs=0.6)
+
+
 def test_long_groups_expire_and_are_told_by_the_difficulty_of_their_task() -> None:
     slow = tuple(
         replace(one, seconds=100.0, rewards=(0.0, 0.2, 0.0, 0.0)) if place % 8 == 0 else one
