@@ -6,9 +6,10 @@
 Leases, results, draws and commits are the operations of the service, on a store of their own, so
 admission, samplers, expiry and replacement are the real ones. The k-th group has the length and the
 rewards of the k-th recorded one, or the nearest of its task, and takes longer the more groups its
-actor plays beside it, as the recorded ones did; the k-th step takes the recorded step's seconds for
-each of its groups. So every actor is as fast as a recorded one, whatever their number: they do not
-share a processor, and neither does the learner. Evaluations, failures and restarts are left out.
+actor plays beside it, as the recorded ones did; a step takes for each of its groups the seconds of
+the recorded step that came after as many groups. So every actor is as fast as a recorded one,
+whatever their number: they do not share a processor, and neither does the learner. Evaluations,
+failures and restarts are left out.
 """
 
 from __future__ import annotations
@@ -209,11 +210,15 @@ class Rehearsal:
         self._learner_waits = False
         rows = [self._index.live.get(name) or self._txn.row(name) for name in drawn.groups]
         self._ages.append([version - row.oldest for row in rows if row is not None])
-        usual = self.recorded.step_s[version % len(self.recorded.step_s)]
-        seconds = usual * size / self.recorded.per_step
+        seconds = size * self._trained_s_per_group(version * size)
         self._trained_s.append(seconds)
         self._at(seconds, self._commit, drawn, version + 1)
         self._wake()
+
+    def _trained_s_per_group(self, trained: int) -> float:
+        """Of the recorded step that came after as many groups, or the last: a run has phases."""
+        step_s, per_step = self.recorded.step_s, self.recorded.per_step
+        return step_s[min(trained // per_step, len(step_s) - 1)] / per_step
 
     def _commit(self, drawn: DrawRow, version: int) -> None:
         self._do(draws.commit, operations.Commit(drawn.draw_id, version, version))
