@@ -27,6 +27,7 @@ import psutil
 from benchmarks.peers_trl import LEARNING_RATE, PROMPTS, SAMPLES, TOKENS
 from envs.registry import make
 from learner.warmup import tiny_policy
+from r3l.process.memory import STEADY_MEMORY
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "build" / "peers"
@@ -83,17 +84,23 @@ def write_work(folder: Path, size: str) -> None:
     (folder / "prompts.json").write_text(json.dumps(asked), encoding="utf-8")
 
 
+def settings(folder: Path) -> list[str]:
+    """r3l's settings of the work."""
+    return [
+        "algorithm=grpo", "algorithm.kl_coef=0", f"algorithm.group_size={SAMPLES}",
+        f"env={folder / 'words.py'}:Words", f"model={folder / 'model'}", "eval.tasks=0",
+        f"learner.groups_per_step={PROMPTS}", f"learner.lr={LEARNING_RATE}",
+        "learner.checkpoint_every=1000", "buffer.max_staleness=1",
+        f"actor.concurrent_requests={PROMPTS * SAMPLES}",
+        "actor.engine.kv_cache_memory_bytes=536870912", "actor.max_model_len=256",
+    ]  # fmt: skip
+
+
 def r3l(folder: Path, steps: int) -> tuple[list[str], Path, dict[str, str]]:
     """The command of r3l, the file of its steps, its environment."""
     run = folder / f"run-{time.monotonic_ns()}"
     command = [sys.executable, "-m", "launch.cli", "--run", str(run), "--actors", "1"]
-    command += ["--steps", str(steps), "algorithm=grpo", "algorithm.kl_coef=0"]
-    command += [f"algorithm.group_size={SAMPLES}"]
-    command += [f"env={folder / 'words.py'}:Words", f"model={folder / 'model'}", "eval.tasks=0"]
-    command += [f"learner.groups_per_step={PROMPTS}", f"learner.lr={LEARNING_RATE}"]
-    command += ["learner.checkpoint_every=1000", "buffer.max_staleness=1"]
-    command += [f"actor.concurrent_requests={PROMPTS * SAMPLES}"]
-    command += ["actor.engine.kv_cache_memory_bytes=536870912", "actor.max_model_len=256"]
+    command += ["--steps", str(steps), *settings(folder)]
     return command, run / "progress.jsonl", {}
 
 
@@ -156,6 +163,20 @@ def _usage(pid: int) -> tuple[float, float]:
     return cpu, held
 
 
+def floor(folder: Path, steps: int) -> float:
+    """Seconds a step that no system made of the same two parts can be below on this machine."""
+    spent = 0.0
+    for part in ("generation", "training"):
+        command = [sys.executable, "-m", "benchmarks.peers_floor", part, str(folder), str(steps)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | STEADY_MEMORY
+        made = subprocess.run([*command, *settings(folder)], env=environment, capture_output=True,
+                              text=True, cwd=ROOT, check=False)  # fmt: skip
+        if made.returncode:
+            raise click.ClickException(f"{' '.join(command)}\n{made.stderr[-2000:]}")
+        spent += median(json.loads(made.stdout.splitlines()[-1])[SKIPPED:])
+    return spent / len(os.sched_getaffinity(0))
+
+
 def table(size: str, found: dict[str, list[Measured]]) -> list[str]:
     """The rows of one size."""
     rows = []
@@ -192,8 +213,9 @@ def main(sizes: str, steps: int, rounds: int) -> None:
             for _ in range(rounds):
                 for peer, prepare in PEERS.items():
                     found[peer].append(measure(*prepare(folder, steps), folder / "said.log"))
-        rows += table(size, found)
-        click.echo("\n".join(rows[-len(PEERS) :]), err=True)
+            lowest = floor(folder, steps)
+        rows += [*table(size, found), f"| {size} M | floor | {lowest:.2f} | | | |"]
+        click.echo("\n".join(rows[-len(PEERS) - 1 :]), err=True)
     click.echo("\n".join(rows))
 
 
