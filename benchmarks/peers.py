@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +36,19 @@ PACKAGES = "trl==1.16.0 accelerate==1.15.0 datasets==5.2.0 dill multiprocess xxh
 SKIPPED = 3
 SIZES = {"1": (128, 4, 32), "12": (384, 6, 64), "60": (768, 8, 64)}
 """Millions of parameters: hidden size, layers, size of a head."""
+PARTS = {
+    "learner": "learner.cli",
+    "engine": "VLLM::EngineCore",
+    "actor": "actors.cli",
+    "buffer": "buffer.cli",
+    "launcher": "launch.cli",
+    "TRL": "peers_trl",
+}
+"""Processes by a part of their command line."""
+SPANS = (
+    "learner/step_s", "learner/pack_s", "learner/wait_s", "weights/publish_s", "weights/pause_s",
+    "staleness/generation_s", "actor/idle_share",
+)  # fmt: skip
 WORDS = "river stone lamp window garden letter bridge candle".split()
 SYSTEM, SAID = "Say something.", 51  # words of an observation: a prompt has 64 tokens
 FILE = f"""
@@ -60,11 +74,11 @@ class Words:
 @dataclass
 class Measured:
     """A run: seconds until its first step, and of each later step but the first SKIPPED; CPU
-    seconds a step; the most memory of all its processes together, GiB."""
+    seconds a step by PARTS; the most memory of all its processes together, GiB."""
 
     first_s: float
     steps_s: list[float]
-    cpu_s: float
+    cpu_s: dict[str, float]
     gib: float
 
 
@@ -118,7 +132,7 @@ PEERS = {"r3l": r3l, "TRL": trl}
 def measure(command: list[str], file: Path, env: dict[str, str], log: Path) -> Measured:
     """Run a command and watch its steps, processes and memory until it ends."""
     began, gib = time.time(), 0.0
-    used: dict[int, float] = {}  # CPU seconds so far, by how many steps had ended
+    used: dict[int, dict[str, float]] = {}  # CPU seconds so far, by how many steps had ended
     with log.open("wb") as said:
         process = subprocess.Popen(
             command, env=os.environ | env, stdout=said, stderr=said, cwd=ROOT
@@ -133,8 +147,11 @@ def measure(command: list[str], file: Path, env: dict[str, str], log: Path) -> M
     ends = _ends(file)
     steps = [after - before for before, after in pairwise(ends)]
     counted = sorted(count for count in used if SKIPPED <= count < len(ends))
-    many = len(counted) > 1
-    cpu = (used[counted[-1]] - used[counted[0]]) / (counted[-1] - counted[0]) if many else 0.0
+    cpu = dict[str, float]()
+    if len(counted) > 1:
+        first, last = counted[0], counted[-1]
+        spent = [(part, used[last][part] - used[first].get(part, 0.0)) for part in used[last]]
+        cpu = {part: seconds / (last - first) for part, seconds in spent}
     return Measured(ends[0] - began, steps[SKIPPED - 1 :], cpu, gib)
 
 
@@ -145,9 +162,9 @@ def _ends(file: Path) -> list[float]:
     return [line["time"] for line in lines if line["kind"] == "step"]
 
 
-def _usage(pid: int) -> tuple[float, float]:
-    """(CPU seconds, GiB of memory) of a process and all below it."""
-    cpu = held = 0.0
+def _usage(pid: int) -> tuple[dict[str, float], float]:
+    """(CPU seconds by PARTS, GiB of memory) of a process and all below it."""
+    cpu, held = defaultdict[str, float](float), 0.0
     try:
         top = psutil.Process(pid)
         processes = [top, *top.children(recursive=True)]
@@ -155,17 +172,31 @@ def _usage(pid: int) -> tuple[float, float]:
         return cpu, held
     for process in processes:
         try:
-            times = process.cpu_times()
-            cpu += times.user + times.system
+            times, words = process.cpu_times(), " ".join(process.cmdline())
+            part = next((part for part, word in PARTS.items() if word in words), "other")
+            cpu[part] += times.user + times.system
             held += process.memory_info().rss / (1 << 30)
         except psutil.Error:  # it has ended
             continue
     return cpu, held
 
 
-def floor(folder: Path, steps: int) -> float:
-    """Seconds a step that no system made of the same two parts can be below on this machine."""
-    spent = 0.0
+def profile(runs: list[Measured], file: Path) -> str:
+    """Where a step of r3l goes: CPU seconds by process, seconds of its parts."""
+    parts = [f"{part} {median([run.cpu_s.get(part, 0.0) for run in runs]):.2f}" for part in PARTS]
+    texts = file.read_text(encoding="utf-8").splitlines()
+    steps = [line for line in map(json.loads, texts) if line["kind"] == "step"][SKIPPED:]
+    spans = [
+        f"{tag} {median([line[tag] for line in steps if tag in line] or [0.0]):.2f}"
+        for tag in SPANS
+    ]
+    return f"CPU s/step: {', '.join(parts)}; {', '.join(spans)}"
+
+
+def floor(folder: Path, steps: int) -> tuple[float, float]:
+    """CPU seconds a step of sampling and of training alone; no system made of the two can take less
+    than their sum divided by the number of cores."""
+    spent = list[float]()
     for part in ("generation", "training"):
         command = [sys.executable, "-m", "benchmarks.peers_floor", part, str(folder), str(steps)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"} | STEADY_MEMORY
@@ -173,8 +204,8 @@ def floor(folder: Path, steps: int) -> float:
                               text=True, cwd=ROOT, check=False)  # fmt: skip
         if made.returncode:
             raise click.ClickException(f"{' '.join(command)}\n{made.stderr[-2000:]}")
-        spent += median(json.loads(made.stdout.splitlines()[-1])[SKIPPED:])
-    return spent / len(os.sched_getaffinity(0))
+        spent.append(median(json.loads(made.stdout.splitlines()[-1])[SKIPPED:]))
+    return spent[0], spent[1]
 
 
 def table(size: str, found: dict[str, list[Measured]]) -> list[str]:
@@ -183,7 +214,8 @@ def table(size: str, found: dict[str, list[Measured]]) -> list[str]:
     for name, runs in found.items():
         step = median([one for run in runs for one in run.steps_s])
         others = (median(values) for values in zip(
-            *((run.cpu_s, run.first_s, run.gib) for run in runs), strict=True))  # fmt: skip
+            *((sum(run.cpu_s.values()), run.first_s, run.gib) for run in runs), strict=True)
+        )  # fmt: skip
         cpu, first, gib = others
         rows.append(f"| {size} M | {name} | {step:.2f} | {cpu:.2f} | {first:.1f} | {gib:.2f} |")
     return rows
@@ -205,6 +237,7 @@ def main(sizes: str, steps: int, rounds: int) -> None:
     install()
     rows = ["| parameters | | s/step | CPU s/step | first step, s | memory, GiB |"]
     rows += ["|---|---|---|---|---|---|"]
+    notes = list[str]()
     for size in sizes.split(","):
         found: dict[str, list[Measured]] = {name: [] for name in PEERS}
         with tempfile.TemporaryDirectory(prefix="r3l-peers-") as name:
@@ -213,10 +246,15 @@ def main(sizes: str, steps: int, rounds: int) -> None:
             for _ in range(rounds):
                 for peer, prepare in PEERS.items():
                     found[peer].append(measure(*prepare(folder, steps), folder / "said.log"))
-            lowest = floor(folder, steps)
+            alone = floor(folder, steps)
+            notes += [
+                f"{size} M: sampling alone {alone[0]:.2f} CPU s/step, training {alone[1]:.2f}",
+                f"{size} M: {profile(found['r3l'], max(folder.glob('run-*/progress.jsonl')))}",
+            ]
+        lowest = sum(alone) / len(os.sched_getaffinity(0))
         rows += [*table(size, found), f"| {size} M | floor | {lowest:.2f} | | | |"]
         click.echo("\n".join(rows[-len(PEERS) - 1 :]), err=True)
-    click.echo("\n".join(rows))
+    click.echo("\n".join([*rows, "", *notes]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from benchmarks import peers
+from benchmarks import peers, peers_floor
 from benchmarks.peers import Measured
 
 
@@ -34,7 +34,7 @@ def test_the_first_steps_are_left_out(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(file)]
     seen = peers.measure(command, file, {}, tmp_path / "log")
     assert seen.steps_s == [400.0, 800.0, 1600.0]  # steps 4 to 6
-    assert seen.gib > 0 and seen.cpu_s >= 0
+    assert seen.gib > 0 and sum(seen.cpu_s.values()) >= 0
 
 
 def test_a_run_that_fails_says_what_it_said(tmp_path: Path) -> None:
@@ -44,5 +44,31 @@ def test_a_run_that_fails_says_what_it_said(tmp_path: Path) -> None:
 
 
 def test_the_table_has_medians_over_all_runs() -> None:
-    runs = [Measured(10.0, [1.0, 2.0], 3.0, 0.5), Measured(20.0, [9.0], 5.0, 1.5)]
+    runs = [
+        Measured(10.0, [1.0, 2.0], {"learner": 2.0, "engine": 1.0}, 0.5),
+        Measured(20.0, [9.0], {"learner": 5.0}, 1.5),
+    ]
     assert peers.table("12", {"r3l": runs}) == ["| 12 M | r3l | 2.00 | 4.00 | 15.0 | 1.00 |"]
+
+
+def test_the_profile_tells_the_cpu_time_of_every_process_and_the_spans_of_a_step(
+    tmp_path: Path,
+) -> None:
+    line = {"kind": "step", "learner/step_s": 2.0, "actor/idle_share": 0.25}
+    file = tmp_path / "progress.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for _ in range(5)))
+    told = peers.profile([Measured(1.0, [1.0], {"learner": 2.0, "engine": 1.5}, 1.0)], file)
+    assert told.startswith("CPU s/step: learner 2.00, engine 1.50, actor 0.00, buffer 0.00")
+    assert "learner/step_s 2.00" in told and "actor/idle_share 0.25" in told
+
+
+def test_the_floor_trains_on_what_was_sampled() -> None:
+    attempts = [
+        {"prompt": [5, 6], "response": [7], "logprobs": [-0.5]},
+        {"prompt": [5], "response": [8, 9, 4], "logprobs": [-1.0, -2.0, -3.0]},
+    ]
+    first, second = peers_floor.rows_of(attempts)
+    assert first.mask.tolist() == [False, False, True] and first.advantage == 1.0
+    assert second.token_ids.tolist() == [5, 8, 9, 4] and second.advantage == -1.0
+    assert second.old_logprobs.tolist() == [0.0, -1.0, -2.0, -3.0]
+    assert first.weight == second.weight == 0.25
