@@ -61,6 +61,7 @@ VARIANTS: dict[str, Variant] = {
     "sft_tenth": _r3l("auxiliary loss × 0.1", "sft_weight=0.1"),
     "r3l_lag_1": _r3l("R³L, a step stale", lag=1),
     "r3l_lag_4": _r3l("R³L, four steps stale", lag=4),
+    "grpo_lag_1": Variant("GRPO, a step stale", ("algorithm=grpo",), lag=1),
     "grpo_lag_4": Variant("GRPO, four steps stale", ("algorithm=grpo",), lag=4),
     "restart": _r3l("restart without guidance", "guidance=false", "from_start=true"),
     "teacher": _r3l("reflections by the environment", teacher=True),
@@ -91,6 +92,23 @@ VARIANTS: dict[str, Variant] = {
     ),
     "r3l_replay_most": _stored(
         "R³L, fresh to replayed 1 : 3", "algorithm=r3l", *_REUSE, "buffer.sampler.replay_share=0.75"
+    ),
+    "spear": _stored(
+        "SPEAR",
+        "algorithm=spear",
+        "buffer.sampler.reuse=2",
+        "buffer.sampler.replay_share=0.5",
+        "buffer.sampler.replay_staleness=5",
+    ),
+    "prefix": _stored("PrefixRL (GRPO)", "algorithm=grpo", "explorer=prefix"),
+    "partial": _stored("ExIt (GRPO)", "algorithm=grpo", "explorer=partial"),
+    "curriculum": _stored("GRPO, curriculum", "algorithm=grpo", "buffer.tasks=curriculum"),
+    "flat_replaced": _stored(
+        "DAPO, flat groups replaced by stored ones",
+        "algorithm=dapo",
+        "buffer.sampler.reuse=4",
+        "buffer.sampler.replay_staleness=100",
+        "buffer.sampler.replay_no_contrast=true",
     ),
 }
 
@@ -167,11 +185,12 @@ _MAP = tuple(name for name in CELLS if name != EASIEST.name)
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
-_STALE = ("r3l_lag_1", "r3l_lag_4", "grpo_lag_4")
+_STALE = ("r3l_lag_1", "r3l_lag_4", "grpo_lag_1", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
 _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
 _HISTORY = ("r3l_recall", "r3", "r3_no_recall", "r3_no_context", "arpo",
-            "replay_half", "replay_most", "r3l_replay_most")  # fmt: skip
+            "replay_half", "replay_most", "r3l_replay_most",
+            "spear", "prefix", "partial", "curriculum", "flat_replaced")  # fmt: skip
 _MORE = ("no_credit_no_guidance", "raft", "opmd", "reflect_grpo")
 
 EXPERIMENTS: dict[str, tuple[Part, ...]] = {
