@@ -164,6 +164,8 @@ class Actor:
         while True:
             self.metrics.weight_version = self.policy.version
             self.metrics.idle_share = self.idle.share()
+            self.metrics.kv_cache_usage = self.policy.cache.usage
+            self.metrics.preemptions += self.policy.cache.take_preemptions()
             for group_id in await self.requests.renew(list(self.held)):
                 if task := self.held.get(group_id):
                     log.warning("%s: the lease expired; left to another actor", group_id)

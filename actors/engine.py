@@ -18,6 +18,7 @@ from typing import Any
 
 from actors import engine_process
 from actors.engine_arguments import engine_arguments
+from actors.utilization import CacheLoad
 from actors.vllm_interfaces import check_vllm
 from actors.weights.load_check import LoadCheck
 from r3l.actor_metrics import ActorMetrics
@@ -52,15 +53,23 @@ class VLLMPolicy:
     """A `r3l.rollout.interfaces.Policy` on one vLLM engine.
 
     `version` is the policy version the engine holds, `fingerprints` the hashes of the weights
-    of the newest versions; `metrics` counts the requests; `load_check` is made of every load.
+    of the newest versions; `metrics` counts the requests; `load_check` is made of every load;
+    `cache` is the load of its KV cache.
     `timeout_s`: after that long without a reply the engine is dead.
     """
 
     def __init__(
-        self, engine: Any, chat: ChatFormat, context_length: int, *, timeout_s: float = 600.0
+        self,
+        engine: Any,
+        chat: ChatFormat,
+        context_length: int,
+        *,
+        timeout_s: float = 600.0,
+        cache: CacheLoad | None = None,
     ) -> None:
         self.engine, self.chat, self.context_length = engine, chat, context_length
         self.timeout_s = timeout_s
+        self.cache = cache or CacheLoad()
         self.version = 0
         self.fingerprints: dict[int, str] = {}
         self.metrics = ActorMetrics()
@@ -82,6 +91,7 @@ class VLLMPolicy:
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        from actors.engine_stats import CacheLogger
         from actors.weights.vllm_backend import register
 
         register()
@@ -98,17 +108,21 @@ class VLLMPolicy:
             reason = str(error).strip().splitlines()
             raise UserError(f"actor.engine: {' '.join(reason[:3])}; see vLLM's engine arguments"
                             ) from None  # fmt: skip
+        cache = CacheLoad()
         try:
             # Not in a variable: vLLM keeps this frame alive, and the engine's finaliser fails when
             # it runs at the interpreter's end.
             with engine_process.forked():
                 return cls(
                     AsyncLLM.from_vllm_config(
-                        engine_config, disable_log_stats=args.disable_log_stats
+                        engine_config,
+                        stat_loggers=[lambda *_: CacheLogger(cache)],
+                        disable_log_stats=args.disable_log_stats,
                     ),
                     chat,
                     context_length,
                     timeout_s=config.engine_timeout_s,
+                    cache=cache,
                 )
         except Exception as error:  # any error of vLLM: there is no engine
             raise EngineDead(f"the engine did not start: {error!r:.500}") from error

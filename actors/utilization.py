@@ -7,6 +7,7 @@ slower the environment, the more attempts keep the engine busy.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 SMOOTHING = 0.1  # weight of one observation; observed every 0.1 s: a memory of a second
 LEAST_SHARE = 0.125  # at most 8 attempts for each request wanted, for any environment
@@ -31,6 +32,23 @@ class Occupancy:
     def missing(self, live: int) -> float:
         """The share of the target that the live attempts do not fill, 0 to 1."""
         return max(0.0, 1.0 - live * self.share / self.target)
+
+
+@dataclass
+class CacheLoad:
+    """The load of an engine's KV cache.
+
+    `usage`: the share that requests hold, after the latest step; `preemptions`: requests that lost
+    their place since they were taken last. Their tokens are computed again.
+    """
+
+    usage: float = 0.0
+    preemptions: int = 0
+
+    def take_preemptions(self) -> int:
+        """The preemptions since the last call."""
+        taken, self.preemptions = self.preemptions, 0
+        return taken
 
 
 class Idleness:

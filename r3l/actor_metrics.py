@@ -58,6 +58,12 @@ class ActorMetrics:
     idle_share: float = _gauge(
         "actor/idle_share", "share", "of the engine's capacity, unused because no lease was granted"
     )
+    kv_cache_usage: float = _gauge(
+        "actor/kv_cache_usage", "share", "of the engine's KV cache, held by requests"
+    )
+    preemptions: int = _total(
+        "actor/preemptions", "requests", "that lost their place in a full KV cache for a while"
+    )
     generated_tokens: int = _total("actor/generated_tokens", "tokens", "sampled")
     responses_across_versions: int = _total(
         "actor/responses_across_versions", "responses", "that new weights met before their end"

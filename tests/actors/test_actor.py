@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from actors.actor import Actor
+from actors.utilization import CacheLoad
 from actors.weights.subscriber import WeightSubscriber
 from buffer import Lease, PutAck, Wait
 from r3l.actor_metrics import ActorMetrics
@@ -32,7 +33,7 @@ class Engine(ScriptedPolicy):
     def __init__(self) -> None:
         super().__init__(lambda prompt: "a")
         self.metrics, self.fingerprints, self.dead = ActorMetrics(), {}, False
-        self.replies = asyncio.Semaphore(0)
+        self.replies, self.cache = asyncio.Semaphore(0), CacheLoad(usage=0.75, preemptions=3)
 
     async def hash_first_weights(self) -> None:
         await asyncio.sleep(0.05)
@@ -131,6 +132,7 @@ def test_an_actor_reports_its_metrics_before_its_first_result(
             running = asyncio.create_task(actor.run())
             await eventually(lambda: engine.metrics.requests_running == 2)
             assert buffer.heartbeats == 1 and not buffer.puts
+            assert (actor.metrics.kv_cache_usage, actor.metrics.preemptions) == (0.75, 3)
             buffer.slow.set()
             actor.stop.set()
             await running

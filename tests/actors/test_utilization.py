@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.utilization import Idleness, Occupancy
+from actors.utilization import CacheLoad, Idleness, Occupancy
 
 
 def filled(target: int, group: int, share: float) -> tuple[int, float]:
@@ -50,3 +50,10 @@ def test_an_engine_is_idle_only_while_a_lease_is_awaited_and_requests_are_missin
         now = 4.0
     assert idle.share() == pytest.approx(0.25)
     assert idle.share() == 0.0
+
+
+def test_preemptions_are_taken_once() -> None:
+    load = CacheLoad(preemptions=3)
+    assert load.take_preemptions() == 3
+    load.preemptions += 2
+    assert (load.take_preemptions(), load.take_preemptions()) == (2, 0)

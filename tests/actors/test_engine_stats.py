@@ -1,0 +1,52 @@
+"""What the engine says of its KV cache."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from actors.engine import VLLMPolicy
+from actors.utilization import CacheLoad
+from envs.builtin.policy import builtin_policy
+from r3l.config import ActorConfig
+from r3l.rollout.interfaces import SampleParams
+
+
+def test_usage_is_the_latest_and_preemptions_add_up() -> None:
+    from actors.engine_stats import CacheLogger
+
+    load = CacheLoad()
+    logger = CacheLogger(load)
+    for usage, preempted in ((0.5, 2), (0.25, 1)):
+        logger.record(
+            SimpleNamespace(kv_cache_usage=usage), SimpleNamespace(num_preempted_reqs=preempted)
+        )
+    logger.record(None, None, engine_idx=0)
+    assert load == CacheLoad(usage=0.25, preemptions=3)
+
+
+@pytest.mark.system
+def test_an_engine_whose_cache_is_too_small_counts_preemptions_and_finishes_all_responses() -> None:
+    config = ActorConfig(  # 1024 tokens of KV
+        max_model_len=512, engine={"kv_cache_memory_bytes": 4 << 20}
+    )
+    policy = VLLMPolicy.start(builtin_policy(), config)
+    made = policy._params
+
+    def longest(params: SampleParams, budget: int) -> object:
+        sampling = made(params, budget)
+        sampling.min_tokens = budget
+        return sampling
+
+    policy._params = longest  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        asked = SampleParams(max_tokens=200)
+        samples = await asyncio.gather(*(policy.sample([9, 8, k], asked) for k in range(10, 22)))
+        assert [len(one.token_ids) for one in samples] == [200] * 12
+        assert policy.cache.preemptions > 0 and 0 < policy.cache.usage <= 1
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        policy.close()
