@@ -52,7 +52,7 @@ REMEMBERED = 16  # versions whose fingerprints are kept for attempts sampled by 
 class VLLMPolicy:
     """A `r3l.rollout.interfaces.Policy` on one vLLM engine.
 
-    `version` is the policy version the engine holds, `fingerprints` the hashes of the weights
+    `version` is the policy version of requests that start, `fingerprints` the hashes of the weights
     of the newest versions; `metrics` counts the requests; `load_check` is made of every load;
     `cache` is the load of its KV cache.
     `timeout_s`: after that long without a reply the engine is dead.
@@ -70,7 +70,7 @@ class VLLMPolicy:
         self.engine, self.chat, self.context_length = engine, chat, context_length
         self.timeout_s = timeout_s
         self.cache = cache or CacheLoad()
-        self.version = 0
+        self.version = self._sampling = 0
         self.fingerprints: dict[int, str] = {}
         self.metrics = ActorMetrics()
         self.load_check = LoadCheck()
@@ -145,7 +145,7 @@ class VLLMPolicy:
                 output = await self._generate(token_ids, params, min(params.max_tokens, room))
         finally:
             self.metrics.requests_running -= 1
-        newest = self.version  # may be too new by one for a response that ended as a load began
+        newest = self._sampling  # not `version`: a load may have begun after its last token
         self.metrics.responses_across_versions += newest != version
         reply = output.outputs[0]
         tokens = tuple(reply.token_ids)
@@ -256,6 +256,7 @@ class VLLMPolicy:
                 reports = await self.engine.collective_rpc("r3l_load_report")
                 self.load_check.check(manifest, reports)
                 fingerprint = await self.hash_weights()
+                self._sampling = manifest.version
                 await self.engine.resume_generation()
             except EngineSick:
                 raise

@@ -405,14 +405,15 @@ def test_a_response_that_new_weights_meet_has_both_versions_and_is_counted(
         token_ids=[5], logprobs=[{5: SimpleNamespace(logprob=-0.5)}], finish_reason="stop"
     )
 
-    newest = [0]
+    newest, loading = [0], [0]
 
     async def generate(*_: object) -> SimpleNamespace:
-        policy.version = newest[0]
+        policy.version, policy._sampling = loading[0], newest[0]
         return SimpleNamespace(outputs=[reply], num_cached_tokens=0)
 
     monkeypatch.setattr(policy, "_generate", generate)
-    for newest[0], version, counted in ((0, 0, 0), (2, 0, 1), (2, 2, 1)):
+    cases = ((0, 0, 0, 0), (2, 2, 0, 1), (2, 2, 2, 1), (2, 3, 2, 1))  # the last: a load begins
+    for newest[0], loading[0], version, counted in cases:
         sample = asyncio.run(policy.sample([1, 2], SampleParams(max_tokens=3)))
         assert (sample.version, sample.newest_version) == (version, newest[0])
         assert policy.metrics.responses_across_versions == counted
