@@ -7,7 +7,6 @@ stopped and started at any time. The page is written again after every run, from
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,11 +21,8 @@ import click
 from benchmarks.results import page
 from benchmarks.results.cells import CELLS, Cell
 from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
+from benchmarks.results.lines import LINES, POLICIES, ROOT, append, known, read_lines
 from r3l.errors import UserError
-
-ROOT = Path(__file__).parent.parent.parent
-LINES = ROOT / "docs" / "results"
-POLICIES = ROOT / "build" / "policies"
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -57,9 +53,9 @@ def main(
         if one is not None:
             _make(_the_run(*one), lines, policies)
             return
-        chosen = _known("--only", only.split(","), EXPERIMENTS)
-        _known("--cell", cells, CELLS)
-        _known("--variant", variants, VARIANTS)
+        chosen = known("--only", only.split(","), EXPERIMENTS)
+        known("--cell", cells, CELLS)
+        known("--variant", variants, VARIANTS)
         found = finished(lines)
         page.write(found, lines)
         missing = [
@@ -75,13 +71,6 @@ def main(
     except UserError as error:
         click.echo(f"benchmarks.results: {error}", err=True)
         sys.exit(2)
-
-
-def _known(option: str, names: Sequence[str], known: Any) -> tuple[str, ...]:
-    for name in names:
-        if name not in known:
-            raise UserError(f"{option} {name!r}: unknown; there are {', '.join(known)}")
-    return tuple(names)
 
 
 def _the_run(experiment: str, cell: str, variant: str, seed: int) -> Run:
@@ -118,11 +107,6 @@ def _make(run: Run, lines: Path, policies: Path) -> None:
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
     line = named | {"seed": run.seed, "setup": run.setup()} | result
     append(lines / f"{run.experiment}.jsonl", line)
-
-
-def append(file: Path, line: dict[str, Any]) -> None:
-    with file.open("ab", buffering=0) as out:
-        out.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) -> bool:
@@ -176,18 +160,6 @@ def _spawn(arguments: list[str], running: set[subprocess.Popen[bytes]]) -> str:
         running.discard(process)
         said.seek(0)
         return f"failed\n{said.read()[-2000:].decode(errors='replace')}" if code else ""
-
-
-def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of a results file. Raises UserError for one that is not JSON."""
-    records = []
-    texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    for number, text in enumerate(texts, 1):
-        try:
-            records.append(json.loads(text))
-        except ValueError:
-            raise UserError(f"{file}:{number}: not a line of JSON; delete the line") from None
-    return records
 
 
 def finished(lines: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.results.statistics import UNITS, Record, smooth, spent
+from benchmarks.results.statistics import UNITS, Record, band, smooth, spent
 
 COLOURS = {
     "r3l": "#c05621",
@@ -27,7 +27,7 @@ Runs = Mapping[str, Sequence[Record]]
 def grid(charts: Sequence[Sequence[tuple[str, Runs]]], labels: Mapping[str, str], unit: str,
          out: Path) -> None:  # fmt: skip
     """Write a grid of charts, each a title and its runs: success of first attempts (mean over
-    seeds; the band is from the worst to the best seed) by what was spent."""
+    seeds; the band is its 95 % bootstrap interval, if there are two seeds) by what was spent."""
     rows, columns = len(charts), len(charts[0])
     matplotlib.rcParams["svg.hashsalt"] = "r3l"  # equal bytes for equal data
     matplotlib.rcParams["svg.fonttype"] = "none"  # text as text, not as outlines
@@ -55,4 +55,5 @@ def _curve(axis: object, runs: Sequence[Record], colour: str, label: str, unit: 
     places = np.linspace(0, max(amounts[-1] for amounts, _ in courses), POINTS)
     lines = np.array([np.interp(places, amounts, shares) for amounts, shares in courses])
     axis.plot(places, lines.mean(0), color=colour, label=label, linewidth=1.4)  # type: ignore[attr-defined]
-    axis.fill_between(places, lines.min(0), lines.max(0), color=colour, alpha=0.15, linewidth=0)  # type: ignore[attr-defined]
+    if len(lines) > 1:
+        axis.fill_between(places, *band(lines), color=colour, alpha=0.15, linewidth=0)  # type: ignore[attr-defined]

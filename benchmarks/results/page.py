@@ -19,6 +19,7 @@ from benchmarks.results.experiments import (
     STEPS,
     VARIANTS,
 )
+from benchmarks.results.lines import LINES, read_lines
 from benchmarks.results.statistics import (
     UNITS,
     WINDOW,
@@ -32,7 +33,7 @@ from benchmarks.results.statistics import (
 
 WORTH = (0.5, 0.8)
 RHOS = (2.4, 1.0, 0.3)
-PICTURES = ("steps", "tokens")
+PICTURES = tuple(UNITS)
 HARD = 0.01  # base success up to which the claim is made
 FINAL = ("success", "steps", "attempts")
 LABELS = {name: variant.label for name, variant in VARIANTS.items()}
@@ -65,8 +66,8 @@ def _drawn(records: Sequence[Record]) -> bool:
 
 def render(records: Sequence[Record], lines: Path) -> str:
     """The page for the runs that have ended."""
-    predicted = json.loads((lines / "prediction.json").read_text(encoding="utf-8"))
-    warm = {line["cell"]: line for line in _lines(lines / "warm.jsonl")}
+    predicted = json.loads((LINES / "prediction.json").read_text(encoding="utf-8"))
+    warm = {line["cell"]: line for line in read_lines(lines / "warm.jsonl")}
     return (Path(__file__).parent / "page.md").read_text(encoding="utf-8").format(
         window=WINDOW,
         worth=" and ".join(f"{worth:g}" for worth in WORTH),
@@ -88,16 +89,11 @@ def render(records: Sequence[Record], lines: Path) -> str:
         replayed=_final(_runs(records, "e6", REPLAYED)),
         stopped=STEPS,
         offline_steps=OFFLINE_STEPS,
-        offline=_offline(_lines(lines / "e8.jsonl")),
-        gradients=_gradients(_lines(lines / "e4.jsonl")),
-        wall=_wall(_lines(lines / "e5.jsonl")),
-        scienceworld=_scienceworld(_lines(lines / "e5.jsonl")),
+        offline=_offline(read_lines(lines / "e8.jsonl")),
+        gradients=_gradients(read_lines(lines / "e4.jsonl")),
+        wall=_wall(read_lines(lines / "e5.jsonl")),
+        scienceworld=_scienceworld(read_lines(lines / "e5.jsonl")),
     )  # fmt: skip
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return [json.loads(text) for text in texts]
 
 
 def _variants(experiment: str) -> list[str]:
@@ -150,7 +146,10 @@ def _shown(found: Ratio) -> str:
     if found.kind == "?":
         return "neither"
     sign = "" if found.kind == "=" else f"{found.kind} "
-    return f"{sign}{found.value:.2f} ({found.low:.2f}–{found.high:.2f})"
+    if found.interval is None:
+        return f"{sign}{found.value:.2f} (one seed)"
+    low, high = found.interval
+    return f"{sign}{found.value:.2f} ({low:.2f}–{high:.2f})"
 
 
 def _claim(records: Sequence[Record], warm: dict[str, Any]) -> str:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 WINDOW = 5
-DRAWS = 10_000
+DRAWS, BAND_DRAWS = 10_000, 2_000
 UNITS = {"steps": "optimizer steps", "tokens": "sampled tokens", "cpu": "CPU seconds"}
+
+Array = npt.NDArray[np.float64]
 
 Record = Mapping[str, Any]
 """A line of a results file."""
@@ -27,23 +30,26 @@ class Cost:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of mean costs and its 95 % bootstrap interval over seeds.
+    """A ratio of mean costs and its 95 % bootstrap interval over seeds, None unless both sides have
+    at least two.
 
     `kind`: "=" if every run reached the success; "<" if a run of the denominator did not, so that
     the true ratio is lower; ">" likewise if one of the numerator did not; "?" if both.
     """
 
     value: float
-    low: float
-    high: float
+    interval: tuple[float, float] | None
     kind: str
 
     @property
     def below_one(self) -> bool | None:
         """Whether the whole interval is below 1; None if the runs cannot say."""
+        if self.interval is None:
+            return None
+        low, high = self.interval
         if self.kind in "=<":
-            return True if self.high < 1 else None if self.kind == "<" else False
-        return False if self.kind == ">" and self.low > 1 else None
+            return True if high < 1 else None if self.kind == "<" else False
+        return False if self.kind == ">" and low > 1 else None
 
 
 def spent(run: Record, unit: str) -> list[float]:
@@ -78,15 +84,29 @@ def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit:
     """Mean cost of the runs `over` divided by that of the runs `under`; both need runs."""
     tops, bottoms = ([cost(run, success, unit) for run in runs] for runs in (over, under))
     first, second = (np.array([one.amount for one in costs]) for costs in (tops, bottoms))
-    rng = np.random.default_rng(0)
-    drawn = [
-        costs[rng.integers(len(costs), size=(DRAWS, len(costs)))].mean(1)
-        for costs in (first, second)
-    ]
-    low, high = np.quantile(drawn[0] / drawn[1], (0.025, 0.975))
     open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
     kind = "?" if open_top and open_bottom else ">" if open_top else "<" if open_bottom else "="
-    return Ratio(float(first.mean() / second.mean()), float(low), float(high), kind)
+    interval = _interval(first, second) if min(len(first), len(second)) > 1 else None
+    return Ratio(float(first.mean() / second.mean()), interval, kind)
+
+
+def _interval(first: Array, second: Array) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the ratio of two means."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        values[rng.integers(len(values), size=(DRAWS, len(values)))].mean(1)
+        for values in (first, second)
+    ]
+    low, high = np.quantile(drawn[0] / drawn[1], (0.025, 0.975))
+    return float(low), float(high)
+
+
+def band(curves: Array) -> Array:
+    """The 95 % bootstrap interval [2, points] of the mean of curves [seeds, points]; at least two
+    seeds."""
+    seeds = len(curves)
+    counts = np.random.default_rng(0).multinomial(seeds, [1 / seeds] * seeds, size=BAND_DRAWS)
+    return np.asarray(np.quantile(counts / seeds @ curves, (0.025, 0.975), axis=0))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from typing import Any
 
 import click
 
-from benchmarks.results.__main__ import LINES, POLICIES, ROOT, append, read_lines
 from benchmarks.results.alternate import evaluate, full_weights, load_weights, sampler
 from benchmarks.results.buffered import buffered
 from benchmarks.results.cells import CELLS, EASIEST, Cell
@@ -35,6 +34,7 @@ from benchmarks.results.experiments import (
     STEPS,
     STORED,
 )
+from benchmarks.results.lines import LINES, POLICIES, ROOT, append, known, read_lines
 from learner.step.trainer import Trainer
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -61,6 +61,8 @@ def main(
 ) -> None:
     """Make the missing runs, one after the other."""
     try:
+        known("--cell", cells, CELLS)
+        known("--variant", variants, OFFLINE)
         for seed in range(seeds):
             for name in cells:
                 stopped = asyncio.run(stop(CELLS[name], seed, policies, stores))

@@ -20,15 +20,20 @@ from typing import Any
 
 import click
 
-from benchmarks.results.__main__ import LINES, POLICIES, append, read_lines
 from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import SETTINGS, VARIANTS
+from benchmarks.results.lines import LINES, POLICIES, append, known, read_lines
+from envs.registry import all_options
+from launch.plan import preset_file
 from learner.warmup.recipe import warmed_for
+from r3l import config as configuration
 from r3l.errors import UserError
 
 EASY, HARD, SCIENCEWORLD = "base-0.13-rho-1", "base-0.002-rho-1", "scienceworld"
 PRESET = "scienceworld-small"
 SCIENCEWORLD_STEPS = 15
+WORLD = ("tasks", "simplification", "brief", "max_steps")
+"""Options of the environment that a warm policy must share with PRESET."""
 FILE = "e5.jsonl"
 LIMIT_S = 5400.0  # of one run
 
@@ -50,7 +55,7 @@ class System:
         """Those of r3l-launch. Raises UserError if there is no warm policy in `policies`."""
         if self.cell == SCIENCEWORLD:
             model, steps, world = policies / SCIENCEWORLD, SCIENCEWORLD_STEPS, ["--preset", PRESET]
-            warmed_for(model)
+            _check_world(model)
         else:
             cell = CELLS[self.cell]
             model, steps = cell.policy(policies), cell.steps
@@ -70,6 +75,8 @@ def main(
 ) -> None:
     """Make the missing runs, one after the other."""
     try:
+        known("--cell", cells, (*CELLS, SCIENCEWORLD))
+        known("--variant", variants, VARIANTS)
         for seed in range(seeds):
             for cell in cells:
                 for variant in variants:
@@ -97,6 +104,21 @@ def measure(run: System, policies: Path) -> dict[str, Any]:
         if made.returncode:
             raise UserError(f"{run.key}: r3l-launch ended with {made.returncode}: {made.stdout}")
         return _line(run, folder)
+
+
+def _check_world(model: Path) -> None:
+    """Raise UserError unless `model` was warmed up for the tasks and the texts of PRESET."""
+    worlds = warmed_for(model)
+    env = configuration.load(preset_file(PRESET), [f"model={model}"]).env
+    wanted = all_options(env.name, dict(env.options))
+    for warmed in worlds:
+        if warmed.env == env.name and all(warmed.options.get(k) == wanted[k] for k in WORLD):
+            return
+    raise UserError(
+        f"{model}: a warm policy of another world; --cell {SCIENCEWORLD} needs "
+        + ", ".join(f"{name}={wanted[name]}" for name in WORLD)
+        + f" of {env.name}; docs/results.md has the command that makes it"
+    )
 
 
 def _line(run: System, folder: Path) -> dict[str, Any]:

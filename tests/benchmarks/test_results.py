@@ -12,9 +12,10 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from benchmarks.results import alternate, page
-from benchmarks.results.__main__ import LINES, finished, main
+from benchmarks.results.__main__ import finished, main
 from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
+from benchmarks.results.lines import LINES
 from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
 from learner.step.batch import rows_of
@@ -217,7 +218,9 @@ def test_the_page_is_made_from_the_committed_lines_alone() -> None:
 
 def line_of(run: Run) -> dict[str, object]:
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
-    return named | {"seed": run.seed, "setup": run.setup()}
+    curve = {"tokens": [9], "cpu": [0.5], "success_base": [None]}
+    measured = {"success": 0.5, "steps": 1, "attempts": 8, "curve": curve}
+    return named | {"seed": run.seed, "setup": run.setup()} | measured
 
 
 def write(file: Path, lines: list[dict[str, object]]) -> None:

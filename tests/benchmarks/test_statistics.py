@@ -1,8 +1,9 @@
 """Costs and ratios from made-up curves."""
 
+import numpy as np
 import pytest
 
-from benchmarks.results.statistics import Cost, cost, ratio, smooth
+from benchmarks.results.statistics import Cost, band, cost, ratio, smooth
 
 
 def run(shares: list[float | None], tokens_a_step: int = 10) -> dict[str, object]:
@@ -26,7 +27,8 @@ def test_a_ratio_is_that_of_the_mean_costs_with_an_interval_over_seeds() -> None
     quick, slow = [run([1.0] * 5), run([0.0, *[1.0] * 9])], [run([0.0] * 8 + [1.0] * 9)] * 2
     found = ratio(quick, slow, 0.5, "steps")
     assert found.value == pytest.approx((1 + 3) / 2 / 11, abs=0.1) and found.kind == "="
-    assert found.low < found.value < found.high and found.below_one is True
+    assert found.interval and found.interval[0] < found.value < found.interval[1]
+    assert found.below_one is True
 
 
 def test_a_run_that_never_gets_there_bounds_the_ratio() -> None:
@@ -37,3 +39,19 @@ def test_a_run_that_never_gets_there_bounds_the_ratio() -> None:
     assert ratio(never, quick, 0.5, "steps").below_one is False
     undecided = ratio(never, never, 0.5, "steps")
     assert undecided.kind == "?" and undecided.below_one is None
+
+
+def test_one_seed_on_either_side_has_a_ratio_but_no_interval() -> None:
+    quick, slow = run([1.0] * 5), run([0.0] * 8 + [1.0] * 9)
+    for over, under in (([quick], [slow] * 2), ([quick] * 2, [slow])):
+        found = ratio(over, under, 0.5, "steps")
+        assert found.value == pytest.approx(1 / 11) and found.interval is None
+        assert found.below_one is None
+    assert ratio([quick] * 2, [slow] * 2, 0.5, "steps").below_one is True
+
+
+def test_a_band_is_the_interval_of_the_mean_not_the_range_of_the_seeds() -> None:
+    low, high = band(np.array([[0.0, 0.5], [1.0, 0.5]]))  # means 0, 0.5 or 1 with 1/4, 1/2, 1/4
+    assert (low[0], high[0]) == (0.0, 1.0) and low[1] == high[1] == 0.5
+    low, high = band(np.array([[0.0]] * 9 + [[1.0]]))
+    assert low[0] == 0.0 and 0.25 <= high[0] <= 0.35  # the range is to 1

@@ -12,6 +12,14 @@ from benchmarks.results.page import _offline
 from benchmarks.results.statistics import gained
 
 
+@pytest.mark.parametrize("option", ["--cell", "--variant"])
+def test_an_unknown_name_is_refused_before_anything_is_made(tmp_path: Path, option: str) -> None:
+    arguments = [option, "nope", "--lines", str(tmp_path), "--stores", str(tmp_path / "stores")]
+    found = CliRunner().invoke(stopped_runs.main, arguments)
+    assert found.exit_code == 2 and f"{option} 'nope': unknown; there are " in found.output
+    assert found.output.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
 def line(variant: str, seed: int, before: float, after: float, lost_at: int) -> dict[str, object]:
     trust = {"ess": 0.5 + seed / 10, "kl": 0.1, "lost_at": lost_at}
     named = {"cell": EASIEST.name, "variant": variant, "seed": seed}

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.results.statistics import Cost, cost
-from benchmarks.results.wall_clock import EASY, SCIENCEWORLD, System, _line
+from benchmarks.results.wall_clock import EASY, SCIENCEWORLD, System, _line, main
+from envs.registry import all_options
 from r3l.errors import UserError
 
 
@@ -33,3 +35,34 @@ def test_seconds_begin_with_the_first_evaluation_and_tokens_add_up(tmp_path: Pat
 def test_scienceworld_needs_its_warm_policy(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"scienceworld.*make the folder with r3l-learner warmup"):
         System(SCIENCEWORLD, "grpo", 0).arguments(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--cell", "--variant"])
+def test_an_unknown_name_is_refused_before_anything_is_made(tmp_path: Path, option: str) -> None:
+    found = CliRunner().invoke(main, [option, "nope", "--lines", str(tmp_path)])
+    assert found.exit_code == 2 and f"{option} 'nope': unknown; there are " in found.output
+    assert found.output.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_scienceworld_refuses_a_policy_of_another_world(tmp_path: Path) -> None:
+    folder = tmp_path / SCIENCEWORLD
+    folder.mkdir()
+    tasks = ["find-*", "lifespan-*"]
+    mine = {"tasks": tasks, "brief": True, "max_steps": 14, "heap_mib": 2048}
+    options = all_options("scienceworld", mine)
+    for env, other, fits in (
+        ("scienceworld", {}, True),
+        ("scienceworld", {"timeout_s": 300.0}, True),  # not of the world
+        ("scienceworld", {"tasks": ["find-*"]}, False),
+        ("scienceworld", {"brief": False}, False),
+        ("workshop", {}, False),
+    ):
+        world = {"env": env, "options": options | other}
+        record = {"skill": {"withheld": 4}, "quality": {}, "worlds": [world]}
+        (folder / "warmup.json").write_text(json.dumps(record))
+        run = System(SCIENCEWORLD, "grpo", 0)
+        if fits:
+            assert f"model={folder}" in run.arguments(tmp_path)
+        else:
+            with pytest.raises(UserError, match=r"another world.*brief=True.*has the command"):
+                run.arguments(tmp_path)
