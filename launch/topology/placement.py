@@ -87,49 +87,58 @@ def place(
 
 
 def nearest(wanted: Wanted, machines: Sequence[Machine], estimate: Estimate | None) -> str:
-    """The plan with the fewest changes that fits, as advice."""
-    for changes, other, needs in _variants(wanted, estimate):
-        try:
-            _place(other, machines, needs)
-        except UserError:
-            continue
-        return f"the nearest plan that fits: {changes}"
+    """The plan with the fewest changes that fits, as advice: another learner, then wider actors,
+    then as many actors as fit, then both; offloading comes last, since it slows every step down."""
+    wider = [gpus for gpus in PARALLEL if gpus > wanted.actor_gpus]
+    for learners in _learners(estimate):
+        for most in (wanted.actors, wanted.actors - 1):
+            for gpus in (wanted.actor_gpus, *wider):
+                found = [
+                    (_most_actors(replace(wanted, actors=most, actor_gpus=gpus), machines, needs),
+                     settings)
+                    for settings, needs in learners
+                ]  # fmt: skip
+                count = max(count for count, _ in found)
+                if count and (most < wanted.actors or count == most):
+                    settings = next(settings for each, settings in found if each == count)
+                    changes = _changes(wanted, count, gpus, settings)
+                    return f"the nearest plan that fits: {changes}"
     return "no plan fits these machines: take more or larger GPUs, or a smaller model"
 
 
-def _variants(
-    wanted: Wanted, estimate: Estimate | None
-) -> Iterator[tuple[str, Wanted, Estimate | None]]:
-    """Other plans, those with fewer changes first: (changes as options, wanted, estimate)."""
-    learners: list[tuple[str, Estimate | None]] = [("", estimate)]
-    if estimate is not None:
-        stage = estimate.learner.zero_stage
-        steps: list[dict[str, Any]] = [
-            {"zero_stage": higher} for higher in (1, 2, 3) if higher > stage
-        ]
-        if not estimate.learner.gradient_checkpointing:
-            steps += [step | {"gradient_checkpointing": True} for step in ({}, *steps)]
-        learners += [(_settings(step), estimate.with_learner(**step)) for step in steps]
-    wider = [gpus for gpus in PARALLEL if gpus > wanted.actor_gpus]
-    actors = [("", wanted)]
-    actors += [(f"--actor-gpus {gpus}", replace(wanted, actor_gpus=gpus)) for gpus in wider]
-    fewer = range(wanted.actors - 1, 0, -1)
-    actors += [(f"--actors {count}", replace(wanted, actors=count)) for count in fewer]
-    actors += [
-        (f"--actors {count} --actor-gpus {gpus}", replace(wanted, actors=count, actor_gpus=gpus))
-        for gpus in wider
-        for count in fewer
-    ]
-    for settings, needs in learners:
-        if settings:
-            yield settings, wanted, needs
-    for options, other in actors[1:]:
-        for settings, needs in learners:
-            yield f"{options} {settings}".strip(), other, needs
-    if estimate is not None and estimate.learner.offload == "none":  # it slows every step down
+def _learners(estimate: Estimate | None) -> Iterator[list[tuple[str, Estimate | None]]]:
+    """Settings of the learner to try, as text and as what they need; those that offload apart."""
+    if estimate is None:
+        yield [("", None)]
+        return
+    stage = estimate.learner.zero_stage
+    steps: list[dict[str, Any]] = [{"zero_stage": higher} for higher in (1, 2, 3) if higher > stage]
+    if not estimate.learner.gradient_checkpointing:
+        steps += [step | {"gradient_checkpointing": True} for step in ({}, *steps)]
+    yield [("", estimate), *((_settings(step), estimate.with_learner(**step)) for step in steps)]
+    if estimate.learner.offload == "none":
         step = {"zero_stage": 3, "gradient_checkpointing": True, "offload": "optimizer"}
-        for options, other in actors:
-            yield f"{options} {_settings(step)}".strip(), other, estimate.with_learner(**step)
+        yield [(_settings(step), estimate.with_learner(**step))]
+
+
+def _most_actors(wanted: Wanted, machines: Sequence[Machine], estimate: Estimate | None) -> int:
+    """How many actors fit, up to those that are wanted; where many fit, fewer do."""
+    low, high = 0, wanted.actors
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            _place(replace(wanted, actors=middle), machines, estimate)
+            low = middle
+        except UserError:
+            high = middle - 1
+    return low
+
+
+def _changes(wanted: Wanted, actors: int, gpus: int, settings: str) -> str:
+    """What a plan changes, as options."""
+    options = [f"--actors {actors}"] if actors != wanted.actors else []
+    options += [f"--actor-gpus {gpus}"] if gpus != wanted.actor_gpus else []
+    return " ".join([*options, settings]).strip()
 
 
 def _settings(learner: dict[str, Any]) -> str:
