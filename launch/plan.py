@@ -101,7 +101,7 @@ def make_plan(
     `hardware`: plan for these machines instead of this one, and check nothing of theirs, for a
     batch script or only to look at it. `cluster`: what starts the run in place of r3l-launch."""
     check_engine_arguments(config.actor)
-    if hardware is None:
+    if hardware is None or cluster is not None:
         loggers.check(config.log)
         check_upload(config.learner.upload.to)
     wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)

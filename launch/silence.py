@@ -18,6 +18,7 @@ ASK_S = 2.0
 BUFFER_SILENT_S = 10.0  # until people are told
 PAUSED_S = 5.0  # between two reports: this process did not run
 ACTOR_SILENT_S = 6.0  # at least, three heartbeats
+STOPPED_S = 10.0  # at most, until people are told of one that is stopped
 
 
 class Silence:
@@ -60,8 +61,9 @@ class Silence:
         """The buffer was started again: it has its whole time to reply."""
         self.buffer_s = 0.0
 
-    def report(self, actors: Callable[[], dict[str, str]]) -> None:
-        """Name who is silent. `actors`: the processes by the name they have in the buffer."""
+    def report(self, actors: Callable[[], dict[str, str]], stopped: Callable[[str], bool]) -> None:
+        """Name who is silent. `actors`: the processes by the name they have in the buffer;
+        `stopped`: whether a process is, by SIGSTOP or a debugger."""
         if self._thread is None or not self._thread.is_alive():
             return
         now = time.monotonic()
@@ -75,7 +77,7 @@ class Silence:
                 self._told, self._back = False, now
             self.buffer_s, seen = 0.0, self._replies[-1]
             self._replies.clear()
-            self._report_actors(actors(), seen, now)
+            self._report_actors(actors(), stopped, seen, now)
         elif self.buffer_s > BUFFER_SILENT_S and not self._told:
             self._told = True
             self.say(
@@ -83,14 +85,23 @@ class Silence:
                 f"it; it is started again after {self.config.reply_s:g} s (buffer.reply_s)"
             )
 
-    def _report_actors(self, actors: dict[str, str], seen: dict[str, float], now: float) -> None:
+    def _report_actors(
+        self,
+        actors: dict[str, str],
+        stopped: Callable[[str], bool],
+        seen: dict[str, float],
+        now: float,
+    ) -> None:
         self._known = {name: self._known.get(name, now) for name in actors}
         self.actors_s = {}
         for name, process in actors.items():
             # What was sent to a silent buffer is not the actor's fault.
             silent_s = min(seen.get(name, float("inf")), now - max(self._back, self._known[name]))
             self.actors_s[process] = silent_s
-            if silent_s <= max(self.config.lease_s / 2, ACTOR_SILENT_S):
+            limit_s = max(self.config.lease_s / 2, ACTOR_SILENT_S)
+            if silent_s > STOPPED_S and stopped(process):  # others may be starting another engine
+                limit_s = STOPPED_S
+            if silent_s <= limit_s:
                 if name in self._silent:
                     self.say(f"{process} is heard again")
                 self._silent.discard(name)

@@ -204,7 +204,7 @@ class Run:
 
         An actor that runs may be starting another engine, for as long as an engine may be silent.
         """
-        self.silence.report(self._actors)
+        self.silence.report(self._actors, self._stopped)
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
         for child in self.children.members:
             if child.name in self.due:
@@ -219,6 +219,9 @@ class Run:
             self.say(f"buffer is ended: no reply for {limit:g} s (buffer.reply_s)")
             self.silence.restarted()
             next(child for child in self.children.members if child.name == "buffer").kill()
+
+    def _stopped(self, name: str) -> bool:
+        return any(child.name == name and child.stopped for child in self.children.members)
 
     def _actors(self) -> dict[str, str]:
         """The actor processes that are ready, by the name they have in the buffer."""

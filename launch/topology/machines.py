@@ -13,6 +13,7 @@ from launch.topology.hosts import Hosts
 from r3l.errors import UserError
 
 GPUS = Path("/proc/driver/nvidia/gpus")
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 HERE = "localhost"
 MIB_IN_GIB = 1024
 ASKED_S = 20  # seconds for nvidia-smi to answer
@@ -21,12 +22,13 @@ ASKED_S = 20  # seconds for nvidia-smi to answer
 @dataclass(frozen=True)
 class Machine:
     """One machine. `gpus`: their names as CUDA_VISIBLE_DEVICES takes them; `gpu_gib`: memory of
-    each, None if unknown; `slots`: processes it is meant for without GPUs, None: any number."""
+    each, None if unknown; `cores` that processes may use, None if unknown; `slots`: processes it
+    is meant for without GPUs, None: any number."""
 
     name: str
     gpus: tuple[str, ...] = ()
     gpu_gib: float | None = None
-    cores: int = 1
+    cores: int | None = 1
     slots: int | None = None
 
 
@@ -43,7 +45,18 @@ def visible_gpus() -> list[str]:
 def this_machine() -> Machine:
     """This machine, without importing torch."""
     gpus = tuple(visible_gpus())
-    return Machine(HERE, gpus, gpu_gib() if gpus else None, os.cpu_count() or 1)
+    return Machine(HERE, gpus, gpu_gib() if gpus else None, usable_cores())
+
+
+def usable_cores(limit: Path = CPU_LIMIT) -> int:
+    """The cores that this process may use: those of its affinity, and at most what the control
+    group's file `limit` grants (microseconds in each period of as many, or "max")."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = limit.read_text(encoding="utf-8").split()
+    except (OSError, ValueError):  # no control group of version 2
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 def machines_of(hosts: Hosts, device: str) -> tuple[Machine, ...]:
@@ -77,8 +90,7 @@ def described(text: str) -> tuple[Machine, ...]:
             f"--hardware {text!r}: must be machines x GPUs x memory, like 2x8x80GB, or 8cpu"
         )
     count, gpus = int(match[1] or 1), tuple(str(gpu) for gpu in range(int(match[2])))
-    cores = os.cpu_count() or 1
-    return tuple(Machine(name, gpus, float(match[3]), cores) for name in _names(count))
+    return tuple(Machine(name, gpus, float(match[3]), None) for name in _names(count))
 
 
 def _names(count: int) -> list[str]:

@@ -19,6 +19,7 @@ from r3l.errors import UserError
 
 USABLE = 0.95  # of a GPU's memory; the rest is the driver's, and what fragments
 MOST = 0.9  # of a GPU's memory for one engine, vLLM's own default
+MOST_THREADS = 16  # of a process whose work is on a GPU
 PARALLEL = (2, 4, 8)  # GPUs of an actor that a plan may be mended with
 
 
@@ -154,12 +155,13 @@ def _place(
 ) -> Topology:
     ranks = place_ranks(wanted, machines)
     groups = _groups(wanted, machines, ranks)
-    threads = _rank_threads(wanted, machines, ranks)
     if not groups:
         names = _slots(wanted, machines, ranks)
         chosen_names = [names[index % len(names)] for index in range(wanted.actors)]
-        own = _actor_threads(wanted, machines)
-        places = tuple(ActorPlace(name, threads=own) for name in chosen_names)
+        there = Counter(chosen_names)
+        own = _actor_threads(wanted, machines, ranks, there)
+        places = tuple(ActorPlace(name, threads=own[name]) for name in chosen_names)
+        threads = _rank_threads(wanted, machines, ranks, there)
         return Topology(tuple(machines), wanted.device, ranks, places, threads)
     limit = wanted.actors_per_gpu or -(-wanted.actors // len(groups))
     if wanted.actors > limit * len(groups):
@@ -169,7 +171,10 @@ def _place(
         )
     chosen = [groups[index % len(groups)] for index in range(wanted.actors)]
     shares, memory = _shares(wanted, machines, ranks, Counter(chosen), estimate, force=force)
-    places = tuple(ActorPlace(name, gpus, shares[name, gpus]) for name, gpus in chosen)
+    there = Counter(name for name, _ in chosen)
+    own = _actor_threads(wanted, machines, ranks, there)
+    places = tuple(ActorPlace(name, gpus, shares[name, gpus], own[name]) for name, gpus in chosen)
+    threads = _rank_threads(wanted, machines, ranks, there)
     return Topology(tuple(machines), wanted.device, ranks, places, threads, memory)
 
 
@@ -244,22 +249,44 @@ def _slots(wanted: Wanted, machines: Sequence[Machine], ranks: Sequence[Ranks]) 
 
 
 def _rank_threads(
-    wanted: Wanted, machines: Sequence[Machine], ranks: Sequence[Ranks]
+    wanted: Wanted, machines: Sequence[Machine], ranks: Sequence[Ranks], engines: Counter[str]
 ) -> int | None:
-    """OpenMP threads of each rank of a CPU run, None on GPUs: all cores of its machine, though
-    actors use them too. Steps are what a run on CPUs waits for, and waiting threads sleep."""
-    if wanted.device == "gpu":
-        return None
-    cores = {machine.name: machine.cores for machine in machines}
-    return max(1, min(cores[part.machine] // part.count for part in ranks))
+    """OpenMP threads of each rank, None if the cores are not known. On CPUs all cores of its
+    machine, though actors use them too: steps are what such a run waits for, and waiting threads
+    sleep. On GPUs its share of them."""
+    found = []
+    for machine, count in ((_named(part.machine, machines), part.count) for part in ranks):
+        if machine.cores is None:
+            return None
+        if wanted.device == "gpu":
+            found.append(_share(machine.cores, count + engines[machine.name]))
+        else:
+            found.append(max(1, machine.cores // count))
+    return min(found)
 
 
-def _actor_threads(wanted: Wanted, machines: Sequence[Machine]) -> int | None:
-    """OpenMP threads of each actor of a CPU run: its share of all cores; None on GPUs."""
-    if wanted.device == "gpu":
-        return None
-    cores = sum(machine.cores for machine in machines)
-    return max(1, cores // (wanted.actors + wanted.ranks))
+def _actor_threads(
+    wanted: Wanted, machines: Sequence[Machine], ranks: Sequence[Ranks], engines: Counter[str]
+) -> dict[str, int | None]:
+    """OpenMP threads of an actor by its machine, None if the cores are not known: its share of
+    them; where neither learner nor actors have GPUs, of those of all machines."""
+    beside = {part.machine: part.count for part in ranks}
+    if wanted.device == "cpu" and not any(machine.gpus for machine in machines):
+        cores = sum(machine.cores or 1 for machine in machines)
+        return dict.fromkeys(engines, max(1, cores // (wanted.actors + wanted.ranks)))
+    found = dict[str, int | None]()
+    for machine in machines:
+        count = engines[machine.name] + beside.get(machine.name, 0)
+        found[machine.name] = machine.cores and _share(machine.cores, max(count, 1))
+    return found
+
+
+def _share(cores: int, processes: int) -> int:
+    return max(1, min(cores // processes, MOST_THREADS))
+
+
+def _named(name: str, machines: Sequence[Machine]) -> Machine:
+    return next(machine for machine in machines if machine.name == name)
 
 
 def _shares(

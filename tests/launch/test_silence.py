@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from launch import silence
 from launch.console import progress
 from launch.process_commands import ProcessCommands
 from launch.processes import Child
+from launch.silence import Silence
 from launch.supervisor import Run
 from learner.run_files import WEIGHTS_LINE
-from r3l.config import dump
+from r3l.config import dump, load
 from tests.launch.fakes import Played, handlers_put_back, plan_for
 
 pytestmark = pytest.mark.system
@@ -103,6 +105,19 @@ def test_a_stopped_actor_is_named_within_its_lease_and_when_it_goes_on(
         assert run.execute() == 130
     assert said[0].startswith("actor-0 has sent nothing for ") and "after 6 s (buffer." in said[0]
     assert said[1] == "actor-0 is heard again" and run.restarts.deaths == {}
+
+
+def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
+    said = list[str]()
+    parts = Silence(load(None, ["buffer.lease_s=120"]).buffer, said.append)
+    names, seen = {"a": "actor-0", "b": "actor-1"}, {"a": 11.0, "b": 11.0}
+    parts._known = dict.fromkeys(names, time.monotonic() - 500)
+    parts._report_actors(names, lambda name: name == "actor-1", seen, time.monotonic())
+    [line] = said
+    assert line.startswith("actor-1 has sent nothing for 11 s; is it stopped? after 120 s")
+    parts._report_actors(names, lambda _: False, {"a": 61.0, "b": 1.0}, time.monotonic())
+    assert said[1].startswith("actor-0 has sent nothing for 61 s")
+    assert said[2] == "actor-1 is heard again"
 
 
 def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(

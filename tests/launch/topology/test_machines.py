@@ -1,12 +1,19 @@
 """Which machines and GPUs a plan is for."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from launch.topology import machines
 from launch.topology.hosts import Hosts
-from launch.topology.machines import Machine, described, machines_of, smallest_gib
+from launch.topology.machines import (
+    Machine,
+    described,
+    machines_of,
+    smallest_gib,
+    usable_cores,
+)
 from r3l.errors import UserError
 
 
@@ -51,3 +58,12 @@ def test_the_smallest_visible_gpu_decides() -> None:
     assert smallest_gib(listing, ["0", "1"]) == 40.0
     assert smallest_gib(listing, ["GPU-aa"]) == 80.0
     assert smallest_gib(listing, ["2"]) is None and smallest_gib("", ["0"]) is None
+
+
+def test_the_cores_are_those_that_the_control_group_grants(tmp_path: Path) -> None:
+    own = len(os.sched_getaffinity(0))
+    limit = tmp_path / "cpu.max"
+    assert usable_cores(limit) == own
+    for text, cores in (("max 100000", own), ("50000 100000", 1), (f"{own}00000 100000", own)):
+        limit.write_text(text + "\n")
+        assert usable_cores(limit) == cores

@@ -1,5 +1,7 @@
 """Where processes go, what they get of a GPU's memory, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from launch.topology.machines import Machine, described
@@ -81,6 +83,21 @@ def test_ranks_of_a_cpu_run_may_use_all_cores_and_actors_their_share() -> None:
     small = placed(2, "1cpu", "2cpu")
     assert small.threads == 2 and {p.threads for p in small.actors} == {1}
     assert placed(2, "4cpu", "2cpu").threads == 1
+
+
+def test_processes_on_gpus_share_the_cores_of_their_machine() -> None:
+    box = Machine("box", tuple("01234567"), 80.0, 96)
+    few = place(Wanted(2, 2, "gpu"), [box])
+    assert few.threads == 16 and {p.threads for p in few.actors} == {16}
+    many = place(Wanted(6, 2, "gpu"), [replace(box, cores=16)])
+    assert many.threads == 2 and {p.threads for p in many.actors} == {2}
+    unknown = place(Wanted(6, 2, "gpu"), [replace(box, cores=None)])
+    assert unknown.threads is None and {p.threads for p in unknown.actors} == {None}
+
+
+def test_the_nearest_plan_of_thousands_of_actors_is_found() -> None:
+    with pytest.raises(UserError, match=r"the nearest plan that fits: --actors 7$"):
+        place(Wanted(5000, 1, "gpu", actors_per_gpu=1), [Machine("box", tuple("01234567"), 80.0)])
 
 
 def test_actors_without_gpus_take_the_slots_that_ranks_leave() -> None:

@@ -1,5 +1,6 @@
 """The batch script of a run, whole, and as bash runs it with stand-ins for SLURM's commands."""
 
+import importlib.util
 import os
 import subprocess
 from pathlib import Path
@@ -109,6 +110,14 @@ def test_an_actor_that_starts_slowly_is_asked_to_end_once_it_has_started(
 ) -> None:
     code, notes = played(tmp_path, monkeypatch, FIRST_CODE="2", SLOW="3")
     assert code == 2 and notes[-2:] == ["actor asked to end", "buffer asked to end"]
+
+
+def test_a_logger_without_its_package_is_refused_before_the_job(tmp_path: Path) -> None:
+    if importlib.util.find_spec("wandb"):
+        pytest.skip("wandb is installed")
+    run = tmp_path / "run"
+    line = refused("--run", run, "--cluster", "slurm", "--hardware", "2x2cpu", "log=[wandb]")
+    assert "wandb" in line and not run.exists()
 
 
 def test_slurms_signal_before_the_time_limit_ends_the_learner_first(
