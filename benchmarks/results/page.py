@@ -19,11 +19,28 @@ from benchmarks.results.experiments import (
     STEPS,
     VARIANTS,
 )
+from benchmarks.results.findings import (
+    RHOS,
+    WORTH,
+    both,
+    cell_of,
+    claim,
+    claim_in_words,
+    crossings,
+    not_trained,
+    numbers,
+    offline_gaps,
+    other_rates,
+    predictions,
+    shown,
+    table,
+    without_retries,
+    worlds,
+)
 from benchmarks.results.lines import LINES, read_lines
 from benchmarks.results.statistics import (
     UNITS,
     WINDOW,
-    Ratio,
     Record,
     cost,
     gained,
@@ -31,10 +48,7 @@ from benchmarks.results.statistics import (
     smooth,
 )
 
-WORTH = (0.5, 0.8)
-RHOS = (2.4, 1.0, 0.3)
 PICTURES = tuple(UNITS)
-HARD = 0.01  # base success up to which the claim is made
 FINAL = ("success", "steps", "attempts")
 LABELS = {name: variant.label for name, variant in VARIANTS.items()}
 
@@ -53,7 +67,7 @@ def write(records: Sequence[Record], lines: Path) -> None:
         charts = [
             [
                 (f"base {CELLS[cell].base:g}, ρ {rho:g}", _runs(records, "e1", cell))
-                for cell in (_cell(base, rho) for base in BASES)
+                for cell in (cell_of(base, rho).name for base in BASES)
             ]
             for rho in RHOS
         ]
@@ -68,6 +82,10 @@ def render(records: Sequence[Record], lines: Path) -> str:
     """The page for the runs that have ended."""
     predicted = json.loads((LINES / "prediction.json").read_text(encoding="utf-8"))
     warm = {line["cell"]: line for line in read_lines(lines / "warm.jsonl")}
+    gradients, systems, offline = (
+        read_lines(lines / f"{name}.jsonl") for name in ("e4", "e5", "e8")
+    )
+    found = numbers(records, gradients, systems)
     return (Path(__file__).parent / "page.md").read_text(encoding="utf-8").format(
         window=WINDOW,
         worth=" and ".join(f"{worth:g}" for worth in WORTH),
@@ -79,7 +97,16 @@ def render(records: Sequence[Record], lines: Path) -> str:
             for unit in PICTURES
             if _drawn(records)
         ),
-        claim=_claim(records, warm),
+        **worlds(),
+        n=found,
+        predictions=predictions(records, predicted),
+        crossings=crossings(records, predicted),
+        claim=claim(records, warm),
+        claim_in_words=claim_in_words(records, warm),
+        other_rates=other_rates(records),
+        without_retries=without_retries(found),
+        not_trained=not_trained([*records, *systems]),
+        offline_gaps=offline_gaps(offline, OFFLINE),
         warm=_warm(warm),
         others=_others(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
                                        "grpo_lr_low", "grpo_lr_high")),
@@ -89,10 +116,10 @@ def render(records: Sequence[Record], lines: Path) -> str:
         replayed=_final(_runs(records, "e6", REPLAYED)),
         stopped=STEPS,
         offline_steps=OFFLINE_STEPS,
-        offline=_offline(read_lines(lines / "e8.jsonl")),
-        gradients=_gradients(read_lines(lines / "e4.jsonl")),
-        wall=_wall(read_lines(lines / "e5.jsonl")),
-        scienceworld=_scienceworld(read_lines(lines / "e5.jsonl")),
+        offline=_offline(offline),
+        gradients=_gradients(gradients),
+        wall=_wall(systems),
+        scienceworld=_scienceworld(systems),
     )  # fmt: skip
 
 
@@ -110,16 +137,11 @@ def _any(records: Sequence[Record], variant: str) -> bool:
     return any(record["variant"] == variant for record in records)
 
 
-def _cell(base: float, rho: float) -> str:
-    return next(c.name for c in CELLS.values() if c.base == base and c.rho == rho)
-
-
 def _map(records: Sequence[Record], predicted: Sequence[dict[str, Any]]) -> str:
     rows = []
     for base, guess in zip(BASES, predicted, strict=True):
         for rho in RHOS:
-            runs = _runs(records, "e1", _cell(base, rho))
-            ours, theirs = runs.get("r3l", []), runs.get("grpo", [])
+            ours, theirs = both(records, base, rho)
             for worth in WORTH:
                 foreseen = guess[f"to_{worth}"]["ratio"]
                 shown = [
@@ -133,48 +155,13 @@ def _map(records: Sequence[Record], predicted: Sequence[dict[str, Any]]) -> str:
                 rows.append([f"{base:g}", f"{rho:g}", f"{worth:g}", *shown])
     columns = ["ρ", "success", "steps, predicted", "steps", "tokens, predicted", "tokens",
                "CPU seconds", "seeds"]  # fmt: skip
-    return _table(["base success", *columns], rows)
+    return table(["base success", *columns], rows)
 
 
 def _ratio(over: Sequence[Record], under: Sequence[Record], worth: float, unit: str) -> str:
     if not over or not under:
         return "–"
-    return _shown(ratio(over, under, worth, unit))
-
-
-def _shown(found: Ratio) -> str:
-    if found.kind == "?":
-        return "neither"
-    sign = "" if found.kind == "=" else f"{found.kind} "
-    if found.interval is None:
-        return f"{sign}{found.value:.2f} (one seed)"
-    low, high = found.interval
-    return f"{sign}{found.value:.2f} ({low:.2f}–{high:.2f})"
-
-
-def _claim(records: Sequence[Record], warm: dict[str, Any]) -> str:
-    rows = []
-    for base in (base for base in BASES if base <= HARD):
-        for rho in RHOS:
-            name = _cell(base, rho)
-            runs = _runs(records, "e1", name)
-            for unit in ("steps", "tokens") if rho <= 1 else ("steps",):
-                verdicts = [
-                    _verdict(runs.get("r3l", []), runs.get("grpo", []), worth, unit)
-                    for worth in WORTH
-                ]
-                told = warm.get(name, {}).get("told")
-                counts = "–" if told is None else "yes" if told >= TOLD else f"no, told {told:.2f}"
-                rows.append([f"{base:g}", f"{rho:g}", UNITS[unit], *verdicts, counts])
-    columns = ["ρ", "unit", *(f"to {worth:g}" for worth in WORTH), "counts"]
-    return _table(["base success", *columns], rows)
-
-
-def _verdict(over: Sequence[Record], under: Sequence[Record], worth: float, unit: str) -> str:
-    if len(over) < 2 or len(under) < 2:
-        return "too few runs"
-    below = ratio(over, under, worth, unit).below_one
-    return {True: "holds", False: "does not hold", None: "undecided"}[below]
+    return shown(ratio(over, under, worth, unit))
 
 
 def _warm(warm: dict[str, Any]) -> str:
@@ -184,7 +171,7 @@ def _warm(warm: dict[str, Any]) -> str:
         for name in CELLS
         if name in warm
     ]
-    return _table(["cell", *columns], rows)
+    return table(["cell", *columns], rows)
 
 
 def _others(records: Sequence[Record], experiment: str, variants: Iterable[str]) -> str:
@@ -201,7 +188,7 @@ def _others(records: Sequence[Record], experiment: str, variants: Iterable[str])
                 ]
                 rows.append([cell, LABELS[variant], *shown, str(len(ours))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
-    return _table(["cell", "variant", *columns, "seeds"], rows)
+    return table(["cell", "variant", *columns, "seeds"], rows)
 
 
 def _final(runs: dict[str, list[Record]]) -> str:
@@ -215,7 +202,7 @@ def _final(runs: dict[str, list[Record]]) -> str:
         for name, made in runs.items()
     ]
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
-    return _table(["", *FINAL, *columns, "seeds"], rows)
+    return table(["", *FINAL, *columns, "seeds"], rows)
 
 
 def _costs(runs: Sequence[Record], worth: float, unit: str) -> str:
@@ -231,7 +218,7 @@ def _gradients(lines: Sequence[dict[str, Any]]) -> str:
         for line in lines
         for name, label in ESTIMATORS.items()
     ]  # fmt: skip
-    return _table(["after step", "estimator", "noise", "cosine", "ceiling", "groups"], rows)
+    return table(["after step", "estimator", "noise", "cosine", "ceiling", "groups"], rows)
 
 
 def _offline(lines: Sequence[dict[str, Any]]) -> str:
@@ -252,7 +239,7 @@ def _offline(lines: Sequence[dict[str, Any]]) -> str:
             counted = [", ".join(lost), str(len(mine))]
             rows.append([label, _spread(before), _spread(after), *shown, *counted])
     columns = ["stopped", "after", "gain", "effective sample size", "KL, nats a token"]
-    return _table(["", *columns, "not trusted from step", "seeds"], rows)
+    return table(["", *columns, "not trusted from step", "seeds"], rows)
 
 
 def _wall(records: Sequence[Record]) -> str:
@@ -268,7 +255,7 @@ def _wall(records: Sequence[Record]) -> str:
             ]
             rows.append([cell, *shown, f"{len(ours)}, {len(theirs)}"])
     columns = [f"{unit} to {worth:g}" for worth in WORTH for unit in ("steps", "tokens", "seconds")]
-    return _table(["cell", *columns, "seeds"], rows)
+    return table(["cell", *columns, "seeds"], rows)
 
 
 def _scienceworld(records: Sequence[Record]) -> str:
@@ -285,7 +272,7 @@ def _scienceworld(records: Sequence[Record]) -> str:
         ])  # fmt: skip
     columns = ["success before", "after", "score before", "after", "first attempts to step 5",
                "to step 10", "sampled tokens", "seconds", "seeds"]  # fmt: skip
-    return _table(["", *columns], rows)
+    return table(["", *columns], rows)
 
 
 def _number(value: float | None) -> str:
@@ -297,10 +284,3 @@ def _spread(values: Sequence[float]) -> str:
     digits = 3 if isinstance(values[0], float) and max(values) <= 1 else 0
     spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean(values):.{digits}f}{spread}"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return "(no runs)"
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

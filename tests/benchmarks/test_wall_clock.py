@@ -1,15 +1,20 @@
 """The line of a whole run, from the progress that a run writes."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.results.lines import LINES, POLICIES, ROOT
 from benchmarks.results.statistics import Cost, cost
-from benchmarks.results.wall_clock import EASY, SCIENCEWORLD, System, _line, main
+from benchmarks.results.wall_clock import EASY, PRESET, SCIENCEWORLD, WORLD, System, _line, main
 from envs.registry import all_options
+from launch.plan import preset_file
 from r3l.errors import UserError
+from r3l.settings import yaml_text
 
 
 def test_seconds_begin_with_the_first_evaluation_and_tokens_add_up(tmp_path: Path) -> None:
@@ -66,3 +71,14 @@ def test_scienceworld_refuses_a_policy_of_another_world(tmp_path: Path) -> None:
         else:
             with pytest.raises(UserError, match=r"another world.*brief=True.*has the command"):
                 run.arguments(tmp_path)
+
+
+def test_the_page_makes_the_policy_of_scienceworld_where_and_as_it_is_looked_for() -> None:
+    page = (LINES.parent / "results.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^    r3l-learner (warmup --env scienceworld .*)$", page, re.MULTILINE)
+    words = shlex.split(command)
+    assert ROOT / words[words.index("--out") + 1] == POLICIES / SCIENCEWORLD
+    dials = [words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--set"]
+    given = {name: json.loads(value) for name, value in dials}
+    preset = yaml_text.parse(preset_file(PRESET).read_text(), PRESET)["env"]["options"]
+    assert {name: given.get(name) for name in WORLD} == {name: preset.get(name) for name in WORLD}

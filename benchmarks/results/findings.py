@@ -1,0 +1,283 @@
+"""What the lines say in words: the claim, the predictions beside what was found, single numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from benchmarks.idealised import WORLDS
+from benchmarks.results.cells import BASES, CELLS, EASIEST, TOLD, Cell
+from benchmarks.results.experiments import VARIANTS
+from benchmarks.results.statistics import UNITS, Ratio, Record, cost, ratio
+from r3l.algorithms.registry import REGISTRY
+
+WORTH = (0.5, 0.8)
+RHOS = (2.4, 1.0, 0.3)
+HARD = 0.01  # base success up to which the claim is made
+SEEDS = 2  # of R³L and of GRPO, for an interval
+GOT_THERE = 0.9
+
+FIRST = ((0.13, 1.00), (0.02, 0.79), (0.007, 0.76), (0.0014, 0.45), (0.0002, 0.40))
+"""The first prediction: base success and step ratio, of the worlds nearest to those of BASES."""
+FIRST_CROSSINGS = {1.0: "near 0.01", 0.3: "near 0.1"}
+"""The first prediction: base success from which R³L needs fewer tokens, by ρ."""
+
+Predicted = Sequence[Mapping[str, Any]]
+
+
+def select(records: Iterable[Record], experiment: str, cell: str, variant: str) -> list[Record]:
+    """The runs of one variant in one cell of an experiment."""
+    wanted = (experiment, cell, variant)
+    return [r for r in records if (r["experiment"], r["cell"], r["variant"]) == wanted]
+
+
+def cell_of(base: float, rho: float) -> Cell:
+    """The cell of the map that stands for a base success and a ρ."""
+    return next(c for c in CELLS.values() if c.base == base and c.rho == rho)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of the page."""
+    if not rows:
+        return "(no runs)"
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def shown(found: Ratio) -> str:
+    """A ratio with its interval."""
+    if found.kind == "?":
+        return "neither"
+    sign = "" if found.kind == "=" else f"{found.kind} "
+    if found.interval is None:
+        return f"{sign}{found.value:.2f} (one seed)"
+    low, high = found.interval
+    return f"{sign}{found.value:.2f} ({low:.2f}–{high:.2f})"
+
+
+def both(records: Sequence[Record], base: float, rho: float) -> tuple[list[Record], list[Record]]:
+    """The runs of R³L and of GRPO in a cell of the map."""
+    name = cell_of(base, rho).name
+    return select(records, "e1", name, "r3l"), select(records, "e1", name, "grpo")
+
+
+def _verdict(over: Sequence[Record], under: Sequence[Record], worth: float, unit: str) -> str:
+    if min(len(over), len(under)) < SEEDS:
+        return "too few runs"
+    below = ratio(over, under, worth, unit).below_one
+    return {True: "holds", False: "does not hold", None: "undecided"}[below]
+
+
+def _units(rho: float) -> tuple[str, ...]:
+    """The units in which the claim is made."""
+    return ("steps", "tokens") if rho <= 1 else ("steps",)
+
+
+def claim(records: Sequence[Record], warm: Mapping[str, Record]) -> str:
+    """The claim, cell by cell."""
+    rows = []
+    for base, rho in _hard():
+        ours, theirs = both(records, base, rho)
+        told = warm.get(cell_of(base, rho).name, {}).get("told")
+        counts = "–" if told is None else "yes" if told >= TOLD else f"no, told {told:.2f}"
+        for unit in _units(rho):
+            verdicts = [_verdict(ours, theirs, worth, unit) for worth in WORTH]
+            rows.append([f"{base:g}", f"{rho:g}", UNITS[unit], *verdicts, counts])
+    columns = ["ρ", "unit", *(f"to {worth:g}" for worth in WORTH), "counts"]
+    return table(["base success", *columns], rows)
+
+
+def claim_in_words(records: Sequence[Record], warm: Mapping[str, Record]) -> str:
+    """In how many cells the claim holds, of those that count by the policy's `told`, and of those
+    in which R³L got there."""
+    counted, arrived, others = [], [], []
+    for base, rho in _hard():
+        ours, theirs = both(records, base, rho)
+        told = warm.get(cell_of(base, rho).name, {}).get("told")
+        enough = min(len(ours), len(theirs)) >= SEEDS
+        if enough and told is not None and told >= TOLD:
+            counted.append((base, rho))
+        elif not enough:
+            seeds = f"{len(ours)} of R³L and {len(theirs)} of GRPO"
+            others.append(f"{base:g} at ρ {rho:g} (seeds: {seeds})")
+        else:
+            others.append(
+                f"{base:g} at ρ {rho:g} (told {'unknown' if told is None else f'{told:.2f}'})"
+            )
+        if enough and all(run["success"] >= GOT_THERE for run in ours):
+            arrived.append((base, rho))
+    return (
+        f"Cells that count (told ≥ {TOLD:g}, at least {SEEDS} seeds of both algorithms): "
+        f"{len(counted)} of {len(_hard())}. The whole claim holds in "
+        f"{_holding(records, counted)} of them. Not counted: {'; '.join(others) or 'none'}.\n\n"
+        f"The limit on `told` is there to make sure that a policy can get there. With at least "
+        f"{SEEDS} seeds of both, and whatever `told` was, every run of R³L did get there, with a "
+        f"success of at least {GOT_THERE:g} at its end, in {len(arrived)} of {len(_hard())} cells; "
+        f"the claim holds in {_holding(records, arrived)} of them. This does not replace the first "
+        "count."
+    )
+
+
+def _hard() -> list[tuple[float, float]]:
+    return [(base, rho) for base in BASES if base <= HARD for rho in RHOS]
+
+
+def _holding(records: Sequence[Record], cells: Sequence[tuple[float, float]]) -> int:
+    return sum(
+        all(
+            _verdict(*both(records, base, rho), worth, unit) == "holds"
+            for unit in _units(rho)
+            for worth in WORTH
+        )
+        for base, rho in cells
+    )
+
+
+def predictions(records: Sequence[Record], predicted: Predicted) -> str:
+    """Step ratios: the first prediction, that of the table, and what was found at ρ = 1."""
+    rows = []
+    for base, (near, first), guess in zip(BASES, FIRST, predicted, strict=True):
+        ours, theirs = both(records, base, 1.0)
+        found = [shown(ratio(ours, theirs, w, "steps")) if ours and theirs else "–" for w in WORTH]
+        table_says = [f"{guess[f'to_{worth}']['ratio']['steps']:.2f}" for worth in WORTH]
+        rows.append([f"{base:g}", f"{first:.2f} (at {near:g})", *table_says, *found])
+    columns = [f"{who} to {worth:g}" for who in ("table,", "found at ρ 1,") for worth in WORTH]
+    return table(["base success", "first prediction", *columns], rows)
+
+
+def crossings(records: Sequence[Record], predicted: Predicted) -> str:
+    """Base success from which R³L needs fewer tokens than GRPO: predicted twice, and found."""
+    rows = []
+    for rho in RHOS:
+        for worth in WORTH:
+            guessed = [
+                (base, float(guess[f"to_{worth}"]["ratio"][f"tokens_rho_{rho}"]))
+                for base, guess in zip(BASES, predicted, strict=True)
+            ]
+            found = [(base, _side(*both(records, base, rho), worth)) for base in BASES]
+            known = [(base, side) for base, side in found if side is not None]
+            cells = f"{len(known)} cell{'' if len(known) == 1 else 's'}"
+            rows.append([
+                f"{rho:g}", f"{worth:g}", FIRST_CROSSINGS.get(rho, "–"), crossing(guessed),
+                f"{crossing(known)} ({cells})" if known else "not enough runs",
+            ])  # fmt: skip
+    return table(["ρ", "to success", "first prediction", "table", "found"], rows)
+
+
+def _side(ours: Sequence[Record], theirs: Sequence[Record], worth: float) -> float | None:
+    """The ratio of tokens, if the runs say on which side of 1 it is."""
+    if min(len(ours), len(theirs)) < SEEDS:
+        return None
+    found = ratio(ours, theirs, worth, "tokens")
+    told = {"=": True, "<": found.value < 1, ">": found.value > 1, "?": False}[found.kind]
+    return found.value if told else None
+
+
+def crossing(points: Sequence[tuple[float, float]]) -> str:
+    """Where ratios, at least one, fall below 1 as base success falls."""
+    below = [value < 1 for _, value in points]
+    changes = [i for i in range(1, len(points)) if below[i] != below[i - 1]]
+    if not changes:
+        return f"above {points[0][0]:g}" if below[0] else f"below {points[-1][0]:g}"
+    if len(changes) > 1 or below[0]:
+        return "more than once"
+    return f"between {points[changes[0] - 1][0]:g} and {points[changes[0]][0]:g}"
+
+
+def worlds() -> dict[str, str]:
+    """What the worlds of the map share, and what differs."""
+    return {
+        "stations": _listed({world.stations for world in WORLDS}),
+        "tools": _listed({world.tools for world in WORLDS}),
+        "withheld": _listed({world.withheld for world in WORLDS}),
+    }
+
+
+def _listed(values: set[int]) -> str:
+    *others, last = map(str, sorted(values))
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def not_trained(records: Iterable[Record]) -> str:
+    """The algorithms that no line is a run of."""
+    used = set()
+    for variant in {record["variant"] for record in records}:
+        settings = VARIANTS[variant].overrides if variant in VARIANTS else ()
+        used |= {s.removeprefix("algorithm=") for s in settings if s.startswith("algorithm=")}
+    return ", ".join(f"`{name}`" for name in REGISTRY if name not in used) or "none"
+
+
+class Numbers(dict[str, str]):
+    """Numbers of the page's sentences by name; "–" if there are no lines for one."""
+
+    def __missing__(self, name: str) -> str:
+        return "–"
+
+
+def numbers(
+    records: Sequence[Record], gradients: Sequence[Record], systems: Sequence[Record]
+) -> Numbers:
+    """By `experiment cell variant what`, such as `e0 grpo success` (in EASIEST), `e4 0 credit
+    noise`, `e2 base-0.13-rho-1 sft_none steps` (to 0.5 over GRPO's) and `e5 r3l reward`."""
+    found, scores = Numbers(), dict[str, float]()
+    for line in gradients:
+        for name in ("credit", "no_credit", "credit_plain", "no_credit_plain"):
+            found[f"e4 {line['step']} {name} noise"] = f"{line[name]['noise']:.1f}"
+            found[f"e4 {line['step']} {name} cosine"] = f"{line[name]['cosine']:.2f}"
+    for variant in VARIANTS:
+        if runs := select(records, "e0", EASIEST.name, variant):
+            found[f"e0 {variant} success"] = _mean(runs, "success")
+            reached = [cost(run, 0.5, "tokens") for run in runs]
+            if all(one.reached for one in reached):
+                found[f"e0 {variant} tokens"] = f"{mean(one.amount for one in reached):,.0f}"
+        if runs := select(systems, "e5", "scienceworld", variant):
+            for name in ("before", "success", "before_reward", "reward"):
+                found[f"e5 {variant} {name}"] = _mean(runs, name)
+            found[f"e5 {variant} seeds"] = str(len(runs))
+            scores[variant] = mean(run["reward"] for run in runs)
+        for cell in CELLS:
+            baseline = select(records, "e1", cell, "grpo")
+            for experiment in ("e1", "e2"):
+                runs = select(records, experiment, cell, variant)
+                for unit in UNITS if runs and baseline else ():
+                    known = ratio(runs, baseline, 0.5, unit)
+                    found[f"{experiment} {cell} {variant} {unit}"] = shown(known)
+    if {"r3l", "grpo"} <= scores.keys():
+        gain = scores["r3l"] - scores["grpo"]
+        found["e5 gain"] = f"a gain of {gain:.3f}" if gain > 0 else "no gain"
+    return found
+
+
+def _mean(runs: Sequence[Record], name: str) -> str:
+    return f"{mean(run[name] for run in runs):.3f}"
+
+
+def without_retries(found: Numbers) -> str:
+    """How R³L without retries compares with GRPO where the controls were run."""
+    cells = ("base-0.13-rho-1", "base-0.002-rho-1")
+    keys = {cell: f"e1 {cell} no_reflect steps" for cell in cells}
+    known = [f"{found[key]} in {cell}" for cell, key in keys.items() if key in found]
+    if not known:
+        return "no run of it was made in these cells, so GRPO takes its place"
+    return f"its steps to 0.5 over those of GRPO are {' and '.join(known)}"
+
+
+def other_rates(records: Iterable[Record]) -> str:
+    """Whether GRPO was run with other learning rates."""
+    rates = ("grpo_lr_low", "grpo_lr_high")
+    if any(record["variant"] in rates for record in records):
+        return "one learning rate (GRPO with half and twice of it below)"
+    return "one learning rate, also for GRPO: no run with another one was made"
+
+
+def offline_gaps(lines: Sequence[Record], variants: Mapping[str, tuple[str, Any]]) -> str:
+    """What is missing for the intervals of the offline runs."""
+    counts = {label: sum(line["variant"] == v for line in lines)
+              for v, (label, _) in variants.items()}  # fmt: skip
+    parts = []
+    if none := [label for label, count in counts.items() if not count]:
+        parts.append(f"Not run: {', '.join(none)}.")
+    if one := [label for label, count in counts.items() if count == 1]:
+        parts.append(f"One seed, so no interval: {', '.join(one)}.")
+    return " ".join(parts)

@@ -1,0 +1,103 @@
+"""Sentences of the results page: made-up lines, literal counts."""
+
+import pytest
+
+from benchmarks.results import findings
+from benchmarks.results.cells import CELLS
+from benchmarks.results.findings import (
+    Numbers,
+    cell_of,
+    claim_in_words,
+    crossing,
+    not_trained,
+    numbers,
+    offline_gaps,
+    other_rates,
+)
+from benchmarks.results.statistics import Record
+
+
+def run(cell: str, variant: str, steps: int, success: float = 1.0, tokens: int = 10) -> Record:
+    """A run of E1 that reaches everything after `steps` steps of `tokens` tokens."""
+    shares = [0.0] * (steps - 5) + [1.0] * 5
+    spent = [tokens * (step + 1) for step in range(steps)]
+    curve = {"tokens": spent, "cpu": spent, "success_base": shares}
+    return {"experiment": "e1", "cell": cell, "variant": variant, "success": success} | {
+        "curve": curve
+    }
+
+
+def seeds(
+    base: float, rho: float, steps: int, success: float = 1.0, count: int = 2
+) -> list[Record]:
+    """R³L in `steps` steps, GRPO in 40."""
+    cell = cell_of(base, rho).name
+    ours = [run(cell, "r3l", steps, success) for _ in range(count)]
+    return [*ours, *(run(cell, "grpo", 40) for _ in range(count))]
+
+
+def test_the_claim_is_summed_up_for_cells_that_count_and_for_those_that_got_there() -> None:
+    records = [
+        *seeds(0.005, 1.0, 20),  # counts, holds
+        *seeds(0.005, 2.4, 80),  # counts, does not hold
+        *seeds(0.005, 0.3, 20),  # told too low, but got there
+        *seeds(0.002, 1.0, 20, success=0.85),  # told too low, did not get there
+        *seeds(0.002, 2.4, 20, count=1),
+        *seeds(0.13, 1.0, 20),  # not of the claim
+    ]
+    warm = {name: {"told": 0.95} for name in CELLS}
+    warm[cell_of(0.005, 0.3).name] = {"told": 0.85}
+    del warm[cell_of(0.002, 1.0).name]
+    first, second = claim_in_words(records, warm).split("\n\n")
+    assert "seeds of both algorithms): 2 of 9. The whole claim holds in 1 of them" in first
+    assert "0.005 at ρ 0.3 (told 0.85); 0.002 at ρ 2.4 (seeds: 1 of R³L and 1 of GRPO)" in first
+    assert "0.002 at ρ 1 (told unknown)" in first
+    assert "in 3 of 9 cells; the claim holds in 2 of them" in second
+
+
+@pytest.mark.parametrize(
+    ("ratios", "found"),
+    [
+        ((1.2, 1.1, 0.9), "between 0.02 and 0.005"),
+        ((0.9, 0.8, 0.7), "above 0.13"),
+        ((1.3, 1.2, 1.0), "below 0.005"),
+        ((1.1, 0.9, 1.1), "more than once"),
+        ((0.9, 1.1, 1.2), "more than once"),
+    ],
+)
+def test_tokens_cross_between_the_worlds_whose_ratios_are_on_both_sides_of_1(
+    ratios: tuple[float, ...], found: str
+) -> None:
+    assert crossing(list(zip((0.13, 0.02, 0.005), ratios, strict=True))) == found
+
+
+def test_a_number_without_lines_is_a_dash() -> None:
+    assert f"{Numbers()['e0 nothing success']}" == "–"
+    records = [run("base-0.13-rho-1", "r3l", 10), *[run("base-0.13-rho-1", "grpo", 20)] * 2]
+    found = numbers(records, [], [])
+    assert found["e1 base-0.13-rho-1 r3l steps"] == "0.44 (one seed)"  # 8 / 18 steps
+    assert found["e2 base-0.13-rho-1 sft_none steps"] == "–" and "e5 gain" not in found
+
+
+def test_algorithms_without_a_run_are_named() -> None:
+    records = [run("c", variant, 9) for variant in ("r3l", "grpo", "flat_replaced", "r3", "arpo")]
+    missing = not_trained(records)
+    assert "`gspo`" in missing and "`critique_grpo`" in missing
+    assert not {"`dapo`", "`r3l`", "`grpo`"} & set(missing.split(", "))
+
+
+def test_what_offline_runs_lack_is_said() -> None:
+    variants = {"r3l": ("R³L", ()), "grpo": ("GRPO", ()), "raft": ("RAFT", ())}
+    lines = [{"variant": variant} for variant in ("r3l", "r3l", "grpo")]
+    assert offline_gaps(lines, variants) == "Not run: RAFT. One seed, so no interval: GRPO."
+    assert offline_gaps([*lines, *lines, *[{"variant": "raft"}] * 2], variants) == ""
+
+
+def test_other_learning_rates_are_promised_only_if_there_are_runs() -> None:
+    assert "no run with another one" in other_rates([run("c", "grpo", 9)])
+    assert "below" in other_rates([run("c", "grpo_lr_low", 9)])
+
+
+def test_the_first_prediction_has_a_world_for_each_of_the_map() -> None:
+    assert len(findings.FIRST) == len(findings.BASES)
+    assert [ratio for _, ratio in findings.FIRST] == [1.00, 0.79, 0.76, 0.45, 0.40]
