@@ -80,7 +80,7 @@ def serve(
     store = Store(folder, map_gib=config.buffer.map_gib)
     try:
         service = Service(store, config, bind, service_keys, connections)
-        stop_on_signals(service.stop, outlive, config.learner.hang_s)
+        stop_on_signals(service.stop, outlive)
         click.echo(f"r3l-buffer ready {service.endpoint}")
         sys.stdout.flush()
         service.run()

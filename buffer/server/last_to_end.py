@@ -1,11 +1,12 @@
 """The end of the service: as soon as it is asked to, after the learner if its starter was killed.
 
     SIGTERM ─► starter alive ───────────────► stop
-            └► starter gone ─► learner ends ─► stop      `deadline_s` at most; a second signal: now
-
+            └► starter gone ─► learner ends ─► stop      or is killed after `deadline_s`
+                                                         a second signal: stop now
 The kernel sends SIGTERM to every part of a run when its launcher is killed. The learner then
 commits its last step and saves it, for which it needs the buffer. While it lives it holds a lock on
-a file (`learner_lives`), which the kernel releases however it ends.
+a file (`learner_lives`), which the kernel releases however it ends. Nobody else is there to kill
+one that is stopped, or whose step takes too long.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+ENDED_S = 25.0  # for a learner's last step; the run goes on from its last checkpoint otherwise
 LOOKS_S = 0.1
 SAME_S = 1.0  # the kernel signals once for each thread of the process that started this one
 EXITING = 0x4  # PF_EXITING of the kernel, among the flags of a thread
@@ -46,9 +48,22 @@ def has_learner(file: Path) -> bool:
     return False
 
 
-def stop_on_signals(stop: Callable[[], None], learner: Path | None, deadline_s: float) -> None:
+def _holders(file: Path) -> set[int]:
+    """The other processes on this machine that have the file open."""
+    found = set[int]()
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # of another user, or it has ended
+            if descriptor.samefile(file):
+                found.add(int(descriptor.parts[2]))
+    return found - {os.getpid()}
+
+
+def stop_on_signals(
+    stop: Callable[[], None], learner: Path | None, deadline_s: float = ENDED_S
+) -> None:
     """Call `stop` on SIGTERM or SIGINT; if the process that started this one is gone by then, when
-    no learner holds the lock on the file `learner`, at most `deadline_s` later."""
+    no learner holds the lock on the file `learner`. One that still does after `deadline_s` is
+    killed."""
     starter, began = os.getppid(), list[float]()
 
     def wait_for_learner(file: Path) -> None:
@@ -56,6 +71,12 @@ def stop_on_signals(stop: Callable[[], None], learner: Path | None, deadline_s: 
         end = time.monotonic() + deadline_s
         while has_learner(file) and time.monotonic() < end:
             time.sleep(LOOKS_S)
+        for pid in _holders(file):
+            log.error(
+                "process %d, a learner, has not ended for %g s; it is killed", pid, deadline_s
+            )
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         stop()
 
     def asked(signum: int, _: object) -> None:

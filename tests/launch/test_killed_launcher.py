@@ -91,6 +91,18 @@ def test_after_a_killed_launcher_the_learner_saves_with_a_buffer_and_a_stopped_a
     until(lambda: not lives(parts["learner"]))
 
 
+def test_after_a_killed_launcher_a_stopped_learner_is_gone_too(tmp_path: Path) -> None:
+    launcher, parts = launched(tmp_path)
+    parts["learner"].suspend()
+    launcher.kill()
+    launcher.communicate()
+    until(lambda: not any(lives(part) for part in parts.values()))
+    assert not (tmp_path / "saved").exists()
+    assert "a learner, has not ended for 25 s; it is killed" in (
+        tmp_path / "logs" / "buffer.log"
+    ).read_text(encoding="utf-8")
+
+
 def test_two_sigterms_close_a_run_as_one_does(tmp_path: Path) -> None:
     launcher, parts = launched(tmp_path)
     launcher.send_signal(signal.SIGTERM)

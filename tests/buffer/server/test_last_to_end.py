@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -63,12 +65,11 @@ def test_a_service_whose_starter_was_killed_ends_after_the_learner(started, tmp_
         until(lambda: not lives(service))
 
 
-@pytest.mark.parametrize("how", ["no learner", "deadline", "second signal", "starter lives"])
+@pytest.mark.parametrize("how", ["no learner", "second signal", "starter lives"])
 def test_nothing_else_makes_it_wait(started, tmp_path: Path, how: str) -> None:
     file = tmp_path / ".learner"
-    short = "learner.hang_s=1" if how == "deadline" else "learner.hang_s=1000"
-    starter, service, _ = started("--outlive", str(file), short)
-    with learner_lives(tmp_path / "other" if how == "no learner" else file):
+    starter, service, _ = started("--outlive", str(file))
+    with holding(tmp_path / "other" if how == "no learner" else file):
         if how == "starter lives":
             service.send_signal(signal.SIGTERM)
         else:
@@ -77,11 +78,50 @@ def test_nothing_else_makes_it_wait(started, tmp_path: Path, how: str) -> None:
         until(lambda: not lives(service) or (how == "second signal" and service.terminate()))
 
 
+def test_after_the_deadline_a_stopped_learner_is_killed_and_no_other_process(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / ".learner"
+    program = """
+import os, signal, sys, time
+from pathlib import Path
+from buffer.server.last_to_end import stop_on_signals
+os.getppid = lambda: 0 if asked else 1
+asked = []
+stop_on_signals(lambda: os._exit(7), Path(sys.argv[1]), deadline_s=0.5)
+asked.append(1)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(600)
+"""
+    with holding(file) as learner, holding(tmp_path / "other") as other:
+        os.kill(learner.pid, signal.SIGSTOP)
+        service = subprocess.run([sys.executable, "-c", program, str(file)], check=False)
+        assert service.returncode == 7
+        assert learner.wait(timeout=60) == -signal.SIGKILL and other.poll() is None
+
+
 def test_a_starter_that_vanishes_while_it_is_looked_at_is_gone(monkeypatch) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
     monkeypatch.setattr(last_to_end.os, "getppid", lambda: ended.pid)
     assert last_to_end._ends(ended.pid)
+
+
+@contextmanager
+def holding(file: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock as a learner does."""
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from buffer.server.last_to_end import learner_lives\n"
+        "with learner_lives(Path(sys.argv[1])): print('up', flush=True); time.sleep(600)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "up\n"
+    yield holder
+    holder.kill()
+    holder.communicate()
 
 
 def test_the_lock_ends_with_its_process_and_is_not_inherited(tmp_path: Path) -> None:
