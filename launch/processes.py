@@ -183,7 +183,7 @@ class Children:
                     **(env or {}),
                 },
                 start_new_session=True,
-                preexec_fn=partial(_end_with, os.getpid(), death_signal),
+                preexec_fn=partial(end_with_parent, os.getpid(), death_signal),
             )
         child = Child(name, log, process, worker, begins)
         if place is None:
@@ -226,8 +226,8 @@ def import_path() -> str:
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def _end_with(launcher: int, death_signal: int) -> None:
-    """End the child if its launcher is killed (Linux)."""
+def end_with_parent(parent: int, death_signal: int) -> None:
+    """Send this process `death_signal` when its `parent` ends (Linux); if it has ended, end now."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
-    if os.getppid() != launcher:  # the launcher ended before the call above
+    if os.getppid() != parent:  # it ended before the call above
         os._exit(1)

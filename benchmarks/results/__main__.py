@@ -2,12 +2,15 @@
 
 Every run is a process of this module. When it has ended it appends one line to the file of its
 experiment, in a single write; runs that are found there are not made again, so the command can be
-stopped and started at any time. The page is written again after every run, from the files alone.
+stopped, killed and started at any time: its processes end with it. The page is written again after
+every run, from the files alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,9 +25,16 @@ from benchmarks.results import page
 from benchmarks.results.cells import CELLS, Cell
 from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
 from benchmarks.results.lines import LINES, POLICIES, ROOT, append, known, read_lines
+from launch.processes import end_with_parent
+from learner.warmup.recipe import RECORD
 from r3l.errors import UserError
 
+LEAVE_S = 20
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+Running = set[subprocess.Popen[bytes]]
+"""The processes that were started and have not ended."""
 
 
 @click.command()
@@ -37,6 +47,8 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--policies", type=_FOLDER, default=POLICIES, help="folder of the warm policies")
 @click.option("--page", "only_page", is_flag=True, help="write the page and end")
 @click.option("--one", type=(str, str, str, int), default=None, hidden=True)
+@click.option("--warm", default=None, hidden=True)
+@click.option("--parent", type=int, default=None, hidden=True)
 def main(
     only: str,
     cells: tuple[str, ...],
@@ -47,9 +59,16 @@ def main(
     policies: Path,
     only_page: bool,
     one: tuple[str, str, str, int] | None,
+    warm: str | None,
+    parent: int | None,
 ) -> None:
     """Make the missing runs and write docs/results.md."""
     try:
+        if parent is not None:
+            _end_with(parent)
+        if warm is not None:
+            CELLS[warm].warm(policies)
+            return
         if one is not None:
             _make(_the_run(*one), lines, policies)
             return
@@ -71,6 +90,17 @@ def main(
     except UserError as error:
         click.echo(f"benchmarks.results: {error}", err=True)
         sys.exit(2)
+
+
+def _end_with(parent: int) -> None:
+    """Leave when the parent ends, with all that this process has started: SystemExit unwinds it."""
+
+    def leave(*_: object) -> None:
+        signal.alarm(LEAVE_S)  # which ends a process that does not get there
+        sys.exit(1)
+
+    signal.signal(signal.SIGTERM, leave)
+    end_with_parent(parent, signal.SIGTERM)
 
 
 def _the_run(experiment: str, cell: str, variant: str, seed: int) -> Run:
@@ -113,53 +143,73 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
     """Make the runs, `jobs` at a time, each after its warm policy; whether all ended well."""
     lines.mkdir(parents=True, exist_ok=True)
     policies.mkdir(parents=True, exist_ok=True)
-    pool, good, running = ThreadPoolExecutor(jobs), True, set[subprocess.Popen[bytes]]()
+    pool, good, running = ThreadPoolExecutor(jobs), True, Running()
     try:
         cells = {run.cell.name: run.cell for run in missing if run.cell.withheld is not None}
-        warmed = {name: pool.submit(_warm, cell, policies, lines) for name, cell in cells.items()}
+        warmed = {
+            name: pool.submit(_warm, cell, policies, lines, running) for name, cell in cells.items()
+        }
 
         def make(run: Run) -> str:
             if run.cell.name in warmed:
                 warmed[run.cell.name].result()
             arguments = [run.experiment, *map(str, run.key)]
-            return _spawn([*arguments, "--lines", str(lines), "--policies", str(policies)], running)
+            return _spawn(
+                ["--one", *arguments, "--lines", str(lines), "--policies", str(policies)], running
+            )
 
         making = {pool.submit(make, run): run for run in missing}
         for ended in as_completed(making):
-            good = good and not ended.result()
-            run = making[ended]
-            click.echo(
-                f"{run.experiment} {' '.join(map(str, run.key))}: {ended.result() or 'done'}"
-            )
+            run, said = making[ended], ended.result()
+            good = good and not said
+            ending = f"failed\n{said}" if said else "done"
+            click.echo(f"{run.experiment} {' '.join(map(str, run.key))}: {ending}")
             page.write(finished(lines), lines)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in list(running):
-            process.kill()
+        _stop(running)
     return good
 
 
-def _warm(cell: Cell, policies: Path, lines: Path) -> None:
-    """Warm a cell's policy and append what was measured of it."""
+def _warm(cell: Cell, policies: Path, lines: Path, running: Running) -> None:
+    """Warm a cell's policy in a process of its own and append what was measured of it."""
+    if not (policies / cell.name / RECORD).exists():
+        said = _spawn(["--warm", cell.name, "--policies", str(policies)], running)
+        if said:
+            raise UserError(said.strip().splitlines()[-1].removeprefix("benchmarks.results: "))
     quality = cell.warm(policies)
     file = lines / "warm.jsonl"
-    known = [line["cell"] for line in read_lines(file)]
-    if cell.name not in known:
+    if cell.name not in [line["cell"] for line in read_lines(file)]:
         append(file, {"cell": cell.name} | quality)
     click.echo(f"{cell.name}: warm, {quality}")
 
 
-def _spawn(arguments: list[str], running: set[subprocess.Popen[bytes]]) -> str:
-    """One run in a process of its own, on one thread: "" or what it said before it failed."""
-    command = [sys.executable, "-m", "benchmarks.results", "--one", *arguments]
+def _spawn(arguments: list[str], running: Running) -> str:
+    """Run this module in a process of its own, on one thread: "" or what it said before it failed.
+    The calling thread waits for it: the process ends with the thread that started it."""
+    command = [sys.executable, "-m", "benchmarks.results", "--parent", str(os.getpid()), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, cwd=ROOT)
+        process = subprocess.Popen(
+            command, env=environment, stdout=said, stderr=said, cwd=ROOT, start_new_session=True
+        )
         running.add(process)
         code = process.wait()
         running.discard(process)
         said.seek(0)
-        return f"failed\n{said.read()[-2000:].decode(errors='replace')}" if code else ""
+        return said.read()[-2000:].decode(errors="replace") or f"exit code {code}" if code else ""
+
+
+def _stop(running: Running) -> None:
+    """End the processes, and kill what they have started and left."""
+    left = list(running)
+    for process in left:
+        process.terminate()
+    for process in left:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LEAVE_S + 1)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def finished(lines: Path) -> list[dict[str, Any]]:

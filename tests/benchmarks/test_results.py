@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import cast
 
+import psutil
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
@@ -15,7 +19,7 @@ from benchmarks.results import alternate, page
 from benchmarks.results.__main__ import finished, main
 from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
-from benchmarks.results.lines import LINES
+from benchmarks.results.lines import LINES, ROOT, read_lines
 from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
 from learner.step.batch import rows_of
@@ -25,6 +29,7 @@ from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.records import Group, SlotResult, Task
 from r3l.rollout.interfaces import Policy
+from tests.launch.fakes import until
 from tests.learner.fakes import explore_group
 
 
@@ -172,6 +177,63 @@ def test_a_command_stopped_half_way_makes_only_what_is_missing(
     assert invoke(*arguments) == (0, "") and [run.seed for run in made] == [2, 3, 4]
 
 
+@pytest.mark.system
+def test_a_command_that_is_killed_leaves_nobody_and_its_run_is_made_again(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    kept = [line for line in read_lines(LINES / "e0.jsonl") if line["variant"] == "warm"][:4]
+    write(lines / "e0.jsonl", kept)
+    before = (lines / "e0.jsonl").read_bytes()
+    arguments = ["--only", "e0", "--variant", "warm", "--lines", str(lines)]
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with command(arguments) as killed:
+            until(lambda killed=killed: len(listening(killed)) > 0)
+            children = family(killed)
+            killed.send_signal(sign)
+            assert killed.wait(10) == -sign
+        until(lambda children=children: not any(map(lives, children)))
+        assert (lines / "e0.jsonl").read_bytes() == before
+    with command(arguments) as again:
+        assert again.wait(300) == 0
+    assert (lines / "e0.jsonl").read_bytes().startswith(before)
+    assert [line["seed"] for line in read_lines(lines / "e0.jsonl")] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.system
+def test_a_warm_start_ends_with_the_command_that_is_killed(tmp_path: Path) -> None:
+    chosen = ["--only", "e1", "--cell", "base-0.13-rho-1", "--variant", "grpo", "--seeds", "1"]
+    folders = ["--lines", str(tmp_path / "lines"), "--policies", str(tmp_path / "policies")]
+    with command([*chosen, *folders]) as killed:
+        until(lambda: any("learner.cli" in member.cmdline() for member in family(killed)))
+        members = family(killed)
+        assert len(members) >= 2
+        killed.kill()
+    until(lambda: not any(map(lives, members)))
+    assert not (tmp_path / "policies" / "base-0.13-rho-1" / "warmup.json").exists()
+
+
+def command(arguments: list[str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.results", *arguments], cwd=ROOT)
+
+
+def family(parent: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    return psutil.Process(parent.pid).children(recursive=True)
+
+
+def listening(parent: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    """The members of the family of a command that have a handler for SIGTERM."""
+
+    def caught(member: psutil.Process) -> int:
+        rows = Path(f"/proc/{member.pid}/status").read_text().splitlines()
+        return next(int(row.split()[1], 16) for row in rows if row.startswith("SigCgt"))
+
+    return [member for member in family(parent) if caught(member) & 1 << (signal.SIGTERM - 1)]
+
+
+def lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 def test_lines_of_another_setup_are_refused_by_name(tmp_path: Path) -> None:
     run = next(runs(("e0",)))
     write(tmp_path / "e0.jsonl", [line_of(run) | {"setup": "0"}])
@@ -182,6 +244,17 @@ def test_lines_of_another_setup_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "e0.jsonl").write_text('{"half')
     code, said = invoke("--page", "--lines", str(tmp_path))
     assert code == 2 and "not a line of JSON" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["e1", "e4", "e5", "e8", "warm"])
+def test_a_line_that_the_page_cannot_use_ends_the_command_with_its_place(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / f"{name}.jsonl").write_text("{}\n")
+    code, said = invoke("--page", "--lines", str(tmp_path / "lines"))
+    assert code == 2 and f"{name}.jsonl:1: " in said and said.count("\n") == 1
+    assert not (tmp_path / "results.md").exists()
 
 
 @pytest.mark.parametrize(
