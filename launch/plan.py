@@ -20,6 +20,7 @@ from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load
 from envs.builtin.policy import builtin_policy, model_path
 from envs.registry import tasks
 from envs.trial import try_tasks
+from launch.inspection import versions
 from launch.resume import changed_settings, write_config
 from launch.topology.hosts import Hosts, read_hosts
 from launch.topology.machines import Machine, described, machines_of, this_machine
@@ -403,6 +404,7 @@ def write_run_folder(plan: Plan) -> TextIO:
         if plan.keys is not None and not plan.keys.exists():
             generate(plan.keys)
         write_config(plan.run, plan.config)
+        versions.write(plan.run)
     except OSError as error:
         raise UserError(
             f"run {plan.run}: cannot be written ({error.strerror}); choose another with --run"

