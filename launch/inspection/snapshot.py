@@ -80,11 +80,13 @@ class Progress:
 
 @dataclass
 class Buffer:
-    """The service and its store. `reply_s`: None if it did not reply; `error`: why."""
+    """The service and its store. `reply_s`: None if it did not reply; `error`: why;
+    `logged_ago_s`: since it last wrote to its log."""
 
     endpoint: str = ""
     reply_s: float | None = None
     error: str = ""
+    logged_ago_s: float | None = None
     groups: dict[str, int] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
     slot_drops: dict[str, int] = field(default_factory=dict)
@@ -97,7 +99,8 @@ class Buffer:
 
 @dataclass
 class Actor:
-    """What the buffer knows of an actor. `process`: its name in the launcher, if it is known."""
+    """What the buffer knows of an actor. `process`: its name in the launcher, if it is known;
+    `worked_ago_s`: since it last leased or completed a group, None if none of them is left."""
 
     name: str
     process: str
@@ -105,6 +108,7 @@ class Actor:
     version: int
     requests: int
     idle_share: float
+    worked_ago_s: float | None = None
 
 
 @dataclass
@@ -127,6 +131,7 @@ class Snapshot:
     buffer: Buffer = field(default_factory=Buffer)
     actors: list[Actor] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
+    worked: dict[str, float] = field(default_factory=dict)  # of each actor, as worked_ago_s
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -157,6 +162,9 @@ def take(run: Path) -> Snapshot:
         errors=last_errors(run / "logs"),
     )
     _add_heartbeat(snapshot, run / LAST_HEARTBEAT)
+    log = run / "logs" / "buffer.log"
+    if log.is_file():
+        snapshot.buffer.logged_ago_s = now - log.stat().st_mtime
     _add_store(snapshot, run)
     if snapshot.process("buffer") is not None:
         _add_stats(snapshot, run)
@@ -252,7 +260,7 @@ def _add_store(snapshot: Snapshot, run: Path) -> None:
         with store.read() as txn:
             counts = txn.counts()
             snapshot.version = txn.progress().version
-            live = [row for row in txn.live() if row.unfinished and row.actor]
+            known = [row for row in txn.live() if row.actor]
         snapshot.buffer.map_free_bytes = store.map_free_bytes
         snapshot.buffer.free_bytes = store.free_bytes
     except StoreError as error:
@@ -267,8 +275,12 @@ def _add_store(snapshot: Snapshot, run: Path) -> None:
     snapshot.leases = [
         Lease(row.group_id, row.actor, row.task_id, len(row.resolved), row.slots,
               snapshot.at - row.times.get("leased", snapshot.at), row.deadline - snapshot.at)
-        for row in live
+        for row in known if row.unfinished
     ]  # fmt: skip
+    for row in known:
+        when = row.times.get("complete", row.times.get("leased", snapshot.at))
+        ago_s = snapshot.at - when
+        snapshot.worked[row.actor] = min(ago_s, snapshot.worked.get(row.actor, ago_s))
 
 
 def _add_stats(snapshot: Snapshot, run: Path) -> None:
@@ -301,6 +313,7 @@ def _add_stats(snapshot: Snapshot, run: Path) -> None:
         Actor(
             name, known.get(name, ""), numbers["seen_s"], int(numbers.get("weight_version", 0)),
             int(numbers.get("requests_running", 0)), numbers.get("idle_share", 0.0),
+            snapshot.worked.get(name),
         )
         for name, numbers in sorted(stats.actors.items())
         if name in known or numbers["seen_s"] < snapshot.lease_s

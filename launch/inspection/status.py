@@ -70,7 +70,9 @@ def waits(now: Snapshot) -> Iterator[str]:
         groups.get("leased", 0) + groups.get("filling", 0),
     )
     if now.process("buffer") is None:
-        yield "everybody waits for the buffer, which is not running"
+        since = now.buffer.logged_ago_s
+        last = "" if since is None else f"; it wrote to its log {ago(since)} ago for the last time"
+        yield f"everybody waits for the buffer, which is not running{last}"
     elif now.buffer.reply_s is None:
         yield f"everybody may wait for the buffer: {now.buffer.error}"
     if now.process("learner") is not None and now.learner_doing.startswith(WAITS):
@@ -83,10 +85,12 @@ def waits(now: Snapshot) -> Iterator[str]:
     limit = now.needed * (now.max_staleness + 1)
     for actor in now.actors:
         if actor.idle_share > 0.5 and not actor.requests:
+            since = actor.worked_ago_s
             yield (
-                f"{actor.process or actor.name} waits for a lease: {complete} groups are complete, "
-                f"{in_work} in work, and at most {limit} may be ahead of the learner "
-                "(buffer.max_staleness)"
+                f"{actor.process or actor.name} waits for a lease"
+                + ("" if since is None else f" since its last group {ago(since)} ago")
+                + f": {complete} groups are complete, {in_work} in work, and at most {limit} may "
+                "be ahead of the learner (buffer.max_staleness)"
             )
 
 
