@@ -114,8 +114,8 @@ def claim_in_words(records: Sequence[Record], warm: Mapping[str, Record]) -> str
         f"The limit on `told` is there to make sure that a policy can get there. With at least "
         f"{SEEDS} seeds of both, and whatever `told` was, every run of R³L did get there, with a "
         f"success of at least {GOT_THERE:g} at its end, in {len(arrived)} of {len(_hard())} cells; "
-        f"the claim holds in {_holding(records, arrived)} of them. This does not replace the first "
-        "count."
+        f"the claim holds in {_holding(records, arrived)} of them. This count selects cells "
+        "by what came out, so it does not replace the first."
     )
 
 
