@@ -69,6 +69,7 @@ VARIANTS: dict[str, Variant] = {
     "pivot_later": _r3l("pivots 2 steps later", "pivot_shift=2"),
     "grpo_lr_low": Variant("GRPO, learning rate / 2", ("algorithm=grpo", "learner.lr=1.0e-4")),
     "grpo_lr_high": Variant("GRPO, learning rate × 2", ("algorithm=grpo", "learner.lr=4.0e-4")),
+    "r3l_lr_high": Variant("R³L, learning rate × 2", ("algorithm=r3l", "learner.lr=4.0e-4")),
     "stored_grpo": _stored("GRPO", "algorithm=grpo"),
     "stored_r3l": _stored("R³L", "algorithm=r3l"),
     "r3l_recall": _stored("R³L with replay", "algorithm=r3l", "algorithm.recall_count=2"),
@@ -122,6 +123,7 @@ OFFLINE: dict[str, tuple[str, tuple[str, ...]]] = {
     "grpo": ("GRPO", ("algorithm=grpo",)),
     "raft": ("RAFT", ("algorithm=raft",)),
     "grpo_lr_10": ("GRPO, learning rate × 10", ("algorithm=grpo", "learner.lr=2.0e-3")),
+    "grpo_lr_100": ("GRPO, learning rate × 100", ("algorithm=grpo", "learner.lr=2.0e-2")),
 }
 """Label and settings of every offline run."""
 
@@ -197,7 +199,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     "e1": (
         Part(_MAP, ("r3l", "grpo"), 5),
         Part(_MAP, ("r3l_failures", "grpo_equal", "no_reflect"), 3),
-        Part((_EASY, _HARD), ("grpo_lr_low", "grpo_lr_high"), 3),
+        Part((_EASY, _HARD), ("grpo_lr_low", "grpo_lr_high", "r3l_lr_high"), 3),
     ),
     "e0": (
         Part((EASIEST.name,), ("warm",), 5),
