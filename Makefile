@@ -12,7 +12,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
 .PHONY: demo test unit system check format docs clean
-.PHONY: results soak soak-actors chaos rehearsal test-envs bench-learner bench-weights bench-actors bench-buffer bench-math bench-peers
+.PHONY: results soak soak-actors chaos rehearsal test-envs test-extras test-clusters bench-learner bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -61,6 +61,18 @@ chaos: $(VENV)/.installed
 test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs -rs
+
+# Loggers with their real packages, offline.
+test-extras: $(VENV)/.installed
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,wandb,mlflow,trackio,prometheus]"
+	$(BIN)/python -m pytest tests/learner/metrics -rs
+
+# A run on a real Ray cluster of four nodes, two of which are lost, then one on a real SLURM cluster
+# of two (as root, with Debian's slurm-wlm and munge); both on this machine.
+test-clusters: $(VENV)/.installed
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,ray]"
+	$(BIN)/python -m tests.system.ray_cluster build/ray-run
+	bash tests/system/slurm_cluster.sh build/slurm-run --actors 2 --steps 4 eval.tasks=0
 
 # The plan of a host of 8 GPUs on this machine: 16 actors with engines that guess, 8 ranks on CPUs.
 rehearsal: $(VENV)/.installed

@@ -221,10 +221,10 @@ def check_keys(
 ) -> tuple[Path | None, dict[str, str]]:
     """(the checked folder of the run's keys, where the services listen).
 
-    If actors run `elsewhere`, on those machines, the default addresses become ones that they reach,
-    and keys are made in the run's folder unless there are some. Raises UserError for missing keys,
-    for an address that others can reach if there are no keys, and for one that actors cannot reach.
-    `binds`: addresses by their options.
+    If actors run `elsewhere`, on those machines, the default addresses become ones that they reach.
+    If other machines can reach an address, keys are made in the run's folder unless there are some.
+    Raises UserError for missing keys, and for an address that actors cannot reach. `binds`:
+    addresses by their options.
     """
     if elsewhere:
         binds = {
@@ -235,18 +235,18 @@ def check_keys(
                 raise UserError(
                     f"{option} {bind}: actors on {elsewhere[0]} cannot reach it; give tcp://0.0.0.0:*"
                 )
-        own = run / KEYS
-        if folder is None and not own.exists():
-            return own.resolve(), binds
-        folder = folder or own
-    if folder is not None:
-        load(ServiceKeys, folder / "service.json")
-        load(ClientKeys, folder / "client.json")
-        load(ClientKeys, folder / "learner.json")
-        return folder.resolve(), binds
     for option, bind in binds.items():
-        check_bind(bind, option, encrypted=False)
-    return None, binds
+        check_bind(bind, option, encrypted=True)
+    if folder is None and not all(map(is_local, binds.values())):
+        folder = run / KEYS
+        if not folder.exists():
+            return folder.resolve(), binds
+    if folder is None:
+        return None, binds
+    load(ServiceKeys, folder / "service.json")
+    load(ClientKeys, folder / "client.json")
+    load(ClientKeys, folder / "learner.json")
+    return folder.resolve(), binds
 
 
 def check_learner(config: RunConfig, device: str) -> RunConfig:

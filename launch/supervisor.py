@@ -103,6 +103,10 @@ class Run:
         self.commands.buffer_endpoint = buffer.said(_ready("buffer")) or ""
         if self.commands.buffer_endpoint:
             self.silence.watch(reached(self.commands.buffer_endpoint), self.plan.keys)
+        if self.plan.keys is not None:
+            client = self.plan.keys / "client.json"
+            self.say(f"buffer listens at {self.commands.buffer_endpoint}; an actor that joins from "
+                     f"another machine needs --keys {client}")  # fmt: skip
         self._start("learner", resume=self.plan.resume)
         while not self.interrupted:
             self._start_actors()

@@ -54,7 +54,7 @@ def topology(
     """The places of a run on one machine with so many GPUs of 80 GiB."""
     ranks, device, machines = parse_learner(learner)
     names = tuple(str(gpu) for gpu in range(gpus))
-    machine = Machine("localhost", names, 80.0 if gpus else None, cores)
+    machine = Machine("localhost", names, 80.0 if gpus else None, None if gpus else cores)
     return place(Wanted(actors, ranks, device, machines, **more), [machine])
 
 

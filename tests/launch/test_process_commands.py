@@ -132,6 +132,21 @@ def test_several_machines_are_started_through_deepspeeds_hostfile(
     assert option(command, "--include") == "127.0.0.1:0,1,2,3@192.0.2.1:0,1,2,3"
 
 
+def test_keys_are_made_for_an_address_that_other_machines_reach(tmp_path: Path) -> None:
+    binds = {"buffer_bind": "tcp://0.0.0.0:*", "weights_bind": LOOPBACK}
+    plan = make_plan(load(), tmp_path / "run", actors=1, learner="1cpu", resume=False, **binds)
+    assert plan.keys == tmp_path / "run" / "keys" and not plan.keys.exists()
+    write_run_folder(plan).close()
+    again = make_plan(load(), tmp_path / "run", actors=1, learner="1cpu", resume=True, **binds)
+    assert again.keys == plan.keys
+    assert option(ProcessCommands(plan).buffer(), "--keys") == str(plan.keys / "service.json")
+    assert option(ProcessCommands(plan).actor(0), "--keys") == str(plan.keys / "client.json")
+    local = binds | {"buffer_bind": LOOPBACK}
+    assert make_plan(
+        load(), tmp_path / "b", actors=1, learner="1cpu", resume=False, **local
+    ).keys is None  # fmt: skip
+
+
 def test_an_actor_on_another_machine_is_started_through_ssh_with_keys_and_a_reachable_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
