@@ -132,6 +132,8 @@ def run_training(
         publisher = _publisher(config, weights_bind, keys, run, closing) if _leading() else None
 
         def rank(trainer: Any, start: int) -> Any:
+            # Every rank: the buffer kills those that outlive the launcher.
+            closing.enter_context(learner_lives(run / LEARNER_LIVES))
             if publisher is None:
                 return _follower(config, trainer)
             return _rank0(config, trainer, publisher, buffer_endpoint, keys, run, start, closing)
@@ -288,7 +290,6 @@ def _rank0(
         tasks(env, options, "eval", config.eval.tasks),
     )
     secret = keys / "learner.json" if keys else None
-    closing.enter_context(learner_lives(run / LEARNER_LIVES))
     client = BufferClient(
         buffer_endpoint, name="learner", keys=secret, timeout_s=config.buffer.patience_s
     )

@@ -49,13 +49,19 @@ def has_learner(file: Path) -> bool:
 
 
 def _holders(file: Path) -> set[int]:
-    """The other processes on this machine that have the file open."""
+    """The other processes on this machine that hold the lock, not those that only read the file."""
     found = set[int]()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):  # of another user, or it has ended
-            if descriptor.samefile(file):
+            if descriptor.samefile(file) and _locks(descriptor):
                 found.add(int(descriptor.parts[2]))
     return found - {os.getpid()}
+
+
+def _locks(descriptor: Path) -> bool:
+    """Whether an open file, /proc/PID/fd/N, has a lock of `flock`."""
+    info = descriptor.parents[1] / "fdinfo" / descriptor.name
+    return "FLOCK" in info.read_text(encoding="utf-8")
 
 
 def stop_on_signals(

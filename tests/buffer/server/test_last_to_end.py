@@ -94,10 +94,16 @@ os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(600)
 """
     with holding(file) as learner, holding(tmp_path / "other") as other:
+        with file.open() as read:
+            backup = subprocess.Popen(["sleep", "600"], stdin=read)
         os.kill(learner.pid, signal.SIGSTOP)
         service = subprocess.run([sys.executable, "-c", program, str(file)], check=False)
         assert service.returncode == 7
         assert learner.wait(timeout=60) == -signal.SIGKILL and other.poll() is None
+        only_reads = backup.poll() is None
+        backup.kill()
+        backup.wait()
+        assert only_reads
 
 
 def test_a_starter_that_vanishes_while_it_is_looked_at_is_gone(monkeypatch) -> None:
