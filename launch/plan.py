@@ -104,7 +104,7 @@ def make_plan(
     check_engine_arguments(config.actor)
     if hardware is None or cluster is not None:
         loggers.check(config.log)
-        check_upload(config.learner.upload.to)
+        check_upload(config.learner.upload.to, reach=hardware is None and not dry_run)
     wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)
     if hardware is not None and not dry_run and cluster != "slurm":
         raise UserError(f"--hardware {hardware}: only plans; add --dry-run, or leave it out")

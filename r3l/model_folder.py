@@ -11,6 +11,9 @@ from safetensors import SafetensorError, safe_open
 
 from r3l.errors import UserError
 
+ADAPTER = "adapter_config.json"
+"""The file by which transformers finds an adapter beside a model."""
+
 
 def user_path(name: str) -> Path:
     """A path as a user writes it, `~` resolved. Raises UserError for one that cannot exist."""
@@ -33,6 +36,11 @@ def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> No
         )
     if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
         raise UserError(f"{called}: no tokenizer in {folder}; save one next to the model")
+    if (folder / ADAPTER).is_file():
+        raise UserError(
+            f"{called}: {folder} has an adapter ({ADAPTER}), which the learner would load and the "
+            "engines would not; give a folder without it, merged into its weights"
+        )
     if weights:
         _check_weights(folder, called)
 

@@ -64,8 +64,9 @@ class Hub:
         self._repository = repository
 
     def check(self) -> None:
-        """Make the repository unless it exists."""
+        """Make the repository unless it exists, and see whether it may be written to."""
         self._api.create_repo(self._repository, private=True, exist_ok=True)
+        self._api.auth_check(self._repository, write=True)  # the call above passes if it exists
 
     def send(self, folder: Path, name: str) -> None:
         """Add a folder in one commit."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from r3l.section import Section
 
@@ -16,3 +18,10 @@ class LoraConfig(Section):
     targets: tuple[str, ...] = Field(
         (), description="linear layers with an adapter, such as q_proj; unset: all but the head"
     )
+
+    @model_validator(mode="after")
+    def _targets_need_a_rank(self) -> Self:
+        if self.targets and not self.rank:
+            raise ValueError("targets are given but no rank, so all weights would be trained; "
+                             "set rank, such as 16")  # fmt: skip
+        return self

@@ -85,6 +85,12 @@ def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
     assert not asked and not ran.exists()
 
 
+def test_an_adapter_beside_a_model_is_refused(model: Path) -> None:
+    (model / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"has an adapter .*; give a folder without it, merged"):
+        check_model_folder(model, "model x")
+
+
 def test_a_path_that_cannot_exist_is_refused() -> None:
     for name in ("~nobody_of_that_name/x", "x" * 300):
         with pytest.raises(UserError, match="not a valid path"):

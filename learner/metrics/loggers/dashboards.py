@@ -51,6 +51,7 @@ DASHBOARDS: dict[str, Charts] = {
             "learner/behaviour_kl_base",
             "learner/behaviour_kl_distilled",
         ),
+        "gap of engine and learner at equal weights, nats a token": ("learner/engine_gap",),
     },
     "Throughput": {
         "sampled tokens/s": ("actor/tokens_per_s",),

@@ -104,6 +104,11 @@ def test_the_hub_gets_a_private_repository_and_one_commit_a_folder(
         def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> None:
             calls.append(("create_repo", repo_id, private, exist_ok))
 
+        def auth_check(self, repo_id: str, *, write: bool) -> None:
+            calls.append(("auth_check", repo_id, write))
+            if repo_id == "others/policy":
+                raise PermissionError("403: you may not write to others/policy")
+
         def upload_folder(
             self, *, repo_id: str, folder_path: str, path_in_repo: str, commit_message: str
         ) -> None:
@@ -114,8 +119,11 @@ def test_the_hub_gets_a_private_repository_and_one_commit_a_folder(
     target = target_of("hf://user/policy")
     target.send(folder, "model")
     target.send(folder, "checkpoints/step-000050")
-    assert calls == [
+    with pytest.raises(UserError, match=r"hf://others/policy: .*403: you may not write"):
+        check("hf://others/policy")
+    assert calls[:-2] == [
         ("create_repo", "user/policy", True, True),
+        ("auth_check", "user/policy", True),
         ("user/policy", str(folder), "", "r3l: model"),
         ("user/policy", str(folder), "checkpoints/step-000050", "r3l: checkpoints/step-000050"),
     ]
@@ -126,6 +134,7 @@ def test_the_hub_s_own_methods_take_these_arguments() -> None:
 
     api = huggingface_hub.HfApi
     inspect.signature(api.create_repo).bind(None, "user/x", private=True, exist_ok=True)
+    inspect.signature(api.auth_check).bind(None, "user/x", write=True)
     inspect.signature(api.upload_folder).bind(
         None, repo_id="user/x", folder_path="f", path_in_repo="", commit_message="m"
     )
