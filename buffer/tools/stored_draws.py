@@ -46,6 +46,13 @@ class StoredDraws:
         self.uses: dict[str, list[int]] = {}
         self.skipped = set[str]()
         self.count = 0
+        self._again = config.algorithm.build().again is not None
+        sampler = config.buffer.sampler
+        if sampler.replay_share is not None or sampler.replay_no_contrast:
+            raise UserError(
+                "buffer.sampler: replay_share and replay_no_contrast mix stored groups with new "
+                "ones, and offline there are no new ones; leave them out and set reuse"
+            )
         if len({folder.resolve() for folder in folders}) < len(folders):
             raise UserError("--offline names a store twice; name each once")
         try:
@@ -102,6 +109,7 @@ class StoredDraws:
         picks = sorted(picks, key=lambda pick: pick.row.group_id)
         groups = [self._group(pick.row.group_id) for pick in picks]
         recalled = list(self._recalled([p.row for p in picks], self.config, version, number))
+        again = [p.row.group_id for p in picks if self._again and self.uses.get(p.row.group_id)]
         return Draw(
             number,
             groups,
@@ -110,6 +118,7 @@ class StoredDraws:
             tuple(pick.weight for pick in picks),
             [codec.encode(one) for one in (*groups, *recalled)],
             recalled=recalled,
+            replayed=tuple(again),
         )
 
     def keep(self, draw: Draw, *, trained: bool) -> None:

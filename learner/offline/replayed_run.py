@@ -87,7 +87,13 @@ class ReplayedRun:
         check_tokens(draw.groups, trainer.vocabulary, draw.recalled)
         entropies = trainer.entropies_of(draw.groups)
         return rows_of(
-            draw.groups, algorithm, draw.weights, draw.recalled, entropies, draw.replayed
+            draw.groups,
+            algorithm,
+            draw.weights,
+            draw.recalled,
+            entropies,
+            draw.replayed,
+            draw.version,
         )
 
     def advance(self) -> Replayed:

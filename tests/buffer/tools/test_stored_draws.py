@@ -57,6 +57,26 @@ def drawn(draws, count, first=0):
     return batches
 
 
+def test_groups_are_replayed_from_their_second_draw_on_for_algorithms_that_ask(
+    store, opened
+) -> None:
+    folder = store([0.0, 1.0], [1.0, 0.0])
+    for algorithm, marked in (("spear", 2), ("grpo", 0)):
+        ledger = f"{algorithm}.jsonl"
+        settings = (f"algorithm={algorithm}", "buffer.sampler.reuse=2")
+        draws = opened([folder], *settings, ledger=ledger)
+        first = draws.draw(0)
+        assert first.replayed == ()
+        draws.keep(first, trained=True)
+        assert len(draws.draw(1).replayed) == marked
+
+
+def test_settings_that_mix_stored_groups_with_new_ones_are_refused(store, opened) -> None:
+    folder = store([0.0, 1.0], [1.0, 0.0])
+    with pytest.raises(UserError, match="offline there are no new ones; leave them out"):
+        opened([folder], "buffer.sampler.replay_share=0.5", "buffer.sampler.reuse=2")
+
+
 def test_every_group_is_drawn_as_often_as_reuse_allows(store, opened):
     folder = store(*[(0.0, 1.0)] * 5)
     draws = opened([folder])
