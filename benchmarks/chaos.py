@@ -300,6 +300,8 @@ def wait_gone(chaos: Chaos, deadline_s: float) -> float:
     return time.monotonic() - began
 
 
+UNDISTURBED_STEPS, LEARNED = 30, 0.95
+"""What the demo has learned after its 30 steps."""
 ROLES = ("actors.cli", "buffer.cli", "learner.cli", "launch.cli")
 
 
@@ -343,6 +345,10 @@ def faults(chaos: Chaos, asked: int) -> list[str]:
         found.append(f"{len(groups) - len(set(groups))} groups were trained twice")
     if left := [p.cmdline() for name in ROLES for p in chaos.parts(name)]:
         found.append(f"processes are left: {left}")
+    tested = [line["success"] for line in chaos.lines() if line["kind"] == "eval"]
+    if asked >= UNDISTURBED_STEPS and max(tested[-2:], default=0.0) < LEARNED:
+        found.append(f"success {tested}: an undisturbed run has {LEARNED} after "
+                     f"{UNDISTURBED_STEPS} steps")  # fmt: skip
     return found
 
 
