@@ -46,7 +46,8 @@ PARTS = {
 }
 """Processes by a part of their command line."""
 SPANS = (
-    "learner/step_s", "learner/pack_s", "learner/wait_s", "weights/publish_s", "weights/pause_s",
+    "learner/forward_s", "learner/backward_s", "learner/update_s", "learner/step_s",
+    "learner/pack_s", "learner/wait_s", "weights/publish_s", "weights/fetch_s", "weights/pause_s",
     "staleness/generation_s", "actor/idle_share",
 )  # fmt: skip
 WORDS = "river stone lamp window garden letter bridge candle".split()

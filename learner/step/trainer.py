@@ -14,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ class Trainer:
             ),
         )
         self.device = self.engine.device
+        self.spent = dict[str, float]()  # seconds of the parts of the step
         if self.reference is not None and self.stage < 3:
             self.reference.to(self.device)
         self.rank, self.world = self.engine.global_rank, self.engine.world_size
@@ -158,9 +160,11 @@ class Trainer:
         halved, RestartNeeded if ZeRO 2 or 3 cannot continue in these processes.
         """
         began = time.monotonic()
+        self.spent.clear()
         sums, halvings = self._accumulate(rows)
         heartbeat("the optimizer's update")
-        applied, norm = self._apply()
+        with self._timed("update_s"):
+            applied, norm = self._apply()
         seconds = time.monotonic() - began
         metrics = {
             **{name: value for name, value in sums.items() if not name.startswith("sum_")},
@@ -172,6 +176,7 @@ class Trainer:
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "tokens_per_micro_batch": float(self.budget),
             "step_s": seconds,
+            **self.spent,
             "tokens_per_s": sums["sum_input_tokens"] / seconds,
         }
         tagged = {f"learner/{name}": value for name, value in metrics.items()}
@@ -302,12 +307,22 @@ class Trainer:
         return None
 
     def _micro_batch(self, rows: Sequence[Row], *, poisoned: bool = False) -> dict[str, float]:
-        loss, parts = self._losses(collate(rows, self.device))
+        with self._timed("forward_s"):
+            loss, parts = self._losses(collate(rows, self.device))
         if poisoned or not math.isfinite(parts["loss"]):
             loss = loss * math.nan
-        # DeepSpeed averages gradients over ranks; the rows' weights are those of the whole step.
-        self.engine.backward(loss * self.world)
+        with self._timed("backward_s"):
+            # DeepSpeed averages gradients over ranks; the rows' weights are those of the whole step
+            self.engine.backward(loss * self.world)
         return parts
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        """Add to the step's `spent`; not on a GPU, whose kernels run on after they are called."""
+        began = time.monotonic()
+        yield
+        if self.device.type == "cpu":
+            self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - began
 
     def _apply(self) -> tuple[bool, float]:
         """(whether the step was applied, global gradient norm before clipping).

@@ -149,6 +149,17 @@ def test_the_entropies_of_rows_are_those_of_the_model_at_their_trained_tokens(
         assert values == pytest.approx(want, abs=1e-5)
 
 
+def test_a_step_tells_the_seconds_of_its_parts(model_folder: Path) -> None:
+    config = load(None, ["algorithm=raft", "learner.tokens_per_micro_batch=64"])
+    groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+    rows = rows_of(groups, config.algorithm.build())
+    trainer = Trainer(model_folder, config.learner, config.algorithm.build())
+    for _ in range(2):
+        found = measured(trainer.step(rows))
+        parts = [found[f"{part}_s"] for part in ("forward", "backward", "update")]
+        assert min(parts) > 0 and sum(parts) <= found["step_s"]
+
+
 @pytest.mark.parametrize(("stage", "rate"), [(0, 1e30), (1, 1e30), (1, 1e8)])
 def test_an_update_that_ruins_the_weights_is_blamed_on_the_step(
     model_folder: Path, stage: int, rate: float
