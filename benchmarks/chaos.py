@@ -86,6 +86,7 @@ class Sampled:
 
     def __init__(self) -> None:
         self._ended, self._latest = 0.0, dict[str, float]()
+        self.requests = dict[str, int]()  # under way, by actor
 
     def add(self, actor: str, tokens: float) -> None:
         """The newest count of an actor."""
@@ -109,7 +110,7 @@ class Chaos:
     launcher: subprocess.Popen[bytes] = field(init=False)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     sampled: Sampled = field(default_factory=Sampled)
-    killed_actors: int = 0
+    lost_requests: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.run = self.folder / "disk" / "run"
@@ -182,6 +183,7 @@ class Chaos:
                 for actor, metrics in client.stats().actors.items():
                     if "generated_tokens" in metrics:
                         self.sampled.add(actor, metrics["generated_tokens"])
+                        self.sampled.requests[actor] = int(metrics.get("requests_running", 0))
 
     def one(self, module: str) -> psutil.Process | None:
         """One of those processes at random."""
@@ -197,7 +199,8 @@ def kill(module: str) -> Callable[[Chaos], None]:
 
     def event(chaos: Chaos) -> None:
         if victim := chaos.one(module):
-            chaos.killed_actors += module == "actors.cli"
+            if module == "actors.cli":  # which of them it is does not matter much
+                chaos.lost_requests.append(max(chaos.sampled.requests.values(), default=0))
             victim.kill()
 
     return event
@@ -218,7 +221,7 @@ def stop(module: str) -> Callable[[Chaos], None]:
 
 def kill_launcher(chaos: Chaos) -> None:
     """Kill -9 the launcher, wait until its parts have ended, and resume."""
-    chaos.killed_actors += len(chaos.parts("actors.cli"))
+    chaos.lost_requests += chaos.sampled.requests.values()
     chaos.launcher.kill()
     chaos.launcher.wait()
     wait_gone(chaos, 60.0)
@@ -365,8 +368,9 @@ def losses(chaos: Chaos) -> Iterator[str]:
     with closing(Store(chaos.run / "buffer", read_only=True)) as store, store.read() as txn:
         groups = [read_group(txn.group_bytes(row), row) for row in txn.rows()]
     kept = sum(group.generated_tokens for group in groups)
-    sampled, killed = chaos.sampled.total(), chaos.killed_actors
-    yield f"tokens: {sampled} sampled, {kept} stored; {killed} actors killed"
+    longest = max((t.generated_tokens for g in groups for t in g.trajectories), default=0)
+    yield f"tokens: {chaos.sampled.total()} sampled, {kept} stored; longest attempt {longest}"
+    yield f"requests under way in actors that were killed: {chaos.lost_requests}"
     steps = [line["step"] for line in chaos.lines() if line["kind"] == "step"]
     yield f"steps made again: {len(steps) - len(set(steps))}"
     left = [entry for entry in os.scandir("/dev/shm") if entry.is_file()]
