@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.actor import Actor
+from actors.utilization import CacheLoad
 from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient, Draw
 from r3l.actor_metrics import ActorMetrics
@@ -25,7 +26,7 @@ class Engine(ScriptedPolicy):
     def __init__(self) -> None:
         super().__init__(self._answer)
         self.metrics, self.fingerprints, self.dead = ActorMetrics(), {}, False
-        self.second_doors = 0
+        self.second_doors, self.cache = 0, CacheLoad()
 
     def _answer(self, prompt: str) -> str:
         door = int(prompt.rpartition("door ")[2].split()[0])

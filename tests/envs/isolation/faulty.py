@@ -9,12 +9,7 @@ from typing import Any
 from r3l.codec import pack
 from r3l.rollout.interfaces import EnvSpec
 
-DAEMON = [
-    sys.executable,
-    "-c",
-    "import subprocess; print(subprocess.Popen(['sleep', '3600'], start_new_session=True,"
-    " stdout=subprocess.DEVNULL).pid)",
-]
+DAEMON = ["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 & echo $!"]
 FAULTY = f"{__file__}:Faulty"
 """The environment's name."""
 
