@@ -270,7 +270,7 @@ def check_checkpoint(config: RunConfig, run: Path, device: str) -> None:
     from learner import checkpoint
     from r3l.model_folder import fingerprint
 
-    newest = checkpoint.latest(run / "checkpoints")
+    newest = checkpoint.latest(run / checkpoint.CHECKPOINTS)
     if newest is not None:
         dtype = "torch.bfloat16" if _in_bfloat16(config, device) else "torch.float32"
         origin = fingerprint(Path(config.model))

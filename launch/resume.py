@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.builtin.policy import model_path
-from learner.checkpoint import latest, read_state
+from learner.checkpoint import CHECKPOINTS, latest, read_state
 from learner.run_files import PROGRESS
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -55,7 +55,7 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
 
     Quick: it loads no model and starts nothing.
     """
-    newest = latest(run / "checkpoints") if (run / CONFIG).exists() else None
+    newest = latest(run / CHECKPOINTS) if (run / CONFIG).exists() else None
     done = read_state(newest).version if newest else 0
     steps = config.learner.steps
     finished = (run / "model" / "config.json").is_file() and (
@@ -107,7 +107,7 @@ def drop_next_config(run: Path) -> None:
 
 def _same_model(run: Path, before: Path, after: Path) -> bool:
     """Whether two folders hold the same model. If there is a checkpoint, its check tells."""
-    if before == after or latest(run / "checkpoints") is not None:
+    if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and fingerprint(before) == fingerprint(after)
 

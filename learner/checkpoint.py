@@ -9,6 +9,9 @@
 Rank 0 writes all of it, so that a run with other ranks or another ZeRO stage can continue.
 A checkpoint is built under another name, flushed to disk and renamed, so a folder called `step-…`
 is complete unless it was damaged later; a damaged one is passed over.
+
+    all ranks   step ─► gather ─► next steps ─► …
+    rank 0                └─ copies ─► thread: write, flush to disk, rename, remove old ones
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,10 +35,13 @@ from r3l.errors import UserError
 from r3l.process.notices import notice_again
 
 if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes seconds to import
+    from learner.step.tensor_file import Copies
     from learner.step.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
+CHECKPOINTS = "checkpoints"
+"""Their folder in a run."""
 ADAPTER = "adapter"
 """The adapters of a saved model. Beside it transformers would add them to the merged weights."""
 SCHEMA = 3
@@ -60,38 +67,88 @@ class State:
     max_staleness: int = -1
 
 
-def save(trainer: Trainer, folder: Path, state: State, tokenizer: Any, keep: int) -> bool:
-    """Write `folder/step-<version>`; a collective. Only the newest `keep` checkpoints stay.
+class Checkpoints:
+    """The checkpoints of a run, of which the newest `keep` stay. They are written beside training.
 
-    Only rank 0's `state` is written. False if a rank could not write its part: nothing of the
-    checkpoint is left then, and the earlier ones stay.
+    `saved`: the version of the newest one, -1 if there is none. `complete` is called on rank 0, in
+    a thread, with the folder of each that is on disk.
     """
-    from learner.step import optimizer_state
 
-    heartbeat(f"checkpoint {state.version}")
-    final = folder / f"step-{state.version:06d}"
-    building = folder / f".building-{state.version:06d}"
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: Path,
+        tokenizer: Any,
+        keep: int,
+        complete: Callable[[Path], None] = lambda folder: None,
+    ) -> None:
+        self.saved = -1
+        self._trainer, self._folder = trainer, folder
+        self._tokenizer, self._keep, self._complete = tokenizer, keep, complete
+        self._disk = ThreadPoolExecutor(1, "checkpoint")
+        self._building: Path | None = None  # on its way to disk
+        self._flushed: Future[bool] | None = None  # rank 0's
 
-    def begin() -> None:
-        for left in folder.glob(".building-*"):
-            shutil.rmtree(left)
-        building.mkdir(parents=True)
+    def save(self, state: State) -> None:
+        """Begin `step-<version>`; a collective. It is on disk after `finish`.
 
-    def finish() -> None:
-        tokenizer.save_pretrained(building)
-        _finish(trainer, building, final, state)
+        Only rank 0's `state` is written. If a rank could not write its part, nothing of the
+        checkpoint is left, and the earlier ones stay.
+        """
+        from learner.step import optimizer_state
+        from learner.step.tensor_file import Copies
+
+        self.finish()
+        heartbeat(f"checkpoint {state.version}")
+        trainer, first = self._trainer, self._trainer.rank == 0
+        building = self._folder / f".building-{state.version:06d}"
+
+        def begin() -> None:
+            for left in self._folder.glob(".building-*"):
+                shutil.rmtree(left)
+            building.mkdir(parents=True)
+
+        copies = Copies()
+        save_trained = trainer.save_adapters if trainer.adapted else trainer.save_model
+        save_state = partial(optimizer_state.save, trainer)
+        written = (
+            _written(trainer, begin if first else None, building)
+            and _written(trainer, partial(save_trained, building, copies.add), building)
+            and _written(trainer, partial(save_state, building, copies.add), building)
+        )
+        if not written:
+            return
+        self._building, self.saved = building, state.version
+        if first:
+            put_on_disk = partial(self._put_on_disk, building, state, copies)
+            self._flushed = self._disk.submit(_tried, put_on_disk, building)
+
+    def finish(self) -> bool:
+        """Wait until the checkpoint that was last written is on disk; a collective. Whether it is:
+        if not, `saved` is -1."""
+        if self._building is None:
+            return self.saved >= 0
+        building, self._building = self._building, None
+        heartbeat(f"the disk, to flush checkpoint {self.saved}")
+        good = self._flushed is None or self._flushed.result()
+        if not _agreed(self._trainer, good, building):
+            self.saved = -1
+        return self.saved >= 0
+
+    def close(self) -> None:
+        """Wait for this rank's disk."""
+        heartbeat(f"the disk, to flush checkpoint {self.saved}")
+        self._disk.shutdown()
+
+    def _put_on_disk(self, building: Path, state: State, copies: Copies) -> None:
+        copies.write()
+        final = self._folder / f"step-{state.version:06d}"
+        self._tokenizer.save_pretrained(building)
+        _finish(self._trainer, building, final, state)
         # A newer one must be damaged: otherwise this run would have continued from it.
-        for old in [path for path in _all(folder) if path <= final][:-keep]:
+        for old in [path for path in _all(self._folder) if path <= final][: -self._keep]:
             shutil.rmtree(old)
-
-    first = trainer.rank == 0
-    save_trained = trainer.save_adapters if trainer.adapted else trainer.save_model
-    return (
-        _written(trainer, begin if first else None, building)
-        and _written(trainer, partial(save_trained, building), building)
-        and _written(trainer, partial(optimizer_state.save, trainer, building), building)
-        and _written(trainer, finish if first else None, building)
-    )
+        self._complete(final)
 
 
 def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
@@ -117,21 +174,29 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
 
 
 def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
-    """Write something on the ranks that have it to write; a collective. Whether all could: a disk
-    that is full or gone costs a checkpoint, not the run."""
-    failed = False
+    """Write something on the ranks that have it to write; a collective. Whether all could."""
+    return _agreed(trainer, write is None or _tried(write, building), building)
+
+
+def _tried(write: Callable[[], None], building: Path) -> bool:
+    """Write something; whether it could be written. A disk that is full or gone costs a checkpoint,
+    not the run."""
     try:
-        if write is not None:
-            write()
+        write()
     except (OSError, SafetensorError) as error:
         log.warning("%s: could not be written, training goes on (%s)", building, error)
         notice_again(f"{building.parent}", f"{building.parent} could not be written ({error})")
-        failed = True
-    if trainer.on_any_rank(failed):
-        if trainer.rank == 0:
-            shutil.rmtree(building, ignore_errors=True)
         return False
     return True
+
+
+def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
+    """Whether something is good on every rank; a collective. Otherwise nothing of it is left."""
+    if not trainer.on_any_rank(not good):
+        return True
+    if trainer.rank == 0:
+        shutil.rmtree(building, ignore_errors=True)
+    return False
 
 
 def latest(folder: Path, below: int | None = None) -> Path | None:

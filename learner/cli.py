@@ -245,7 +245,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     budget = out_of_memory.kept_budget(run, config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
     origin = fingerprint(model)
-    newest = checkpoint.latest(run / "checkpoints") if resume else None
+    newest = checkpoint.latest(run / checkpoint.CHECKPOINTS) if resume else None
     if newest is not None:
         checkpoint.check(newest, settings, dtype=resolve_dtype(settings.dtype), origin=origin)
     return Beginning(model, origin, tokenizer, settings, newest)

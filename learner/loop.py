@@ -20,7 +20,7 @@ from typing import Any
 
 from buffer import Draw
 from learner import checkpoint
-from learner.checkpoint import State
+from learner.checkpoint import CHECKPOINTS, Checkpoints, State
 from learner.offline.offline_rank0 import OfflineRank0
 from learner.outputs.best_model import BEST, candidate_folder
 from learner.outputs.uploader import Uploader
@@ -39,8 +39,7 @@ from r3l.errors import TrainingStopped, UserError
 class Training:
     """One rank's part in a run.
 
-    The run starts from `state`; `saved` is the version of the newest checkpoint. `uploader`: rank
-    0's, if anything is to be uploaded.
+    The run starts from `state`. `uploader`: rank 0's, if anything is to be uploaded.
     """
 
     trainer: Trainer
@@ -51,7 +50,12 @@ class Training:
     run: Path
     state: State
     uploader: Uploader | None = None
-    saved: int = -1
+
+    def __post_init__(self) -> None:
+        folder, keep = self.run / CHECKPOINTS, self.config.learner.keep_checkpoints
+        self.checkpoints = Checkpoints(
+            self.trainer, folder, self.tokenizer, keep, self._upload_checkpoint
+        )
 
     def execute(self) -> int:
         """Train to `config.learner.steps`; returns the version reached.
@@ -71,20 +75,23 @@ class Training:
     def _train(self) -> int:
         version, skipped = self.state.version, list[Draw]()
         self._begin(version)
-        while version < self.config.learner.steps:
-            draw = self.rank.draw(version)
-            if draw is None:
-                break
-            result = self._train_on(draw)
-            if result.applied:
-                version, skipped = version + 1, []
-                self.rank.finish_step(draw, version, result)
-                self._evaluate_and_save(version)
-            else:
-                self.rank.skip_step(draw, version, result)
-                skipped.append(draw)
-                self._check_skipped(version, skipped)
-        self._end(version)
+        try:
+            while version < self.config.learner.steps:
+                draw = self.rank.draw(version)
+                if draw is None:
+                    break
+                result = self._train_on(draw)
+                if result.applied:
+                    version, skipped = version + 1, []
+                    self.rank.finish_step(draw, version, result)
+                    self._evaluate_and_save(version)
+                else:
+                    self.rank.skip_step(draw, version, result)
+                    skipped.append(draw)
+                    self._check_skipped(version, skipped)
+            self._end(version)
+        finally:
+            self.checkpoints.close()
         return version
 
     def _begin(self, version: int) -> None:
@@ -92,7 +99,7 @@ class Training:
         if version == 0:
             self._keep_candidate(0)
         else:
-            self.saved = version
+            self.checkpoints.saved = version
         self.rank.begin(self.state)
 
     def _train_on(self, draw: Draw) -> StepResult:
@@ -159,14 +166,12 @@ class Training:
 
     def _save(self, version: int) -> None:
         """Save a checkpoint of `version`, unless there is one."""
-        if version != self.saved:
-            state, keep = self.rank.state(version), self.config.learner.keep_checkpoints
-            folder = self.run / "checkpoints"
-            if checkpoint.save(self.trainer, folder, state, self.tokenizer, keep):
-                self.saved = version
-                if self.uploader and self.config.learner.upload.checkpoints:
-                    name = f"step-{version:06d}"
-                    self.uploader.submit(folder / name, f"{folder.name}/{name}")
+        if version != self.checkpoints.saved or not self.checkpoints.finish():
+            self.checkpoints.save(self.rank.state(version))
+
+    def _upload_checkpoint(self, folder: Path) -> None:
+        if self.uploader and self.config.learner.upload.checkpoints:
+            self.uploader.submit(folder, f"{CHECKPOINTS}/{folder.name}")
 
     def _finish_uploads(self) -> None:
         """Upload the best model and wait for all uploads. The other ranks wait for rank 0."""

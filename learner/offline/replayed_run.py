@@ -126,7 +126,7 @@ class ReplayedRun:
         """A trainer before `step` or earlier, and its version."""
         model = model_path(self.config.model)
         check_model_folder(model, f"model {self.config.model}")
-        start = checkpoint.latest(self.run / "checkpoints", below=step)
+        start = checkpoint.latest(self.run / checkpoint.CHECKPOINTS, below=step)
         version = 0 if start is None else checkpoint.read_state(start).version
         for number in range(version + 1, step):
             self.draw_of(number)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from learner.checkpoint import CHECKPOINTS
 from learner.outputs.best_model import BEST
 from learner.outputs.upload_targets import Target, target_of
 from r3l.process.notices import notice
@@ -128,7 +129,7 @@ class Uploader:
 
 def begin(config: UploadConfig, run: Path) -> Uploader | None:
     """The uploader of a run, if it asks for one. Links that a killed learner left are removed."""
-    for parent in {run, run / "checkpoints", (run / BEST).resolve().parent}:
+    for parent in {run, run / CHECKPOINTS, (run / BEST).resolve().parent}:
         for left in parent.glob(f"{UPLOADING}*"):
             shutil.rmtree(left, ignore_errors=True)
     return Uploader(target_of(config.to), config.to) if config.to else None

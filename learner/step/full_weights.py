@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from learner.step import adapters
-from learner.step.tensor_file import Shape, drain, write_tensors
+from learner.step.tensor_file import Shape, Write, drain, write_tensors
 
 WEIGHTS = "model.safetensors"
 
@@ -54,12 +54,12 @@ def gathered(*parameters: nn.Parameter) -> Iterator[None]:
         yield
 
 
-def save_model(lm: Any, folder: Path, *, write: bool) -> None:
-    """Write a plain Hugging Face model folder if `write`; a collective under ZeRO 3, in which a
-    rank that cannot write takes part to the end."""
+def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
+    """Write a plain Hugging Face model folder, or nothing without `write`; a collective under
+    ZeRO 3, in which a rank that cannot write takes part to the end."""
     each = tensors(lm)
     try:
-        if not write:
+        if write is None:
             return
         if getattr(lm, "_weight_conversions", None):
             # Several parameters become one in the file, or one several: transformers needs them all
@@ -67,20 +67,21 @@ def save_model(lm: Any, folder: Path, *, write: bool) -> None:
             lm.save_pretrained(folder, state_dict=whole)
             return
         lm.save_pretrained(folder, state_dict={})  # all but the weights
-        write_tensors(folder / WEIGHTS, shapes(lm), each)
+        write(folder / WEIGHTS, shapes(lm), each)
     finally:
         drain(each)
 
 
-def save_adapters(lm: Any, folder: Path, *, write: bool) -> None:
-    """Write the adapters in peft's format if `write`; a collective as `save_model` is."""
+def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
+    """Write the adapters in peft's format, or nothing without `write`; a collective as `save_model`
+    is."""
     trained = [(name, one) for name, one in lm.named_parameters() if adapters.is_adapter(name)]
     each = _adapters(trained)
     try:
-        if write:
+        if write is not None:
             adapters.write_config(lm, folder)
             form = [(adapters.peft_name(name), one.dtype, full_shape(one)) for name, one in trained]
-            write_tensors(folder / adapters.WEIGHTS, form, each)
+            write(folder / adapters.WEIGHTS, form, each)
     finally:
         drain(each)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.step.full_weights import full_shape
-from learner.step.tensor_file import Shape, drain, write_tensors
+from learner.step.tensor_file import Shape, Write, drain, write_tensors
 from learner.step.trainer import Trainer
 
 FILE = "optimizer.safetensors"
@@ -43,7 +43,7 @@ class Fragment(NamedTuple):
     length: int
 
 
-def save(trainer: Trainer, folder: Path) -> None:
+def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
     """Write the state (rank 0 writes); a collective."""
     keys, counts = _keys(trainer), _counts(trainer)
     keys += [MASTER] * (trainer.dtype != torch.float32)
@@ -66,7 +66,7 @@ def save(trainer: Trainer, folder: Path) -> None:
     tensors = each()
     try:
         if trainer.rank == 0:
-            write_tensors(folder / FILE, shapes, tensors)
+            write(folder / FILE, shapes, tensors)
     finally:
         drain(tensors)  # the other ranks do, also if this one cannot write
 

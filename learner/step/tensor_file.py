@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from r3l.process.memory import free_memory
+
 Shape = tuple[str, torch.dtype, tuple[int, ...]]
 """Name, dtype and shape of a tensor."""
+Tensors = Iterable[tuple[str, Tensor]]
+"""Names and tensors, each of which is needed until the next one."""
+Write = Callable[[Path, Sequence[Shape], Tensors], None]
+"""Writes a file of tensors, which come in the order of their shapes."""
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
 ALIGNMENT = 8  # of the first tensor's bytes
 
@@ -26,10 +32,8 @@ def drain(tensors: Iterable[object]) -> None:
         pass
 
 
-def write_tensors(
-    path: Path, shapes: Sequence[Shape], tensors: Iterable[tuple[str, Tensor]]
-) -> None:
-    """Write `tensors`, which come in the order of `shapes`; each is needed until the next one."""
+def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
+    """Write a file of tensors, which come in the order of `shapes`."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, dtype, shape in shapes:
@@ -44,3 +48,26 @@ def write_tensors(
                 raise ValueError(f"{path.name}: {its_name} came in the place of {name}")
             flat = tensor.detach().to("cpu").contiguous().view(-1)
             file.write(flat.view(torch.uint8).numpy().data)
+
+
+class Copies:
+    """Files whose tensors are copied to the host's memory, and are written later: the next step
+    may change the tensors meanwhile."""
+
+    def __init__(self) -> None:
+        self._files: list[tuple[Path, Sequence[Shape], Tensors]] = []
+
+    def add(self, path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
+        """Copy the tensors of a file. One that needs more than half of the memory that is free is
+        written at once."""
+        size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in shapes)
+        if 2 * size > free_memory():
+            write_tensors(path, shapes, tensors)
+            return
+        copies = [(name, tensor.detach().to("cpu", copy=True)) for name, tensor in tensors]
+        self._files.append((path, shapes, copies))
+
+    def write(self) -> None:
+        """Write the files that were not written yet."""
+        while self._files:
+            write_tensors(*self._files.pop(0))

@@ -40,7 +40,7 @@ from learner.step.full_weights import shard, sharded
 from learner.step.model import PolicyModule, load_model, resolve_dtype
 from learner.step.out_of_memory import is_out_of_memory, smaller_budget
 from learner.step.process_group import join_process_group
-from learner.step.tensor_file import Shape
+from learner.step.tensor_file import Shape, Write, write_tensors
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm, Float64
 from r3l.algorithms.losses import TokenBatch, sft
@@ -107,6 +107,8 @@ class Trainer:
             lora=config.lora,
             adapter=adapter,
         )
+        if self.stage == 3:  # before the reference is loaded: one whole model at a time
+            shard(module, settings)
         self.adapted = config.lora.rank > 0
         self.reference: Any = None
         self.refers = algorithm is not None and algorithm.needs_reference
@@ -116,8 +118,6 @@ class Trainer:
             )
             frozen = frozen.eval().requires_grad_(False)
             self.reference = sharded(frozen, settings) if self.stage == 3 else frozen
-        if self.stage == 3:
-            shard(module, settings)
         self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
             model=module,
             model_parameters=[p for p in module.parameters() if p.requires_grad],
@@ -421,13 +421,13 @@ class Trainer:
         """
         return full_weights.tensors(self.module.lm)
 
-    def save_model(self, folder: Path) -> None:
+    def save_model(self, folder: Path, write: Write = write_tensors) -> None:
         """Write a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""
-        full_weights.save_model(self.module.lm, folder, write=self.rank == 0)
+        full_weights.save_model(self.module.lm, folder, write if self.rank == 0 else None)
 
-    def save_adapters(self, folder: Path) -> None:
+    def save_adapters(self, folder: Path, write: Write = write_tensors) -> None:
         """Write the adapters in peft's format (rank 0 writes; a collective under ZeRO 3)."""
-        full_weights.save_adapters(self.module.lm, folder, write=self.rank == 0)
+        full_weights.save_adapters(self.module.lm, folder, write if self.rank == 0 else None)
 
 
 def _longest(rows: Sequence[Row]) -> int:

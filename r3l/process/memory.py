@@ -16,6 +16,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
 
 STEADY_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
@@ -24,6 +28,9 @@ STEADY_MEMORY = {
 }
 """Environment for a process that allocates and frees tensors all the time; glibc reads it at the
 start of the process."""
+
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Where a container sees the limits of its own control group (version 2)."""
 
 
 def freeze_heap() -> None:
@@ -39,6 +46,19 @@ def private_bytes() -> int:
     with open("/proc/self/statm", "rb") as file:
         _, resident, shared, *_ = map(int, file.read().split())
     return (resident - shared) * mmap.PAGESIZE
+
+
+def free_memory(control_group: Path = CONTROL_GROUP) -> int:
+    """Bytes of memory that this process may still take, of the machine's and of its container's."""
+    free: int = psutil.virtual_memory().available
+    with suppress(OSError, ValueError):  # there is no group, or it has no limit
+        limit = int((control_group / "memory.max").read_text())
+        used = int((control_group / "memory.current").read_text())
+        counted = dict(
+            line.split() for line in (control_group / "memory.stat").read_text().splitlines()
+        )
+        free = min(free, limit - used + int(counted["inactive_file"]))
+    return free
 
 
 def return_freed_memory() -> None:

@@ -2,19 +2,23 @@
 
 import logging
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from learner import checkpoint
-from learner.checkpoint import State
-from learner.step import full_weights, optimizer_state
+from learner.checkpoint import Checkpoints, State
+from learner.step import optimizer_state, tensor_file
 from learner.step.trainer import Trainer
 from r3l.config import load
 from tests.learner.step.fakes import tiny_folder
-from tests.learner.step.faulty import Silent
+from tests.learner.step.faulty import Silent, saved
 
 
 class Killed(BaseException):
@@ -33,7 +37,7 @@ def two(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoints")
     for version in (3, 6):
         state = State(version, draw_id=version, groups=(f"g{version}",))
-        checkpoint.save(trainer, folder, state, Silent(), keep=2)
+        saved(trainer, folder, state, keep=2)
     return folder
 
 
@@ -74,7 +78,7 @@ def test_an_unfinished_checkpoint_is_never_loaded_and_the_next_save_removes_it(
     shutil.copytree(folder / "step-000006", folder / ".building-000009")
     (folder / "step-000003" / "state.json").unlink()  # rotation was killed in the middle
     assert checkpoint.latest(folder) == folder / "step-000006"
-    checkpoint.save(trainer, folder, State(9), Silent(), keep=2)
+    saved(trainer, folder, State(9), keep=2)
     assert sorted(path.name for path in folder.iterdir()) == ["step-000006", "step-000009"]
 
 
@@ -82,7 +86,7 @@ def test_a_damaged_checkpoint_does_not_push_out_the_one_just_saved(
     folder: Path, trainer: Trainer
 ) -> None:
     truncated(folder / "step-000006" / "model.safetensors")
-    checkpoint.save(trainer, folder, State(5), Silent(), keep=1)
+    saved(trainer, folder, State(5), keep=1)
     assert checkpoint.latest(folder) == folder / "step-000005"
 
 
@@ -107,7 +111,7 @@ def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
 
         monkeypatch.setattr(checkpoint, "_flush", flush_or_die)
         try:
-            checkpoint.save(trainer, folder, State(9), Silent(), keep=3)
+            saved(trainer, folder, State(9), keep=3)
             taken.append(-1)
         except Killed:
             found = checkpoint.latest(folder)
@@ -118,6 +122,27 @@ def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
     assert taken[-2:] == [9, -1]
     assert checkpoint.latest(folder) == folder / "step-000009"
     assert not list(folder.glob(".building-*"))
+
+
+def test_training_goes_on_while_a_checkpoint_goes_to_disk_and_the_next_one_waits(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, flush, complete = threading.Event(), checkpoint._flush, list[Path]()
+
+    def flush_slowly(path: Path) -> None:
+        assert slow.wait(60)
+        flush(path)
+
+    monkeypatch.setattr(checkpoint, "_flush", flush_slowly)
+    checkpoints = Checkpoints(trainer, tmp_path, Silent(), 2, complete.append)
+    checkpoints.save(State(1))
+    assert checkpoint.latest(tmp_path) is None and not complete  # and `save` has returned
+    threading.Timer(0.2, slow.set).start()
+    checkpoints.save(State(2))
+    assert complete[:1] == [tmp_path / "step-000001"]
+    checkpoints.close()
+    assert complete[1:] == [tmp_path / "step-000002"] == [checkpoint.latest(tmp_path)]
+    assert checkpoints.finish() and checkpoints.saved == 2
 
 
 @pytest.mark.parametrize("wrong", [OSError(28, "No space left on device"), SafetensorError("full")])
@@ -135,14 +160,39 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
         raise wrong
 
     with monkeypatch.context() as broken:
-        where = {"optimizer_state.save": optimizer_state, "write_tensors": full_weights}
+        where = {"optimizer_state.save": optimizer_state, "write_tensors": tensor_file}
         broken.setattr(where.get(place, checkpoint), place.split(".")[-1], full)
-        assert not checkpoint.save(trainer, folder, State(9), Silent(), keep=2)
+        assert not saved(trainer, folder, State(9), keep=2)
     assert "could not be written, training goes on" in caplog.text
     assert f"r3l-notice: {folder} could not be written (" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000006"]
-    assert checkpoint.save(trainer, folder, State(9), Silent(), keep=2)
+    assert saved(trainer, folder, State(9), keep=2)
     assert checkpoint.latest(folder) == folder / "step-000009"
+
+
+def test_a_checkpoint_has_the_weights_of_its_version_though_the_next_step_has_changed_them(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, write = threading.Event(), tensor_file.write_tensors
+
+    def write_slowly(*file: Any) -> None:
+        assert slow.wait(60)
+        write(*file)
+
+    monkeypatch.setattr(tensor_file, "write_tensors", write_slowly)
+    checkpoints = Checkpoints(trainer, tmp_path, Silent(), 2)
+    before = {name: tensor.clone() for name, tensor in trainer.weights()}
+    checkpoints.save(State(1))
+    with torch.no_grad():
+        for parameter in trainer.module.parameters():
+            parameter.add_(1)
+    slow.set()
+    assert checkpoints.finish()
+    saved_ = load_file(tmp_path / "step-000001" / "model.safetensors")
+    assert all(torch.equal(saved_[name], tensor) for name, tensor in before.items())
+    with torch.no_grad():
+        for parameter in trainer.module.parameters():
+            parameter.sub_(1)
 
 
 def test_a_model_that_cannot_be_written_leaves_the_one_before(

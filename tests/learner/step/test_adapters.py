@@ -97,4 +97,5 @@ def test_two_ranks_have_the_losses_of_one_under_every_zero_stage(
             for key in ("loss", "loss_policy", "kl_reference", "entropy"):
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-5, abs=1e-6), (stage, key)
             assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3), stage
+        assert two[stage][2]["published"] == pytest.approx(one[lora][2]["published"], abs=1e-4)
     assert one[lora][2]["loss_policy"] < one[lora][0]["loss_policy"]

@@ -12,7 +12,7 @@ from learner.step.trainer import Trainer
 from r3l.config import load
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
-from tests.learner.step.faulty import Silent
+from tests.learner.step.faulty import saved
 
 SAME = ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl")
 USERS_FILE = {
@@ -64,7 +64,7 @@ def test_offloaded_state_trains_alike_and_resumes_from_a_checkpoint(
     inner = learner.trainer.engine.config["zero_optimization"]
     assert inner["offload_optimizer"]["device"] == "cpu"
     same(learner.steps(2), plain[:2])
-    checkpoint.save(learner.trainer, tmp_path, State(2), Silent(), keep=1)
+    assert saved(learner.trainer, tmp_path, State(2), keep=1)
     folder = checkpoint.latest(tmp_path)
     assert folder is not None
     resumed = Learner(folder, *settings)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from learner.step.tensor_file import write_tensors
+from learner.step import tensor_file
+from learner.step.tensor_file import Copies, write_tensors
 
 TENSORS = [
     ("first", torch.arange(6, dtype=torch.float32).view(2, 3).T),  # not contiguous
@@ -31,3 +32,17 @@ def test_tensors_that_come_in_another_order_or_are_too_few_are_refused(tmp_path:
         write_tensors(tmp_path / "file", SHAPES, TENSORS[1:])
     with pytest.raises(ValueError):
         write_tensors(tmp_path / "file", SHAPES, TENSORS[:-1])
+
+
+@pytest.mark.parametrize(("free", "at_once"), [(1 << 40, False), (8, True)])
+def test_copies_are_written_later_unless_memory_is_short(
+    tmp_path: Path, free: int, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_file, "free_memory", lambda: free)
+    tensors = [("one", torch.ones(3)), ("two", torch.zeros(2, 2))]
+    copies = Copies()
+    copies.add(tmp_path / "file", [(n, t.dtype, tuple(t.shape)) for n, t in tensors], tensors)
+    assert (tmp_path / "file").exists() == at_once
+    tensors[0][1].fill_(9)
+    copies.write()
+    assert load_file(tmp_path / "file")["one"].tolist() == [1, 1, 1]

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import json, sys
 from pathlib import Path
+import torch
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
@@ -43,6 +44,9 @@ for variant in variants:
         trainer = Trainer(Path(model), config.learner, algorithm)
         batch = rows_of(groups, algorithm)
         steps[variant] += [measured(trainer.step(batch)) for _ in range(3)]
+        flat = [tensor.double().flatten() for _, tensor in trainer.weights()]
+        sums = [float(w @ torch.arange(len(w)).double().cos()) for w in flat]
+        steps[variant][-1]["published"] = sum(sums)
 if trainer.rank == 0:
     Path(out).write_text(json.dumps(steps))
 end_process(0)
@@ -53,7 +57,8 @@ def run_steps(
     model: Path, out: Path, *variants: str, ranks: int = 1, algorithms: str = "r3l gspo"
 ) -> dict[str, list[dict[str, float]]]:
     """Three optimizer steps of each of the algorithms under each of `variants` (learner settings,
-    `;` between several), in processes of their own, under DeepSpeed's launcher."""
+    `;` between several), in processes of their own, under DeepSpeed's launcher. The last step has
+    a sum over the weights as they are published."""
     script = out.with_suffix(".py")
     script.write_text(PROGRAM)
     command = [sys.executable, str(script)]

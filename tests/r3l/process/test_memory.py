@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from r3l.process.memory import STEADY_MEMORY, private_bytes, return_freed_memory
+from r3l.process.memory import STEADY_MEMORY, free_memory, private_bytes, return_freed_memory
 
 LEAVE_HOLES = """
 import numpy as np
@@ -101,3 +101,17 @@ def test_private_memory_grows_with_what_is_allocated_and_shrinks_when_it_is_give
     del block
     return_freed_memory()
     assert private_bytes() - before < 50_000_000
+
+
+def test_free_memory_is_that_of_the_container_if_it_has_less_than_the_machine(
+    tmp_path: Path,
+) -> None:
+    machine = free_memory(tmp_path / "no group")
+    assert machine > 1 << 20
+    values = {"memory.max": "900000", "memory.current": "500000"}
+    values["memory.stat"] = "anon 400000\ninactive_file 100000\n"
+    for name, text in values.items():
+        (tmp_path / name).write_text(text)
+    assert free_memory(tmp_path) == 500_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(tmp_path) > 1 << 20
