@@ -21,6 +21,7 @@ from actors.engine_arguments import engine_arguments
 from actors.utilization import CacheLoad
 from actors.vllm_interfaces import check_vllm
 from actors.weights.load_check import LoadCheck
+from actors.weights.merging import Merger
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
@@ -54,7 +55,7 @@ class VLLMPolicy:
 
     `version` is the policy version of requests that start, `fingerprints` the hashes of the weights
     of the newest versions; `metrics` counts the requests; `load_check` is made of every load;
-    `cache` is the load of its KV cache.
+    `cache` is the load of its KV cache, `merger` merges adapters that are published alone.
     `timeout_s`: after that long without a reply the engine is dead.
     """
 
@@ -66,10 +67,11 @@ class VLLMPolicy:
         *,
         timeout_s: float = 600.0,
         cache: CacheLoad | None = None,
+        merger: Merger | None = None,
     ) -> None:
         self.engine, self.chat, self.context_length = engine, chat, context_length
         self.timeout_s = timeout_s
-        self.cache = cache or CacheLoad()
+        self.cache, self.merger = cache or CacheLoad(), merger
         self.version = self._sampling = 0
         self.fingerprints: dict[int, str] = {}
         self.metrics = ActorMetrics()
@@ -123,6 +125,7 @@ class VLLMPolicy:
                     context_length,
                     timeout_s=config.engine_timeout_s,
                     cache=cache,
+                    merger=Merger(model, config.dtype),
                 )
         except Exception as error:  # any error of vLLM: there is no engine
             raise EngineDead(f"the engine did not start: {error!r:.500}") from error
@@ -239,11 +242,14 @@ class VLLMPolicy:
         evicted when their room is needed.
 
         Raises EngineDead if it fails, because the engine's weights are then unknown, and EngineSick
-        if they are not those that were published.
+        if they are not those that were published; UserError for adapters of another base model.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        info = {"path": path, "manifest": manifest.to_wire()}
+        whole = manifest
+        if self.merger is not None:
+            path, whole = await asyncio.to_thread(self.merger.whole, path, manifest)
+        info = {"path": path, "manifest": whole.to_wire()}
         began = time.monotonic()
         async with self._deadline(f"the load of weights {manifest.version}"):
             try:
@@ -254,7 +260,7 @@ class VLLMPolicy:
                 await self.engine.update_weights(WeightTransferUpdateRequest(update_info=info))
                 await self.engine.finish_weight_update(weight_version=str(manifest.version))
                 reports = await self.engine.collective_rpc("r3l_load_report")
-                self.load_check.check(manifest, reports)
+                self.load_check.check(whole, reports)
                 fingerprint = await self.hash_weights()
                 self._sampling = manifest.version
                 await self.engine.resume_generation()
@@ -292,3 +298,5 @@ class VLLMPolicy:
         if self.engine is not None:
             self.engine.shutdown()
         self.engine = None
+        if self.merger is not None:
+            self.merger.close()

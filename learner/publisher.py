@@ -43,6 +43,7 @@ from r3l.weights.journal import Journal
 from r3l.weights.manifest import (
     CHUNK_BYTES,
     MANIFEST_LIMIT,
+    Adapters,
     Bytes,
     Layout,
     Manifest,
@@ -122,13 +123,15 @@ class WeightPublisher:
         weights: Iterable[tuple[str, Tensor]],
         dtype: torch.dtype | None = None,
         shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]] | None = None,
+        adapters: Adapters | None = None,
     ) -> dict[str, float]:
         """Serve tensors (checkpoint names) as the newest version, in `dtype` if one is given.
 
         Takes and converts one tensor at a time; for tensors that are made only then, `shapes` has
-        name, dtype and shape of each. Returns metrics for `weights/`: bytes of the whole set and
-        of the patches to it, the share of elements sent, seconds. Raises WeightsError if the
-        serving thread has ended, because actors would wait in vain.
+        name, dtype and shape of each. `adapters`: what is said of tensors that are adapters.
+        Returns metrics for `weights/`: bytes of the whole set and of the patches to it, the share
+        of elements sent, seconds. Raises WeightsError if the serving thread has ended, because
+        actors would wait in vain.
         """
         if not self._thread.is_alive():
             raise WeightsError(
@@ -167,7 +170,7 @@ class WeightPublisher:
             sums.append(its_sums)
         checksums = tuple(chunk.checksum for chunk in chunks)
         whole = added(sums) if dtype_name else None
-        self._manifest = Manifest(self.origin, version, layout, checksums, whole)
+        self._manifest = Manifest(self.origin, version, layout, checksums, whole, adapters)
         metrics = _metrics(chunks, layout) | self._keep_in_journal(self._manifest, chunks)
         return metrics | {"publish_s": time.monotonic() - began}
 

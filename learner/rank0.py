@@ -337,12 +337,13 @@ class Rank0:
         return self.config.learner.sync_every - 1
 
     def publish(self, version: int) -> dict[str, float]:
-        """Publish the trainer's weights in the number format of the actors' engines; returns
+        """Publish weights in the dtype of the actors' engines, or adapters in their own; returns
         metrics."""
         name, began = self.config.actor.dtype, time.monotonic()
-        dtype = None if name == "auto" else getattr(torch, name)
-        weights, shapes = self.trainer.weights(), self.trainer.weight_shapes()
-        metrics = self.publisher.publish(version, weights, dtype, shapes)
+        adapters = self.trainer.adapters
+        dtype = None if name == "auto" or adapters else getattr(torch, name)
+        weights, shapes = self.trainer.published()
+        metrics = self.publisher.publish(version, weights, dtype, shapes, adapters)
         metrics["publish_s"] = time.monotonic() - began
         metrics["refused"] = float(self.publisher.sent["refused"])
         return {f"weights/{name}": value for name, value in metrics.items()}

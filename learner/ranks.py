@@ -77,7 +77,7 @@ class Follower:
 
     def _publish(self) -> None:
         """Rank 0 publishes; gathering sharded weights takes every rank."""
-        for _ in self.trainer.weights():
+        for _ in self.trainer.published()[0]:
             pass
 
 

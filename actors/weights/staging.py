@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from r3l.errors import WeightsError
 from r3l.weights.chunks import check
 from r3l.weights.manifest import Layout, Manifest
 from r3l.weights.patch import Patch, apply
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 UNKNOWN = -1
 
@@ -74,3 +78,16 @@ class StagedWeights:
     def close(self) -> None:
         """Close the file; the memory is freed when no process maps it."""
         os.close(self._file)
+
+
+def staged_tensors(
+    path: str, layout: Layout, *, shared: bool = False
+) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of a staged file, over a private mapping; `shared`: what is written to the
+    tensors is in the file."""
+    import torch
+
+    data = torch.from_file(path, shared=shared, size=layout.total_bytes, dtype=torch.uint8)
+    for entry in layout.tensors:
+        flat = data[entry.offset : entry.offset + entry.nbytes]
+        yield entry.name, flat.view(getattr(torch, entry.dtype)).view(entry.shape)

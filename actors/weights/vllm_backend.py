@@ -14,7 +14,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
 
 from actors.parent_death import end_with_starter
+from actors.weights.staging import staged_tensors
 from r3l.weights.manifest import Manifest
 from r3l.weights.sums import MODULUS
 
@@ -69,7 +70,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
     def receive_weights(self, update_info: StagedUpdate) -> None:
         """Map the staged file and load its tensors."""
         manifest = Manifest.from_wire(update_info.manifest)
-        loaded = self.model.load_weights(staged_tensors(update_info.path, manifest))
+        loaded = self.model.load_weights(staged_tensors(update_info.path, manifest.layout))
         self.model.r3l_load.received(manifest, loaded)
 
     def finish_weight_update(self) -> None:
@@ -97,15 +98,6 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 
     def shutdown(self) -> None:
         """Do nothing: the worker holds no resources."""
-
-
-def staged_tensors(path: str, manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) pairs over a private mapping of the staged file."""
-    size = manifest.layout.total_bytes
-    data = torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
-    for entry in manifest.layout.tensors:
-        flat = data[entry.offset : entry.offset + entry.nbytes]
-        yield entry.name, flat.view(getattr(torch, entry.dtype)).view(entry.shape)
 
 
 class Load:

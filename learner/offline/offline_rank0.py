@@ -120,7 +120,7 @@ class OfflineRank0:
 
     def _gather(self) -> None:
         """The collective in which the other ranks expect weights to be published."""
-        for _ in self.trainer.weights():
+        for _ in self.trainer.published()[0]:
             pass
 
 

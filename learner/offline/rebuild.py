@@ -21,6 +21,7 @@ from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.model_folder import check_model_folder
 from r3l.weights.journal import Journal
+from r3l.weights.low_rank import base_tensors, check_base, merged_into
 from r3l.weights.manifest import Bytes, Manifest
 from r3l.weights.stamps import digest_of
 
@@ -36,10 +37,14 @@ def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}", weights=False)
     manifest, data = Journal(run / JOURNAL).rebuild(version)
+    tensors = tensors_of(manifest, data)
+    if manifest.adapters:
+        check_base(manifest, model)
+        tensors = dict(merged_into(base_tensors(model), tensors, manifest.adapters))
     checked = check_stamps(run / "buffer", manifest)
     with new_folder(out) as building:
-        _copy_but_weights(model, building, manifest)
-        _save(tensors_of(manifest, data), building / "model.safetensors")
+        _copy_but_weights(model, building, {str(one.dtype) for one in tensors.values()})
+        _save(tensors, building / "model.safetensors")
     return f"version {version}, digest {manifest.digest}: {checked}"
 
 
@@ -96,15 +101,15 @@ def new_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _copy_but_weights(model: Path, to: Path, manifest: Manifest) -> None:
-    """The model's configuration and tokenizer; the configuration names the set's format."""
+def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:
+    """The model's configuration and tokenizer; the configuration names the weights' dtype if they
+    have one."""
     for path in model.iterdir():
         if path.is_file() and not any(path.match(kind) for kind in WEIGHTS):
             shutil.copyfile(path, to / path.name)
     config = json.loads((to / "config.json").read_bytes())
-    dtypes = {entry.dtype for entry in manifest.layout.tensors}
     for key in config.keys() & {"dtype", "torch_dtype"} if len(dtypes) == 1 else ():
-        config[key] = min(dtypes)
+        config[key] = min(dtypes).removeprefix("torch.")
     (to / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

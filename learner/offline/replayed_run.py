@@ -30,6 +30,7 @@ from learner.step.trainer import StepResult, Trainer
 from r3l.errors import NotFound, UserError
 from r3l.model_folder import check_model_folder, fingerprint
 from r3l.weights.journal import Journal
+from r3l.weights.low_rank import PREFIX
 
 EXACT = ("loss", "grad_norm")
 
@@ -194,9 +195,11 @@ def stored_weights(run: Path, version: int) -> list[tuple[str, dict[str, Tensor]
 
 
 def _equal(trainer: Trainer, kept: Mapping[str, Tensor]) -> bool:
-    """Whether the trainer's weights, in the kept format, have these bytes."""
+    """Whether the trainer's weights, or its adapters if those were kept alone, have these bytes in
+    the kept format."""
     names = set[str]()
-    for name, tensor in trainer.weights():
+    alone = all(name.startswith(PREFIX) for name in kept)
+    for name, tensor in trainer.published()[0] if alone else trainer.weights():
         theirs = kept.get(name)
         if theirs is None or tensor.shape != theirs.shape:
             return False

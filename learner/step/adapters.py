@@ -1,11 +1,10 @@
 """Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) through peft.
 
     base W, frozen ─────┬─► forward: W x + alpha/rank · B A x
-    adapter A, B ───────┴─► published and saved as a model: W + alpha/rank · B A
-         └────────────────► trained, in checkpoints, saved in peft's format
+    adapter A, B ───────┴─► saved as a model: W + alpha/rank · B A
+         └────────────────► trained, published, in checkpoints, saved in peft's format
 
-Engines load merged weights, so that what they hold can be compared with what was published, and
-running requests go on with a newer version as they do in a run that trains all weights.
+Adapters are published alone; actors merge them into the base model (actors/weights/merging.py).
 """
 
 from __future__ import annotations
@@ -19,11 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from r3l.errors import UserError
+from r3l.model_folder import fingerprint
 from r3l.settings.lora import LoraConfig
+from r3l.weights import low_rank
+from r3l.weights.low_rank import PREFIX, base_files
+from r3l.weights.manifest import Adapters
 
 NAME = "default"  # peft's name of the only adapter
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."  # of every tensor in peft's files
 
 
 def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
@@ -67,12 +69,25 @@ def parts(layer: Any) -> tuple[nn.Parameter, nn.Parameter]:
 
 
 def merged(layer: Any) -> Tensor:
-    """Base and adapter of a layer as one matrix, rounded once to the base's dtype."""
-    a, b = (one.detach().float() for one in parts(layer))
-    product = (b @ a) * layer.scaling[NAME]
+    """Base and adapter of a layer as one matrix."""
+    a, b = (one.detach() for one in parts(layer))
     base = layer.base_layer.weight.detach()
-    product = product.T if layer.fan_in_fan_out else product
-    return (base.float() + product).to(base.dtype)
+    if layer.fan_in_fan_out:
+        return low_rank.merged(base.T, a, b, layer.scaling[NAME]).T
+    return low_rank.merged(base, a, b, layer.scaling[NAME])
+
+
+def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
+    """What is said of adapters that are published without the base; None if whole models are
+    published: there are none, or the folder `model` has their weights in another form."""
+    layers = adapted_layers(lm)
+    names = {base_name(f"{n}.base_layer.weight") for n, one in lm.named_modules() if one in layers}
+    scalings = {layer.scaling[NAME] for layer in layers}
+    transposed = any(layer.fan_in_fan_out for layer in layers)
+    if len(scalings) != 1 or transposed or not names <= base_files(model).keys():
+        return None
+    dtype = str(layers[0].base_layer.weight.dtype).removeprefix("torch.")
+    return Adapters(fingerprint(model), dtype, scalings.pop())
 
 
 @contextmanager

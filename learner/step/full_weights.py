@@ -6,7 +6,7 @@ the memory of a whole model on every rank; gathering one at a time needs that of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,13 +75,11 @@ def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> No
 def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
     """Write the adapters in peft's format, or nothing without `write`; a collective as `save_model`
     is."""
-    trained = [(name, one) for name, one in lm.named_parameters() if adapters.is_adapter(name)]
-    each = _adapters(trained)
+    each = adapter_tensors(lm)
     try:
         if write is not None:
             adapters.write_config(lm, folder)
-            form = [(adapters.peft_name(name), one.dtype, full_shape(one)) for name, one in trained]
-            write(folder / adapters.WEIGHTS, form, each)
+            write(folder / adapters.WEIGHTS, adapter_shapes(lm), each)
     finally:
         drain(each)
 
@@ -91,11 +89,22 @@ def full_shape(parameter: nn.Parameter) -> tuple[int, ...]:
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
-def _adapters(trained: Iterable[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in trained:
+def adapter_shapes(lm: nn.Module) -> list[Shape]:
+    """(name, dtype, shape) of every matrix of the adapters, in peft's names."""
+    return [(adapters.peft_name(n), one.dtype, full_shape(one)) for n, one in _adapters(lm)]
+
+
+def adapter_tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every matrix of the adapters, in the order of `adapter_shapes`; a
+    collective as `tensors` is."""
+    for name, parameter in _adapters(lm):
         with gathered(parameter):
             tensor = parameter.detach()
         yield adapters.peft_name(name), tensor
+
+
+def _adapters(lm: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, one) for name, one in lm.named_parameters() if adapters.is_adapter(name)]
 
 
 def shard(module: nn.Module, settings: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ from learner.metrics.drift import (
     engine_sums,
 )
 from learner.step import full_weights
-from learner.step.adapters import without_adapters
+from learner.step.adapters import published_apart, without_adapters
 from learner.step.attention import Pack
 from learner.step.batch import MicroBatch, Row, collate, micro_batches, ranked_rows
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
@@ -73,7 +73,8 @@ class Trainer:
     With `algorithm` None it trains on supervised rows only (warm start). `reference` is the folder
     of the reference model, by default `model`; it is loaded only for an algorithm that needs one.
     With `learner.lora` only adapters are trained, from those in the folder `adapter` on; the model
-    without them is the reference. `budget`: tokens per micro-batch, lowered when memory runs out.
+    without them is the reference; `adapters` is what is said of those that are published alone.
+    `budget`: tokens per micro-batch, lowered when memory runs out.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Trainer:
         if self.stage == 3:  # before the reference is loaded: one whole model at a time
             shard(module, settings)
         self.adapted = config.lora.rank > 0
+        self.adapters = published_apart(module.lm, model) if self.adapted else None
         self.reference: Any = None
         self.refers = algorithm is not None and algorithm.needs_reference
         if self.refers and not self.adapted:
@@ -420,6 +422,14 @@ class Trainer:
         Tied parameters appear once. The names are those of a model folder.
         """
         return full_weights.tensors(self.module.lm)
+
+    def published(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
+        """What actors get: (tensors, shapes) of `weights`, or of the adapters alone; the tensors
+        are a collective as `weights` is."""
+        if self.adapters is None:
+            return self.weights(), self.weight_shapes()
+        lm = self.module.lm
+        return full_weights.adapter_tensors(lm), full_weights.adapter_shapes(lm)
 
     def save_model(self, folder: Path, write: Write = write_tensors) -> None:
         """Write a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""

@@ -98,12 +98,22 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """Of a set of adapters (r3l.weights.low_rank): the fingerprint of the base model's folder, the
+    dtype in which the learner has that model, the factor of the adapters' products."""
+
+    base: str
+    dtype: str
+    scaling: float
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A published set: its publisher, the policy version, the layout, each chunk's checksum.
 
     `origin` is unique to one start of a publisher: two sets of the same version from different
     origins may differ. `sums`: over all elements (r3l.weights.sums), None if they have several
-    dtypes.
+    dtypes. `adapters`: None if the set is a whole model.
     """
 
     origin: str
@@ -111,13 +121,14 @@ class Manifest:
     layout: Layout
     checksums: tuple[int, ...]
     sums: tuple[int, int] | None = None
+    adapters: Adapters | None = None
 
     @property
     def digest(self) -> str:
-        """Hash of the set: names, formats, shapes and bytes of all tensors, in hexadecimal. The
-        same for equal sets of different publishers and versions."""
+        """Hash of the set: names, formats, shapes and bytes of all tensors and what they adapt, in
+        hexadecimal. The same for equal sets of different publishers and versions."""
         whole = self.to_wire()
-        of = {name: whole[name] for name in ("tensors", "total_bytes", "checksums")}
+        of = {name: whole[name] for name in ("tensors", "total_bytes", "checksums", "adapters")}
         return hashlib.blake2b(pack(of, MANIFEST_LIMIT), digest_size=16).hexdigest()
 
     def to_wire(self) -> dict[str, Any]:
@@ -130,6 +141,7 @@ class Manifest:
             "total_bytes": self.layout.total_bytes,
             "checksums": list(self.checksums),
             "sums": None if self.sums is None else list(self.sums),
+            "adapters": None if self.adapters is None else asdict(self.adapters),
         }
 
     @classmethod
@@ -154,7 +166,12 @@ class Manifest:
             if sums is not None:
                 first, second = sums
                 sums = int(first), int(second)
-            manifest = cls(str(values["origin"]), int(values["version"]), layout, checksums, sums)
+            adapters = values["adapters"]
+            if adapters is not None:
+                base, dtype = str(adapters["base"]), str(adapters["dtype"])
+                adapters = Adapters(base, dtype, float(adapters["scaling"]))
+            origin, version = str(values["origin"]), int(values["version"])
+            manifest = cls(origin, version, layout, checksums, sums, adapters)
         except (KeyError, TypeError, ValueError) as error:
             raise WeightsError(f"malformed weight manifest: {error!r}") from None
         if not fits or len(checksums) != layout.num_chunks:

@@ -13,6 +13,7 @@ from actors.weights.subscriber import WeightSubscriber
 from learner.publisher import WeightPublisher
 from r3l.config import ActorConfig
 from r3l.weights import stamps
+from r3l.weights.manifest import Adapters
 
 T = TypeVar("T")
 
@@ -41,12 +42,12 @@ class Served:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(asyncio.wait_for(work, 120))
 
-    def update(self, weights: Tensors) -> None:
-        self.run(self.take(weights))
+    def update(self, weights: Tensors, adapters: Adapters | None = None) -> None:
+        self.run(self.take(weights, adapters))
 
-    async def take(self, weights: Tensors) -> None:
+    async def take(self, weights: Tensors, adapters: Adapters | None = None) -> None:
         self.version += 1
-        self.publisher.publish(self.version, weights)
+        self.publisher.publish(self.version, weights, adapters=adapters)
         manifest = await self.subscriber.latest()
         assert manifest is not None
         staged = await self.subscriber.fetch(manifest)

@@ -25,9 +25,12 @@ from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
 from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineSick, UserError
+from r3l.model_folder import fingerprint as model_fingerprint
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
 from r3l.rollout.interfaces import EnvSpec, SampleParams, SeenPrefix
+from r3l.weights.low_rank import PREFIX
+from r3l.weights.manifest import Adapters
 from r3l.weights.patch import Patch
 from tests.actors.fakes import PROMPT, Served, Tensors, stepped
 from tests.r3l.fakes import Corridor
@@ -117,6 +120,25 @@ def test_an_engine_whose_weights_differ_from_those_published_is_sick(
     monkeypatch.undo()
     served.subscriber.staged = None
     served.run(served.policy.engine.resume_generation())
+    served.update(saved)
+
+
+def test_adapters_become_the_same_weights_as_a_whole_merged_set(
+    served: Served, saved: Tensors
+) -> None:
+    name = "model.layers.1.mlp.down_proj.weight"
+    torch.manual_seed(0)
+    changed = dict(saved)
+    a, b = torch.randn(4, changed[name].shape[1]) / 9, torch.randn(changed[name].shape[0], 4) / 9
+    changed[name] = changed[name] + (b @ a) * 2
+    served.update(list(changed.items()))
+    fingerprint, logits = served.fingerprint(), served.logits()
+    served.update(saved)
+    layer = f"{PREFIX}{name.removesuffix('.weight')}"
+    said = Adapters(model_fingerprint(builtin_policy()), "float32", 2.0)
+    served.update([(f"{layer}.lora_A.weight", a), (f"{layer}.lora_B.weight", b)], said)
+    assert served.stamped() == served.fingerprint() == fingerprint
+    assert served.logits() == logits and served.policy.load_check.fitted
     served.update(saved)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from learner.cli import main
@@ -15,8 +15,11 @@ from learner.offline.rebuild import check_stamps, new_folder
 from learner.publisher import WeightPublisher
 from r3l.config import dump, load
 from r3l.errors import UserError
+from r3l.model_folder import fingerprint
 from r3l.records import GroupPlan, Task
 from r3l.weights.journal import Journal
+from r3l.weights.low_rank import PREFIX
+from r3l.weights.manifest import Adapters
 from r3l.weights.stamps import stamp
 from tests.buffer.fakes import Desk, finished
 from tests.learner.fakes import tiny_model
@@ -71,6 +74,28 @@ def test_every_version_is_rebuilt_bit_for_bit_as_a_model_folder(
     assert (tmp_path / "0" / "tokenizer.json").exists()
     kinds = [journal_base(run, version) for version in range(LAST + 1)]
     assert kinds == [-1, 0, 1, 2, -1, 4, 5]
+
+
+def test_a_version_of_adapters_is_rebuilt_with_the_base_model_merged_in(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "policy")
+    (tmp_path / "config.yaml").write_text(dump(load(None, [f"model={model}"])))
+    name, base = "model.layers.0.mlp.up_proj.weight", load_file(model / "model.safetensors")
+    a, b = torch.randn(2, base[name].shape[1]), torch.randn(base[name].shape[0], 2)
+    layer = f"{PREFIX}{name.removesuffix('.weight')}"
+    adapters = [(f"{layer}.lora_A.weight", a), (f"{layer}.lora_B.weight", b)]
+    journal = Journal(tmp_path / "journal", versions=9)
+    serving = WeightPublisher("tcp://127.0.0.1:0", journal=journal)
+    serving.publish(3, adapters, adapters=Adapters(fingerprint(model), "float32", 0.5))
+    serving.close()
+    assert rebuild(tmp_path, 3, tmp_path / "out").exit_code == 0
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(found.pop(name), base.pop(name) + (b @ a) * 0.5)
+    assert found.keys() == base.keys() and all(torch.equal(found[n], base[n]) for n in base)
+    base[next(iter(base))] += 1
+    save_file(base, model / "model.safetensors")
+    refused = rebuild(tmp_path, 3, tmp_path / "again")
+    assert refused.exit_code == 2 and "adapters are of another base model" in refused.output
+    assert not (tmp_path / "again").exists()
 
 
 def journal_base(run: Path, version: int) -> int:

@@ -1,14 +1,16 @@
 """Training of low-rank adapters: what they change, what is published, what is saved."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from learner import checkpoint
+from learner.step.adapters import published_apart
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
@@ -82,6 +84,24 @@ def test_the_reference_is_the_base_without_adapters_and_needs_no_second_model(
 def test_layers_that_cannot_be_adapted_are_refused(model_folder: Path) -> None:
     with pytest.raises(UserError, match=r"learner\.lora\.targets"):
         trained(model_folder, 0, "learner.lora={rank: 4, targets: [c_attn]}")
+
+
+def test_adapters_are_published_alone_if_the_base_folder_has_the_layers_by_their_names(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    trainer, _ = trained(model_folder, 1, LORA)
+    tensors, shapes = trainer.published()
+    alone = dict(tensors)
+    assert len(alone) == 8 and all(".lora_" in name for name in alone)
+    assert [(n, d, tuple(s)) for n, d, s in shapes] == [
+        (name, tensor.dtype, tuple(tensor.shape)) for name, tensor in alone.items()
+    ]
+    assert trainer.adapters and (trainer.adapters.dtype, trainer.adapters.scaling) == ("float32", 2)
+    other = shutil.copytree(model_folder, tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    renamed = {name.replace("q_proj", "query"): tensor for name, tensor in weights.items()}
+    save_file(renamed, other / "model.safetensors")
+    assert published_apart(trainer.module.lm, other) is None
 
 
 @pytest.mark.system

@@ -1,0 +1,73 @@
+"""Published adapters, merged into the base model's weights while generation goes on.
+
+    staged adapters ─┐
+    model folder ────┴─► staged whole set ─► engine.load
+
+The engine then holds one matrix a layer, as in a run that trains all weights: it samples as fast,
+running requests go on with the newer version, and what it holds can be compared with the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.weights.staging import StagedWeights, staged_tensors
+from r3l.weights.low_rank import adapted_names, base_tensors, check_base, merged_into
+from r3l.weights.manifest import Layout, Manifest
+from r3l.weights.sums import Sums, added, only_dtype, sums_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Merger:
+    """Merges adapters into the model in a folder. `dtype`: `actor.dtype`; auto is the learner's."""
+
+    def __init__(self, model: Path, dtype: str = "auto") -> None:
+        self._model, self._dtype = model, dtype
+        self._staged: StagedWeights | None = None
+        self._sums: dict[str, Sums] = {}
+
+    def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
+        """The file and the manifest of a whole set, for the staged set in the file `path`; a set
+        that is whole already is returned as it is. The file is overwritten by the next call.
+
+        Raises UserError for adapters of another base model.
+        """
+        if manifest.adapters is None:
+            return path, manifest
+        check_base(manifest, self._model)
+        names: set[str] | None = set(adapted_names(manifest))
+        if self._staged is None:
+            self._staged = StagedWeights(self._layout(manifest.adapters.dtype), manifest.origin)
+            names = None
+        adapters = dict(staged_tensors(path, manifest.layout))
+        base = base_tensors(self._model, names)
+        self._write(self._staged, merged_into(base, adapters, manifest.adapters))
+        layout = self._staged.layout
+        sums = added(self._sums.values()) if only_dtype(layout) else None
+        checksums = (0,) * layout.num_chunks  # of what never was on its way
+        whole = replace(manifest, layout=layout, checksums=checksums, sums=sums, adapters=None)
+        return self._staged.path, whole
+
+    def close(self) -> None:
+        """Free the whole set."""
+        if self._staged is not None:
+            self._staged.close()
+            self._staged = None
+
+    def _layout(self, trained: str) -> Layout:
+        dtype = trained if self._dtype == "auto" else self._dtype
+        return Layout.of((name, dtype, tuple(t.shape)) for name, t in base_tensors(self._model))
+
+    def _write(self, staged: StagedWeights, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        import torch
+
+        held = dict(staged_tensors(staged.path, staged.layout, shared=True))
+        for name, tensor in tensors:
+            held[name].copy_(tensor)
+            data = held[name].view(-1).view(torch.uint8).numpy()
+            self._sums[name] = sums_of(data, str(held[name].dtype).removeprefix("torch."))

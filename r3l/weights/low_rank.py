@@ -1,0 +1,78 @@
+"""Published adapters: low-rank changes of a base model that everybody has, in peft's names.
+
+    base_model.model.<layer>.lora_A.weight  [rank, in] ─┬─► <layer>.weight + scaling · B A
+    base_model.model.<layer>.lora_B.weight  [out, rank] ┘
+
+Torch is imported only where tensors are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r3l.errors import UserError
+from r3l.model_folder import fingerprint
+from r3l.weights.manifest import Adapters, Manifest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PREFIX = "base_model.model."
+A, B = ".lora_A.weight", ".lora_B.weight"
+
+
+def adapted_names(manifest: Manifest) -> list[str]:
+    """The names of the base model's weights that the adapters of a set change."""
+    names = [entry.name for entry in manifest.layout.tensors if entry.name.endswith(A)]
+    return [name.removeprefix(PREFIX).removesuffix(A) + ".weight" for name in names]
+
+
+def merged(base: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
+    """base + scaling · B A, computed in float32 and rounded once to the base's dtype."""
+    return (base.float() + (b.float() @ a.float()) * scaling).to(base.dtype)
+
+
+def check_base(manifest: Manifest, model: Path) -> None:
+    """Raise UserError unless the adapters of a set change the model in this folder."""
+    if manifest.adapters and manifest.adapters.base != fingerprint(model):
+        raise UserError(
+            f"model {model}: the learner's adapters are of another base model; give the one that "
+            "the run began with"
+        )
+
+
+def base_files(model: Path) -> dict[str, Path]:
+    """The file of every tensor of a model folder; none if it has no safetensors."""
+    from safetensors import safe_open
+
+    found: dict[str, Path] = {}
+    for path in sorted(model.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            found |= dict.fromkeys(file.keys(), path)
+    return found
+
+
+def base_tensors(model: Path, names: set[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a model folder one after the other, or those of some names."""
+    from safetensors import safe_open
+
+    for path in sorted(model.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                if names is None or name in names:
+                    yield name, file.get_tensor(name)
+
+
+def merged_into(
+    base: Iterable[tuple[str, Tensor]], tensors: Mapping[str, Tensor], adapters: Adapters
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a base model as the learner has them, merged with the adapters `tensors`."""
+    import torch
+
+    for name, tensor in base:
+        layer = PREFIX + name.removesuffix(".weight")
+        a, b = tensors.get(layer + A), tensors.get(layer + B)
+        own = tensor.to(getattr(torch, adapters.dtype))
+        yield name, own if a is None or b is None else merged(own, a, b, adapters.scaling)

@@ -1,0 +1,73 @@
+"""Adapters that are published alone, merged into the base model as the learner merges them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.weights.journal_follower import JournalFollower
+from actors.weights.merging import Merger
+from actors.weights.staging import staged_tensors
+from learner.publisher import WeightPublisher
+from learner.step.trainer import Trainer
+from r3l.errors import UserError
+from r3l.weights.journal import Journal
+from r3l.weights.manifest import Manifest
+from tests.learner.step.fakes import tiny_folder
+from tests.learner.step.test_adapters import LORA, trained
+
+Published = list[dict[str, torch.Tensor]]
+
+
+def published(trainer: Trainer, folder: Path) -> Published:
+    """Versions 1 and 2 in a journal, each with other adapters; the whole weights of both."""
+    serving = WeightPublisher("tcp://127.0.0.1:0", journal=Journal(folder, versions=9))
+    whole = Published()
+    for version in (1, 2):
+        with torch.no_grad():
+            for name, parameter in trainer.module.lm.named_parameters():
+                if "lora_B" in name:
+                    parameter.add_(0.01 * torch.randn(parameter.shape))
+        tensors, shapes = trainer.published()
+        serving.publish(version, tensors, None, shapes, trainer.adapters)
+        whole.append({name: tensor.clone() for name, tensor in trainer.weights()})
+    serving.close()
+    return whole
+
+
+def fetched(follower: JournalFollower, version: int) -> tuple[str, Manifest]:
+    manifest = follower.journal.manifest(version)
+    return asyncio.run(follower.fetch(manifest)).path, manifest
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_merged_set_has_the_bytes_of_the_learners_weights(tmp_path: Path, dtype: str) -> None:
+    model = tiny_folder(tmp_path / "model")
+    trainer, _ = trained(model, 0, LORA, f"learner.dtype={dtype}")
+    versions = published(trainer, tmp_path / "journal")
+    follower, merger = JournalFollower(f"file://{tmp_path}/journal"), Merger(model)
+    for version, weights in enumerate(versions, start=1):
+        path, manifest = fetched(follower, version)
+        assert manifest.layout.total_bytes < sum(t.nbytes for t in weights.values()) / 4
+        path, whole = merger.whole(path, manifest)
+        held = dict(staged_tensors(path, whole.layout))
+        assert held.keys() >= weights.keys() and whole.version == version
+        assert all(torch.equal(held[name], tensor) for name, tensor in weights.items())
+        serving = WeightPublisher("tcp://127.0.0.1:0")
+        serving.publish(version, held.items())
+        assert serving._manifest is not None and whole.sums == serving._manifest.sums
+        serving.close()
+    assert merger.whole(path, whole) == (path, whole)  # whole sets pass unchanged
+    merger.close()
+    follower.close()
+
+
+def test_adapters_of_another_base_model_are_refused(tmp_path: Path) -> None:
+    trainer, _ = trained(tiny_folder(tmp_path / "model"), 0, LORA)
+    published(trainer, tmp_path / "journal")
+    follower = JournalFollower(f"file://{tmp_path}/journal")
+    other = tiny_folder(tmp_path / "other", hidden_size=32)
+    with pytest.raises(UserError, match="adapters are of another base model; give the one"):
+        Merger(other).whole(*fetched(follower, 1))
+    follower.close()
