@@ -65,20 +65,17 @@ class Service:
 class Trainer:
     """The only rank; its weights are nowhere."""
 
-    world = 1
+    world, adapters = 1, None
 
-    def weights(self) -> Iterator[Any]:
-        return iter(())
-
-    def weight_shapes(self) -> list[Any]:
-        return []
+    def published(self) -> tuple[Iterator[Any], list[Any]]:
+        return iter(()), []
 
 
 class Publisher:
     def __init__(self, calls: list[str]) -> None:
         self.calls, self.sent = calls, {"refused": 0}
 
-    def publish(self, version: int, weights: Any, dtype: Any, shapes: Any) -> dict[str, float]:
+    def publish(self, version: int, *of: Any) -> dict[str, float]:
         self.calls.append(f"publish {version}")
         return {"full_bytes": 8.0, "patch_bytes": 4.0, "patch_density": 0.5}
 
