@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,28 +11,36 @@ from actors.weights.journal_follower import JournalFollower
 from actors.weights.merging import Merger
 from actors.weights.staging import staged_tensors
 from learner.publisher import WeightPublisher
-from learner.step.trainer import Trainer
+from learner.step import full_weights
+from learner.step.adapters import published_apart
+from learner.step.model import load_model
 from r3l.errors import UserError
+from r3l.settings.lora import LoraConfig
 from r3l.weights.journal import Journal
 from r3l.weights.manifest import Manifest
 from tests.learner.step.fakes import tiny_folder
-from tests.learner.step.test_adapters import LORA, trained
 
 Published = list[dict[str, torch.Tensor]]
 
 
-def published(trainer: Trainer, folder: Path) -> Published:
+def adapted(model: Path, dtype: torch.dtype) -> Any:
+    lora = LoraConfig(rank=4, alpha=8, targets=("q_proj", "down_proj"))
+    return load_model(model, dtype, lora=lora).lm
+
+
+def published(lm: Any, model: Path, folder: Path) -> Published:
     """Versions 1 and 2 in a journal, each with other adapters; the whole weights of both."""
     serving = WeightPublisher("tcp://127.0.0.1:0", journal=Journal(folder, versions=9))
-    whole = Published()
+    whole, said = Published(), published_apart(lm, model)
+    assert said is not None
     for version in (1, 2):
         with torch.no_grad():
-            for name, parameter in trainer.module.lm.named_parameters():
+            for name, parameter in lm.named_parameters():
                 if "lora_B" in name:
                     parameter.add_(0.01 * torch.randn(parameter.shape))
-        tensors, shapes = trainer.published()
-        serving.publish(version, tensors, None, shapes, trainer.adapters)
-        whole.append({name: tensor.clone() for name, tensor in trainer.weights()})
+        tensors, shapes = full_weights.adapter_tensors(lm), full_weights.adapter_shapes(lm)
+        serving.publish(version, tensors, None, shapes, said)
+        whole.append({name: tensor.clone() for name, tensor in full_weights.tensors(lm)})
     serving.close()
     return whole
 
@@ -44,8 +53,8 @@ def fetched(follower: JournalFollower, version: int) -> tuple[str, Manifest]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_merged_set_has_the_bytes_of_the_learners_weights(tmp_path: Path, dtype: str) -> None:
     model = tiny_folder(tmp_path / "model")
-    trainer, _ = trained(model, 0, LORA, f"learner.dtype={dtype}")
-    versions = published(trainer, tmp_path / "journal")
+    lm = adapted(model, getattr(torch, dtype))
+    versions = published(lm, model, tmp_path / "journal")
     follower, merger = JournalFollower(f"file://{tmp_path}/journal"), Merger(model)
     for version, weights in enumerate(versions, start=1):
         path, manifest = fetched(follower, version)
@@ -64,8 +73,8 @@ def test_a_merged_set_has_the_bytes_of_the_learners_weights(tmp_path: Path, dtyp
 
 
 def test_adapters_of_another_base_model_are_refused(tmp_path: Path) -> None:
-    trainer, _ = trained(tiny_folder(tmp_path / "model"), 0, LORA)
-    published(trainer, tmp_path / "journal")
+    model = tiny_folder(tmp_path / "model")
+    published(adapted(model, torch.float32), model, tmp_path / "journal")
     follower = JournalFollower(f"file://{tmp_path}/journal")
     other = tiny_folder(tmp_path / "other", hidden_size=32)
     with pytest.raises(UserError, match="adapters are of another base model; give the one"):
