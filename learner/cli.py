@@ -147,7 +147,8 @@ def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume:
     from learner.metrics.logger import Session
     from learner.metrics.loggers import registry as loggers
     from learner.metrics.reporter import Reporter
-    from learner.offline.offline_rank0 import CHECKED, LEDGER, OfflineRank0, check_texts
+    from learner.offline.offline_rank0 import CHECKED, LEDGER, OfflineRank0
+    from learner.offline.origin_check import check_models, check_texts
 
     loggers.check(config.log)
     unplayed = config.eval.model_copy(update={"every": 0, "tasks": 0})  # nobody could play them
@@ -156,6 +157,7 @@ def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume:
         draws = StoredDraws(stores, config, run / LEDGER)
         closing.callback(draws.close)
         begins = _beginning(config, run, resume)
+        check_models(stores, begins.model)
         check_texts(draws.some(CHECKED), begins.tokenizer, f"model {config.model}")
 
         def rank(trainer: Any, start: int) -> Any:

@@ -113,7 +113,7 @@ def compare(
     """
     from buffer.tools.stored_draws import StoredDraws
     from envs.builtin.policy import model_path
-    from learner.offline.offline_rank0 import check_texts
+    from learner.offline.origin_check import check_models, check_texts
     from learner.step.batch import check_tokens
     from learner.step.trainer import Trainer
     from r3l.model_folder import check_model_folder, read_tokenizer
@@ -130,6 +130,7 @@ def compare(
     folder = model_path(config.model)
     check_model_folder(folder, f"model {config.model}")
     tokenizer = read_tokenizer(folder, f"model {config.model}")
+    check_models([store], folder)
     check_texts(groups[:CHECKED], tokenizer, f"model {config.model}")
     needy = next((one for one in built.values() if one.needs_reference), None)
     trainer = Trainer(folder, config.learner, needy, seed=config.seed)

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from buffer import Draw
 from buffer.tools.stored_draws import StoredDraws
@@ -19,8 +17,6 @@ from learner.ranks import meet, share_draw
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.config import RunConfig
-from r3l.errors import UserError
-from r3l.records import Group
 
 log = logging.getLogger(__name__)
 LEDGER = "offline.jsonl"
@@ -122,19 +118,3 @@ class OfflineRank0:
         """The collective in which the other ranks expect weights to be published."""
         for _ in self.trainer.published()[0]:
             pass
-
-
-def check_texts(groups: Iterable[Group], tokenizer: Any, model: str) -> None:
-    """Raise UserError if stored tokens are not those of a tokenizer: what they say then is not what
-    was stored as the action."""
-    for group in groups:
-        for one in group.trajectories:
-            for (start, end), action in zip(one.step_spans.tolist(), one.actions, strict=True):
-                tokens = one.token_ids[start:end].tolist()
-                said = str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()
-                if said != action.strip():
-                    raise UserError(
-                        f"group {group.group_id}: its tokens say {said[:40]!r} to the tokenizer of "
-                        f"{model}, but the action was {action[:40]!r}; train with the model whose "
-                        "tokenizer filled this store"
-                    )

@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 from learner.cli import main
 from learner.offline import offline_rank0
-from learner.offline.offline_rank0 import OfflineRank0, check_texts
+from learner.offline.offline_rank0 import OfflineRank0
 from r3l.config import dump, load
-from r3l.errors import UserError
-from r3l.model_folder import read_tokenizer
 from tests.learner.fakes import steps_of
 
 SETTINGS = (
@@ -89,24 +86,3 @@ def test_a_run_ends_when_the_store_has_too_few_groups_left(
     done = train(tmp_path / "run", model, store, "buffer.sampler.reuse=1")
     assert done.exit_code == 0 and [s["step"] for s in steps_of(tmp_path / "run")] == [1, 2, 3, 4]
     assert "fewer than 3 groups left; raise buffer.sampler.reuse (1)" in caplog.text
-
-
-def test_a_store_of_another_tokenizer_is_refused(model: Path, store: Path) -> None:
-    tokenizer = read_tokenizer(model, "model")
-    [group] = _groups(store)
-    check_texts([group], tokenizer, "model m")
-    one = group.results[0].trajectory
-    assert one is not None
-    wrong = replace(one, actions=("something else", *one.actions[1:]))
-    foreign = replace(group, results=(replace(group.results[0], trajectory=wrong),))
-    with pytest.raises(UserError, match="the tokenizer of model m, but the action was 'something"):
-        check_texts([foreign], tokenizer, "model m")
-
-
-def _groups(store: Path) -> Any:
-    from buffer.storage.store import Store
-    from buffer.tools import offline
-
-    opened = Store(store, read_only=True)
-    yield offline.group(opened, "g0000000001")
-    opened.close()
