@@ -112,6 +112,9 @@ def recorded_group(group_id: str, version: int, vocab: int = 200):
         yield replace(result, trajectory=sampled)
 
 
+PLAN = GroupPlan(base=2, distilled=2)
+
+
 class Recording:
     """An actor that plays recorded groups at the newest version it has seen, in a thread.
 
@@ -125,8 +128,9 @@ class Recording:
         results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
         before: Callable[[Lease], None] = lambda lease: None,
         timeout_s: float = 10.0,
+        plan: GroupPlan = PLAN,
     ) -> None:
-        self.endpoint, self.results, self.before = endpoint, results, before
+        self.endpoint, self.results, self.before, self.plan = endpoint, results, before, plan
         self.version, self.timeout_s = 0, timeout_s
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
@@ -143,7 +147,7 @@ class Recording:
         with BufferClient(self.endpoint, name="recording", timeout_s=self.timeout_s) as client:
             while not self._end.is_set():
                 self.version = max(self.version, client.stats().learner_version)
-                lease = client.lease("recording", self.version, GroupPlan(2, 2))
+                lease = client.lease("recording", self.version, self.plan)
                 if not isinstance(lease, Lease):
                     time.sleep(0.02)
                     continue

@@ -1,6 +1,7 @@
 """A run that ended: real DeepSpeed, a real buffer, recorded actors, and a journal; and a finished
 store that the tokenizer of a small model filled."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from r3l.model_folder import read_tokenizer
 from r3l.records import GroupPlan, SlotResult, Task
 from tests.buffer.fakes import Desk, Served
 from tests.learner.fakes import (
+    PLAN,
     Learning,
     Recording,
     buffer_options,
@@ -19,23 +21,37 @@ from tests.learner.fakes import (
     tiny_model,
 )
 
+Played = Callable[[str, int], Iterator[SlotResult]]
 KEPT = ("learner.journal.versions=99", "learner.keep_checkpoints=9", "learner.anchor_every=4")
 
 
-@pytest.fixture(scope="session")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of nine steps, with checkpoints at 3, 6 and 9."""
-    folder = tmp_path_factory.mktemp("ended")
+def alike(group_id: str, version: int) -> Iterator[SlotResult]:
+    """The base attempts of a recorded group, which all fail, or all succeed in each other group."""
+    for result in recorded_group(group_id, version):
+        if result.role == "base" and result.trajectory is not None:
+            reward = float(int(group_id[1:]) % 2)
+            yield replace(result, trajectory=replace(result.trajectory, reward=reward))
+
+
+def ended_run(folder: Path, *settings: str, played: Played = recorded_group) -> Path:
+    """The folder of a run that has ended."""
     run, model = folder / "run", tiny_model(folder / "policy")
-    prepare(run, model, *KEPT)
-    served = Served(run / "buffer", "tcp://127.0.0.1:0", *buffer_options())
+    prepare(run, model, *KEPT, *settings)
+    served = Served(run / "buffer", "tcp://127.0.0.1:0", *buffer_options(), *settings)
     try:
-        with Recording(served.endpoint):
+        plan = GroupPlan(2, 0) if played is alike else PLAN
+        with Recording(served.endpoint, played, plan=plan):
             learner = Learning(run, served.endpoint)
             assert learner.wait() == 0, learner.log()
     finally:
         served.kill()
     return run
+
+
+@pytest.fixture(scope="session")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of nine steps, with checkpoints at 3, 6 and 9."""
+    return ended_run(tmp_path_factory.mktemp("ended"))
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_a_store_of_a_model_of_another_architecture_is_refused(model: Path, tmp_
     (tmp_path / "run" / "config.yaml").write_text(dump(load(None, [f"model={model}"])))
     check_models([store], changed(model, tmp_path / "later", dtype="bfloat16"))
     other = changed(model, tmp_path / "other", num_hidden_layers=7)
-    with pytest.raises(UserError, match="filled by the model .*, whose num_hidden_layers is 2; "):
+    with pytest.raises(UserError, match=r"filled by the model .*, whose num_hidden_layers is 2; "):
         check_models([store], other)
     (tmp_path / "run" / "config.yaml").write_text(dump(load(None, ["model=/no/longer/there"])))
     check_models([store], other)

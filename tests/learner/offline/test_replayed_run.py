@@ -16,6 +16,7 @@ from learner.cli import main
 from learner.offline.replayed_run import Replayed, without
 from r3l.errors import UserError
 from r3l.weights.journal import Journal
+from tests.learner.offline.conftest import alike, ended_run
 
 pytestmark = pytest.mark.system
 
@@ -50,6 +51,31 @@ def test_a_replayed_step_has_the_loss_and_the_bytes_of_the_run(
     assert [int(line.split()[1].rstrip(":")) for line in lines] == steps
     assert all("loss same, gradient norm same" in line for line in lines)
     assert {part.removesuffix(" same") for part in lines[-1].split("; ")[1].split(", ")} == compared
+
+
+RULES = {
+    "recalled": ["algorithm.recall_count=2"],
+    "replayed": [
+        "algorithm=spear",
+        "buffer.sampler.reuse=2",
+        "buffer.sampler.replay_share=0.5",
+        "buffer.sampler.replay_staleness=5",
+    ],
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_replayed_step_has_the_recalled_and_replayed_attempts_of_the_run(
+    rule: str, tmp_path: Path
+) -> None:
+    run = ended_run(tmp_path, "env.train_tasks=5", *RULES[rule], played=alike)
+    store = Store(run / "buffer", read_only=True)
+    draws = [offline.trained_draw(store, step) for step in (4, 5, 6)]
+    store.close()
+    assert any(getattr(draw, rule) for draw in draws)
+    done = ask("replay", run, 6)
+    assert done.exit_code == 0 and done.output.count("loss same, gradient norm same") == 3
+    assert "weights of the checkpoint same, weights of the journal same" in done.output
 
 
 def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:
