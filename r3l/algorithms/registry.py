@@ -1,4 +1,4 @@
-"""The algorithms by name: R³L and the baselines of its paper.
+"""The algorithms by name: R³L, the baselines of its paper, and a user's own by path.
 
 Adding one: a file with its settings class (`name`, the fields with the published defaults, and
 `build`), and that class in `AnyAlgorithm`. Importing this module does not import torch.
@@ -6,9 +6,20 @@ Adding one: a file with its settings class (`name`, the fields with the publishe
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapSerializer,
+    WrapValidator,
+    create_model,
+)
 
 from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.algorithms.baselines.critique_grpo import CritiqueGRPOConfig
@@ -23,13 +34,43 @@ from r3l.algorithms.r3l import R3LConfig
 from r3l.algorithms.replay.arpo import ARPOConfig
 from r3l.algorithms.replay.r3 import R3Config
 from r3l.algorithms.replay.spear import SPEARConfig
+from r3l.errors import UserError
 from r3l.section import in_full
+from r3l.settings.config_errors import one_line
+from r3l.settings.user_class import find
 
 
-def _named(value: Any) -> Any:
-    """The settings with a name: r3l's if none is given."""
+def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConfig:
+    """The settings of a known algorithm, r3l's if none is named, or of the user's own."""
     value = in_full(value)
-    return {"name": "r3l", **value} if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        own = isinstance(value, AlgorithmConfig) and ".py:" in value.name
+        return value if own else known(value)  # type: ignore[no-any-return]
+    value = {"name": "r3l", **value}
+    path = str(value["name"])
+    if ".py:" not in path:
+        return known(value)  # type: ignore[no-any-return]
+    root = _with_own(path)
+    try:
+        checked: Any = root.model_validate({"algorithm": value})
+    except ValidationError as error:
+        raise UserError(one_line(root, error)) from None
+    return checked.algorithm  # type: ignore[no-any-return]
+
+
+@cache
+def _with_own(path: str) -> type[BaseModel]:
+    """Settings whose algorithm is the class that a path names, with the path as its name."""
+    kind: type[AlgorithmConfig] = find("algorithm", path, {}, AlgorithmConfig)
+    name: Any = Literal[path]
+    own = create_model(kind.__name__, __base__=kind, __module__=kind.__module__, name=(name, path))
+    return create_model("Settings", algorithm=(own, ...))
+
+
+def _written(
+    value: AlgorithmConfig, known: SerializerFunctionWrapHandler, info: SerializationInfo
+) -> Any:
+    return value.model_dump(mode=info.mode) if ".py:" in value.name else known(value)
 
 
 AnyAlgorithm = Annotated[
@@ -46,7 +87,8 @@ AnyAlgorithm = Annotated[
     | ARPOConfig
     | SPEARConfig,
     Field(discriminator="name"),
-    BeforeValidator(_named),
+    WrapValidator(_validated),
+    WrapSerializer(_written),
 ]
 """The settings of any one algorithm, told apart by `name`."""
 

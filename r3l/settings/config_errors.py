@@ -47,7 +47,10 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         guess = did_you_mean(tag, known.split(", "))
         return f"config {key}: unknown {key} {tag!r:.200}{guess}; known: {known}"
     if kind == "value_error":
-        return f"config {key}: {context['error']}" if key else f"config: {context['error']}"
+        said = str(context["error"])
+        if said.startswith("config "):  # a class of the user's own has settings of its own
+            return said
+        return f"config {key}: {said}" if key else f"config: {said}"
     if kind == "literal_error":
         values = str(context["expected"]).replace("'", "").replace(" or ", ", ")
         guess = did_you_mean(str(first["input"]), values.split(", "))

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from learner.step.batch import rows_of
 from r3l.algorithms import registry
+from r3l.algorithms.replay.recall import GroupContext, StoredAttempt
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
 from r3l.records import GroupPlan
+from tests.learner.fakes import explore_group
 from tests.r3l.algorithms.fakes import NAMES, get
 
 
@@ -146,3 +149,53 @@ def test_configuration_and_algorithms_import_without_torch():
         "assert not {'torch', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+OWN = '''
+from dataclasses import replace
+from pydantic import Field
+from r3l.algorithms.credit import by_step
+from r3l.algorithms.grpo import GRPOConfig
+
+class Halving(GRPOConfig):
+    """GRPO with advantages times a factor, given to single tokens, and one recalled failure."""
+
+    factor: float = Field(0.5, description="of every advantage")
+
+    @property
+    def recall(self):
+        return lambda context, chance: [one for one in context.history if not one.success][:1]
+
+    def build(self):
+        def credit(advantages, trajectories):
+            return [
+                by_step([self.factor * a] * one.num_steps, one)
+                for a, one in zip(advantages, trajectories)
+            ]
+        return replace(super().build(), token_credit=credit)
+'''
+
+
+def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_recall_and_credit(
+    tmp_path,
+):
+    file = tmp_path / "my_rules.py"
+    file.write_text(OWN)
+    name = f"{file}:Halving"
+    config = load(None, [f"algorithm={name}", "algorithm.factor=0.25", "algorithm.group_size=2"])
+    assert (config.algorithm.name, config.algorithm.factor) == (name, 0.25)
+    (tmp_path / "run.yaml").write_text(dump(config))
+    again = load(tmp_path / "run.yaml")
+    assert again == config and again.algorithm.factor == 0.25
+    failed, won = (StoredAttempt(g, "base", 0, r, 1) for g, r in (("g1", 0.0), ("g2", 1.0)))
+    context = GroupContext((1.0,), [won, failed], 3, 1)
+    assert list(config.algorithm.recall(context, None)) == [failed]
+    algorithm = config.algorithm.build()
+    assert algorithm.plan() == GroupPlan(2, 0)
+    rows = rows_of([explore_group((1.0, 0.0), (None, None))], algorithm)
+    credited = [row.token_advantages[row.mask] for row in rows]
+    assert [set(tokens.round(4).tolist()) for tokens in credited] == [{0.25}, {-0.25}]
+    said = refusal(f"algorithm={name}", "algorithm.facto=1")
+    assert said.startswith("config key algorithm.facto: unknown (did you mean factor?); this")
+    assert "is not a AlgorithmConfig of that file" in refusal(f"algorithm={file}:by_step")
+    assert "does not exist" in refusal("algorithm=no/such/file.py:Mine")
