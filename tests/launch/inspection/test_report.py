@@ -85,7 +85,7 @@ def test_a_report_is_read_in_a_browser_without_a_server(browser, ended):
     browser.value(f"{links}.find(one => one.innerText === 'door/0004').click()")
     browser.wait("document.querySelectorAll('.pair').length === 1")
     assert hostile in browser.value(
-        "document.querySelector('.columns > div .observation').innerText"
+        "document.querySelector('.columns > div .observation').textContent"
     )
     assert "owned" not in browser.value("document.title")
     browser.value("location.hash = '#group/g0000000001'")
