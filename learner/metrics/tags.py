@@ -136,6 +136,7 @@ LEARNER = (
     ("grad_clipped", "share", "of the gradient that clipping took away"),
     ("lr", "1", "learning rate"),
     ("tokens_per_micro_batch", "tokens", "budget of a micro-batch, halved when memory runs out"),
+    ("threads", "1", "CPU threads of a rank, on which the last bits of a step depend"),
     ("padding", "share", "computed positions that hold no token"),
     ("shared_tokens", "share", "tokens computed once for several rows"),
     ("tokens_per_s", "tokens/s", "trained, without padding, during the step"),

@@ -102,6 +102,7 @@ class ReplayedRun:
         draw, number = self.draw_of(self.version + 1), self.version + 1
         line = self.lines.get(number, {})
         self.trainer.budget = int(line.get("learner/tokens_per_micro_batch", self.trainer.budget))
+        torch.set_num_threads(int(line.get("learner/threads", torch.get_num_threads())))
         result = self.trainer.step(self.rows(draw))
         if not result.applied:
             raise UserError(

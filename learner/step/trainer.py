@@ -177,6 +177,7 @@ class Trainer:
             "grad_clipped": clipped_share(norm, self.config.grad_clip),
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "tokens_per_micro_batch": float(self.budget),
+            "threads": float(torch.get_num_threads()),
             "step_s": seconds,
             **self.spent,
             "tokens_per_s": sums["sum_input_tokens"] / seconds,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from buffer.cli import commands as buffer
@@ -76,6 +77,13 @@ def test_a_replayed_step_has_the_recalled_and_replayed_attempts_of_the_run(
     done = ask("replay", run, 6)
     assert done.exit_code == 0 and done.output.count("loss same, gradient norm same") == 3
     assert "weights of the checkpoint same, weights of the journal same" in done.output
+
+
+def test_a_step_is_replayed_with_as_many_threads_as_the_run_had(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    assert all(line["learner/threads"] == 1 for line in lines if line["kind"] == "step")
+    torch.set_num_threads(2)
+    assert ask("replay", run, 2).exit_code == 0 and torch.get_num_threads() == 1
 
 
 def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:
