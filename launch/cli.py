@@ -169,6 +169,9 @@ def main(
     except UserError as error:
         click.echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        click.echo("r3l-launch: interrupted; nothing was started", err=True)
+        sys.exit(130)
     if not quiet:
         click.echo(f"run {run}: {plan.actors} actors, learner {places['learner']}, "
                    f"{config.env.name}, {config.algorithm.name}; "

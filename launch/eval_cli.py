@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from r3l.records import Task
 from r3l.rollout.interfaces import Policy
 
 PROGRESS_S = 5.0
+AGAIN = "run the same command again to continue"
 
 
 @click.command(cls=OneLine)
@@ -93,8 +94,11 @@ def main(**options: Any) -> None:
         click.echo(f"r3l-eval: {as_typed(str(error), typed, options['overrides'])}", err=True)
         sys.exit(2)
     except EngineDead as error:
-        click.echo(f"r3l-eval: {error}; run the same command again to continue", err=True)
+        click.echo(f"r3l-eval: {error}; {AGAIN}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        click.echo(f"r3l-eval: interrupted; {AGAIN}", err=True)
+        sys.exit(130)
 
 
 def run(options: dict[str, Any]) -> None:
@@ -125,7 +129,9 @@ def run(options: dict[str, Any]) -> None:
     try:
         wanted = {(task.task_id, n) for task in tasks for n in range(attempts)}
         if wanted - results.done.keys():
-            asyncio.run(_play(tasks, attempts, results, config, options, folder))
+            asyncio.run(
+                _unless_interrupted(_play(tasks, attempts, results, config, options, folder))
+            )
     finally:
         results.close()
     ordered = [results.done[task.task_id, n] for task in tasks for n in range(attempts)]
@@ -176,6 +182,17 @@ async def _play(
         finally:
             if said is not None:
                 said.cancel()
+
+
+async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
+    """Ctrl-C ends the engine too; then its end is not the failure that is told."""
+    try:
+        await playing
+    except EngineDead:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from None
+        raise
 
 
 async def _say_progress(results: Any, total: int) -> None:

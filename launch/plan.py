@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -44,6 +45,7 @@ from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
 PRESETS = Path(__file__).parent / "presets"
 DEMO = PRESETS / "demo.yaml"
+LOCK = ".lock"  # of a run's folder, which its launcher holds
 KEYS = "keys"  # in a run's folder, if none are given and some are needed
 
 
@@ -101,6 +103,8 @@ def make_plan(
     `dry_run`: leave out what takes seconds, the chat template and the trial of the environment.
     `hardware`: plan for these machines instead of this one, and check nothing of theirs, for a
     batch script or only to look at it. `cluster`: what starts the run in place of r3l-launch."""
+    check_run_folder(run, resume, may_go_on=dry_run)
+    _check_binds(binds := {"--buffer": buffer_bind, "--weights": weights_bind})
     check_engine_arguments(config.actor)
     if hardware is None or cluster is not None:
         loggers.check(config.log)
@@ -123,17 +127,14 @@ def make_plan(
         *tasks(env.name, env.options, "train", 1, config.seed),
         *tasks(env.name, env.options, "eval", min(1, config.eval.tasks)),
     ]
-    check_run_folder(run, resume)
     folder, chat = _model(config, dry_run=dry_run)
     named = "model" in config.model_fields_set
     config = config.model_copy(update={"model": str(folder)})
     config = check_learner(config, wanted.device)
     check_targets(config.learner.lora, folder)
     topology = place(wanted, machines, Estimate.of(config), force=force)
-    binds = {"--buffer": buffer_bind, "--weights": weights_bind}
     elsewhere = topology.elsewhere or ((ANY_NODE,) if cluster == "ray" else ())
     keys, binds = check_keys(keys, binds, run, elsewhere)
-    _check_binds(binds)
     check_connections(connections := connections or CONNECTIONS)
     if hardware is None:
         check_room(run, float32_bytes(folder))
@@ -235,8 +236,6 @@ def check_keys(
                 raise UserError(
                     f"{option} {bind}: actors on {elsewhere[0]} cannot reach it; give tcp://0.0.0.0:*"
                 )
-    for option, bind in binds.items():
-        check_bind(bind, option, encrypted=True)
     if folder is None and not all(map(is_local, binds.values())):
         folder = run / KEYS
         if not folder.exists():
@@ -373,8 +372,9 @@ def check_first_prompts(config: RunConfig, first: Sequence[Task], lengths: Seque
             )
 
 
-def check_run_folder(run: Path, resume: bool) -> None:
-    """Raise UserError rather than mix two runs in one folder."""
+def check_run_folder(run: Path, resume: bool, *, may_go_on: bool = True) -> None:
+    """Raise UserError rather than mix two runs in one folder. `may_go_on`: another launcher may
+    hold it."""
     config = run / "config.yaml"
     if config.exists() and not resume:
         raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")
@@ -382,6 +382,21 @@ def check_run_folder(run: Path, resume: bool) -> None:
         raise UserError(
             f"run {run}: has no config.yaml, so there is nothing to resume; check the name"
         )
+    if not may_go_on and (run / LOCK).is_file():
+        with suppress(PermissionError):  # writing the folder says so
+            _lock(run).close()
+
+
+def _lock(run: Path) -> TextIO:
+    lock = (run / LOCK).open("a", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise UserError(
+            f"run {run}: another r3l-launch is using it; stop that one, or choose another name"
+        ) from None
+    return lock
 
 
 def write_run_folder(plan: Plan) -> TextIO:
@@ -392,15 +407,7 @@ def write_run_folder(plan: Plan) -> TextIO:
     """
     try:
         (plan.run / "logs").mkdir(parents=True, exist_ok=True)
-        lock = (plan.run / ".lock").open("a", encoding="utf-8")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise UserError(
-                f"run {plan.run}: another r3l-launch is using it; stop that one, or choose "
-                "another name"
-            ) from None
+        lock = _lock(plan.run)
         if plan.keys is not None and not plan.keys.exists():
             generate(plan.keys)
         write_config(plan.run, plan.config)
@@ -424,6 +431,7 @@ def _check_binds(binds: dict[str, str]) -> None:
     """
     ports: dict[int, str] = {}
     for option, bind in binds.items():
+        check_bind(bind, option, encrypted=True)
         match = re.fullmatch(r"tcp://([\w.\-]+):(\d+|\*)", bind)
         if match is None:
             raise UserError(f"{option} {bind!r}: must look like tcp://127.0.0.1:5555")

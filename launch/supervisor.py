@@ -99,7 +99,7 @@ class Run:
     def _run(self) -> int:
         buffer = self._start("buffer")
         if not self._wait_ready(buffer, _ready("buffer"), BUFFER_START_S):
-            return 130 if self.interrupted else self._report_death(buffer)
+            return self._report_interrupt() if self.interrupted else self._report_death(buffer)
         self.commands.buffer_endpoint = buffer.said(_ready("buffer")) or ""
         if self.commands.buffer_endpoint:
             self.silence.watch(reached(self.commands.buffer_endpoint), self.plan.keys)
@@ -122,6 +122,9 @@ class Run:
                 elif (code := self._after_death(child)) is not None:
                     return code
             time.sleep(WATCH_S)
+        return self._report_interrupt()
+
+    def _report_interrupt(self) -> int:
         where = run_name(self.plan.run)
         self.say(f"{self.interrupted}: stopping; continue with r3l-launch --resume --run {where}")
         return 130

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from buffer.server.last_to_end import learner_lives
+from buffer.storage.store_path import store_path
 from envs.builtin.policy import model_path
 from learner.launcher_watch import stop_without_launcher
 from learner.offline.cli import blame_command, replay_command, weights_command
@@ -84,7 +85,7 @@ for command in (
 @click.option(
     "--offline",
     "stores",
-    type=Path,
+    type=store_path,
     multiple=True,
     help="store of a finished run to train from, without actors; may be given several times",
 )

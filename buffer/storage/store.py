@@ -19,6 +19,7 @@ from lmdb import verify as lmdb_verify
 
 from buffer.storage import checksums, folder_lock, tabular
 from buffer.storage.layout import SCHEMA, TABLES
+from buffer.storage.store_path import check_store
 from buffer.storage.transaction import Txn
 from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.records import GroupState, Purpose
@@ -41,8 +42,8 @@ class Store:
     ) -> None:
         self.folder = folder = Path(folder)
         self._pid = os.getpid()
-        if read_only and not (folder / "data.mdb").exists():
-            raise UserError(f"store {folder}: no store there (data.mdb is missing)")
+        if read_only:
+            check_store(folder)
         _refuse_empty(folder)
         if not read_only:
             _refuse_other_files(folder)

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from buffer.client.clients import BufferClient
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
+from buffer.storage.store_path import store_path
 from buffer.tools import archive, filter, jsonl, offline
 from buffer.tools import verify as verification
 from r3l.errors import NotFound, ReflectionError
@@ -25,7 +26,7 @@ from r3l.rollout.reflection import parse
 MANY_STEPS = 1 << 20  # of a base attempt that is not there
 IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(
-    "--store", "folder", type=click.Path(path_type=Path), required=True, help="folder of the store"
+    "--store", "folder", type=store_path, required=True, help="run, or folder of a store"
 )
 
 
@@ -43,8 +44,8 @@ def _reading(folder: Path) -> Iterator[Store]:
 @click.option(
     "--store",
     "folder",
-    type=click.Path(path_type=Path),
-    help="folder of a store, which is only read",
+    type=store_path,
+    help="run, or folder of a store, which is only read",
 )
 @click.option("--keys", type=click.Path(path_type=Path), help="client.json that keygen wrote")
 def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:

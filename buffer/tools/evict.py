@@ -16,16 +16,16 @@ from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import Evicted
 from buffer.storage.store import Store
+from buffer.storage.store_path import check_store, store_path
 from r3l import config as configuration
 from r3l.config import RetentionConfig, RunConfig
-from r3l.errors import UserError
 
 PATH = click.Path(path_type=Path)
 
 
 @click.command()
 @click.option("--endpoint", help="A running service, tcp://HOST:PORT.")
-@click.option("--store", "folder", type=PATH, help="A store that is not being served.")
+@click.option("--store", "folder", type=store_path, help="A store that is not being served.")
 @click.option("--keys", type=PATH, help="learner.json of keygen.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.argument("limits", nargs=-1, required=True)
@@ -72,8 +72,7 @@ def _would_evict(folder: Path, limits: RetentionConfig) -> Evicted:
 
 
 def _evict(folder: Path, limits: RetentionConfig) -> Evicted:
-    if not (folder / "data.mdb").exists():
-        raise UserError(f"store {folder}: no store there (data.mdb is missing)")
+    check_store(folder)
     store = Store(folder, map_gib=None)
     try:
         config = RunConfig()

@@ -11,6 +11,7 @@ import click
 
 from buffer.sampling import samplers, task_samplers
 from buffer.storage.store import Store
+from buffer.storage.store_path import store_path
 from buffer.tools import recorded
 from buffer.tools.recorded import Pace, Recorded
 from buffer.tools.rehearsal import Outcome, Rehearsal
@@ -24,7 +25,7 @@ PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("folder", metavar="STORE", type=PATH)
+@click.argument("folder", metavar="STORE", type=store_path)
 @click.option("--actors", help="how many, or several numbers to compare: 4,8,16")
 @click.option("--groups-per-step", type=click.IntRange(1), help="learner.groups_per_step")
 @click.option("--max-staleness", type=click.IntRange(0), help="buffer.max_staleness")

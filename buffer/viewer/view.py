@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from buffer.storage.store import Store
+from buffer.storage.store_path import check_store, store_path
 from buffer.viewer.attempts import Texts
 from buffer.viewer.web_server import Shown, Viewer
 from r3l import config as configuration
@@ -36,7 +37,8 @@ def view(place: str, port: int, model: Path | None) -> None:
     RUN_OR_STORE: the name of a run under runs/, its folder, or the folder of a store. The store is
     only read, also while the run goes on.
     """
-    folder = store_folder(place)
+    check_store(folder := store_path(place), "view")
+    folder = folder.resolve()
     store = Store(folder, map_gib=None, read_only=True)  # as large as its service lets it grow
     try:
         with Viewer(shown(store, folder.parent, model), port) as viewer:
@@ -44,20 +46,6 @@ def view(place: str, port: int, model: Path | None) -> None:
             viewer.serve_forever()
     finally:
         store.close()
-
-
-def store_folder(place: str) -> Path:
-    """The folder of the store that `place` names. Raises UserError."""
-    candidates = [Path(place), Path(place) / "buffer"]
-    if "/" not in place:
-        candidates.append(Path("runs") / place / "buffer")
-    for folder in candidates:
-        if (folder / "data.mdb").is_file():
-            return folder.resolve()
-    raise UserError(
-        f"view {place}: no store there (data.mdb is missing); give a run's name or folder, or the "
-        "folder of a store"
-    )
 
 
 def shown(store: Store, run: Path, model: Path | None = None) -> Shown:

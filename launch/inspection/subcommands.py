@@ -22,6 +22,10 @@ COMMANDS = {
 }
 """Module and purpose by name; the module defines the command under its name."""
 
+OTHERS = {"view": "r3l-buffer view", "eval": "r3l-eval", "resume": "r3l-launch --resume --run NAME",
+          "stop": "Ctrl-C, or SIGTERM to r3l-launch"}  # fmt: skip
+"""What is asked for by these names."""
+
 
 class Launch(OneLine):
     """The command that trains, and those of COMMANDS."""
@@ -38,7 +42,10 @@ class Launch(OneLine):
             name = f"{info_name} {args[0]}"
             with one_line(name):
                 return _command(args[0]).make_context(name, args[1:], parent, **extra)
-        if args and (guess := did_you_mean(args[0], COMMANDS)):
+        if args and not args[0].startswith("-") and "=" not in args[0]:
+            elsewhere = OTHERS.get(args[0])
+            guess = f"; it is {elsewhere}" if elsewhere else did_you_mean(args[0], COMMANDS)
+            guess = guess or f"; the commands are {', '.join(COMMANDS)}; a setting is KEY=VALUE"
             raise UsageLine(f"no such command {args[0]!r}{guess}", info_name or "r3l-launch")
         return super().make_context(info_name, args, parent, **extra)
 
@@ -52,6 +59,8 @@ class Launch(OneLine):
             _end(error, 2)
         except (R3LError, OSError) as error:  # a damaged store, a full disk
             _end(error, 1)
+        except KeyboardInterrupt:
+            sys.exit(130)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the other commands under the options."""

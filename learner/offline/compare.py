@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buffer.storage.store_path import store_path
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
@@ -64,7 +65,7 @@ class Answer:
 
 
 @click.command("compare")
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", metavar="STORE", type=store_path)
 @click.argument("rules", nargs=-1, required=True, metavar="RULE...")
 @click.option("--config", "path", type=Path, help="a run's config.yaml; its model is taken")
 @click.option("--model", help="folder or name of the policy whose gradient is taken")

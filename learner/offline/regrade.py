@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from buffer.storage.rows import Regraded
 from buffer.storage.store import Store
+from buffer.storage.store_path import store_path
 from buffer.tools import offline
 from buffer.tools.rewrite import put_group, rewritten
 from envs.isolation.pool import environments
@@ -51,7 +52,7 @@ class Tally:
 
 
 @click.command("regrade")
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", metavar="STORE", type=store_path)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="new store")
 @click.option("--env", help="environment by name or path.py:Class; else that of the configuration")
 @click.option("--config", "path", type=Path, help="config.yaml of the run that filled the store")

@@ -31,6 +31,18 @@ def test_a_bare_run_name_is_a_folder_under_runs_and_any_other_a_path(
     assert run_folder(name) == Path(folder)
 
 
+def test_ctrl_c_while_a_run_is_checked_says_that_nothing_was_started(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.plan.make_plan", interrupted)
+    result = CliRunner().invoke(main, ["--run", str(run)])
+    assert (result.exit_code, run.exists()) == (130, False)
+    assert result.stderr == "r3l-launch: interrupted; nothing was started\n"
+
+
 def test_a_run_without_a_name_is_named_by_the_time() -> None:
     assert re.fullmatch(r"runs/\d{8}-\d{6}", str(run_folder(None)))
 

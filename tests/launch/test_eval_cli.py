@@ -1,8 +1,11 @@
 """r3l-eval: what it refuses, and what it shows of a finished evaluation."""
 
+import asyncio
 import json
 import os
 import shutil
+import signal
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from envs.builtin.policy import builtin_policy
 from launch.eval_cli import _into, main, progress_line
 from launch.evaluation.played_tasks import Result
 from r3l.config import dump, load
+from r3l.errors import EngineDead
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 
 
@@ -66,6 +70,20 @@ def test_a_run_is_evaluated_with_its_settings_and_its_best_or_last_model(
         assert (settings["env"]["name"], settings["seed"]) == ("keys", 7)
     CliRunner().invoke(main, ["--run", "first", "--weights", "last", "--seed", "8"])
     assert played[-1] == run / "model"
+
+
+def test_ctrl_c_is_told_as_such_although_the_engine_ends_of_it_too(tmp_path, monkeypatch):
+    @asynccontextmanager
+    async def starting(*_):
+        os.kill(os.getpid(), signal.SIGINT)  # a terminal sends it to the engine's process too
+        await asyncio.to_thread(lambda: None)
+        raise EngineDead("the engine did not start")
+        yield
+
+    monkeypatch.setattr("launch.eval_cli._policy", starting)
+    result = CliRunner().invoke(main, ["--out", str(tmp_path), "--tasks", "1"])
+    said = "r3l-eval: interrupted; run the same command again to continue\n"
+    assert (result.exit_code, result.stderr) == (130, said)
 
 
 def test_what_others_print_is_not_between_the_json(tmp_path, capfd):

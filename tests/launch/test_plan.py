@@ -63,6 +63,21 @@ def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
     lock.close()
 
 
+def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.plan._model", lambda *_, **__: pytest.fail("reads the model"))
+    (tmp_path / "config.yaml").write_text("seed: 7")
+    with (tmp_path / ".lock").open("w") as lock, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        assert "free port" in refused("--run", str(tmp_path / "new"), "--buffer", busy)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        line = refused("--run", str(tmp_path), "--resume")
+    assert "another r3l-launch is using it" in line
+
+
 def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(builtin_policy(), model)

@@ -52,6 +52,21 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_every_process(tmp_path: Path, name:
     assert all(child.exit_code is not None for child in run.children.members)
 
 
+def test_ctrl_c_before_the_buffer_is_ready_says_how_to_go_on(tmp_path: Path) -> None:
+    class Slow(Played):
+        def buffer(self) -> list[str]:
+            return [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    plan, said = plan_for(tmp_path), list[str]()
+    run = Run(plan, said.append, Slow(plan))
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    with handlers_put_back():
+        timer.start()
+        assert run.execute() == 130
+    (line,) = [line for line in said if line.startswith("SIGINT")]
+    assert line == f"SIGINT: stopping; continue with r3l-launch --resume --run {plan.run}"
+
+
 class Deaf(Played):
     """A run whose learner ignores SIGTERM."""
 

@@ -1,6 +1,5 @@
 """The command `r3l-buffer view`, and its page in a real browser."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,26 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from buffer.storage.store import Store
-from buffer.viewer.view import shown, store_folder, view
+from buffer.viewer.view import shown, view
 from r3l import config as configuration
 from r3l.config import RunConfig
-from r3l.errors import UserError
 from tests.buffer.fakes import refused
 from tests.buffer.viewer import stores
 from tests.buffer.viewer.chromium import Browser
 
 HOSTILE = "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
-
-
-def test_a_store_is_found_by_its_folder_its_run_and_its_runs_name(store, monkeypatch):
-    run = store.folder.parent
-    monkeypatch.chdir(run.parent)
-    (run.parent / "runs").mkdir()
-    shutil.copytree(run, run.parent / "runs" / "named")
-    assert store_folder(str(run)) == store_folder(str(store.folder)) == store.folder
-    assert store_folder("named") == run.parent / "runs" / "named" / "buffer"
-    with pytest.raises(UserError, match=r"^view other: no store there .*; give a run's name"):
-        store_folder("other")
 
 
 def test_a_run_says_its_algorithm_and_a_bare_store_that_it_is_unknown(store):
