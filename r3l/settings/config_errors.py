@@ -50,7 +50,8 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         said = str(context["error"])
         if said.startswith("config "):  # a class of the user's own has settings of its own
             return said
-        return f"config {key}: {said}" if key else f"config: {said}"
+        named = said.startswith((f"{key} ", f"{key}: "))
+        return f"config {'' if named else f'{key}: '}{said}" if key else f"config: {said}"
     if kind == "literal_error":
         values = str(context["expected"]).replace("'", "").replace(" or ", ", ")
         guess = did_you_mean(str(first["input"]), values.split(", "))

@@ -27,7 +27,7 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
     kind: Any = getattr(_module(setting, Path(file).expanduser().resolve()), attribute, None)
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise UserError(
-            f"{setting} {name:.200}: {attribute!r} is not a {base.__name__} of that file"
+            f"{setting} {name:.200}: {attribute!r} of that file is no subclass of {base.__name__}"
         )
     return kind
 
