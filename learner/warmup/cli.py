@@ -76,6 +76,13 @@ LEGEND = """\
     help="probability per step that such a rule is known after all",
 )
 @click.option(
+    "--waste",
+    type=click.FloatRange(0, 1),
+    default=Recipe.waste,
+    show_default=True,
+    help="share of the demonstrator's actions that do nothing",
+)
+@click.option(
     "--earlier-reasoning",
     type=click.Choice(get_args(EarlierReasoning)),
     default=Recipe.earlier_reasoning,

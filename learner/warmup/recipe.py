@@ -71,13 +71,14 @@ class Recipe:
             for name, value in self.options.items()
         )
         sure = f" --certainty {self.certainty:g}" if self.certainty else ""
+        idle = f" --waste {self.waste:g}" if self.waste != Recipe.waste else ""
         start = f" --model {self.model}" if self.model is not None else ""
         keeping = self.earlier_reasoning != "refuse"
         keep = f" --earlier-reasoning {self.earlier_reasoning}" if keeping else ""
         return (
             f"r3l-learner warmup {names}{dials}{start} --out {out} --steps {self.steps} "
             f"--tokens-per-batch {self.tokens_per_batch} --lr {self.lr:g} --seed {self.seed} "
-            f"--withheld {self.withheld}{sure}{keep}"
+            f"--withheld {self.withheld}{sure}{idle}{keep}"
         )
 
     def record(self, out: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def test_the_command_of_a_recipe_is_read_as_the_same_recipe(tmp_path: Path, monk
         seed=3,
         withheld=2,
         certainty=0.25,
+        waste=0.1,
         earlier_reasoning="keep",
     )
     given = []
