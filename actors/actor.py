@@ -13,6 +13,7 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 from actors.buffer_requests import BufferRequests
@@ -23,7 +24,7 @@ from buffer import AsyncBufferClient, Lease
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
-from r3l.records import GroupPlan, SlotResult
+from r3l.records import GroupPlan, SlotResult, Task
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Environment
@@ -52,7 +53,7 @@ class Actor:
         policy: VLLMPolicy,
         client: AsyncBufferClient,
         subscriber: WeightSource,
-        make_env: Callable[[], Environment],
+        make_env: Callable[[Task], Environment],
         config: RunConfig,
         metrics: ActorMetrics,
     ) -> None:
@@ -119,7 +120,7 @@ class Actor:
             results = await explore_group(
                 lease.task,
                 self.policy,
-                self.make_env,
+                partial(self.make_env, lease.task),
                 _for_evaluation(self.config) if evaluating else self.config,
                 seed=zlib.crc32(f"{self.config.seed}/{lease.group_id}".encode()),
                 plan=lease.plan,

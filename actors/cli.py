@@ -114,7 +114,7 @@ async def _run(
     from actors.weights.load_check import LoadCheck
     from actors.weights.subscriber import WeightSource, WeightSubscriber
     from buffer import AsyncBufferClient
-    from envs.isolation.pool import environments
+    from envs.isolation.pool import environments_of_all
 
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}")
@@ -129,7 +129,7 @@ async def _run(
     metrics = ActorMetrics()
     try:
         async with (
-            environments(config.env, wanted, metrics) as make_env,
+            environments_of_all(config.env, wanted, metrics) as make_env,
             AsyncBufferClient(buffer_endpoint, name=name, keys=keys, timeout_s=patience) as client,
         ):
             failures, load_check = 0, LoadCheck()

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -31,7 +30,8 @@ from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.process.memory import freeze_heap
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.records import Task
+from r3l.rollout.interfaces import Environment, Sample, SampleParams
 
 SERVE = [sys.executable, "-m", "buffer.cli", "serve", "--bind", "tcp://127.0.0.1:0",
          "buffer.max_staleness=100000", "learner.groups_per_step=1000"]  # fmt: skip
@@ -50,7 +50,10 @@ class Recorder(VLLMPolicy):
 async def through_the_loop(policy: Recorder, endpoint: str, config: RunConfig, seconds: float
                            ) -> tuple[int, float]:  # fmt: skip
     """(tokens sampled, seconds) of an actor at work; the first fifth is not counted."""
-    make_env = partial(make, config.env.name, **config.env.options)
+
+    def make_env(_: Task) -> Environment:
+        return make(config.env.name, **config.env.options)
+
     subscriber = WeightSubscriber("tcp://127.0.0.1:9")
     async with AsyncBufferClient(endpoint) as client:
         await client.add_tasks(task_source(config.env.name).tasks("train", 4096, seed=0))

@@ -17,8 +17,8 @@ import psutil
 
 from envs.isolation.pool import EnvPool
 from envs.registry import task_source
-from r3l.config import EnvConfig
 from r3l.records import Task
+from r3l.settings.environment import EnvConfig
 
 COMMANDS = {
     "scienceworld": ("look around", "go to kitchen", "inventory", "open cupboard", "go to hallway"),

@@ -25,15 +25,15 @@ import click
 import psutil
 
 from actors.engine import VLLMPolicy
-from envs.isolation.pool import environments
+from envs.isolation.pool import environments_of_all
 from launch.evaluation.played_tasks import Results, play_all
 from launch.plan import DEMO
 from learner.warmup import tiny_policy
 from r3l import config as configuration
-from r3l.config import EnvConfig
 from r3l.process.memory import freeze_heap
 from r3l.records import Task
 from r3l.rollout.interfaces import Environment
+from r3l.settings.environment import EnvConfig
 
 TOKENS = 64
 WORDS = "river stone lamp window garden letter bridge candle".split()
@@ -104,7 +104,9 @@ async def measure(folder: Path, requests: int, rounds: int, steps: int) -> None:
     freeze_heap()  # as an actor does
     found: dict[str, list[tuple[float, float, int]]] = {way: [] for way in WAYS}
 
-    async def step(number: int, make_env: Callable[[], Environment]) -> tuple[float, float, int]:
+    async def step(
+        number: int, make_env: Callable[[Task], Environment]
+    ) -> tuple[float, float, int]:
         first = number * requests
         tasks = [Task(f"own/{n}", "own", n) for n in range(first, first + requests)]
         await policy.engine.reset_prefix_cache()
@@ -124,7 +126,9 @@ async def measure(folder: Path, requests: int, rounds: int, steps: int) -> None:
                 isolation, _, kind = place.partition(":")
                 values = {"name": f"{folder / 'own.py'}:{kind}", "isolation": isolation}
                 env = EnvConfig.model_validate(values)
-                make_env[way] = await open_envs.enter_async_context(environments(env, requests))
+                make_env[way] = await open_envs.enter_async_context(
+                    environments_of_all(env, requests)
+                )
             for number in range(rounds + 1):
                 for way in list(WAYS)[:: 1 if number % 2 else -1]:
                     measured = [

@@ -10,17 +10,23 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from envs.base import SeededTasks, Split, TaskSource, TextEnv
 from r3l.errors import UserError, did_you_mean
 from r3l.records import Task
 from r3l.rollout.interfaces import Environment, EnvSpec
+
+if TYPE_CHECKING:
+    from r3l.settings.environment import EnvConfig
 
 ENVIRONMENTS = {
     "workshop": "envs.builtin.workshop:Workshop",
@@ -120,6 +126,21 @@ def tasks(
             )
     if not found:
         raise UserError(f"env {name}: its {split} split has no tasks; check env.options")
+    return found
+
+
+def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
+    """At most `count` tasks of a split, the same number of each environment of a run; the name of
+    each is then its `env`. Raises UserError as `tasks` does, and if two tasks have one id."""
+    kinds = config.each()
+    if len(kinds) == 1:
+        return tasks(config.name, config.options, split, count, seed)
+    found = list[Task]()
+    for place, one in enumerate(kinds):
+        mine = tasks(one.name, one.options, split, (count + place) // len(kinds), seed)
+        found += [structs.replace(task, env=one.name) for task in mine]
+    if twice := [name for name, n in Counter(task.task_id for task in found).items() if n > 1]:
+        raise UserError(f"env.others: two environments have a task {twice[0]}; leave one out")
     return found
 
 

@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from envs.isolation.pool import environments
-from r3l.config import EnvConfig
+from envs.isolation.pool import environments_of_all
 from r3l.errors import EpisodeError, UserError
 from r3l.records import Task
 from r3l.rollout.attempt import start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded, raised, read_step
 from r3l.rollout.interfaces import Environment
+from r3l.settings.environment import EnvConfig
 
 NONSENSE = "try"
 """The action of the trial. What an environment does not understand it must answer."""
@@ -28,14 +28,14 @@ def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> lis
 
 
 async def _try_all(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:
-    async with environments(config, wanted=1) as make_env:
-        return [await _try(config.name, make_env, task, chat) for task in tasks]
+    async with environments_of_all(config, wanted=1) as make_env:
+        return [await _try(make_env, task, chat) for task in tasks]
 
 
-async def _try(name: str, make_env: Callable[[], Environment], task: Task, chat: ChatFormat) -> int:
-    call = "reset"
+async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFormat) -> int:
+    name, call = task.env, "reset"
     try:
-        env = await guarded(make_env)
+        env = await guarded(lambda: make_env(task))
         try:
             attempt = await start(task, chat, env)
             call = f"step({NONSENSE!r})"

@@ -158,7 +158,7 @@ def main(
             click.echo(texts.get(places["cluster"], dry_run.text)(plan))
             return
         if check:
-            click.echo(f"nothing is missing: {config.env.name}, {config.algorithm.name}, "
+            click.echo(f"nothing is missing: {config.env.title}, {config.algorithm.name}, "
                        f"{plan.config.model}")  # fmt: skip
             return
         reserved = ray_cluster.reserve(plan) if places["cluster"] == "ray" else None
@@ -174,7 +174,7 @@ def main(
         sys.exit(130)
     if not quiet:
         click.echo(f"run {run}: {plan.actors} actors, learner {places['learner']}, "
-                   f"{config.env.name}, {config.algorithm.name}; "
+                   f"{config.env.title}, {config.algorithm.name}; "
                    f"tensorboard --logdir {run}/tensorboard")  # fmt: skip
     for line in plan.changed:
         click.echo(f"changed since: {line}")
@@ -255,9 +255,13 @@ def prompt_texts(config: RunConfig) -> str:
     from envs.registry import make
     from r3l.rollout.prompts import Prompts
 
-    spec = make(config.env.name, **config.env.options).spec
-    texts = {"system": spec.system_prompt} | Prompts(spec.prompts).texts
-    return "\n\n".join(f"--- {name}\n{text}" for name, text in texts.items())
+    found = []
+    for env in config.env.each():
+        spec = make(env.name, **env.options).spec
+        texts = {"system": spec.system_prompt} | Prompts(spec.prompts).texts
+        of = f"{env.name} " if config.env.others else ""
+        found += [f"--- {of}{name}\n{text}" for name, text in texts.items()]
+    return "\n\n".join(found)
 
 
 def check_not_empty(given: Mapping[str, str | None]) -> None:

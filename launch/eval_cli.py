@@ -104,7 +104,7 @@ def main(**options: Any) -> None:
 def run(options: dict[str, Any]) -> None:
     """Run the evaluation that the command line asks for. Raises UserError, EngineDead."""
     from actors.engine_arguments import check_engine_arguments
-    from envs.registry import tasks as tasks_of
+    from envs.registry import tasks_of_all
     from launch.evaluation.played_tasks import Results, cut_off, report, table
     from launch.plan import DEMO, resolve_model, run_folder
 
@@ -122,7 +122,7 @@ def run(options: dict[str, Any]) -> None:
     check_engine_arguments(config.actor)
     config = config.model_copy(update={"model": str(model)})
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"])
-    tasks = tasks_of(config.env.name, config.env.options, options["split"], options["count"])
+    tasks = tasks_of_all(config.env, options["split"], options["count"])
     settings = _settings(config, options)
     folder = options["out"] or _default_folder(config, settings)
     results = Results(folder, settings)
@@ -167,12 +167,12 @@ async def _play(
     options: dict[str, Any],
     folder: Path,
 ) -> None:
-    from envs.isolation.pool import environments
+    from envs.isolation.pool import environments_of_all
     from launch.evaluation.played_tasks import play_all
 
     at_once, said = options["at_once"], None
     async with (
-        environments(config.env, at_once) as make_env,
+        environments_of_all(config.env, at_once) as make_env,
         _policy(config, options, folder) as policy,
     ):
         if not options["as_json"]:

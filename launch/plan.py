@@ -19,7 +19,7 @@ from buffer.sampling import samplers, task_samplers
 from buffer.wire.access import CONNECTIONS, check_connections
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load
 from envs.builtin.policy import builtin_policy, model_path
-from envs.registry import tasks
+from envs.registry import tasks_of_all
 from envs.trial import try_tasks
 from launch.inspection import versions
 from launch.resume import changed_settings, write_config
@@ -121,11 +121,12 @@ def make_plan(
         )
     samplers.check(config.buffer.sampler)
     task_samplers.make(config.buffer.tasks)
+    check_shares(config)
     explorers.make(config.explorer)
     env = config.env
     first = [
-        *tasks(env.name, env.options, "train", 1, config.seed),
-        *tasks(env.name, env.options, "eval", min(1, config.eval.tasks)),
+        *tasks_of_all(env, "train", len(env.names), config.seed),
+        *tasks_of_all(env, "eval", min(len(env.names), config.eval.tasks)),
     ]
     folder, chat = _model(config, dry_run=dry_run)
     named = "model" in config.model_fields_set
@@ -165,12 +166,13 @@ def foreign_world(config: RunConfig) -> str:
     if Path(config.model) != builtin_policy():
         return ""
     known = [world.env for world in warmed_for(builtin_policy())]
-    if config.env.name in known:
+    unknown = next((name for name in config.env.names if name not in known), None)
+    if unknown is None:
         return ""
     return (
-        f"env {config.env.name}: the shipped policy, which is trained without --model, knows only "
+        f"env {unknown}: the shipped policy, which is trained without --model, knows only "
         f"{', '.join(known)}; give a --model, or make a small one for it: r3l-learner warmup "
-        f"--env {config.env.name} --out runs/warm"
+        f"{' '.join(f'--env {name}' for name in config.env.names)} --out runs/warm"
     )
 
 
@@ -246,6 +248,16 @@ def check_keys(
     load(ClientKeys, folder / "client.json")
     load(ClientKeys, folder / "learner.json")
     return folder.resolve(), binds
+
+
+def check_shares(config: RunConfig) -> None:
+    """Raise UserError if a share of the training tasks is that of no environment of the run."""
+    for name in config.buffer.tasks.shares:
+        if name not in config.env.names:
+            raise UserError(
+                f"buffer.tasks.shares: {name} is no environment of this run, which are "
+                f"{', '.join(config.env.names)}; add it to env.others"
+            )
 
 
 def check_learner(config: RunConfig, device: str) -> RunConfig:

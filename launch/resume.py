@@ -22,7 +22,15 @@ from r3l.errors import UserError
 from r3l.model_folder import fingerprint
 
 CONFIG, NEXT = "config.yaml", "config.next.yaml"
-FIXED = ("env.name", "env.options", "algorithm.name", "seed", "learner.groups_per_step", "model")
+FIXED = (
+    "env.name",
+    "env.options",
+    "env.others",
+    "algorithm.name",
+    "seed",
+    "learner.groups_per_step",
+    "model",
+)
 """What makes another run of it: resumed with another value only if the user insists."""
 
 

@@ -281,16 +281,15 @@ def _rank0(
     closing: ExitStack,
 ) -> Any:
     from buffer import BufferClient
-    from envs.registry import tasks
+    from envs.registry import tasks_of_all
     from learner.metrics.logger import Session
     from learner.metrics.loggers import registry as loggers
     from learner.metrics.reporter import Reporter
     from learner.rank0 import Rank0
 
-    env, options = config.env.name, config.env.options
     held = (
-        tasks(env, options, "train", config.env.train_tasks, config.seed),
-        tasks(env, options, "eval", config.eval.tasks),
+        tasks_of_all(config.env, "train", config.env.train_tasks, config.seed),
+        tasks_of_all(config.env, "eval", config.eval.tasks),
     )
     secret = keys / "learner.json" if keys else None
     client = BufferClient(

@@ -20,6 +20,7 @@ from r3l.errors import UserError
 from r3l.section import Section, in_full
 from r3l.settings import yaml_text
 from r3l.settings.config_errors import one_line
+from r3l.settings.environment import EnvConfig
 from r3l.settings.journaling import JournalConfig
 from r3l.settings.lora import LoraConfig
 from r3l.settings.sampling import ExplorerConfig, SamplerConfig, TaskSamplerConfig
@@ -30,34 +31,6 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 AnySection = TypeVar("AnySection", bound=Section)
 NAMED = ("algorithm", "env", "sampler")
 """Sections that another name replaces: see `_of_name`."""
-
-
-class EnvConfig(Section):
-    """The environment and its settings."""
-
-    name: str = Field("workshop", description="environment, by registry name")
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="keyword arguments of the environment"
-    )
-    isolation: Literal["auto", "process", "none"] = Field(
-        "auto",
-        description="where attempts run: in worker processes, inside the actor (none), or as the "
-        "environment declares (auto)",
-    )
-    workers: int | None = Field(
-        None,
-        ge=1,
-        description="environment processes per actor; unset: two, or as many as the wanted "
-        "requests need and this machine has cores",
-    )
-    step_s: float = Field(60.0, gt=0, description="time limit of one reset or step, seconds")
-    memory_mib: int = Field(2048, ge=128, description="memory limit of a worker process, MiB")
-    train_tasks: int = Field(
-        4096,
-        ge=1,
-        le=10_000_000,
-        description="training tasks; each epoch visits them in another order",
-    )
 
 
 class ActorConfig(Section):

@@ -57,7 +57,7 @@ def shown(store: Store, run: Path, model: Path | None = None) -> Shown:
     if config is None:
         return Shown(str(store.folder), store, None, Texts(model), notice)
     texts = Texts(model or Path(config.model))
-    facts = (("environment", config.env.name), ("algorithm", config.algorithm.name),
+    facts = (("environment", config.env.title), ("algorithm", config.algorithm.name),
              ("model", Path(config.model).name))  # fmt: skip
     return Shown(run.name, store, config.algorithm.build(), texts, "", facts)
 

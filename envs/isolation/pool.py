@@ -26,7 +26,7 @@ import uuid
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,10 @@ from envs import registry
 from envs.isolation.keeper import CLEAR_S, MARK
 from r3l.actor_metrics import ActorMetrics
 from r3l.codec import RECORD_LIMIT, pack, unpack
-from r3l.config import EnvConfig
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
+from r3l.records import Task
 from r3l.rollout.interfaces import Environment, EnvSpec
+from r3l.settings.environment import EnvConfig
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,21 @@ REPEAT_S = 60.0
 UNLIMITED = 1 << 30
 USUAL_WORKERS = 2
 """Processes that any environment gets: one that ends fails only its own sessions."""
+
+
+@asynccontextmanager
+async def environments_of_all(
+    config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
+) -> AsyncIterator[Callable[[Task], Environment]]:
+    """A factory for the environment of a task, one of those of `config`; each as `environments`
+    makes it."""
+    async with AsyncExitStack() as stack:
+        made = {
+            one.name: await stack.enter_async_context(environments(one, wanted, metrics))
+            for one in config.each()
+        }
+        only = made[config.name] if len(made) == 1 else None  # a task may name it otherwise
+        yield lambda task: (only or made[task.env])()
 
 
 @asynccontextmanager

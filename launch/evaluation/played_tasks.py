@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -143,7 +144,7 @@ async def play_all(
     attempts: int,
     results: Results,
     policy: Policy,
-    make_env: Callable[[], Environment],
+    make_env: Callable[[Task], Environment],
     config: RunConfig,
     *,
     at_once: int,
@@ -159,7 +160,7 @@ async def play_all(
         async with room:
             seed = zlib.crc32(f"{config.seed}/{task.task_id}/{attempt}".encode())
             (slot,) = await explore_group(
-                *(task, policy, make_env, config),
+                *(task, policy, partial(make_env, task), config),
                 seed=seed,
                 plan=GroupPlan(1),
                 on_failure=failures,

@@ -65,7 +65,7 @@ def contents(run: Path) -> dict[str, Any]:
     steps, evaluations = read_progress(run)
     data: dict[str, Any] = {
         "written": time.strftime("%Y-%m-%d %H:%M"),
-        "run": _run(run, [config.env.name, config.algorithm.name, Path(config.model).name], steps),
+        "run": _run(run, [config.env.title, config.algorithm.name, Path(config.model).name], steps),
         "summary": summary(steps, evaluations, config.learner.steps),
         "curves": curves(steps, evaluations),
         "versions": list(versions.of(run).items()),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from buffer import BufferClient, BufferStats
+from learner.metrics.group_metrics import success_by_environment
 from learner.metrics.truncation import truncation_metrics
 from r3l.algorithms.advantages import SUCCESS
 from r3l.codec import RECORD_LIMIT, encode
@@ -124,7 +125,8 @@ class Evaluator:
             tasks=len(groups),
             failed=len(groups) - len(played),
             more={f"failed_{cause}": float(n) for cause, n in causes.items()}
-            | truncation_metrics(groups),
+            | truncation_metrics(groups)
+            | {f"success_{env}": share for env, share in success_by_environment(groups).items()},
         )
 
 

@@ -62,7 +62,20 @@ def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> 
     parts = {name for t in bases for name in t.parts}
     metrics |= {f"group/part_{n}": mean(t.parts.get(n, 0.0) for t in bases) for n in parts}
     metrics |= {f"group/{name}": value for name, value in truncation_metrics(groups).items()}
+    by_env = success_by_environment(groups)
+    metrics |= {f"group/success_base_{env}": share for env, share in by_env.items()}
     return finite(metrics)
+
+
+def success_by_environment(groups: Sequence[Group]) -> Metrics:
+    """Share of the base attempts that reach full reward, failed slots too, by environment; nothing
+    for groups of only one."""
+    played, won = Counter[str](), Counter[str]()
+    for group in groups:
+        bases = [one.trajectory for one in group.results if one.role == "base"]
+        played[group.task.env] += len(bases)
+        won[group.task.env] += sum(one is not None and one.reward >= SUCCESS for one in bases)
+    return {env: won[env] / n for env, n in played.items() if n} if len(played) > 1 else {}
 
 
 def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:

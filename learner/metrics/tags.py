@@ -40,6 +40,7 @@ GROUP = (
     ("reward_max", "reward", "highest of a group, mean over groups"),
     ("reward_std", "reward", "standard deviation within a group, mean over groups"),
     ("success_base", "share", "base trajectories with full reward"),
+    ("success_base_<env>", "share", "base attempts with full reward, if there are several envs"),
     ("success_retry", "share", "distilled trajectories with full reward"),
     ("trigger_rate", "share", "reflections that called for a retry, also if the retry failed"),
     ("reflection_valid", "share", "reflections that could be read"),
@@ -168,6 +169,7 @@ WEIGHTS = (
 
 EVAL = (
     ("success", "share", "tasks with full reward"),
+    ("success_<env>", "share", "tasks of an env with full reward, if there are several"),
     ("reward", "reward", "mean over tasks"),
     ("steps", "steps", "mean length of an attempt"),
     ("tasks", "tasks", "evaluated"),

@@ -23,11 +23,11 @@ from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
 from buffer.tools import offline
 from buffer.tools.rewrite import put_group, rewritten
-from envs.isolation.pool import environments
+from envs.isolation.pool import environments_of_all
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EpisodeError, ReplayDiverged, UserError
-from r3l.records import Group, SlotResult, Trajectory
+from r3l.records import Group, SlotResult, Task, Trajectory
 from r3l.rollout.attempt import regraded
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.group import verified
@@ -115,7 +115,7 @@ class Regrader:
         """Write the new store."""
         env = self.config.env
         with rewritten(source, out) as copy:
-            async with environments(env, wanted=AT_ONCE) as make_env:
+            async with environments_of_all(env, wanted=AT_ONCE) as make_env:
                 for group in _groups(source):
                     new = await self._group(group, make_env)
                     with copy.write() as txn:
@@ -135,7 +135,7 @@ class Regrader:
             with copy.write() as txn:
                 txn.put_regraded(link)
 
-    async def _group(self, group: Group, make_env: Callable[[], Environment]) -> Group:
+    async def _group(self, group: Group, make_env: Callable[[Task], Environment]) -> Group:
         """A group with new rewards."""
         room = asyncio.Semaphore(AT_ONCE)
 
@@ -149,12 +149,12 @@ class Regrader:
         return replace(group, results=tuple(self._justified(one, bases) for one in results))
 
     async def _result(
-        self, group: Group, one: SlotResult, make_env: Callable[[], Environment]
+        self, group: Group, one: SlotResult, make_env: Callable[[Task], Environment]
     ) -> SlotResult:
         attempt = one.trajectory
         if attempt is None:
             return one
-        env = await guarded(make_env)
+        env = await guarded(lambda: make_env(group.task))
         try:
             new = await regraded(env, group.task, attempt)
         except EpisodeError as error:

@@ -92,7 +92,9 @@ async def acting(engine: Engine, buffer: Buffer, requests: int) -> AsyncIterator
     )
     subscriber = WeightSubscriber("tcp://127.0.0.1:9")
     try:
-        yield Actor("a", engine, buffer, subscriber, Corridor, config, ActorMetrics())  # type: ignore[arg-type]
+        yield Actor(
+            "a", engine, buffer, subscriber, lambda task: Corridor(), config, ActorMetrics()
+        )  # type: ignore[arg-type]
     finally:
         subscriber.close()
 

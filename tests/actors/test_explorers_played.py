@@ -43,9 +43,9 @@ async def played(endpoint: str, settings: tuple[str, ...]) -> tuple[Group, Group
     async with AsyncBufferClient(endpoint) as client:
         await client.add_tasks([Task("t0", "corridor", 0)])
         await client.set_version(0)
-        actor = Actor(
-            "a", engine, client, subscriber, Corridor, load(None, list(settings)), ActorMetrics()
-        )  # type: ignore[arg-type]
+        config = load(None, list(settings))
+        made = (engine, client, subscriber, lambda task: Corridor(), config, ActorMetrics())
+        actor = Actor("a", *made)  # type: ignore[arg-type]
         running = asyncio.create_task(actor.run())
         try:
             first = await drawn(client, 0)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from envs import registry
+from r3l.config import load
 from r3l.errors import UserError
 
 
@@ -39,6 +40,36 @@ def test_making_an_environment_imports_neither_torch_nor_other_environments():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_the_tasks_of_a_run_are_those_of_all_its_environments_as_many_of_each():
+    several = load(None, ["env.others.keys={}"]).env
+    for count, of_each in ((5, (2, 3)), (4, (2, 2)), (1, (0, 1))):
+        names = [task.env for task in registry.tasks_of_all(several, "train", count)]
+        assert (names.count("workshop"), names.count("keys")) == of_each
+    alone = load(None, []).env
+    assert registry.tasks_of_all(alone, "eval", 3) == registry.tasks("workshop", {}, "eval", 3)
+
+
+def test_a_task_of_several_environments_names_the_one_that_plays_it(tmp_path):
+    (tmp_path / "door.py").write_text(NAMELESS)
+    path = f"{tmp_path}/door.py:Door"
+    config = load(None, [f"env={path}", "env.others.keys={}"]).env
+    assert [t.env for t in registry.tasks_of_all(config, "train", 2)] == [path, "keys"]
+    clash = load(None, [f"env={path}", f'env.others={{"{path[:-4]}Same": {{}}}}']).env
+    with pytest.raises(UserError, match="two environments have a task one; leave one out"):
+        registry.tasks_of_all(clash, "train", 2)
+
+
+NAMELESS = """
+from envs.base import ListedTasks, Task
+
+class Door:
+    @classmethod
+    def task_source(cls, **options):
+        return ListedTasks({"train": [Task("one", "", 0)]})
+
+class Same(Door):
+    pass
+"""
 DOOR = """
 class Door:
     from r3l.rollout.interfaces import EnvSpec

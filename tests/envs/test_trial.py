@@ -7,10 +7,10 @@ import pytest
 
 from envs.registry import tasks
 from envs.trial import try_tasks
-from r3l.config import EnvConfig
 from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
+from r3l.settings.environment import EnvConfig
 from tests.r3l.fakes import CharTokenizer
 
 MINE = """

@@ -78,6 +78,15 @@ def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
     assert "another r3l-launch is using it" in line
 
 
+def test_shares_are_those_of_environments_of_the_run(run: Path) -> None:
+    shares = ("buffer.tasks=mixture", "buffer.tasks.shares={workshop: 3, keys: 1}")
+    line = refused("--run", run, *shares)
+    assert "buffer.tasks.shares: keys is no environment of this run, which are workshop" in line
+    line = refused("--run", run, *shares, "env.others.keys={}")
+    assert line.startswith("r3l-launch: env keys: the shipped policy")
+    assert "warmup --env workshop --env keys --out runs/warm" in line
+
+
 def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(builtin_policy(), model)

@@ -12,13 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from envs.isolation.pool import EnvPool, environments, workers_for
+from envs.isolation.pool import EnvPool, environments, environments_of_all, workers_for
 from r3l.actor_metrics import ActorMetrics
-from r3l.config import EnvConfig, load
+from r3l.config import load
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.records import SlotResult, Task
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.group import explore_group
+from r3l.settings.environment import EnvConfig
 from tests.envs.isolation.faulty import FAULTY
 from tests.r3l.fakes import ScriptedPolicy
 
@@ -51,6 +52,22 @@ def group(leader: int) -> list[int]:
 
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_task_gets_its_own_environment_inside_the_actor_or_in_a_worker() -> None:
+    async def play() -> None:
+        both = config(others={"keys": {"locks": 2}})
+        async with environments_of_all(both, 1) as make_env:
+            inside = make_env(Task("k", "keys", 0))
+            apart: Any = make_env(Task("f", FAULTY, 0))
+            assert (inside.spec.max_steps, apart.spec.name) == (4, "faulty")
+            first, _ = await apart.reset(seed=7)
+            apart.close()
+        async with environments_of_all(config(), 1) as make_env:
+            assert make_env(Task("f", "as its source names it", 0)).spec.name == "faulty"
+        assert pid_in(first) != os.getpid() and gone(pid_in(first))
+
+    asyncio.run(play())
 
 
 def test_an_attempt_in_a_worker_is_like_one_inside_the_actor() -> None:

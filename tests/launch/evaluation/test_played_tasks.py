@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-from functools import partial
 
 import pytest
 
@@ -26,7 +25,10 @@ CONFIG: RunConfig = load(None, ["env=keys", "eval.temperature=0"])
 
 def evaluate(folder, policy, tasks, attempts=1, settings=None):
     results = Results(folder, settings or {"seed": 0})
-    make_env = partial(registry.make, "keys")
+
+    def make_env(task):
+        return registry.make(task.env)
+
     try:
         asyncio.run(play_all(tasks, attempts, results, policy, make_env, CONFIG, at_once=3))
     finally:

@@ -53,7 +53,7 @@ def test_the_version_is_printed_and_nothing_is_started(run):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_makes_a_plan_and_starts_nothing(name, run, monkeypatch):
     """Without its environment's packages and data, which `--check` asks for."""
-    monkeypatch.setattr(plan, "tasks", lambda name, *_: [Task(f"{name}/0", name, 0)])
+    monkeypatch.setattr(plan, "tasks_of_all", lambda env, *_: [Task(f"{env.name}/0", env.name, 0)])
     monkeypatch.setattr(plan, "try_tasks", lambda env, tasks, chat: [10] * len(tasks))
     model = str(model_path("builtin"))
     arguments = ["--run", str(run), "--preset", name, "--model", model]

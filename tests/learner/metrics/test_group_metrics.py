@@ -9,6 +9,7 @@ from learner.metrics.group_metrics import (
     mismatched_fingerprints,
     selection_metrics,
     staleness_metrics,
+    success_by_environment,
     unstamped,
 )
 from r3l.config import load
@@ -31,6 +32,15 @@ def test_group_metrics_count_what_reflections_led_to() -> None:
     assert metrics["group/pivot_mean"] == 2.0 and metrics["group/no_contrast"] == 0.0
     # Two attempts of 4 steps, a retry of 2, at 4 tokens a step, and two reflections.
     assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
+
+
+def test_successes_are_told_apart_by_environment_if_there_are_several() -> None:
+    won, lost = explore_group((1.0, 1.0), (None, None)), explore_group((0.0, 1.0), (None, None))
+    assert success_by_environment([won, lost]) == {}
+    other = replace(lost, task=replace(lost.task, env="other"))
+    metrics = group_metrics([won, other])
+    assert metrics[f"group/success_base_{won.task.env}"] == 1.0
+    assert metrics["group/success_base_other"] == 0.5
 
 
 def test_a_failed_retry_counts_as_triggered() -> None:

@@ -1,0 +1,27 @@
+"""Several environments in one run."""
+
+import pytest
+
+from r3l.config import dump, load
+from r3l.errors import UserError
+
+
+def test_each_environment_has_its_options_and_the_common_settings() -> None:
+    env = load(None, ["env=keys", "env.options.locks=3", "env.step_s=9",
+                      'env.others={"workshop": {"stations": 2}}']).env  # fmt: skip
+    first, second = env.each()
+    assert (first.name, first.options, first.others) == ("keys", {"locks": 3}, {})
+    assert (second.name, second.options, second.step_s) == ("workshop", {"stations": 2}, 9)
+    assert env.title == "keys + workshop" and first.each() == (first,)
+
+
+def test_they_are_written_and_read_again(tmp_path) -> None:
+    config = load(None, ["env.others.keys={}"])
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(config))
+    assert load(file).env == config.env
+
+
+def test_an_environment_joins_a_run_once() -> None:
+    with pytest.raises(UserError, match=r"env.others: workshop is env.name already"):
+        load(None, ["env.others.workshop={}"])
