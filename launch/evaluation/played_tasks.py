@@ -165,7 +165,7 @@ async def play_all(
                 plan=GroupPlan(1),
                 on_failure=failures,
             )
-        family = str(task.options.get("family", ""))
+        family = task.env if config.env.others else str(task.options.get("family", ""))
         if slot.trajectory is None:
             results.add(Result(task.task_id, attempt, family, cause=slot.cause))
             return

@@ -23,14 +23,14 @@ from tests.r3l.fakes import ScriptedPolicy
 CONFIG: RunConfig = load(None, ["env=keys", "eval.temperature=0"])
 
 
-def evaluate(folder, policy, tasks, attempts=1, settings=None):
+def evaluate(folder, policy, tasks, attempts=1, settings=None, config=CONFIG):
     results = Results(folder, settings or {"seed": 0})
 
     def make_env(task):
         return registry.make(task.env)
 
     try:
-        asyncio.run(play_all(tasks, attempts, results, policy, make_env, CONFIG, at_once=3))
+        asyncio.run(play_all(tasks, attempts, results, policy, make_env, config, at_once=3))
     finally:
         results.close()
     return results
@@ -46,6 +46,17 @@ def test_every_task_is_played_the_asked_number_of_times_each_with_its_own_seed(t
     assert {key[1] for key in results.done} == {0, 1} and len(results.done) == 8
     assert {p.temperature for p in policy.asked} == {0.0}
     assert len({p.seed for p in policy.asked}) == len(policy.asked)
+
+
+def test_each_of_several_environments_is_a_family_of_its_own(tmp_path):
+    several = load(None, ["env=keys", "env.others.workshop={}"])
+    both = registry.tasks_of_all(several.env, "eval", 3)
+    played = evaluate(tmp_path, ScriptedPolicy(lambda _: "turn iron"), both, config=several)
+    found = report(list(played.done.values()), 1, [])
+    assert {name: one["tasks"] for name, one in found["families"].items()} == {
+        "keys": 1,
+        "workshop": 2,
+    }
 
 
 def test_an_interrupted_evaluation_goes_on_and_ends_like_an_uninterrupted_one(tmp_path):
