@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from contextlib import suppress
 from dataclasses import asdict
@@ -132,6 +133,8 @@ def warmup_command(
         click.echo(LEGEND)
     small = "" if model else " --preset demo"
     world = [f"env.options.{option}" for option in options]
+    if others := envs[1:]:
+        world.append(f"env.others={json.dumps({name: {} for name in others})}")
     said = shlex.join(["--env", envs[0], "--model", str(out), *world])
     click.echo(f"next: r3l-launch{small} {said}")
 

@@ -1,6 +1,7 @@
 """`r3l-learner warmup`."""
 
 import json
+import shlex
 import shutil
 from dataclasses import fields
 
@@ -14,6 +15,7 @@ from learner.warmup import warmup
 from learner.warmup.cli import warmup_command
 from learner.warmup.quality import Quality
 from learner.warmup.recipe import Recipe, warmed_for
+from r3l.config import load
 from r3l.errors import UserError
 from tests.r3l.rollout.test_chat import FORGETFUL
 
@@ -51,6 +53,16 @@ def test_dials_make_the_lessons_the_measurement_and_the_record(tmp_path):
     assert (env, skill.certainty) == ("workshop", 0.5)
     assert options == registry.all_options("workshop", given)
     assert set(quality) == {field.name for field in fields(Quality)}
+
+
+def test_a_policy_for_several_worlds_is_offered_to_a_run_of_all_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(warmup, "warmup", lambda recipe, out: {})
+    out = tmp_path / "out"
+    arguments = ["--env", "workshop", "--env", "keys", "--out", str(out)]
+    said = CliRunner().invoke(warmup_command, arguments).output
+    assert said.endswith(f"""--env workshop --model {out} 'env.others={{"keys": {{}}}}'\n""")
+    (override,) = [word for word in shlex.split(said) if word.startswith("env.others")]
+    assert load(None, [override]).env.names == ("workshop", "keys")
 
 
 def test_a_model_whose_template_forgets_reasoning_is_warmed_up_on_request(tmp_path):
