@@ -69,7 +69,7 @@ async def alternate(
         Path(config.model), config.learner, config.algorithm.build(), seed=config.seed
     )
     policy = sampler(Path(config.model), config.seed)
-    curve: Curve = {name: [] for name in ("tokens", "attempts", "cpu", *CURVES)}
+    curve: Curve = {name: [] for name in ("tokens", "attempts", "cpu", "cut_off", *CURVES)}
     waiting: deque[dict[str, torch.Tensor]] = deque()
     attempts = spent = done = 0
     with buffered(config) if stored else nullcontext(Direct(config, teacher=teacher)) as batches:
@@ -87,6 +87,7 @@ async def alternate(
             seconds = round(time.process_time() - began, 1)
             for name, value in (("tokens", spent), ("attempts", attempts), ("cpu", seconds)):
                 curve[name].append(value)
+            curve["cut_off"].append(round(cut_off(groups), 4))
             metrics = group_metrics(groups)
             for name in CURVES:
                 share = metrics.get(f"group/{name}")
@@ -113,7 +114,8 @@ class Direct:
             self.source, self.explored, policy, self.config, teacher=self.teacher
         )
         self.explored += len(groups)
-        return rows_of(batch, self.config.algorithm.build()), groups
+        entropies = trainer.entropies_of(batch)
+        return rows_of(batch, self.config.algorithm.build(), entropies=entropies), groups
 
     def trained(self, version: int) -> None:
         """The batch was trained, which made `version`."""
@@ -122,6 +124,12 @@ class Direct:
 def _learned(curve: Curve) -> bool:
     recent = [share for share in curve["success_base"][-WINDOW:] if share is not None]
     return len(recent) == WINDOW and sum(recent) / WINDOW >= LEARNED
+
+
+def cut_off(groups: Sequence[Group]) -> float:
+    """The share of attempts that their environment did not end."""
+    attempts = [one for group in groups for one in group.trajectories]
+    return sum(one.finish != "terminated" for one in attempts) / max(1, len(attempts))
 
 
 def sampler(model: Path, seed: int) -> LocalPolicy:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results.cells import CELLS, EASIEST, WARM, Cell
+from benchmarks.results.cells import CELLS, CUT_OFF, EASIEST, Cell
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.settings import yaml_text
@@ -38,6 +38,8 @@ def _stored(label: str, *settings: str) -> Variant:
 STORED_TASKS = 128
 STORED = (f"env.train_tasks={STORED_TASKS}", "buffer.max_staleness=0", "buffer.lease_s=3600")
 _IN_CONTEXT = ("explorer=in_context", "explorer.share=0.5")
+_NO_RECALL = "algorithm.recall_count=0"
+_RANDOM = "benchmarks/results/random_ranking.py:RandomRanking"
 _REUSE = ("buffer.sampler.reuse=4", "buffer.sampler.replay_staleness=100")
 
 VARIANTS: dict[str, Variant] = {
@@ -77,6 +79,9 @@ VARIANTS: dict[str, Variant] = {
     "r3_no_recall": _stored(
         "R³ without replay", "algorithm=r3", "algorithm.recall_count=0", *_IN_CONTEXT
     ),
+    "ranked": Variant("truncated ranked by entropy", ("algorithm=r3", _NO_RECALL)),
+    "ranked_random": Variant("ranked at random", (f"algorithm={_RANDOM}", _NO_RECALL)),
+    "unranked": Variant("not ranked", ("algorithm=r3", _NO_RECALL, "algorithm.ranking=false")),
     "r3_no_context": _stored("R³ without reflection in context", "algorithm=r3"),
     "arpo": _stored("ARPO", "algorithm=arpo"),
     "replay_half": _stored(
@@ -158,7 +163,7 @@ class Run:
     def setup(self) -> str:
         """Digest of all that was set for it: SETTINGS, its own, its world and budget.
         Settings that nobody gave are not in it, so that a new one changes no old run."""
-        world = (dict(self.cell.options), self.cell.withheld, WARM)
+        world = (dict(self.cell.options), self.cell.withheld, self.cell.warm_settings)
         variant = VARIANTS[self.variant]
         ways: tuple[object, ...] = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
         if variant.stored:
@@ -183,7 +188,7 @@ BASE = ("actor.max_model_len=4096", "learner.tokens_per_micro_batch=2048")
 """Settings of every run, over SETTINGS."""
 
 E0_TOKENS = 60_000
-_MAP = tuple(name for name in CELLS if name != EASIEST.name)
+_MAP = tuple(name for name, cell in CELLS.items() if cell.world is not None)
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
@@ -208,6 +213,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     ),
     "e2": (Part((_EASY, _HARD), (*_LEVERS, *_STALE), 3),),
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
+    "e9": (Part(tuple(cell.name for cell in CUT_OFF), ("ranked", "ranked_random", "unranked"), 3),),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.results.cells import BASES, CELLS, EASIEST, TOLD
+from benchmarks.results.cells import BASES, CELLS, CUT_OFF, EASIEST, TOLD
 from benchmarks.results.charts import grid
 from benchmarks.results.experiments import (
     E0_TOKENS,
@@ -114,6 +114,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         levers=_others(records, "e2", _variants("e2")),
         controls=_others(records, "e3", _variants("e3")),
         replayed=_final(_runs(records, "e6", REPLAYED)),
+        ranked=[_final(_runs(records, "e9", cell.name)) for cell in CUT_OFF],
         stopped=STEPS,
         offline_steps=OFFLINE_STEPS,
         offline=_offline(offline),

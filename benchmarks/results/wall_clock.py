@@ -58,7 +58,7 @@ class System:
             _check_world(model)
         else:
             cell = CELLS[self.cell]
-            model, steps = cell.policy(policies), cell.steps
+            model, steps = cell.policy(policies), cell.steps // 2  # enough for 0.8
             world = ["--config", str(SETTINGS), *cell.overrides()]
         budget = (f"learner.steps={steps}", f"eval.every={steps}", f"seed={self.seed}")
         return [*world, f"model={model}", *budget, *VARIANTS[self.variant].overrides]

@@ -258,7 +258,7 @@ def test_a_line_that_the_page_cannot_use_ends_the_command_with_its_place(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--only", "e9"), ("--cell", "base-2"), ("--variant", "ppo")]
+    "arguments", [("--only", "e99"), ("--cell", "base-2"), ("--variant", "ppo")]
 )
 def test_an_unknown_name_is_answered_with_those_that_exist(arguments: tuple[str, str]) -> None:
     code, said = invoke(*arguments)
