@@ -50,7 +50,7 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         said = str(context["error"])
         if said.startswith("config "):  # a class of the user's own has settings of its own
             return said
-        named = said.startswith((f"{key} ", f"{key}: "))
+        named = said.startswith((f"{key} ", f"{key}: ", f"{key}."))
         return f"config {'' if named else f'{key}: '}{said}" if key else f"config: {said}"
     if kind == "literal_error":
         values = str(context["expected"]).replace("'", "").replace(" or ", ", ")

@@ -37,8 +37,8 @@ class EnvConfig(Section):
         4096,
         ge=1,
         le=10_000_000,
-        description="training tasks, the same number of each environment; each epoch visits them "
-        "in another order",
+        description="training tasks, those of all environments together; each epoch visits them in "
+        "another order",
     )
 
     @model_validator(mode="after")

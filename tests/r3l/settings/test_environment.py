@@ -23,5 +23,5 @@ def test_they_are_written_and_read_again(tmp_path) -> None:
 
 
 def test_an_environment_joins_a_run_once() -> None:
-    with pytest.raises(UserError, match=r"env.others: workshop is env.name already"):
+    with pytest.raises(UserError, match=r"^config env.others: workshop is env.name already"):
         load(None, ["env.others.workshop={}"])
