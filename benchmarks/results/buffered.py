@@ -27,7 +27,7 @@ from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Policy
 
 ACTOR = "actor"
-ROUNDS = 100
+ROUNDS = 1000
 """Rounds of exploration for one step at most, while groups are dropped or replaced."""
 
 
