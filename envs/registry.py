@@ -130,11 +130,16 @@ def tasks(
 
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """At most `count` tasks of a split, the same number of each environment of a run; the name of
-    each is then its `env`. Raises UserError as `tasks` does, and if two tasks have one id."""
+    """At most `count` tasks of a split, an equal part of each environment of a run as far as it
+    has so many; the name of each is then its `env`. Raises UserError as `tasks` does, for too few
+    for all, and if two tasks have one id."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)
+    if 0 < count < len(kinds):
+        raise UserError(
+            f"env.others: {count} {split} tasks for {len(kinds)} environments; ask for one of each"
+        )
     found = list[Task]()
     for place, one in enumerate(kinds):
         mine = tasks(one.name, one.options, split, (count + place) // len(kinds), seed)

@@ -128,15 +128,15 @@ def main(
     options above, and KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one
     counts. docs/configuration.md lists them.
     """
-    from launch import plan as plans
-    from launch.console.live_view import console_for
-    from launch.resume import nothing_to_do
-    from launch.supervisor import Run
-    from launch.topology import dry_run, ray_cluster, ray_placement, slurm
-    from r3l import config as configuration
-
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
     try:
+        from launch import plan as plans
+        from launch.console.live_view import console_for
+        from launch.resume import nothing_to_do
+        from launch.supervisor import Run
+        from launch.topology import dry_run, ray_cluster, ray_placement, slurm
+        from r3l import config as configuration
+
         set_file_modes()
         check_not_empty({"--env": env_name, "--model": model, "--preset": preset})
         run = plans.run_folder(run_name)

@@ -125,7 +125,7 @@ def make_plan(
     explorers.make(config.explorer)
     env = config.env
     first = [
-        *tasks_of_all(env, "train", len(env.names), config.seed),
+        *tasks_of_all(env, "train", min(len(env.names), env.train_tasks), config.seed),
         *tasks_of_all(env, "eval", min(len(env.names), config.eval.tasks)),
     ]
     folder, chat = _model(config, dry_run=dry_run)
@@ -252,7 +252,7 @@ def check_keys(
 
 def check_shares(config: RunConfig) -> None:
     """Raise UserError if a share of the training tasks is that of no environment of the run."""
-    for name in config.buffer.tasks.shares:
+    for name in config.buffer.tasks.shares if config.env.others else ():
         if name not in config.env.names:
             raise UserError(
                 f"buffer.tasks.shares: {name} is no environment of this run, which are "

@@ -300,7 +300,9 @@ class Rank0:
     def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
         algorithm = self.config.algorithm.build()
         strict = algorithm.exploration.verified_requires_success
-        metrics = group_metrics(groups, requires_success=strict)
+        metrics = group_metrics(
+            groups, requires_success=strict, several=bool(self.config.env.others)
+        )
         metrics |= selection_metrics(groups, algorithm)
         metrics |= staleness_metrics(groups, version)
         metrics |= cause_metrics(groups, version, self.commits)

@@ -68,7 +68,17 @@ async def environments_of_all(
             for one in config.each()
         }
         only = made[config.name] if len(made) == 1 else None  # a task may name it otherwise
-        yield lambda task: (only or made[task.env])()
+
+        def make_env(task: Task) -> Environment:
+            make = only or made.get(task.env)
+            if make is None:
+                raise EnvironmentFailed(
+                    f"task {task.task_id} is of {task.env}, this run has {config.title}",
+                    cause="unknown_environment",
+                )
+            return make()
+
+        yield make_env
 
 
 @asynccontextmanager

@@ -116,7 +116,7 @@ class Evaluator:
             )
         played = [t for g in groups for t in g.trajectories]
         causes = Counter(r.cause for g in groups for r in g.results if r.status == "failed")
-        count = max(len(groups), 1)
+        count, by_env = max(len(groups), 1), success_by_environment(groups)
         return Evaluation(
             version=version,
             success=sum(t.reward >= SUCCESS for t in played) / count,
@@ -126,7 +126,11 @@ class Evaluator:
             failed=len(groups) - len(played),
             more={f"failed_{cause}": float(n) for cause, n in causes.items()}
             | truncation_metrics(groups)
-            | {f"success_{env}": share for env, share in success_by_environment(groups).items()},
+            | (
+                {f"success_{env}": share for env, share in by_env.items()}
+                if len(by_env) > 1
+                else {}
+            ),
         )
 
 

@@ -23,10 +23,13 @@ Metrics = dict[str, float]
 REMEMBERED = 1000
 
 
-def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> Metrics:
+def group_metrics(
+    groups: Sequence[Group], *, requires_success: bool = True, several: bool = False
+) -> Metrics:
     """`group/`: rewards, success by role, results of reflections, pivots, contrast, tokens.
 
-    `requires_success`: how a correction is verified (r3l.rollout.group.verified).
+    `requires_success`: how a correction is verified (r3l.rollout.group.verified); `several`: the
+    run has several environments.
     """
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
@@ -62,20 +65,19 @@ def group_metrics(groups: Sequence[Group], *, requires_success: bool = True) -> 
     parts = {name for t in bases for name in t.parts}
     metrics |= {f"group/part_{n}": mean(t.parts.get(n, 0.0) for t in bases) for n in parts}
     metrics |= {f"group/{name}": value for name, value in truncation_metrics(groups).items()}
-    by_env = success_by_environment(groups)
+    by_env = success_by_environment(groups) if several else {}
     metrics |= {f"group/success_base_{env}": share for env, share in by_env.items()}
     return finite(metrics)
 
 
 def success_by_environment(groups: Sequence[Group]) -> Metrics:
-    """Share of the base attempts that reach full reward, failed slots too, by environment; nothing
-    for groups of only one."""
+    """Share of the base attempts that reach full reward, failed slots too, by environment."""
     played, won = Counter[str](), Counter[str]()
     for group in groups:
         bases = [one.trajectory for one in group.results if one.role == "base"]
         played[group.task.env] += len(bases)
         won[group.task.env] += sum(one is not None and one.reward >= SUCCESS for one in bases)
-    return {env: won[env] / n for env, n in played.items() if n} if len(played) > 1 else {}
+    return {env: won[env] / n for env, n in played.items() if n}
 
 
 def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:

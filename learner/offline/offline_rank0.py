@@ -85,7 +85,9 @@ class OfflineRank0:
         strict = algorithm.exploration.verified_requires_success
         metrics = {
             **result.metrics,
-            **group_metrics(draw.groups, requires_success=strict),
+            **group_metrics(
+                draw.groups, requires_success=strict, several=bool(self.config.env.others)
+            ),
             **selection_metrics(draw.groups, algorithm),
             **replay_metrics(draw),
         }

@@ -125,7 +125,7 @@ class Regrader:
             found = self.tally
             link = Regraded(
                 store=str(source.folder.resolve()),
-                env=env.name,
+                env=env.title,
                 options=dict(env.options),
                 when=time.time(),
                 attempts=found.attempts,

@@ -79,10 +79,10 @@ def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
 
 
 def test_shares_are_those_of_environments_of_the_run(run: Path) -> None:
-    shares = ("buffer.tasks=mixture", "buffer.tasks.shares={workshop: 3, keys: 1}")
-    line = refused("--run", run, *shares)
-    assert "buffer.tasks.shares: keys is no environment of this run, which are workshop" in line
+    shares = ("buffer.tasks=mixture", "buffer.tasks.shares={workshop: 3, gym: 1}")
     line = refused("--run", run, *shares, "env.others.keys={}")
+    assert "buffer.tasks.shares: gym is no environment of this run, which are workshop" in line
+    line = refused("--run", run, "env.others.keys={}")
     assert line.startswith("r3l-launch: env keys: the shipped policy")
     assert "warmup --env workshop --env keys --out runs/warm" in line
 

@@ -36,11 +36,17 @@ def test_group_metrics_count_what_reflections_led_to() -> None:
 
 def test_successes_are_told_apart_by_environment_if_there_are_several() -> None:
     won, lost = explore_group((1.0, 1.0), (None, None)), explore_group((0.0, 1.0), (None, None))
-    assert success_by_environment([won, lost]) == {}
-    other = replace(lost, task=replace(lost.task, env="other"))
-    metrics = group_metrics([won, other])
+    assert success_by_environment([won, lost]) == {won.task.env: 0.75}
+    assert "group/success_base_other" not in group_metrics([won, other(lost)])
+    metrics = group_metrics([won, other(lost)], several=True)
     assert metrics[f"group/success_base_{won.task.env}"] == 1.0
     assert metrics["group/success_base_other"] == 0.5
+    alone = group_metrics([other(lost)], several=True)
+    assert alone["group/success_base_other"] == 0.5
+
+
+def other(group: Group) -> Group:
+    return replace(group, task=replace(group.task, env="other"))
 
 
 def test_a_failed_retry_counts_as_triggered() -> None:

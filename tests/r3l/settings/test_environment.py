@@ -25,3 +25,9 @@ def test_they_are_written_and_read_again(tmp_path) -> None:
 def test_an_environment_joins_a_run_once() -> None:
     with pytest.raises(UserError, match=r"^config env.others: workshop is env.name already"):
         load(None, ["env.others.workshop={}"])
+
+
+def test_another_environment_leaves_the_others_out(tmp_path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("env: {name: workshop, others: {keys: {}}}")
+    assert load(file, ["env=keys"]).env.names == ("keys",)
