@@ -291,10 +291,11 @@ def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -
         option = f"--{key.rpartition('.')[2]}"
         if value is None or key in later:
             continue
-        for begins in (f"config {key}: ", f"{key} "):
-            if line.startswith(begins) and not line.startswith("env option "):
-                end = f" {value}: " if begins.startswith("config") else " "
-                return option + end + line.removeprefix(begins)
+        begins = f"config {key}: "
+        if line.startswith(begins):
+            return f"{option} {value}: {line.removeprefix(begins)}"
+        if line.startswith((f"{key} {value}", f"{key} {value!r}")):
+            return option + line.removeprefix(key)
     return line
 
 

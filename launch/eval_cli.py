@@ -42,7 +42,8 @@ AGAIN = "run the same command again to continue"
 @click.option(
     "--env",
     "env_name",
-    help="environment, by name or path/to/file.py:Class; default: the run's, or workshop",
+    help="environment, by name or path/to/file.py:Class; it is the only one then; "
+    "default: all of the run's, or workshop",
 )
 @click.option(
     "--split",
@@ -112,9 +113,10 @@ def run(options: dict[str, Any]) -> None:
     trained = None if options["run_name"] is None else run_folder(options["run_name"])
     model_name = options["model"] or (trained and _model_of(trained, options["weights"]))
     named = {"model": model_name or "builtin", "env": options["env_name"], "seed": options["seed"]}
+    alone = [] if options["env_name"] is None else ["env.others={}"]
     settings_file, demo = (None, DEMO) if trained is None else (trained / "config.yaml", None)
     config = configuration.load(
-        settings_file, [*as_overrides(named), *options["overrides"]], demo=demo
+        settings_file, [*as_overrides(named), *alone, *options["overrides"]], demo=demo
     )
     model = resolve_model(
         config.model, config.actor.earlier_reasoning, weights=options["engine"] is None

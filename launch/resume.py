@@ -47,7 +47,10 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
     before, after = (_flat(one.model_dump(mode="json")) for one in (known, config))
     if _same_model(run, model_path(known.model), Path(config.model)):
         before["model"] = config.model  # wherever it lies now
-    keys = sorted(key for key in before | after if before.get(key) != after.get(key))
+    flat = before | after
+    keys = sorted(
+        key for key in flat if before.get(key) != after.get(key) and not _holds(key, flat)
+    )
     lines = tuple(f"{key}: {before.get(key, '–')} -> {after.get(key, '–')}" for key in keys)
     for key, line in zip(keys, lines, strict=True):
         if not force and any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
@@ -118,6 +121,11 @@ def _same_model(run: Path, before: Path, after: Path) -> bool:
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and fingerprint(before) == fingerprint(after)
+
+
+def _holds(key: str, flat: Mapping[str, Any]) -> bool:
+    """Whether a setting is empty on one side only: the other side's values say what it held."""
+    return any(other.startswith(f"{key}.") for other in flat)
 
 
 def _flat(values: Mapping[str, Any], start: str = "") -> dict[str, Any]:

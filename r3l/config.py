@@ -440,14 +440,17 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _of_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
     """What holds of a section under another name: of an environment all but its options and the
-    others, of an algorithm what both have and the first one's default is not, for a run's file
-    holds these too.
+    others (one of the others brings its own options), of an algorithm what both have and the first
+    one's default is not, for a run's file holds these too.
     """
     was = section.get("name")
     if was in (None, name) or key == "sampler":
         return section | {"name": name}
     if key == "env":
-        return {k: v for k, v in section.items() if k not in ("options", "others")} | {"name": name}
+        kept = {k: v for k, v in section.items() if k not in ("options", "others")}
+        others = section.get("others")
+        own = others.get(name) if isinstance(others, dict) else None
+        return kept | {"name": name} | ({} if own is None else {"options": own})
     old, new = (REGISTRY[n].model_fields if n in REGISTRY else {} for n in (was, name))
     both = {k: v for k, v in section.items() if k in old and k in new and v != old[k].default}
     return both | {"name": name}

@@ -139,8 +139,8 @@ class ProblemTasks:
         where = self.eval if split == "eval" else self.train
         if where is None:
             raise UserError(
-                f"env {self.env}: has no {split} problems; give some with "
-                f"env.options.{option}=FILE.jsonl"
+                f"env {self.env}: has no {split} problems; give some as its option "
+                f"{option}, such as env.options.{option}=FILE.jsonl"
             )
         listed = [
             self._task(split, number, problem)

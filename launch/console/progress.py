@@ -120,7 +120,8 @@ class SessionWaits:
         held = "env.workers" if self.workers is None else f"env.workers={self.workers}"
         return (
             f"{waiting:.0f} attempts wait for the environment, on average, and the engines for "
-            f"them: raise {held} (processes per actor), or `sessions` in the environment's EnvSpec"
+            f"them: raise {held} (processes per actor and environment), or `sessions` in the "
+            "environment's EnvSpec"
         )
 
 

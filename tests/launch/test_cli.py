@@ -69,6 +69,8 @@ def test_what_is_wrong_is_named_by_the_option_that_was_typed(run: Path) -> None:
     assert "--seed -1: must be" in refused("--run", run, "--seed", "-1")
     assert "--env 'worshop': unknown (did you mean workshop?)" in refused("--env", "worshop")
     assert "r3l-launch: env 'worshop'" in refused("env=worshop")
+    line = refused("--env", "workshop", "env.others={worshop: {}}")
+    assert "r3l-launch: env 'worshop': unknown" in line
     assert "--env door.py: names no class; give it as door.py:Class" in refused("--env", "door.py")
     assert "--model /none: no config.json" in refused("--run", run, "--model", "/none")
     assert "r3l-launch: model /none: no config.json" in refused("--run", run, "model=/none")

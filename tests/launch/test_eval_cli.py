@@ -72,6 +72,19 @@ def test_a_run_is_evaluated_with_its_settings_and_its_best_or_last_model(
     assert played[-1] == run / "model"
 
 
+def test_a_named_environment_of_a_run_of_several_is_played_alone(tmp_path, monkeypatch, played):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "both"
+    shutil.copytree(builtin_policy(), run / "model")
+    (run / "config.yaml").write_text(dump(load(None, ["env.others={keys: {locks: 4}}"])))
+    for name in ("workshop", "keys"):
+        called = ["--run", "both", "--env", name, "--tasks", "3", "--out", str(tmp_path / name)]
+        assert CliRunner().invoke(main, called).exit_code == 0
+        env = json.loads((tmp_path / name / "settings.json").read_text())["env"]
+        assert (env["name"], env["others"]) == (name, {})
+    assert env["options"] == {"locks": 4}
+
+
 def test_ctrl_c_is_told_as_such_although_the_engine_ends_of_it_too(tmp_path, monkeypatch):
     @asynccontextmanager
     async def starting(*_):

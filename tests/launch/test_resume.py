@@ -50,7 +50,6 @@ def test_settings_that_are_not_as_they_were_are_listed(begun: Path) -> None:
     assert changed_settings(begun, config(), force=False) == ()
     other = config("learner.lr=0.001", "actor.engine.seed=3", "algorithm.alpha=2")
     assert changed_settings(begun, other, force=False) == (
-        "actor.engine: {} -> –",
         "actor.engine.seed: – -> 3",
         "algorithm.alpha: 3.0 -> 2.0",
         "learner.lr: 1e-06 -> 0.001",
@@ -61,8 +60,9 @@ def test_settings_that_are_not_as_they_were_are_listed(begun: Path) -> None:
     ("override", "line"),
     [
         ("env=keys", "env.name: workshop -> keys"),
-        ("env.options.items=3", "env.options: {} -> –"),
+        ("env.options.items=3", "env.options.items: – -> 3"),
         ("algorithm=grpo", "algorithm.name: r3l -> grpo"),
+        ("env.others={keys: {}}", "env.others.keys: – -> {}"),
         ("seed=1", "seed: 0 -> 1"),
         ("learner.groups_per_step=4", "learner.groups_per_step: 16 -> 4"),
     ],

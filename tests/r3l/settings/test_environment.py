@@ -30,4 +30,11 @@ def test_an_environment_joins_a_run_once() -> None:
 def test_another_environment_leaves_the_others_out(tmp_path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("env: {name: workshop, others: {keys: {}}}")
-    assert load(file, ["env=keys"]).env.names == ("keys",)
+    assert load(file, ["env=countdown"]).env.names == ("countdown",)
+
+
+def test_one_of_the_others_is_played_alone_with_its_own_options(tmp_path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("env: {name: workshop, options: {tools: 5}, others: {keys: {locks: 4}}}")
+    alone = load(file, ["env=keys"]).env
+    assert (alone.names, alone.options) == (("keys",), {"locks": 4})
