@@ -90,7 +90,14 @@ class Cell:
 LONG = 1400
 """Steps of the warm starts of hard cells: after 700 the policies of some succeed in less than TOLD
 of the tasks when they are told the hidden rules. The cells of the other experiments keep 700."""
-SHORT = ("base-0.005-rho-1", "base-0.002-rho-1")
+LONGER = 2100  # in worlds whose policies need more still
+WARM_STEPS = {
+    "base-0.005-rho-1": 700,
+    "base-0.002-rho-1": 700,
+    "base-0.002-rho-0.3": LONGER,
+    "base-0.0001-rho-0.3": LONGER,
+}
+"""Of single cells: two that other experiments use, too, and those that need LONGER."""
 LIMITS = (60, 80, 100, 140, 200)
 EQUAL = {2.4: 16, 1.0: 10, 0.3: 8}
 THOUGHT: dict[float, tuple[int, str]] = {2.4: (0, "full"), 1.0: (4, "full"), 0.3: (18, "brief")}
@@ -112,7 +119,7 @@ def _regime_map() -> list[Cell]:
                 "summary": summary,
             },
             withheld=world.withheld,
-            warm_steps=LONG if base <= 0.005 and name not in SHORT else 700,
+            warm_steps=WARM_STEPS.get(name, LONG if base <= 0.005 else 700),
             equal=EQUAL[rho],
             steps=LIMITS[place],
             world=world,
