@@ -4,6 +4,7 @@ What a machine keeps is played out from a record of the service's writes (power.
 test must find fault with a store that does not sync.
 """
 
+import faulthandler
 import json
 import os
 import random
@@ -82,6 +83,7 @@ def problems(folder, image, run):
     what it trusts, and who reads beyond the end of a file is killed (SIGBUS)."""
     theirs, ours = os.pipe()
     if (child := os.fork()) == 0:
+        faulthandler.disable()  # it may be killed, which is no fault
         with suppress(BaseException), open(ours, "w") as file:
             json.dump(_problems(folder, image, run), file)
         os._exit(0)
