@@ -102,7 +102,7 @@ def test_attempts_that_wait_for_the_environment_are_said_once_with_the_setting_t
     assert waits.line({"time": 110.0, "actor/session_wait_s": 140.0}) == ""  # 9 of 96
     line = waits.line({"time": 120.0, "actor/session_wait_s": 860.0})
     assert line.startswith("72 attempts wait for the environment")
-    assert "raise env.workers (processes per actor), or `sessions`" in line
+    assert "raise env.workers (processes per actor and environment), or `sessions`" in line
     assert waits.line({"time": 130.0, "actor/session_wait_s": 1580.0}) == ""
 
 
