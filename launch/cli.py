@@ -294,7 +294,8 @@ def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -
         begins = f"config {key}: "
         if line.startswith(begins):
             return f"{option} {value}: {line.removeprefix(begins)}"
-        if line.startswith((f"{key} {value}", f"{key} {value!r}")):
+        told = [f"{key} {shown}{end}" for shown in (value, repr(value)) for end in ": "]
+        if line.startswith(tuple(told)):
             return option + line.removeprefix(key)
     return line
 

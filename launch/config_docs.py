@@ -32,8 +32,8 @@ A value comes from the first of these that has it:
 
 The file may be another run's `config.yaml`. Another `algorithm` than the file's keeps those of its
 settings that are not its defaults and that both have; another `env` keeps all but `env.options`
-and `env.others`. An unknown key is refused, and the error lists the known ones. `--print-config`
-prints the result and starts nothing.
+and `env.others`; one of the others keeps its options. An unknown key is refused, and the error
+lists the known ones. `--print-config` prints the result and starts nothing.
 
     r3l-launch --config my.yaml algorithm=grpo learner.lr=1e-5
     r3l-launch --config runs/first/config.yaml algorithm=grpo --run baseline --print-config

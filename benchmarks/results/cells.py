@@ -61,14 +61,16 @@ class Cell:
 
     def policy(self, folder: Path) -> Path:
         """The model folder of the warm policy. Raises UserError if there is none, or it was warmed
-        for another world."""
+        for another world or for other steps."""
         if self.withheld is None:
             return ORIGIN
         (warmed,) = warmed_for(folder / self.name)
-        wanted = (all_options("workshop", dict(self.options)), self.withheld, self.waste)
-        if (warmed.options, warmed.skill.withheld, warmed.skill.waste) != wanted:
+        options, skill = all_options("workshop", dict(self.options)), warmed.skill
+        wanted = (options, self.withheld, self.waste, self.warm_steps)
+        if (warmed.options, skill.withheld, skill.waste, warmed.steps) != wanted:
             raise UserError(
-                f"{folder / self.name}: a warm policy of another world; delete it and run again"
+                f"{folder / self.name}: a warm policy of another world or warm start; "
+                "delete it and run again"
             )
         return folder / self.name
 

@@ -101,12 +101,14 @@ class Recipe:
 
 class Warmed(NamedTuple):
     """A world that a policy was warmed up for: the environment, all its options, the skill of the
-    demonstrator, and the measured quality (learner.warmup.quality.Quality; empty if none was)."""
+    demonstrator, the measured quality (learner.warmup.quality.Quality; empty if none was), and the
+    steps of the warm start."""
 
     env: str
     options: dict[str, Any]
     skill: Skill
     quality: dict[str, float]
+    steps: int
 
 
 def warmed_for(folder: Path) -> list[Warmed]:
@@ -115,9 +117,9 @@ def warmed_for(folder: Path) -> list[Warmed]:
     path = folder / RECORD
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
-        skill, quality = Skill(**made["skill"]), made["quality"]
+        skill, quality, steps = Skill(**made["skill"]), made["quality"], made["steps"]
         return [
-            Warmed(world["env"], world["options"], skill, quality.get(world["env"], {}))
+            Warmed(world["env"], world["options"], skill, quality.get(world["env"], {}), steps)
             for world in made["worlds"]
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -63,7 +63,7 @@ def test_scienceworld_refuses_a_policy_of_another_world(tmp_path: Path) -> None:
         ("workshop", {}, False),
     ):
         world = {"env": env, "options": options | other}
-        record = {"skill": {"withheld": 4}, "quality": {}, "worlds": [world]}
+        record = {"skill": {"withheld": 4}, "quality": {}, "worlds": [world], "steps": 9}
         (folder / "warmup.json").write_text(json.dumps(record))
         run = System(SCIENCEWORLD, "grpo", 0)
         if fits:

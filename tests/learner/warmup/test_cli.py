@@ -48,7 +48,7 @@ def test_dials_make_the_lessons_the_measurement_and_the_record(tmp_path):
     assert "told" in result.output and "reflection_cost" in result.output
     world = "env.options.stations=2 env.options.words=3 env.options.summary=brief"
     assert f"next: r3l-launch --preset demo --env workshop --model {out} {world}" in result.output
-    ((env, options, skill, quality),) = warmed_for(out)
+    ((env, options, skill, quality, _),) = warmed_for(out)
     given = {"stations": 2, "words": 3, "summary": "brief"}
     assert (env, skill.certainty) == ("workshop", 0.5)
     assert options == registry.all_options("workshop", given)

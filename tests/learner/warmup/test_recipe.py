@@ -41,8 +41,8 @@ def test_a_folder_tells_the_world_it_was_warmed_up_for(tmp_path: Path) -> None:
     recipe = Recipe(("workshop",), options={"words": 6, "tools": 8}, withheld=5, certainty=0.5)
     record = {**recipe.record(tmp_path), "quality": {"workshop": {"told": 0.97}}}
     (tmp_path / RECORD).write_text(json.dumps(record))
-    ((env, options, skill, quality),) = warmed_for(tmp_path)
-    assert (env, quality) == ("workshop", {"told": 0.97})
+    ((env, options, skill, quality, steps),) = warmed_for(tmp_path)
+    assert (env, quality, steps) == ("workshop", {"told": 0.97}, recipe.steps)
     assert skill == Skill(withheld=5, waste=0.03, certainty=0.5)
     same = {"tools": 8, "words": 6, "stations": 5, "steps": None}
     assert options == registry.all_options("workshop", same)
