@@ -57,12 +57,18 @@ VARIANTS: dict[str, Variant] = {
     "raft": Variant("RAFT", ("algorithm=raft",)),
     "opmd": Variant("OPMD", ("algorithm=opmd",)),
     "reflect_grpo": Variant("Reflect-GRPO", ("algorithm=reflect_grpo",)),
+    "critique_grpo": Variant("Critique-GRPO", ("algorithm=critique_grpo",)),
+    "dapo": Variant("DAPO", ("algorithm=dapo",)),
+    "gspo": Variant("GSPO", ("algorithm=gspo",)),
+    "rloo": Variant("RLOO", ("algorithm=rloo",)),
+    "r3l_kl": _r3l("R³L with a KL term", "kl_coef=0.001"),
     "r3l_failures": _r3l("R³L, reflects on failures", "reflect_on=failures"),
     "max_advantage": _r3l("advantage of a success 1 (release)", "max_advantage=1.0"),
     "sft_none": _r3l("without auxiliary loss", "sft_weight=0"),
     "sft_tenth": _r3l("auxiliary loss × 0.1", "sft_weight=0.1"),
     "r3l_lag_1": _r3l("R³L, a step stale", lag=1),
     "r3l_lag_4": _r3l("R³L, four steps stale", lag=4),
+    "r3l_clipped_lag_4": _r3l("R³L, clipped ratios, four steps stale", "clipped=true", lag=4),
     "grpo_lag_1": Variant("GRPO, a step stale", ("algorithm=grpo",), lag=1),
     "grpo_lag_4": Variant("GRPO, four steps stale", ("algorithm=grpo",), lag=4),
     "restart": _r3l("restart without guidance", "guidance=false", "from_start=true"),
@@ -192,13 +198,14 @@ _MAP = tuple(name for name, cell in CELLS.items() if cell.world is not None)
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
-_STALE = ("r3l_lag_1", "r3l_lag_4", "grpo_lag_1", "grpo_lag_4")
+_STALE = ("r3l_lag_1", "r3l_lag_4", "r3l_clipped_lag_4", "grpo_lag_1", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
 _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
 _HISTORY = ("r3l_recall", "r3", "r3_no_recall", "r3_no_context", "arpo",
             "replay_half", "replay_most", "r3l_replay_most",
             "spear", "prefix", "partial", "curriculum", "flat_replaced")  # fmt: skip
-_MORE = ("no_credit_no_guidance", "raft", "opmd", "reflect_grpo")
+_MORE = ("no_credit_no_guidance", "r3l_kl", "raft", "opmd", "reflect_grpo",
+         "critique_grpo", "dapo", "gspo", "rloo")  # fmt: skip
 
 EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     "e1": (

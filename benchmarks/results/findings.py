@@ -200,12 +200,18 @@ def _listed(values: set[int]) -> str:
 
 
 def not_trained(records: Iterable[Record]) -> str:
-    """The algorithms that no line is a run of."""
+    """Which algorithms no line is a run of."""
     used = set()
     for variant in {record["variant"] for record in records}:
         settings = VARIANTS[variant].overrides if variant in VARIANTS else ()
         used |= {s.removeprefix("algorithm=") for s in settings if s.startswith("algorithm=")}
-    return ", ".join(f"`{name}`" for name in REGISTRY if name not in used) or "none"
+    names = ", ".join(f"`{name}`" for name in REGISTRY if name not in used)
+    if not names:
+        return "every algorithm that can be chosen is trained on this page."
+    return (
+        f"no run on this page trains {names}. Losses and advantages are tested against literal "
+        "numbers; how these compare with R³L is not known here."
+    )
 
 
 class Numbers(dict[str, str]):
@@ -219,7 +225,8 @@ def numbers(
     records: Sequence[Record], gradients: Sequence[Record], systems: Sequence[Record]
 ) -> Numbers:
     """By `experiment cell variant what`, such as `e0 grpo success` (in EASIEST), `e4 0 credit
-    noise`, `e2 base-0.13-rho-1 sft_none steps` (to 0.5 over GRPO's) and `e5 r3l reward`."""
+    noise`, `e2 base-0.13-rho-1 sft_none steps` (to 0.5 over GRPO's), `e5 r3l reward`
+    (in ScienceWorld) and `e5 base-0.13-rho-1 r3l seconds` (to 0.5 over GRPO's)."""
     found, scores = Numbers(), dict[str, float]()
     for line in gradients:
         for name in ("credit", "no_credit", "credit_plain", "no_credit_plain"):
@@ -237,6 +244,9 @@ def numbers(
             found[f"e5 {variant} seeds"] = str(len(runs))
             scores[variant] = mean(run["reward"] for run in runs)
         for cell in CELLS:
+            runs, plain = (select(systems, "e5", cell, name) for name in (variant, "grpo"))
+            if runs and plain:
+                found[f"e5 {cell} {variant} seconds"] = shown(ratio(runs, plain, 0.5, "wall"))
             baseline = select(records, "e1", cell, "grpo")
             for experiment in ("e1", "e2"):
                 runs = select(records, experiment, cell, variant)
