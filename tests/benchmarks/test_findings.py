@@ -14,18 +14,20 @@ from benchmarks.results.findings import (
     numbers,
     offline_gaps,
     other_rates,
+    policies,
 )
 from benchmarks.results.statistics import Record
 
 
-def run(cell: str, variant: str, steps: int, success: float = 1.0, tokens: int = 10) -> Record:
+def run(
+    cell: str, variant: str, steps: int, success: float = 1.0, tokens: int = 10, seed: int = 0
+) -> Record:
     """A run of E1 that reaches everything after `steps` steps of `tokens` tokens."""
     shares = [0.0] * (steps - 5) + [1.0] * 5
     spent = [tokens * (step + 1) for step in range(steps)]
     curve = {"tokens": spent, "cpu": spent, "success_base": shares}
-    return {"experiment": "e1", "cell": cell, "variant": variant, "success": success} | {
-        "curve": curve
-    }
+    named = {"experiment": "e1", "cell": cell, "variant": variant, "seed": seed}
+    return named | {"success": success, "curve": curve}
 
 
 def seeds(
@@ -33,8 +35,8 @@ def seeds(
 ) -> list[Record]:
     """R³L in `steps` steps, GRPO in 40."""
     cell = cell_of(base, rho).name
-    ours = [run(cell, "r3l", steps, success) for _ in range(count)]
-    return [*ours, *(run(cell, "grpo", 40) for _ in range(count))]
+    ours = [run(cell, "r3l", steps, success, seed=seed) for seed in range(count)]
+    return [*ours, *(run(cell, "grpo", 40, seed=seed) for seed in range(count))]
 
 
 def test_the_claim_is_summed_up_for_cells_that_count_and_for_those_that_got_there() -> None:
@@ -54,6 +56,14 @@ def test_the_claim_is_summed_up_for_cells_that_count_and_for_those_that_got_ther
     assert "0.005 at ρ 0.3 (told 0.85); 0.002 at ρ 2.4 (seeds: 1 of R³L and 1 of GRPO)" in first
     assert "0.002 at ρ 1 (told unknown)" in first
     assert "in 3 of 9 cells; the claim holds in 2 of them" in second
+
+
+def test_a_cell_with_several_warm_policies_has_their_mean() -> None:
+    first, second = ({"cell": "a", "told": told, "guided": 0.5} for told in (0.85, 0.95))
+    other = {"cell": "b", "told": 0.9, "guided": None}
+    found = policies([first, second | {"reward": 0.1}, other])
+    assert found["a"] == {"told": pytest.approx(0.9), "guided": 0.5, "policies": 2}
+    assert found["b"] == {"told": 0.9, "policies": 1}
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,17 @@ import pytest
 
 from benchmarks.results.statistics import Cost, band, cost, ratio, smooth
 
+Run = dict[str, object]
 
-def run(shares: list[float | None], tokens_a_step: int = 10) -> dict[str, object]:
+
+def run(shares: list[float | None], tokens_a_step: int = 10) -> Run:
     tokens = [tokens_a_step * (step + 1) for step in range(len(shares))]
     return {"curve": {"tokens": tokens, "cpu": tokens, "success_base": shares}}
+
+
+def seeds(*runs: Run) -> list[Run]:
+    """The runs, of seeds 0, 1, …"""
+    return [one | {"seed": seed} for seed, one in enumerate(runs)]
 
 
 def test_a_success_is_reached_when_the_mean_of_five_steps_is() -> None:
@@ -24,7 +31,8 @@ def test_steps_without_attempts_count_for_no_mean() -> None:
 
 
 def test_a_ratio_is_that_of_the_mean_costs_with_an_interval_over_seeds() -> None:
-    quick, slow = [run([1.0] * 5), run([0.0, *[1.0] * 9])], [run([0.0] * 8 + [1.0] * 9)] * 2
+    quick = seeds(run([1.0] * 5), run([0.0, *[1.0] * 9]))
+    slow = seeds(*[run([0.0] * 8 + [1.0] * 9)] * 2)
     found = ratio(quick, slow, 0.5, "steps")
     assert found.value == pytest.approx((1 + 3) / 2 / 11, abs=0.1) and found.kind == "="
     assert found.interval and found.interval[0] < found.value < found.interval[1]
@@ -32,7 +40,7 @@ def test_a_ratio_is_that_of_the_mean_costs_with_an_interval_over_seeds() -> None
 
 
 def test_a_run_that_never_gets_there_bounds_the_ratio() -> None:
-    quick, never = [run([1.0] * 3)] * 2, [run([0.0] * 30)] * 2
+    quick, never = seeds(*[run([1.0] * 3)] * 2), seeds(*[run([0.0] * 30)] * 2)
     bounded = ratio(quick, never, 0.5, "steps")
     assert bounded.kind == "<" and bounded.value == pytest.approx(1 / 30) and bounded.below_one
     assert ratio(never, quick, 0.5, "steps").kind == ">"
@@ -42,12 +50,19 @@ def test_a_run_that_never_gets_there_bounds_the_ratio() -> None:
 
 
 def test_one_seed_on_either_side_has_a_ratio_but_no_interval() -> None:
-    quick, slow = run([1.0] * 5), run([0.0] * 8 + [1.0] * 9)
-    for over, under in (([quick], [slow] * 2), ([quick] * 2, [slow])):
+    quick, slow = (seeds(*[run(s)] * 2) for s in ([1.0] * 5, [0.0] * 8 + [1.0] * 9))
+    for over, under in ((quick[:1], slow), (quick, slow[:1]), (quick[:1], slow[1:])):
         found = ratio(over, under, 0.5, "steps")
         assert found.value == pytest.approx(1 / 11) and found.interval is None
         assert found.below_one is None
-    assert ratio([quick] * 2, [slow] * 2, 0.5, "steps").below_one is True
+    assert ratio(quick, slow, 0.5, "steps").below_one is True
+
+
+def test_seeds_that_one_side_lacks_are_left_out() -> None:
+    quick, slow = (seeds(*[run(s)] * 3) for s in ([1.0] * 5, [0.0] * 8 + [1.0] * 9))
+    slow[0] = run([0.0] * 98 + [1.0] * 9) | {"seed": 0}
+    assert ratio(quick[1:], slow, 0.5, "steps").value == pytest.approx(1 / 11)
+    assert ratio(quick, slow, 0.5, "steps").value == pytest.approx(3 / (11 + 11 + 101))
 
 
 def test_a_band_is_the_interval_of_the_mean_not_the_range_of_the_seeds() -> None:

@@ -118,7 +118,7 @@ def test_a_request_without_end_takes_none_of_the_learners_memory(
     data = frame(body) * (MIB // len(frame(body)))
     assert flood(strangers, data, 50 * len(data)) == 4
     assert memory.grown() < 200
-    memory.calms_down(30)
+    memory.calms_down()
     assert newest(endpoint) >= 1
 
 
