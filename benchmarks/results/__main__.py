@@ -24,7 +24,15 @@ import click
 from benchmarks.results import page
 from benchmarks.results.cells import CELLS, Cell
 from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
-from benchmarks.results.lines import LINES, POLICIES, ROOT, append, known, read_lines
+from benchmarks.results.lines import (
+    LINES,
+    POLICIES,
+    ROOT,
+    append,
+    known,
+    processor,
+    read_lines,
+)
 from launch.processes import end_with_parent
 from learner.warmup.recipe import RECORD
 from r3l.errors import UserError
@@ -135,7 +143,7 @@ def _make(run: Run, lines: Path, policies: Path) -> None:
         )
     )
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
-    line = named | {"seed": run.seed, "setup": run.setup()} | result
+    line = named | {"seed": run.seed, "setup": run.setup(), "machine": processor()} | result
     append(lines / f"{run.experiment}.jsonl", line)
 
 
@@ -172,15 +180,17 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
 
 
 def _warm(cell: Cell, policies: Path, lines: Path, running: Running) -> None:
-    """Warm a cell's policy in a process of its own and append what was measured of it."""
+    """Warm a cell's policy in a process of its own and append what was measured of it, unless that
+    was measured before: on a processor of the same kind a policy is the same to the last bit."""
     if not (policies / cell.name / RECORD).exists():
         said = _spawn(["--warm", cell.name, "--policies", str(policies)], running)
         if said:
             raise UserError(said.strip().splitlines()[-1].removeprefix("benchmarks.results: "))
     quality = cell.warm(policies)
     file = lines / "warm.jsonl"
-    if cell.name not in [line["cell"] for line in read_lines(file)]:
-        append(file, {"cell": cell.name} | quality)
+    line = {"cell": cell.name} | quality
+    if line not in read_lines(file):
+        append(file, line)
     click.echo(f"{cell.name}: warm, {quality}")
 
 

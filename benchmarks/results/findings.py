@@ -32,6 +32,23 @@ def select(records: Iterable[Record], experiment: str, cell: str, variant: str) 
     return [r for r in records if (r["experiment"], r["cell"], r["variant"]) == wanted]
 
 
+def policies(lines: Iterable[Record]) -> dict[str, Record]:
+    """What was measured of the warm policies of every cell: the mean if it has several, and how
+    many it has (`policies`)."""
+    mine: dict[str, list[Record]] = {}
+    for line in lines:
+        mine.setdefault(line["cell"], []).append(line)
+    return {
+        cell: {
+            name: mean(line[name] for line in its)
+            for name in its[0]
+            if name != "cell" and all(line.get(name) is not None for line in its)
+        }
+        | {"policies": len(its)}
+        for cell, its in mine.items()
+    }
+
+
 def cell_of(base: float, rho: float) -> Cell:
     """The cell of the map that stands for a base success and a ρ."""
     return next(c for c in CELLS.values() if c.base == base and c.rho == rho)

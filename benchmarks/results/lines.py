@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict
@@ -87,11 +88,12 @@ class _Gradients(TypedDict):
 class _Warm(TypedDict):
     cell: str
     told: float
+    reflection_cost: float
 
 
 SHAPES: dict[str, type] = {"e4": _Gradients, "e5": _System, "e8": _Offline, "warm": _Warm}
 """What a line needs by the name of its file, if not what a training run has."""
-KEYS = {"e4": ("step", "seed"), "warm": ("cell",)}
+KEYS = {"e4": ("step", "seed"), "warm": ("cell", "told", "reflection_cost")}
 """What tells the lines of a file apart, if not cell, variant and seed."""
 
 
@@ -139,3 +141,11 @@ def known(option: str, names: Iterable[str], there: Iterable[str]) -> tuple[str,
         if name not in there:
             raise UserError(f"{option} {name!r}: unknown; there are {', '.join(there)}")
     return names
+
+
+def processor() -> str:
+    """The kind of this machine's processor; CPU seconds differ between kinds (Linux)."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -31,6 +31,7 @@ from benchmarks.results.findings import (
     numbers,
     offline_gaps,
     other_rates,
+    policies,
     predictions,
     shown,
     table,
@@ -81,7 +82,7 @@ def _drawn(records: Sequence[Record]) -> bool:
 def render(records: Sequence[Record], lines: Path) -> str:
     """The page for the runs that have ended."""
     predicted = json.loads((LINES / "prediction.json").read_text(encoding="utf-8"))
-    warm = {line["cell"]: line for line in read_lines(lines / "warm.jsonl")}
+    warm = policies(read_lines(lines / "warm.jsonl"))
     gradients, systems, offline = (
         read_lines(lines / f"{name}.jsonl") for name in ("e4", "e5", "e8")
     )
@@ -168,11 +169,15 @@ def _ratio(over: Sequence[Record], under: Sequence[Record], worth: float, unit: 
 def _warm(warm: dict[str, Any]) -> str:
     columns = ("success", "told", "parsed", "pivots", "guided", "restart", "reflection_cost")
     rows = [
-        [name, *(_number(warm[name].get(column)) for column in columns)]
+        [
+            name,
+            *(_number(warm[name].get(column)) for column in columns),
+            str(warm[name]["policies"]),
+        ]
         for name in CELLS
         if name in warm
     ]
-    return table(["cell", *columns], rows)
+    return table(["cell", *columns, "policies"], rows)
 
 
 def _others(records: Sequence[Record], experiment: str, variants: Iterable[str]) -> str:

@@ -81,13 +81,26 @@ def cost(run: Record, success: float, unit: str) -> Cost:
 
 
 def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit: str) -> Ratio:
-    """Mean cost of the runs `over` divided by that of the runs `under`; both need runs."""
+    """Mean cost of the runs `over` divided by that of the runs `under`; both need runs. Only seeds
+    that both have are compared, since each may be of a machine and a warm policy of its own."""
+    over, under = _of_shared_seeds(over, under)
     tops, bottoms = ([cost(run, success, unit) for run in runs] for runs in (over, under))
     first, second = (np.array([one.amount for one in costs]) for costs in (tops, bottoms))
     open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
     kind = "?" if open_top and open_bottom else ">" if open_top else "<" if open_bottom else "="
     interval = _interval(first, second) if min(len(first), len(second)) > 1 else None
     return Ratio(float(first.mean() / second.mean()), interval, kind)
+
+
+def _of_shared_seeds(
+    over: Sequence[Record], under: Sequence[Record]
+) -> tuple[Sequence[Record], Sequence[Record]]:
+    """The runs of the seeds that both sides have; all of them if there is no such seed."""
+    shared = {run["seed"] for run in over} & {run["seed"] for run in under}
+    if not shared:
+        return over, under
+    first, second = ([run for run in side if run["seed"] in shared] for side in (over, under))
+    return first, second
 
 
 def _interval(first: Array, second: Array) -> tuple[float, float]:
