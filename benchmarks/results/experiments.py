@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.results.cells import CELLS, CUT_OFF, EASIEST, Cell
 from r3l import config as configuration
+from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.config import RunConfig
 from r3l.settings import yaml_text
 
@@ -195,6 +196,10 @@ BASE = ("actor.max_model_len=4096", "learner.tokens_per_micro_batch=2048")
 
 E0_TOKENS = 60_000
 _MAP = tuple(name for name, cell in CELLS.items() if cell.world is not None)
+_COSTLY = tuple(
+    name for name in _MAP if CELLS[name].equal > AlgorithmConfig.model_fields["group_size"].default
+)
+"""Cells in which a step of R³L samples more tokens than one of GRPO."""
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
@@ -210,7 +215,8 @@ _MORE = ("no_credit_no_guidance", "r3l_kl", "raft", "opmd", "reflect_grpo",
 EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     "e1": (
         Part(_MAP, ("r3l", "grpo"), 5),
-        Part(_MAP, ("r3l_failures", "grpo_equal", "no_reflect"), 3),
+        Part(_MAP, ("r3l_failures", "no_reflect"), 5),
+        Part(_COSTLY, ("grpo_equal",), 5),
         Part((_EASY, _HARD), ("grpo_lr_low", "grpo_lr_high", "r3l_lr_high"), 3),
     ),
     "e0": (
