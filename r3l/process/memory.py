@@ -62,8 +62,8 @@ def free_memory(control_group: Path = CONTROL_GROUP) -> int:
 
 
 def return_freed_memory() -> None:
-    """Give the pages of freed blocks back to the system at once (glibc), but for those at the end of
-    the heap of a thread other than the main one: up to 64 MiB stay with such a heap."""
+    """Give the pages of freed blocks back to the system at once (glibc). The free end of a heap of
+    a thread other than the main one stays with it, up to 64 MiB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
