@@ -50,6 +50,9 @@ Running = set[subprocess.Popen[bytes]]
 @click.option("--cell", "cells", multiple=True, help="cells to run in; default all")
 @click.option("--variant", "variants", multiple=True, help="variants to run; default all")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="at most")
+@click.option(
+    "--first-seed", type=click.IntRange(min=0), default=0, help="seeds before it are left"
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--lines", type=_FOLDER, default=LINES, help="folder of the results files")
 @click.option("--policies", type=_FOLDER, default=POLICIES, help="folder of the warm policies")
@@ -62,6 +65,7 @@ def main(
     cells: tuple[str, ...],
     variants: tuple[str, ...],
     seeds: int,
+    first_seed: int,
     jobs: int,
     lines: Path,
     policies: Path,
@@ -88,7 +92,7 @@ def main(
         missing = [
             run
             for run in runs(chosen)
-            if run.seed < seeds
+            if first_seed <= run.seed < seeds
             and (not cells or run.cell.name in cells)
             and (not variants or run.variant in variants)
             and not any(_is(line, run) for line in found)

@@ -175,6 +175,9 @@ def test_a_command_stopped_half_way_makes_only_what_is_missing(
     (tmp_path / "lines").mkdir()
     write(tmp_path / "lines" / "e0.jsonl", [line_of(run) for run in made[:2]])
     assert invoke(*arguments) == (0, "") and [run.seed for run in made] == [2, 3, 4]
+    made.clear()
+    assert invoke(*arguments, "--first-seed", "3") == (0, "")
+    assert [run.seed for run in made] == [3, 4]
 
 
 @pytest.mark.system
