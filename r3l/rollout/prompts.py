@@ -63,8 +63,9 @@ class Prompts:
         return _fill(self.texts["guidance"], report=report, **texts)
 
     def in_context(self, attempt: Trajectory) -> str:
-        """The text that shows a stored attempt at the same task and asks for a reflection first."""
-        return _fill(self.texts["in_context"], attempt=attempt_steps(attempt))
+        """The text that shows a stored attempt at the same task and asks for a reflection first.
+        The environment's closing remark is left out: it may tell more than an attempt may see."""
+        return _fill(self.texts["in_context"], attempt=attempt_steps(attempt, remark=False))
 
     def critique_guidance(self, critique: str) -> str:
         """The advice shown to a retry that a free-text critique was written for."""
@@ -77,14 +78,15 @@ def attempt_log(attempt: Trajectory) -> str:
     return told + attempt_steps(attempt)
 
 
-def attempt_steps(attempt: Trajectory) -> str:
-    """The attempt as numbered lines; step k is the k-th row of `attempt.step_spans`."""
+def attempt_steps(attempt: Trajectory, *, remark: bool = True) -> str:
+    """The attempt as numbered lines; step k is the k-th row of `attempt.step_spans`. `remark`: with
+    the environment's closing remark, if there is one."""
     lines = []
     for step, action in enumerate(attempt.actions):
         lines.append(f"step {step} sees: {attempt.observations[step]}")
         lines.append(f"step {step} does: {action}")
     lines.append(f"end sees: {attempt.observations[-1]}")
-    if attempt.feedback:
+    if remark and attempt.feedback:
         lines.append(attempt.feedback)
     return "\n".join(lines)
 
