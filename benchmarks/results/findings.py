@@ -302,7 +302,7 @@ def other_rates(records: Iterable[Record]) -> str:
     """Whether GRPO was run with other learning rates."""
     rates = ("grpo_lr_low", "grpo_lr_high")
     if any(record["variant"] in rates for record in records):
-        return "one learning rate (GRPO with half and twice of it below)"
+        return "one learning rate (GRPO with half and twice of it, R³L with twice, below)"
     return "one learning rate, also for GRPO: no run with another one was made"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -92,7 +92,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         worth=" and ".join(f"{worth:g}" for worth in WORTH),
         told=TOLD,
         easiest_tokens=f"{E0_TOKENS:,}",
-        map=_map(records, predicted),
+        map=_map(records, predicted, warm),
         pictures="\n\n".join(
             f"![success by {UNITS[unit]}](results/e1-{unit}.svg)"
             for unit in PICTURES
@@ -110,7 +110,8 @@ def render(records: Sequence[Record], lines: Path) -> str:
         offline_gaps=offline_gaps(offline, OFFLINE),
         warm=_warm(warm),
         others=_others(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
-                                       "grpo_lr_low", "grpo_lr_high")),
+                                       "grpo_lr_low", "grpo_lr_high", "r3l_lr_high")),
+        tuned=_tuned(records),
         easiest=_final(_runs(records, "e0", EASIEST.name)),
         levers=_others(records, "e2", _variants("e2")),
         controls=_others(records, "e3", _variants("e3")),
@@ -139,11 +140,18 @@ def _any(records: Sequence[Record], variant: str) -> bool:
     return any(record["variant"] == variant for record in records)
 
 
-def _map(records: Sequence[Record], predicted: Sequence[dict[str, Any]]) -> str:
+def _map(
+    records: Sequence[Record],
+    predicted: Sequence[dict[str, Any]],
+    warm: Mapping[str, Record],
+) -> str:
     rows = []
     for base, guess in zip(BASES, predicted, strict=True):
         for rho in RHOS:
             ours, theirs = both(records, base, rho)
+            told = warm.get(cell_of(base, rho).name, {}).get("told", 0.0)
+            mark = "" if told >= TOLD else " †"
+            shared = {run["seed"] for run in ours} & {run["seed"] for run in theirs}
             for worth in WORTH:
                 foreseen = guess[f"to_{worth}"]["ratio"]
                 shown = [
@@ -152,9 +160,9 @@ def _map(records: Sequence[Record], predicted: Sequence[dict[str, Any]]) -> str:
                     str(foreseen[f"tokens_rho_{rho}"]),
                     _ratio(ours, theirs, worth, "tokens"),
                     _ratio(ours, theirs, worth, "cpu"),
-                    f"{len(ours)}, {len(theirs)}",
+                    str(len(shared)),
                 ]
-                rows.append([f"{base:g}", f"{rho:g}", f"{worth:g}", *shown])
+                rows.append([f"{base:g}{mark}", f"{rho:g}", f"{worth:g}", *shown])
     columns = ["ρ", "success", "steps, predicted", "steps", "tokens, predicted", "tokens",
                "CPU seconds", "seeds"]  # fmt: skip
     return table(["base success", *columns], rows)
@@ -195,6 +203,23 @@ def _others(records: Sequence[Record], experiment: str, variants: Iterable[str])
                 rows.append([cell, LABELS[variant], *shown, str(len(ours))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", "variant", *columns, "seeds"], rows)
+
+
+def _tuned(records: Sequence[Record]) -> str:
+    """R³L over GRPO with its best learning rate."""
+    rows = []
+    for cell in CELLS:
+        runs = _runs(records, "e1", cell)
+        if best := runs.get("grpo_lr_high"):
+            for variant in ("r3l", "r3l_lr_high"):
+                shown = [
+                    _ratio(runs.get(variant, []), best, worth, unit)
+                    for worth in WORTH
+                    for unit in UNITS
+                ]
+                rows.append([cell, LABELS[variant], *shown])
+    columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
+    return table(["cell", "variant", *columns], rows)
 
 
 def _final(runs: dict[str, list[Record]]) -> str:
