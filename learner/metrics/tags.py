@@ -56,7 +56,7 @@ GROUP = (
     ("no_contrast", "share", "groups whose rewards are all equal"),
     ("dropped", "share", "trajectories that the algorithm does not train on"),
     ("steps_kept", "steps", "length of a trajectory that is trained on"),
-    ("steps_dropped", "steps", "length of one that is dropped"),
+    ("steps_dropped", "steps", "length of one that the algorithm drops"),
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
     ("aux_samples", "samples", "auxiliary samples, trained on by supervised loss"),

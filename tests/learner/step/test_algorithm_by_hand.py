@@ -45,6 +45,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"name": "r3l", "clipped": True, "kl_coef": 0.5, "normalize": "token", "credit": False},
     {"name": "grpo", "normalize": "sum", "std": "none"},
     *({"name": "r3l", "sft_pool": "shared", "normalize": n} for n in get_args(Normalize)),
+    {"name": "r3l", "sft_pool": "shared", "normalize": "token", "sft_weight": 0.5},
     {"name": "reflect_grpo", "std": "none"},
 ]
 

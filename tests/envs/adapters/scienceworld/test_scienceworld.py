@@ -27,7 +27,8 @@ def test_the_environment_conforms():
 
 
 def test_the_world_of_the_small_policy_conforms(small):
-    check_env("scienceworld", seeds=(0,), options={"tasks": ["lifespan-*"], "brief": True})
+    options = {"tasks": ["find-*", "lifespan-*"], "brief": True}
+    check_env("scienceworld", seeds=(0, 90117), options=options)
     assert isinstance(small, Demonstrating)
 
 
