@@ -23,7 +23,7 @@ import click
 
 from benchmarks.results import page
 from benchmarks.results.cells import CELLS, Cell
-from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
+from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs, setup_of
 from benchmarks.results.lines import (
     LINES,
     POLICIES,
@@ -192,7 +192,7 @@ def _warm(cell: Cell, policies: Path, lines: Path, running: Running) -> None:
             raise UserError(said.strip().splitlines()[-1].removeprefix("benchmarks.results: "))
     quality = cell.warm(policies)
     file = lines / "warm.jsonl"
-    line = {"cell": cell.name} | quality
+    line = {"cell": cell.name, "setup": cell.setup()} | quality
     if line not in read_lines(file):
         append(file, line)
     click.echo(f"{cell.name}: warm, {quality}")
@@ -228,19 +228,7 @@ def _stop(running: Running) -> None:
 
 def finished(lines: Path) -> list[dict[str, Any]]:
     """The runs of all results files. Raises UserError for one that this setup does not make."""
-    wanted = {(run.experiment, *run.key): run for run in runs()}
-    found = []
-    for name in EXPERIMENTS:
-        file = lines / f"{name}.jsonl"
-        for number, line in enumerate(read_lines(file), 1):
-            run = wanted.get((name, line["cell"], line["variant"], line["seed"]))
-            if run is None or line["setup"] != run.setup():
-                raise UserError(
-                    f"{file}:{number}: {line['cell']} {line['variant']} {line['seed']} is a run of "
-                    "another setup; delete the line, or choose another --lines"
-                )
-            found.append(line)
-    return found
+    return [line for name in EXPERIMENTS for line in read_lines(lines / f"{name}.jsonl", setup_of)]
 
 
 if __name__ == "__main__":

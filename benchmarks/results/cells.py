@@ -8,8 +8,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.idealised import WORLDS, World
+from benchmarks.results.lines import digest
 from envs.registry import all_options
 from learner.warmup.recipe import RECORD, Recipe, warmed_for
 from r3l.errors import UserError
@@ -58,6 +60,10 @@ class Cell:
         """Those of its warm start."""
         common = ("--steps", str(self.warm_steps), "--lr", "2e-3", "--measured", "200")
         return (*common, *(("--waste", str(self.waste)) if self.waste != Recipe.waste else ()))
+
+    def setup(self) -> str:
+        """Digest of its world and warm start."""
+        return digest(dict(self.options), self.withheld, self.warm_settings)
 
     def policy(self, folder: Path) -> Path:
         """The model folder of the warm policy. Raises UserError if there is none, or it was warmed
@@ -149,3 +155,9 @@ CUT_OFF = tuple(
 )
 """There is no step to spare, and the warm start taught to waste some: many attempts are cut off."""
 CELLS = {cell.name: cell for cell in (EASIEST, *CUT_OFF, *_regime_map())}
+
+
+def setup_of(line: Mapping[str, Any]) -> str | None:
+    """The setup that a line about a warm policy has today."""
+    cell = CELLS.get(line["cell"])
+    return cell.setup() if cell is not None else None

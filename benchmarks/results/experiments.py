@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results.cells import CELLS, CUT_OFF, EASIEST, Cell
+from benchmarks.results.lines import digest
 from r3l import config as configuration
 from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.config import RunConfig
@@ -175,9 +177,23 @@ class Run:
         ways: tuple[object, ...] = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
         if variant.stored:
             ways = (*ways, "stored")
-        common = yaml_text.parse(SETTINGS.read_text(encoding="utf-8"), str(SETTINGS))
-        parts = (common, self.settings(), world, ways)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+        return digest(parsed(SETTINGS), self.settings(), world, ways)
+
+
+def parsed(file: Path) -> dict[str, object]:
+    """The settings that a YAML file gives."""
+    return dict(yaml_text.parse(file.read_text(encoding="utf-8"), str(file)))
+
+
+def setup_of(line: Mapping[str, Any]) -> str | None:
+    """The setup that the line of a run has today."""
+    wanted = (line["experiment"], line["cell"], line["variant"], line["seed"])
+    return _setups().get(wanted)
+
+
+@cache
+def _setups() -> dict[tuple[str, str, str, int], str]:
+    return {(run.experiment, *run.key): run.setup() for run in runs()}
 
 
 @dataclass(frozen=True)
@@ -239,3 +255,17 @@ def runs(names: tuple[str, ...] = tuple(EXPERIMENTS)) -> Iterator[Run]:
             for cell in part.cells:
                 for variant in part.variants if seed < part.seeds else ():
                     yield Run(name, CELLS[cell], variant, seed, part.tokens)
+
+
+def offline_setup(cell: Cell, variant: str) -> str:
+    """Digest of all that was set for an offline run and for the stopped run before it."""
+    trained = (*OFFLINE[variant][1], *REUSED, OFFLINE_STEPS)
+    world = (cell.overrides(), cell.setup())
+    return digest(parsed(SETTINGS), BASE, world, (*STORED, STEPS), trained)
+
+
+def offline_setup_of(line: Mapping[str, Any]) -> str | None:
+    """The setup that the line of an offline run has today."""
+    if line["cell"] not in CELLS or line["variant"] not in OFFLINE:
+        return None
+    return offline_setup(CELLS[line["cell"]], line["variant"])

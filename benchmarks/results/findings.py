@@ -42,7 +42,7 @@ def policies(lines: Iterable[Record]) -> dict[str, Record]:
         cell: {
             name: mean(line[name] for line in its)
             for name in its[0]
-            if name != "cell" and all(line.get(name) is not None for line in its)
+            if all(isinstance(line.get(name), int | float) for line in its)
         }
         | {"policies": len(its)}
         for cell, its in mine.items()

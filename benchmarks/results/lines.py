@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -47,6 +48,7 @@ class _System(TypedDict):
     cell: str
     variant: str
     seed: int
+    setup: str
     before: float
     before_reward: float
     success: float
@@ -64,6 +66,7 @@ class _Offline(TypedDict):
     cell: str
     variant: str
     seed: int
+    setup: str
     before: float
     after: float
     trust: _Trust
@@ -87,6 +90,7 @@ class _Gradients(TypedDict):
 
 class _Warm(TypedDict):
     cell: str
+    setup: str
     told: float
     reflection_cost: float
 
@@ -103,9 +107,19 @@ def append(file: Path, line: dict[str, Any]) -> None:
         out.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
-def read_lines(file: Path) -> list[dict[str, Any]]:
+Setup = Callable[[dict[str, Any]], str | None]
+"""The digest that the setup of a line has today; None for a run that no command makes."""
+
+
+def digest(*parts: object) -> str:
+    """A short name of a setup. Parts: plain values."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def read_lines(file: Path, setup: Setup | None = None) -> list[dict[str, Any]]:
     """The lines of a results file, none if there is no file. Raises UserError for one that is not
-    JSON, has not what the page needs, or is the second of a run."""
+    JSON, has not what the page needs, is the second of a run, or is of another setup than `setup`
+    says."""
     shape, named = SHAPES.get(file.stem, _Run), KEYS.get(file.stem, ("cell", "variant", "seed"))
     records, places = list[dict[str, Any]](), dict[tuple[Any, ...], int]()
     texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
@@ -124,6 +138,11 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
                 f"{file}:{number}: the parts of its curve differ in length; delete the line"
             )
         key = tuple(line[name] for name in named)
+        if setup is not None and line["setup"] != setup(line):
+            raise UserError(
+                f"{file}:{number}: {' '.join(map(str, key))} is a run of another setup; delete the "
+                "line, or choose another --lines"
+            )
         if key in places:
             raise UserError(
                 f"{file}:{number}: {' '.join(map(str, key))} is also in line {places[key]}; "

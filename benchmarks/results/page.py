@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from benchmarks.results import cells, wall_clock
 from benchmarks.results.cells import BASES, CELLS, CUT_OFF, EASIEST, TOLD
 from benchmarks.results.charts import grid
 from benchmarks.results.experiments import (
@@ -18,6 +19,7 @@ from benchmarks.results.experiments import (
     REPLAYED,
     STEPS,
     VARIANTS,
+    offline_setup_of,
 )
 from benchmarks.results.findings import (
     RHOS,
@@ -82,10 +84,10 @@ def _drawn(records: Sequence[Record]) -> bool:
 def render(records: Sequence[Record], lines: Path) -> str:
     """The page for the runs that have ended."""
     predicted = json.loads((LINES / "prediction.json").read_text(encoding="utf-8"))
-    warm = policies(read_lines(lines / "warm.jsonl"))
-    gradients, systems, offline = (
-        read_lines(lines / f"{name}.jsonl") for name in ("e4", "e5", "e8")
-    )
+    warm = policies(read_lines(lines / "warm.jsonl", cells.setup_of))
+    gradients = read_lines(lines / "e4.jsonl")
+    systems = read_lines(lines / "e5.jsonl", wall_clock.setup_of)
+    offline = read_lines(lines / "e8.jsonl", offline_setup_of)
     found = numbers(records, gradients, systems)
     return (Path(__file__).parent / "page.md").read_text(encoding="utf-8").format(
         window=WINDOW,

@@ -33,6 +33,8 @@ from benchmarks.results.experiments import (
     SETTINGS,
     STEPS,
     STORED,
+    offline_setup,
+    offline_setup_of,
 )
 from benchmarks.results.lines import LINES, POLICIES, ROOT, append, known, read_lines
 from learner.step.trainer import Trainer
@@ -68,7 +70,8 @@ def main(
                 stopped = asyncio.run(stop(CELLS[name], seed, policies, stores))
                 for variant in variants:
                     key = (name, variant, seed)
-                    if not any(_key(line) == key for line in read_lines(lines / FILE)):
+                    found = read_lines(lines / FILE, offline_setup_of)
+                    if not any(_key(line) == key for line in found):
                         append(lines / FILE, measure(CELLS[name], variant, seed, stopped))
                         click.echo(f"{key}: done")
     except UserError as error:
@@ -121,6 +124,7 @@ def measure(cell: Cell, variant: str, seed: int, stopped: Path) -> dict[str, Any
         after = asyncio.run(_success(run / "model", config))
         trust = json.loads((run / "trust.json").read_text(encoding="utf-8"))
     named = {"experiment": "e8", "cell": cell.name, "variant": variant, "seed": seed}
+    named["setup"] = offline_setup(cell, variant)
     before = json.loads((stopped / "success.json").read_text(encoding="utf-8"))
     line: dict[str, Any] = named | before | {"after": after["success"], "trust": trust}
     return line

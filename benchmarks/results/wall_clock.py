@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from typing import Any
 import click
 
 from benchmarks.results.cells import CELLS
-from benchmarks.results.experiments import SETTINGS, VARIANTS
-from benchmarks.results.lines import LINES, POLICIES, append, known, read_lines
+from benchmarks.results.experiments import SETTINGS, VARIANTS, parsed
+from benchmarks.results.lines import LINES, POLICIES, append, digest, known, processor, read_lines
 from envs.registry import all_options
 from launch.plan import preset_file
 from learner.warmup.recipe import warmed_for
@@ -54,14 +54,33 @@ class System:
     def arguments(self, policies: Path) -> list[str]:
         """Those of r3l-launch. Raises UserError if there is no warm policy in `policies`."""
         if self.cell == SCIENCEWORLD:
-            model, steps, world = policies / SCIENCEWORLD, SCIENCEWORLD_STEPS, ["--preset", PRESET]
+            model, world = policies / SCIENCEWORLD, ["--preset", PRESET]
             _check_world(model)
         else:
+            model, world = CELLS[self.cell].policy(policies), ["--config", str(SETTINGS)]
+        return [*world, f"model={model}", *self.settings()]
+
+    def settings(self) -> list[str]:
+        """Its settings, over those of PRESET in SCIENCEWORLD and of SETTINGS in a cell."""
+        steps, world = SCIENCEWORLD_STEPS, tuple[str, ...]()
+        if self.cell != SCIENCEWORLD:
             cell = CELLS[self.cell]
-            model, steps = cell.policy(policies), cell.steps // 2  # enough for 0.8
-            world = ["--config", str(SETTINGS), *cell.overrides()]
+            steps, world = cell.steps // 2, cell.overrides()  # steps enough for 0.8
         budget = (f"learner.steps={steps}", f"eval.every={steps}", f"seed={self.seed}")
-        return [*world, f"model={model}", *budget, *VARIANTS[self.variant].overrides]
+        return [*world, *budget, *VARIANTS[self.variant].overrides]
+
+    def setup(self) -> str:
+        """Digest of all that was set for it."""
+        if self.cell == SCIENCEWORLD:
+            return digest(parsed(preset_file(PRESET)), self.settings())
+        return digest(parsed(SETTINGS), self.settings(), CELLS[self.cell].setup())
+
+
+def setup_of(line: Mapping[str, Any]) -> str | None:
+    """The setup that a line of E5 has today."""
+    if line["cell"] not in (*CELLS, SCIENCEWORLD) or line["variant"] not in VARIANTS:
+        return None
+    return System(line["cell"], line["variant"], line["seed"]).setup()
 
 
 @click.command()
@@ -81,7 +100,8 @@ def main(
             for cell in cells:
                 for variant in variants:
                     run = System(cell, variant, seed)
-                    if not any(_key(line) == run.key for line in read_lines(lines / FILE)):
+                    found = read_lines(lines / FILE, setup_of)
+                    if not any(_key(line) == run.key for line in found):
                         append(lines / FILE, measure(run, policies))
                         click.echo(f"{run.key}: done")
     except UserError as error:
@@ -136,6 +156,7 @@ def _line(run: System, folder: Path) -> dict[str, Any]:
         curve["wall"].append(round(step["time"] - evaluations[0]["time"], 1))
         curve["success_base"].append(step.get("group/success_base"))
     named = {"experiment": "e5", "cell": run.cell, "variant": run.variant, "seed": run.seed}
+    named |= {"setup": run.setup(), "machine": processor()}
     first, last = evaluations[0], evaluations[-1]
     measured = {
         "before": first["success"],

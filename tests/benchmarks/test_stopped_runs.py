@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from benchmarks.results import stopped_runs
 from benchmarks.results.cells import EASIEST
+from benchmarks.results.experiments import offline_setup
 from benchmarks.results.page import _offline
 from benchmarks.results.statistics import gained
 
@@ -23,6 +24,7 @@ def test_an_unknown_name_is_refused_before_anything_is_made(tmp_path: Path, opti
 def line(variant: str, seed: int, before: float, after: float, lost_at: int) -> dict[str, object]:
     trust = {"ess": 0.5 + seed / 10, "kl": 0.1, "lost_at": lost_at}
     named = {"cell": EASIEST.name, "variant": variant, "seed": seed}
+    named["setup"] = offline_setup(EASIEST, variant)
     return named | {"before": before, "after": after, "trust": trust}
 
 
