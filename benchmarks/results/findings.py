@@ -97,7 +97,7 @@ def claim(records: Sequence[Record], warm: Mapping[str, Record]) -> str:
     for base, rho in _hard():
         ours, theirs = both(records, base, rho)
         told = warm.get(cell_of(base, rho).name, {}).get("told")
-        counts = "–" if told is None else "yes" if told >= TOLD else f"no, told {told:.2f}"
+        counts = "–" if told is None else "yes" if told >= TOLD else f"no, told {told:.3f}"
         for unit in _units(rho):
             verdicts = [_verdict(ours, theirs, worth, unit) for worth in WORTH]
             rows.append([f"{base:g}", f"{rho:g}", UNITS[unit], *verdicts, counts])
@@ -120,7 +120,7 @@ def claim_in_words(records: Sequence[Record], warm: Mapping[str, Record]) -> str
             others.append(f"{base:g} at ρ {rho:g} (seeds: {seeds})")
         else:
             others.append(
-                f"{base:g} at ρ {rho:g} (told {'unknown' if told is None else f'{told:.2f}'})"
+                f"{base:g} at ρ {rho:g} (told {'unknown' if told is None else f'{told:.3f}'})"
             )
         if enough and all(run["success"] >= GOT_THERE for run in ours):
             arrived.append((base, rho))

@@ -53,7 +53,7 @@ def test_the_claim_is_summed_up_for_cells_that_count_and_for_those_that_got_ther
     del warm[cell_of(0.002, 1.0).name]
     first, second = claim_in_words(records, warm).split("\n\n")
     assert "seeds of both algorithms): 2 of 9. The whole claim holds in 1 of them" in first
-    assert "0.005 at ρ 0.3 (told 0.85); 0.002 at ρ 2.4 (seeds: 1 of R³L and 1 of GRPO)" in first
+    assert "0.005 at ρ 0.3 (told 0.850); 0.002 at ρ 2.4 (seeds: 1 of R³L and 1 of GRPO)" in first
     assert "0.002 at ρ 1 (told unknown)" in first
     assert "in 3 of 9 cells; the claim holds in 2 of them" in second
 
