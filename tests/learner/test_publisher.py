@@ -118,7 +118,8 @@ def test_a_request_without_end_takes_none_of_the_learners_memory(
     data = frame(body) * (MIB // len(frame(body)))
     assert flood(strangers, data, 50 * len(data)) == 4
     assert memory.grown() < 200
-    memory.calms_down()
+    # glibc keeps the free end of a thread's heap, up to 64 MiB, whatever is trimmed
+    memory.calms_down(100)
     assert newest(endpoint) >= 1
 
 

@@ -105,7 +105,6 @@ class Memory:
         """MiB more than at first."""
         return self.mib() - self.before
 
-    def calms_down(self) -> None:
-        """Wait until it has grown by little: no trim takes the free end of a thread's heap from
-        glibc, which is 64 MiB at most, and code that was not used before is loaded."""
-        until(lambda: self.grown() < 100)
+    def calms_down(self, mib: int) -> None:
+        """Wait until it has grown by less than this."""
+        until(lambda: self.grown() < mib)

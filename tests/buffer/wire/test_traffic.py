@@ -26,7 +26,7 @@ def test_peers_without_a_key_are_cut_off_before_they_take_memory(serve, tmp_path
     for stranger in strangers:
         stranger.sendall(b"\x06" + (16 * MIB).to_bytes(8, "big"))  # a command of 16 MiB
     flood(strangers, bytes(MIB), 16 * MIB - 1)
-    memory.calms_down()
+    memory.calms_down(60)
     with BufferClient(served.endpoint, keys=client_keys) as client:
         assert client.stats().refused["handshake_too_large"] == 10
 
@@ -46,7 +46,7 @@ def test_a_message_without_end_is_cut_off(serve, body, mib):
         if closed:
             break
     assert closed == 1
-    memory.calms_down()
+    memory.calms_down(100)
     with BufferClient(served.endpoint) as client:
         refused = client.stats().refused
     assert refused.keys() <= {"message_too_large", "too_much_memory"} and refused
@@ -68,7 +68,7 @@ def test_many_unfinished_messages_are_bounded_together(serve):
         until(lambda: client.stats().refused.get("messages_too_large", 0) >= 5)
     for stranger in strangers:
         stranger.close()
-    memory.calms_down()
+    memory.calms_down(100)
 
 
 def test_replies_that_nobody_reads_are_bounded_together(serve, tasks):
