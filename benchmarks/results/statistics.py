@@ -82,7 +82,8 @@ def cost(run: Record, success: float, unit: str) -> Cost:
 
 def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit: str) -> Ratio:
     """Mean cost of the runs `over` divided by that of the runs `under`; both need runs. Only seeds
-    that both have are compared, since each may be of a machine and a warm policy of its own."""
+    that both have are compared, since each may be of a machine and a warm policy of its own; all
+    are if the two share none."""
     over, under = _of_shared_seeds(over, under)
     tops, bottoms = ([cost(run, success, unit) for run in runs] for runs in (over, under))
     first, second = (np.array([one.amount for one in costs]) for costs in (tops, bottoms))
