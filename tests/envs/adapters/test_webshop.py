@@ -98,7 +98,7 @@ def test_splits_follow_upstream_if_there_are_enough_goals():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"checkout": ""}, "needs its data folder, option checkout; clone princeton-nlp/WebShop"),
+        ({"checkout": ""}, "needs a data folder, option checkout; clone princeton-nlp/WebShop"),
         ({"checkout": "{empty}"}, "does not contain web_agent_site/envs/web_agent_text_env.py"),
         ({"checkout": "{bare}"}, "holds no data/items_shuffle_1000.json; run ./setup.sh -d small"),
         ({"checkout": "{shop}", "search": "lucene"}, "search=lucene needs an index in "),
