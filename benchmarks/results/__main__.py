@@ -49,7 +49,7 @@ Running = set[subprocess.Popen[bytes]]
 @click.option("--only", default=",".join(EXPERIMENTS), show_default=True, help="experiments")
 @click.option("--cell", "cells", multiple=True, help="cells to run in; default all")
 @click.option("--variant", "variants", multiple=True, help="variants to run; default all")
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="at most")
+@click.option("--seeds", type=click.IntRange(min=1), default=6, show_default=True, help="at most")
 @click.option(
     "--first-seed", type=click.IntRange(min=0), default=0, help="seeds before it are left"
 )

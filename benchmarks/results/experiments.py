@@ -80,7 +80,11 @@ VARIANTS: dict[str, Variant] = {
     "pivot_later": _r3l("pivots 2 steps later", "pivot_shift=2"),
     "grpo_lr_low": Variant("GRPO, learning rate / 2", ("algorithm=grpo", "learner.lr=1.0e-4")),
     "grpo_lr_high": Variant("GRPO, learning rate × 2", ("algorithm=grpo", "learner.lr=4.0e-4")),
+    "grpo_lr_4": Variant("GRPO, learning rate × 4", ("algorithm=grpo", "learner.lr=8.0e-4")),
+    "grpo_lr_8": Variant("GRPO, learning rate × 8", ("algorithm=grpo", "learner.lr=1.6e-3")),
     "r3l_lr_high": Variant("R³L, learning rate × 2", ("algorithm=r3l", "learner.lr=4.0e-4")),
+    "r3l_lr_4": Variant("R³L, learning rate × 4", ("algorithm=r3l", "learner.lr=8.0e-4")),
+    "r3l_lr_8": Variant("R³L, learning rate × 8", ("algorithm=r3l", "learner.lr=1.6e-3")),
     "stored_grpo": _stored("GRPO", "algorithm=grpo"),
     "stored_r3l": _stored("R³L", "algorithm=r3l"),
     "r3l_recall": _stored("R³L with replay", "algorithm=r3l", "algorithm.recall_count=2"),
@@ -218,6 +222,9 @@ _COSTLY = tuple(
 """Cells in which a step of R³L samples more tokens than one of GRPO."""
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
+GRPO_FASTER = ("grpo_lr_high", "grpo_lr_4", "grpo_lr_8")
+R3L_FASTER = ("r3l_lr_high", "r3l_lr_4", "r3l_lr_8")
+"""Variants with higher learning rates than the common one."""
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
 _STALE = ("r3l_lag_1", "r3l_lag_4", "r3l_clipped_lag_4", "grpo_lag_1", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
@@ -230,10 +237,11 @@ _MORE = ("no_credit_no_guidance", "r3l_kl", "raft", "opmd", "reflect_grpo",
 
 EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     "e1": (
-        Part(_MAP, ("r3l", "grpo"), 5),
-        Part(_MAP, ("r3l_failures", "no_reflect"), 5),
-        Part(_COSTLY, ("grpo_equal",), 5),
-        Part((_EASY, _HARD), ("grpo_lr_low", "grpo_lr_high", "r3l_lr_high"), 3),
+        Part(_MAP, ("r3l", "grpo"), 6),
+        Part(_MAP, ("r3l_failures", "no_reflect"), 6),
+        Part(_COSTLY, ("grpo_equal",), 6),
+        Part((_EASY, _HARD), ("grpo_lr_low",), 3),
+        Part((_EASY, _HARD), (*GRPO_FASTER, *R3L_FASTER), 6),
     ),
     "e0": (
         Part((EASIEST.name,), ("warm",), 5),

@@ -300,10 +300,19 @@ def without_retries(found: Numbers) -> str:
 
 def other_rates(records: Iterable[Record]) -> str:
     """Whether GRPO was run with other learning rates."""
-    rates = ("grpo_lr_low", "grpo_lr_high")
-    if any(record["variant"] in rates for record in records):
-        return "one learning rate (GRPO with half and twice of it, R³L with twice, below)"
+    if any(record["variant"].startswith("grpo_lr_") for record in records):
+        return "one learning rate (others, of GRPO and of R³L, below)"
     return "one learning rate, also for GRPO: no run with another one was made"
+
+
+def best_rate(runs: Mapping[str, Sequence[Record]]) -> str | None:
+    """The variant of GRPO, among the runs of a cell by variant, with the learning rate that takes
+    the fewest steps to the first of WORTH; None if one rate alone was tried."""
+    common = runs.get("grpo", [])
+    tried = [name for name in runs if name == "grpo" or name.startswith("grpo_lr_")]
+    if not common or len(tried) < 2:
+        return None
+    return min(tried, key=lambda name: ratio(runs[name], common, WORTH[0], "steps").value)
 
 
 def offline_gaps(lines: Sequence[Record], variants: Mapping[str, tuple[str, Any]]) -> str:

@@ -14,8 +14,10 @@ from benchmarks.results.charts import grid
 from benchmarks.results.experiments import (
     E0_TOKENS,
     EXPERIMENTS,
+    GRPO_FASTER,
     OFFLINE,
     OFFLINE_STEPS,
+    R3L_FASTER,
     REPLAYED,
     STEPS,
     VARIANTS,
@@ -24,6 +26,7 @@ from benchmarks.results.experiments import (
 from benchmarks.results.findings import (
     RHOS,
     WORTH,
+    best_rate,
     both,
     cell_of,
     claim,
@@ -112,7 +115,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         offline_gaps=offline_gaps(offline, OFFLINE),
         warm=_warm(warm),
         others=_others(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
-                                       "grpo_lr_low", "grpo_lr_high", "r3l_lr_high")),
+                                       "grpo_lr_low", *GRPO_FASTER, *R3L_FASTER)),
         tuned=_tuned(records),
         easiest=_final(_runs(records, "e0", EASIEST.name)),
         levers=_others(records, "e2", _variants("e2")),
@@ -208,20 +211,19 @@ def _others(records: Sequence[Record], experiment: str, variants: Iterable[str])
 
 
 def _tuned(records: Sequence[Record]) -> str:
-    """R³L over GRPO with its best learning rate."""
+    """R³L over GRPO with its best learning rate, in cells where GRPO has several."""
     rows = []
     for cell in CELLS:
         runs = _runs(records, "e1", cell)
-        if best := runs.get("grpo_lr_high"):
-            for variant in ("r3l", "r3l_lr_high"):
-                shown = [
-                    _ratio(runs.get(variant, []), best, worth, unit)
-                    for worth in WORTH
-                    for unit in UNITS
-                ]
-                rows.append([cell, LABELS[variant], *shown])
+        best = best_rate(runs)
+        if best is None:
+            continue
+        for variant in ("r3l", *R3L_FASTER):
+            if ours := runs.get(variant):
+                costs = [_ratio(ours, runs[best], worth, unit) for worth in WORTH for unit in UNITS]
+                rows.append([cell, LABELS[best], LABELS[variant], *costs])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
-    return table(["cell", "variant", *columns], rows)
+    return table(["cell", "over", "variant", *columns], rows)
 
 
 def _final(runs: dict[str, list[Record]]) -> str:

@@ -7,6 +7,7 @@ from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import VARIANTS
 from benchmarks.results.findings import (
     Numbers,
+    best_rate,
     cell_of,
     claim_in_words,
     crossing,
@@ -109,6 +110,14 @@ def test_what_offline_runs_lack_is_said() -> None:
 def test_other_learning_rates_are_promised_only_if_there_are_runs() -> None:
     assert "no run with another one" in other_rates([run("c", "grpo", 9)])
     assert "below" in other_rates([run("c", "grpo_lr_low", 9)])
+
+
+def test_r3l_is_compared_with_the_learning_rate_that_takes_grpo_the_fewest_steps() -> None:
+    one = {"grpo": [run("c", "grpo", 20)], "r3l": [run("c", "r3l", 9)]}
+    assert best_rate(one) is None
+    rates = {"grpo_lr_low": 30, "grpo_lr_high": 12, "grpo_lr_4": 15}
+    more = {name: [run("c", name, steps)] for name, steps in rates.items()}
+    assert best_rate(one | more) == "grpo_lr_high"
 
 
 def test_the_first_prediction_has_a_world_for_each_of_the_map() -> None:
