@@ -127,7 +127,8 @@ def render(records: Sequence[Record], lines: Path) -> str:
         offline=_offline(offline),
         gradients=_gradients(gradients),
         wall=_wall(systems),
-        scienceworld=_scienceworld(systems),
+        scienceworld=_scienceworld(systems, wall_clock.SCIENCEWORLD, (5, 10)),
+        scienceworld_long=_scienceworld(systems, wall_clock.SCIENCEWORLD_LONG, (15, 30, 45)),
     )  # fmt: skip
 
 
@@ -293,20 +294,22 @@ def _wall(records: Sequence[Record]) -> str:
     return table(["cell", *columns, "seeds"], rows)
 
 
-def _scienceworld(records: Sequence[Record]) -> str:
+def _scienceworld(records: Sequence[Record], cell: str, steps: Sequence[int]) -> str:
+    """`steps`: those up to which the first attempts are shown."""
     rows = []
-    for variant, made in _runs(records, "e5", "scienceworld").items():
+    for variant, made in _runs(records, "e5", cell).items():
         final = ("before", "success", "before_reward", "reward")
         spent = [[run["curve"][unit][-1] for run in made] for unit in ("tokens", "wall")]
-        reached = [[smooth(run["curve"]["success_base"])[at - 1] for run in made] for at in (5, 10)]
+        reached = [[smooth(run["curve"]["success_base"])[at - 1] for run in made] for at in steps]
         rows.append([
             LABELS[variant],
             *(_spread([run[name] for run in made]) for name in final),
             *map(_spread, [*reached, *spent]),
             str(len(made)),
         ])  # fmt: skip
-    columns = ["success before", "after", "score before", "after", "first attempts to step 5",
-               "to step 10", "sampled tokens", "seconds", "seeds"]  # fmt: skip
+    attempts = [f"first attempts to step {at}" for at in steps]
+    columns = ["success before", "after", "score before", "after", *attempts,
+               "sampled tokens", "seconds", "seeds"]  # fmt: skip
     return table(["", *columns], rows)
 
 

@@ -3,8 +3,8 @@
     r3l-launch: actors with vLLM, buffer, learner ─► progress.jsonl ─► docs/results/e5.jsonl
 
 Two cells of the map, one easy and one hard, for the wall clock; the machine should do nothing else.
-`--cell scienceworld` plays ScienceWorld instead. Runs that are found in the file are not made
-again.
+`--cell scienceworld` plays ScienceWorld instead, `--cell scienceworld-long` with more steps. Runs
+that are found in the file are not made again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from learner.warmup.recipe import warmed_for
 from r3l import config as configuration
 from r3l.errors import UserError
 
-EASY, HARD, SCIENCEWORLD = "base-0.13-rho-1", "base-0.002-rho-1", "scienceworld"
+EASY, HARD = "base-0.13-rho-1", "base-0.002-rho-1"
+SCIENCEWORLD, SCIENCEWORLD_LONG = "scienceworld", "scienceworld-long"
+STEPS = {SCIENCEWORLD: 15, SCIENCEWORLD_LONG: 45}
+"""Optimizer steps of a run in ScienceWorld."""
 PRESET = "scienceworld-small"
-SCIENCEWORLD_STEPS = 15
 WORLD = ("tasks", "simplification", "brief", "max_steps")
 """Options of the environment that a warm policy must share with PRESET."""
 FILE = "e5.jsonl"
@@ -40,7 +42,7 @@ LIMIT_S = 5400.0  # of one run
 
 @dataclass(frozen=True)
 class System:
-    """One run of r3l-launch. `cell`: one of CELLS, or SCIENCEWORLD."""
+    """One run of r3l-launch. `cell`: one of CELLS or of STEPS."""
 
     cell: str
     variant: str
@@ -53,7 +55,7 @@ class System:
 
     def arguments(self, policies: Path) -> list[str]:
         """Those of r3l-launch. Raises UserError if there is no warm policy in `policies`."""
-        if self.cell == SCIENCEWORLD:
+        if self.cell in STEPS:
             model, world = policies / SCIENCEWORLD, ["--preset", PRESET]
             _check_world(model)
         else:
@@ -61,9 +63,10 @@ class System:
         return [*world, f"model={model}", *self.settings()]
 
     def settings(self) -> list[str]:
-        """Its settings, over those of PRESET in SCIENCEWORLD and of SETTINGS in a cell."""
-        steps, world = SCIENCEWORLD_STEPS, tuple[str, ...]()
-        if self.cell != SCIENCEWORLD:
+        """Its settings, over those of PRESET in ScienceWorld and of SETTINGS in a cell."""
+        if self.cell in STEPS:
+            steps, world = STEPS[self.cell], tuple[str, ...]()
+        else:
             cell = CELLS[self.cell]
             steps, world = cell.steps // 2, cell.overrides()  # steps enough for 0.8
         budget = (f"learner.steps={steps}", f"eval.every={steps}", f"seed={self.seed}")
@@ -71,14 +74,14 @@ class System:
 
     def setup(self) -> str:
         """Digest of all that was set for it."""
-        if self.cell == SCIENCEWORLD:
+        if self.cell in STEPS:
             return digest(parsed(preset_file(PRESET)), self.settings())
         return digest(parsed(SETTINGS), self.settings(), CELLS[self.cell].setup())
 
 
 def setup_of(line: Mapping[str, Any]) -> str | None:
     """The setup that a line of E5 has today."""
-    if line["cell"] not in (*CELLS, SCIENCEWORLD) or line["variant"] not in VARIANTS:
+    if line["cell"] not in (*CELLS, *STEPS) or line["variant"] not in VARIANTS:
         return None
     return System(line["cell"], line["variant"], line["seed"]).setup()
 
@@ -94,7 +97,7 @@ def main(
 ) -> None:
     """Make the missing runs, one after the other."""
     try:
-        known("--cell", cells, (*CELLS, SCIENCEWORLD))
+        known("--cell", cells, (*CELLS, *STEPS))
         known("--variant", variants, VARIANTS)
         for seed in range(seeds):
             for cell in cells:
@@ -135,7 +138,7 @@ def _check_world(model: Path) -> None:
         if warmed.env == env.name and all(warmed.options.get(k) == wanted[k] for k in WORLD):
             return
     raise UserError(
-        f"{model}: a warm policy of another world; --cell {SCIENCEWORLD} needs "
+        f"{model}: a warm policy of another world; ScienceWorld's runs need "
         + ", ".join(f"{name}={wanted[name]}" for name in WORLD)
         + f" of {env.name}; docs/results.md has the command that makes it"
     )

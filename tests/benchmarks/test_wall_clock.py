@@ -10,7 +10,16 @@ from click.testing import CliRunner
 
 from benchmarks.results.lines import LINES, POLICIES, ROOT
 from benchmarks.results.statistics import Cost, cost
-from benchmarks.results.wall_clock import EASY, PRESET, SCIENCEWORLD, WORLD, System, _line, main
+from benchmarks.results.wall_clock import (
+    EASY,
+    PRESET,
+    SCIENCEWORLD,
+    SCIENCEWORLD_LONG,
+    WORLD,
+    System,
+    _line,
+    main,
+)
 from envs.registry import all_options
 from launch.plan import preset_file
 from r3l.errors import UserError
@@ -40,6 +49,13 @@ def test_seconds_begin_with_the_first_evaluation_and_tokens_add_up(tmp_path: Pat
 def test_scienceworld_needs_its_warm_policy(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"scienceworld.*make the folder with r3l-learner warmup"):
         System(SCIENCEWORLD, "grpo", 0).arguments(tmp_path)
+
+
+def test_the_long_runs_of_scienceworld_differ_from_the_others_in_steps_alone() -> None:
+    short, long = (System(cell, "r3l", 1) for cell in (SCIENCEWORLD, SCIENCEWORLD_LONG))
+    assert {*long.settings()} - {*short.settings()} == {"learner.steps=45", "eval.every=45"}
+    assert {*short.settings()} - {*long.settings()} == {"learner.steps=15", "eval.every=15"}
+    assert short.setup() != long.setup()
 
 
 @pytest.mark.parametrize("option", ["--cell", "--variant"])
