@@ -264,6 +264,8 @@ def numbers(
             runs, plain = (select(systems, "e5", cell, name) for name in (variant, "grpo"))
             if runs and plain:
                 found[f"e5 {cell} {variant} seconds"] = shown(ratio(runs, plain, 0.5, "wall"))
+            if runs := select(records, "e1", cell, variant):
+                found[f"e1 {cell} {variant} success"] = _mean(runs, "success")
             baseline = select(records, "e1", cell, "grpo")
             for experiment in ("e1", "e2"):
                 runs = select(records, experiment, cell, variant)
@@ -305,14 +307,14 @@ def other_rates(records: Iterable[Record]) -> str:
     return "one learning rate, also for GRPO: no run with another one was made"
 
 
-def best_rate(runs: Mapping[str, Sequence[Record]]) -> str | None:
-    """The variant of GRPO, among the runs of a cell by variant, with the learning rate that takes
-    the fewest steps to the first of WORTH; None if one rate alone was tried."""
-    common = runs.get("grpo", [])
-    tried = [name for name in runs if name == "grpo" or name.startswith("grpo_lr_")]
+def best_rate(runs: Mapping[str, Sequence[Record]], algorithm: str, worth: float) -> str | None:
+    """Which variant of grpo or r3l, among the runs of a cell by variant, has the learning rate that
+    takes the fewest steps to a success of `worth`; None if one rate alone was tried."""
+    common = runs.get(algorithm, [])
+    tried = [name for name in runs if name == algorithm or name.startswith(f"{algorithm}_lr_")]
     if not common or len(tried) < 2:
         return None
-    return min(tried, key=lambda name: ratio(runs[name], common, WORTH[0], "steps").value)
+    return min(tried, key=lambda name: ratio(runs[name], common, worth, "steps").value)
 
 
 def offline_gaps(lines: Sequence[Record], variants: Mapping[str, tuple[str, Any]]) -> str:

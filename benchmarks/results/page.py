@@ -116,6 +116,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         warm=_warm(warm),
         others=_others(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
                                        "grpo_lr_low", *GRPO_FASTER, *R3L_FASTER)),
+        same_rate=_same_rate(records),
         tuned=_tuned(records),
         easiest=_final(_runs(records, "e0", EASIEST.name)),
         levers=_others(records, "e2", _variants("e2")),
@@ -211,20 +212,32 @@ def _others(records: Sequence[Record], experiment: str, variants: Iterable[str])
     return table(["cell", "variant", *columns, "seeds"], rows)
 
 
-def _tuned(records: Sequence[Record]) -> str:
-    """R³L over GRPO with its best learning rate, in cells where GRPO has several."""
+def _same_rate(records: Sequence[Record]) -> str:
+    """R³L over GRPO with the same learning rate."""
+    rates = zip(("r3l", *R3L_FASTER), ("grpo", *GRPO_FASTER), strict=True)
+    pairs = [(cell, *pair) for pair in rates for cell in CELLS]
     rows = []
-    for cell in CELLS:
+    for cell, ours, theirs in sorted(pairs, key=lambda pair: list(CELLS).index(pair[0])):
         runs = _runs(records, "e1", cell)
-        best = best_rate(runs)
-        if best is None:
-            continue
-        for variant in ("r3l", *R3L_FASTER):
-            if ours := runs.get(variant):
-                costs = [_ratio(ours, runs[best], worth, unit) for worth in WORTH for unit in UNITS]
-                rows.append([cell, LABELS[best], LABELS[variant], *costs])
+        if ours in runs and theirs in runs and R3L_FASTER[0] in runs:
+            costs = [_ratio(runs[ours], runs[theirs], at, unit) for at in WORTH for unit in UNITS]
+            rows.append([cell, LABELS[ours], LABELS[theirs], *costs])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
-    return table(["cell", "over", "variant", *columns], rows)
+    return table(["cell", "R³L", "GRPO", *columns], rows)
+
+
+def _tuned(records: Sequence[Record]) -> str:
+    """R³L over GRPO with its best learning rate, in cells where both have several."""
+    rows = []
+    for cell, worth in ((cell, worth) for cell in CELLS for worth in WORTH):
+        runs = _runs(records, "e1", cell)
+        ours, theirs = (best_rate(runs, algorithm, worth) for algorithm in ("r3l", "grpo"))
+        if ours is None or theirs is None:
+            continue
+        for variant in ("r3l", ours):
+            costs = [_ratio(runs[variant], runs[theirs], worth, unit) for unit in UNITS]
+            rows.append([cell, f"{worth:g}", LABELS[variant], LABELS[theirs], *costs])
+    return table(["cell", "success", "R³L", "GRPO", *UNITS.values()], rows)
 
 
 def _final(runs: dict[str, list[Record]]) -> str:

@@ -112,12 +112,14 @@ def test_other_learning_rates_are_promised_only_if_there_are_runs() -> None:
     assert "below" in other_rates([run("c", "grpo_lr_low", 9)])
 
 
-def test_r3l_is_compared_with_the_learning_rate_that_takes_grpo_the_fewest_steps() -> None:
+def test_the_best_learning_rate_takes_the_fewest_steps() -> None:
     one = {"grpo": [run("c", "grpo", 20)], "r3l": [run("c", "r3l", 9)]}
-    assert best_rate(one) is None
-    rates = {"grpo_lr_low": 30, "grpo_lr_high": 12, "grpo_lr_4": 15}
+    assert best_rate(one, "grpo", 0.5) is None
+    rates = {"grpo_lr_low": 30, "grpo_lr_high": 12, "grpo_lr_4": 15, "grpo_equal": 8}
     more = {name: [run("c", name, steps)] for name, steps in rates.items()}
-    assert best_rate(one | more) == "grpo_lr_high"
+    assert best_rate(one | more, "grpo", 0.5) == "grpo_lr_high"
+    assert best_rate(one | more, "r3l", 0.5) is None
+    assert best_rate(one | {"r3l_lr_4": [run("c", "r3l_lr_4", 10)]}, "r3l", 0.5) == "r3l"
 
 
 def test_the_first_prediction_has_a_world_for_each_of_the_map() -> None:
