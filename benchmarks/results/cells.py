@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,19 @@ CUT_OFF = tuple(
     for name, waste in (("cut-off", 0.15), ("cut-off-less", 0.06))
 )
 """There is no step to spare, and the warm start taught to waste some: many attempts are cut off."""
-CELLS = {cell.name: cell for cell in (EASIEST, *CUT_OFF, *_regime_map())}
+BRIEF = tuple(
+    replace(
+        cell,
+        name=f"{cell.name}-brief",
+        rho=0.7,
+        options={**cell.options, "summary": "brief"},
+        world=None,
+    )
+    for cell in _regime_map()
+    if cell.name in ("base-0.13-rho-1", "base-0.002-rho-1")
+)
+"""Worlds of the map in which reflections have brief summaries."""
+CELLS = {cell.name: cell for cell in (EASIEST, *CUT_OFF, *_regime_map(), *BRIEF)}
 
 
 def setup_of(line: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results.cells import CELLS, CUT_OFF, EASIEST, Cell
+from benchmarks.results.cells import BRIEF, CELLS, CUT_OFF, EASIEST, Cell
 from benchmarks.results.lines import digest
 from r3l import config as configuration
 from r3l.algorithms.algorithm import AlgorithmConfig
@@ -248,7 +248,10 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part((EASIEST.name,), ("r3l", "grpo", "no_reflect"), 5, E0_TOKENS),
         Part((EASIEST.name,), (*_ROWS, *_MORE), 3, E0_TOKENS),
     ),
-    "e2": (Part((_EASY, _HARD), (*_LEVERS, *_STALE), 3),),
+    "e2": (
+        Part((_EASY, _HARD), (*_LEVERS, *_STALE), 3),
+        Part(tuple(cell.name for cell in BRIEF), ("grpo", "r3l", "r3l_failures"), 3),
+    ),
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
     "e9": (Part(tuple(cell.name for cell in CUT_OFF), ("ranked", "ranked_random", "unranked"), 3),),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
