@@ -81,6 +81,12 @@ rehearsal: $(VENV)/.installed
 # Hours. Stop and start it at any time: runs that have ended are kept. RESULTS='--only e1 --seeds 1'
 results: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.results $(RESULTS)
+ifndef RESULTS
+	$(BIN)/python -m benchmarks.results.gradients
+	$(BIN)/python -m benchmarks.results.stopped_runs
+	$(BIN)/python -m benchmarks.results.wall_clock
+	$(BIN)/python -m benchmarks.results --page
+endif
 
 # Waiting threads sleep, as in a run: on cores that others use too, spinning costs ten times as much.
 bench-learner: $(VENV)/.installed

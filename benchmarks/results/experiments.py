@@ -145,6 +145,23 @@ OFFLINE: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Label and settings of every offline run."""
 
+ESTIMATORS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "credit": ("R³L", ("algorithm=r3l",)),
+    "no_credit": ("w/o credit", ("algorithm=r3l", "algorithm.credit=false")),
+    "credit_plain": ("R³L w/o amplification", ("algorithm=r3l", "algorithm.amplify=false")),
+    "no_credit_plain": (
+        "w/o credit, w/o amplification",
+        ("algorithm=r3l", "algorithm.credit=false", "algorithm.amplify=false"),
+    ),
+}
+"""Label and settings of every gradient that is measured on stored groups."""
+REFERENCE = ("algorithm=r3l", "algorithm.reflect=false", "algorithm.amplify=false")
+"""Settings of the plain policy gradient that they are compared with."""
+ALONE = ("algorithm.sft_weight=0",)
+"""The auxiliary loss is left out of them: it does not depend on credit."""
+BATCH = 16
+"""Groups of an optimizer step before they are measured."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -280,3 +297,9 @@ def offline_setup_of(line: Mapping[str, Any]) -> str | None:
     if line["cell"] not in CELLS or line["variant"] not in OFFLINE:
         return None
     return offline_setup(CELLS[line["cell"]], line["variant"])
+
+
+def gradients_setup_of(line: Mapping[str, Any]) -> str:
+    """The setup that a line about gradients has today."""
+    counts = (line["groups"], line["reference"])
+    return digest(parsed(SETTINGS), ESTIMATORS, REFERENCE, ALONE, BATCH, *counts)

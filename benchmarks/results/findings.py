@@ -32,6 +32,21 @@ def select(records: Iterable[Record], experiment: str, cell: str, variant: str) 
     return [r for r in records if (r["experiment"], r["cell"], r["variant"]) == wanted]
 
 
+def against(
+    records: Sequence[Record], experiment: str, cell: str, variant: str
+) -> tuple[list[Record], list[Record]]:
+    """The runs of a variant in an experiment, and those of GRPO that they are compared with: of the
+    experiment itself, else of the map. R³L with its defaults is taken from the map as well, with
+    the seeds that the experiment has."""
+    grpo = select(records, experiment, cell, "grpo") or select(records, "e1", cell, "grpo")
+    ours = select(records, experiment, cell, variant)
+    if not ours and variant == "r3l":
+        mine = [r for r in records if (r["experiment"], r["cell"]) == (experiment, cell)]
+        seeds = {run["seed"] for run in mine}
+        ours = [run for run in select(records, "e1", cell, "r3l") if run["seed"] in seeds]
+    return ours, grpo
+
+
 def policies(lines: Iterable[Record]) -> dict[str, Record]:
     """What was measured of the warm policies of every cell: the mean if it has several, and how
     many it has (`policies`)."""
@@ -245,10 +260,12 @@ def numbers(
     noise`, `e2 base-0.13-rho-1 sft_none steps` (to 0.5 over GRPO's), `e5 r3l reward`
     (in ScienceWorld) and `e5 base-0.13-rho-1 r3l seconds` (to 0.5 over GRPO's)."""
     found, scores = Numbers(), dict[str, float]()
-    for line in gradients:
+    for step in {line["step"] for line in gradients}:
+        mine = [line for line in gradients if line["step"] == step]
         for name in ("credit", "no_credit", "credit_plain", "no_credit_plain"):
-            found[f"e4 {line['step']} {name} noise"] = f"{line[name]['noise']:.1f}"
-            found[f"e4 {line['step']} {name} cosine"] = f"{line[name]['cosine']:.2f}"
+            for what, digits in (("noise", 1), ("cosine", 2)):
+                value = mean(line[name][what] for line in mine)
+                found[f"e4 {step} {name} {what}"] = f"{value:.{digits}f}"
     for variant in VARIANTS:
         if runs := select(records, "e0", EASIEST.name, variant):
             found[f"e0 {variant} success"] = _mean(runs, "success")
@@ -266,9 +283,8 @@ def numbers(
                 found[f"e5 {cell} {variant} seconds"] = shown(ratio(runs, plain, 0.5, "wall"))
             if runs := select(records, "e1", cell, variant):
                 found[f"e1 {cell} {variant} success"] = _mean(runs, "success")
-            baseline = select(records, "e1", cell, "grpo")
             for experiment in ("e1", "e2"):
-                runs = select(records, experiment, cell, variant)
+                runs, baseline = against(records, experiment, cell, variant)
                 for unit in UNITS if runs and baseline else ():
                     known = ratio(runs, baseline, 0.5, unit)
                     found[f"{experiment} {cell} {variant} {unit}"] = shown(known)

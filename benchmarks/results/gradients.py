@@ -7,13 +7,13 @@
 
 *noise* is the trace of the covariance of a group's gradient over the squared norm of the mean: the
 number of groups whose mean has a signal as strong as its noise. *cosine* is that of the mean
-gradient with the reference, which itself is only known up to `ceiling`, the cosine of its halves.
+gradient with the reference, whose two halves have the cosine `halves` with each other.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,25 +24,25 @@ from torch import Tensor
 
 from benchmarks.results.alternate import explore, full_weights, load_weights, sampler
 from benchmarks.results.cells import ORIGIN
-from benchmarks.results.experiments import SETTINGS
+from benchmarks.results.experiments import (
+    ALONE,
+    BATCH,
+    ESTIMATORS,
+    REFERENCE,
+    SETTINGS,
+    gradients_setup_of,
+)
+from benchmarks.results.lines import LINES, append, read_lines
 from envs.registry import task_source
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from learner.warmup.local_policy import LocalPolicy
 from r3l import config as configuration
 from r3l.config import RunConfig
+from r3l.errors import UserError
 from r3l.records import Group
 
-OUT = Path(__file__).parents[2] / "docs" / "results" / "e4.jsonl"
-ESTIMATORS = {
-    "credit": ("algorithm=r3l",),
-    "no_credit": ("algorithm=r3l", "algorithm.credit=false"),
-    "credit_plain": ("algorithm=r3l", "algorithm.amplify=false"),
-    "no_credit_plain": ("algorithm=r3l", "algorithm.credit=false", "algorithm.amplify=false"),
-}
-REFERENCE = ("algorithm=r3l", "algorithm.reflect=false", "algorithm.amplify=false")
-ALONE = ("algorithm.sft_weight=0",)
-"""The auxiliary loss is left out: it does not depend on credit."""
+FILE = "e4.jsonl"
 
 
 @dataclass
@@ -77,21 +77,38 @@ class Moments:
 @click.command()
 @click.option("--groups", type=click.IntRange(min=4), default=128, show_default=True)
 @click.option("--reference", type=click.IntRange(min=4), default=512, show_default=True)
-@click.option("--steps", multiple=True, type=int, default=(0, 10), show_default=True)
-@click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
-def main(groups: int, reference: int, steps: tuple[int, ...], seed: int, out: Path) -> None:
-    """Append a line to OUT for the policy after each of STEPS optimizer steps of R³L."""
+@click.option("--steps", multiple=True, type=int, default=(0, 8), show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--lines", type=click.Path(path_type=Path), default=LINES, show_default=True)
+def main(groups: int, reference: int, steps: tuple[int, ...], seeds: int, lines: Path) -> None:
+    """Measure the policy after each of STEPS optimizer steps of R³L, a line each in e4.jsonl.
+    Lines that are there are not made again."""
     torch.set_num_threads(1)
-    config = _config(ESTIMATORS["credit"], seed)
+    try:
+        stored = read_lines(lines / FILE, gradients_setup_of)
+    except UserError as error:
+        click.echo(f"benchmarks.results.gradients: {error}", err=True)
+        sys.exit(2)
+    there = {(line["step"], line["seed"]) for line in stored}
+    for seed in range(seeds):
+        missing = [step for step in steps if (step, seed) not in there]
+        for step, policy in _trained(missing, seed):
+            found = compare(policy, groups, reference, seed)
+            line = {"step": step, "seed": seed} | found
+            append(lines / FILE, line | {"setup": gradients_setup_of(line)})
+            click.echo(f"step {step}, seed {seed}: done")
+
+
+def _trained(steps: Sequence[int], seed: int) -> Iterator[tuple[int, LocalPolicy]]:
+    """The policy after each of `steps` optimizer steps."""
+    config = _config(ESTIMATORS["credit"][1], seed)
     trainer = Trainer(Path(config.model), config.learner, config.algorithm.build(), seed=seed)
     policy = sampler(Path(config.model), seed)
-    for step in range(max(steps) + 1):
+    for step in range(max(steps, default=-1) + 1):
         if step in steps:
-            found = compare(policy, groups, reference, seed)
-            with out.open("a", encoding="utf-8") as file:
-                print(json.dumps({"step": step, "seed": seed} | found), file=file)
-        trainer.step(rows_of(_groups(policy, config, 16, step * 16), config.algorithm.build()))
+            yield step, policy
+        groups = _groups(policy, config, BATCH, step * BATCH)
+        trainer.step(rows_of(groups, config.algorithm.build()))
         load_weights(policy, full_weights(trainer))
 
 
@@ -107,10 +124,10 @@ def compare(policy: LocalPolicy, count: int, reference: int, seed: int) -> dict[
     found: dict[str, object] = {
         "groups": count,
         "reference": reference,
-        "ceiling": _cosine(halves[0].mean, halves[1].mean),
+        "halves": _cosine(halves[0].mean, halves[1].mean),
     }
-    stored = _groups(policy, _config(ESTIMATORS["credit"], seed), count, far)
-    for name, overrides in ESTIMATORS.items():
+    stored = _groups(policy, _config(ESTIMATORS["credit"][1], seed), count, far)
+    for name, (_, overrides) in ESTIMATORS.items():
         moments = _moments(policy, stored, _config((*overrides, *ALONE), seed))
         cosine = _cosine(moments.mean, target)
         found[name] = {"noise": round(moments.noise, 2), "cosine": cosine}

@@ -80,8 +80,10 @@ class _Estimate(TypedDict):
 class _Gradients(TypedDict):
     step: int
     seed: int
+    setup: str
     groups: int
-    ceiling: float
+    reference: int
+    halves: float
     credit: _Estimate
     no_credit: _Estimate
     credit_plain: _Estimate

@@ -13,6 +13,7 @@ from benchmarks.results.cells import BASES, CELLS, CUT_OFF, EASIEST, TOLD
 from benchmarks.results.charts import grid
 from benchmarks.results.experiments import (
     E0_TOKENS,
+    ESTIMATORS,
     EXPERIMENTS,
     GRPO_FASTER,
     OFFLINE,
@@ -21,11 +22,13 @@ from benchmarks.results.experiments import (
     REPLAYED,
     STEPS,
     VARIANTS,
+    gradients_setup_of,
     offline_setup_of,
 )
 from benchmarks.results.findings import (
     RHOS,
     WORTH,
+    against,
     best_rate,
     both,
     cell_of,
@@ -48,6 +51,7 @@ from benchmarks.results.statistics import (
     UNITS,
     WINDOW,
     Record,
+    ceiling,
     cost,
     gained,
     ratio,
@@ -56,14 +60,9 @@ from benchmarks.results.statistics import (
 
 PICTURES = tuple(UNITS)
 FINAL = ("success", "steps", "attempts")
+ALONE_AT_FIRST = ("grpo", "r3l", "unranked")
+"""Variants whose first attempts see nothing that is stored."""
 LABELS = {name: variant.label for name, variant in VARIANTS.items()}
-
-ESTIMATORS = {
-    "credit": "R³L",
-    "no_credit": "w/o credit",
-    "credit_plain": "R³L w/o amplification",
-    "no_credit_plain": "w/o credit, w/o amplification",
-}
 
 
 def write(records: Sequence[Record], lines: Path) -> None:
@@ -88,7 +87,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
     """The page for the runs that have ended."""
     predicted = json.loads((LINES / "prediction.json").read_text(encoding="utf-8"))
     warm = policies(read_lines(lines / "warm.jsonl", cells.setup_of))
-    gradients = read_lines(lines / "e4.jsonl")
+    gradients = read_lines(lines / "e4.jsonl", gradients_setup_of)
     systems = read_lines(lines / "e5.jsonl", wall_clock.setup_of)
     offline = read_lines(lines / "e8.jsonl", offline_setup_of)
     found = numbers(records, gradients, systems)
@@ -113,7 +112,7 @@ def render(records: Sequence[Record], lines: Path) -> str:
         without_retries=without_retries(found),
         not_trained=not_trained([*records, *systems]),
         offline_gaps=offline_gaps(offline, OFFLINE),
-        warm=_warm(warm),
+        warm=_warm(warm, records),
         others=_others(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
                                        "grpo_lr_low", *GRPO_FASTER, *R3L_FASTER)),
         same_rate=_same_rate(records),
@@ -134,7 +133,9 @@ def render(records: Sequence[Record], lines: Path) -> str:
 
 
 def _variants(experiment: str) -> list[str]:
-    return [variant for part in EXPERIMENTS[experiment] for variant in part.variants]
+    """R³L with its defaults, then what the experiment varies."""
+    varied = (variant for part in EXPERIMENTS[experiment] for variant in part.variants)
+    return [name for name in dict.fromkeys(("r3l", *varied)) if name != "grpo"]
 
 
 def _runs(records: Sequence[Record], experiment: str, cell: str) -> dict[str, list[Record]]:
@@ -181,32 +182,26 @@ def _ratio(over: Sequence[Record], under: Sequence[Record], worth: float, unit: 
     return shown(ratio(over, under, worth, unit))
 
 
-def _warm(warm: dict[str, Any]) -> str:
+def _warm(warm: dict[str, Any], records: Sequence[Record]) -> str:
     columns = ("success", "told", "parsed", "pivots", "guided", "restart", "reflection_cost")
-    rows = [
-        [
-            name,
-            *(_number(warm[name].get(column)) for column in columns),
-            str(warm[name]["policies"]),
-        ]
-        for name in CELLS
-        if name in warm
-    ]
-    return table(["cell", *columns, "policies"], rows)
+    rows = []
+    for name in (name for name in CELLS if name in warm):
+        mine = (r for r in records if r["cell"] == name and r["variant"] in ALONE_AT_FIRST)
+        first = [run["curve"]["success_base"][0] for run in mine]
+        begun = f"{mean(first):.3f}" if first else "–"
+        shown = [_number(warm[name].get(column)) for column in columns]
+        rows.append([name, begun, *shown, str(warm[name]["policies"])])
+    return table(["cell", "first attempts", *columns, "policies"], rows)
 
 
 def _others(records: Sequence[Record], experiment: str, variants: Iterable[str]) -> str:
     rows = []
     variants = list(variants)
     for cell in CELLS:
-        runs, baseline = _runs(records, experiment, cell), _runs(records, "e1", cell)
         for variant in variants:
-            if ours := runs.get(variant):
-                shown = [
-                    _ratio(ours, baseline.get("grpo", []), worth, unit)
-                    for worth in WORTH
-                    for unit in UNITS
-                ]
+            ours, grpo = against(records, experiment, cell, variant)
+            if ours:
+                shown = [_ratio(ours, grpo, worth, unit) for worth in WORTH for unit in UNITS]
                 rows.append([cell, LABELS[variant], *shown, str(len(ours))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", "variant", *columns, "seeds"], rows)
@@ -261,13 +256,14 @@ def _costs(runs: Sequence[Record], worth: float, unit: str) -> str:
 
 
 def _gradients(lines: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        [str(line["step"]), label, f"{line[name]['noise']:.1f}", f"{line[name]['cosine']:.2f}",
-         f"{line['ceiling']:.2f}", str(line["groups"])]
-        for line in lines
-        for name, label in ESTIMATORS.items()
-    ]  # fmt: skip
-    return table(["after step", "estimator", "noise", "cosine", "ceiling", "groups"], rows)
+    rows = []
+    for step in sorted({line["step"] for line in lines}):
+        mine = [line for line in lines if line["step"] == step]
+        known = _pm([ceiling(line["halves"]) for line in mine], 2)
+        for name, (label, _) in ESTIMATORS.items():
+            noise, cosine = ([line[name][what] for line in mine] for what in ("noise", "cosine"))
+            rows.append([str(step), label, _pm(noise, 1), _pm(cosine, 2), known, str(len(mine))])
+    return table(["after step", "estimator", "noise", "cosine", "ceiling", "seeds"], rows)
 
 
 def _offline(lines: Sequence[dict[str, Any]]) -> str:
@@ -332,6 +328,9 @@ def _number(value: float | None) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     """Mean ± standard deviation; shares with three digits, counts with none."""
-    digits = 3 if isinstance(values[0], float) and max(values) <= 1 else 0
+    return _pm(values, 3 if isinstance(values[0], float) and max(values) <= 1 else 0)
+
+
+def _pm(values: Sequence[float], digits: int) -> str:
     spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean(values):.{digits}f}{spread}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,12 @@ def spent(run: Record, unit: str) -> list[float]:
     if unit == "steps":
         return [float(step + 1) for step in range(len(curve["tokens"]))]
     return [float(value) for value in curve[unit]]
+
+
+def ceiling(halves: float) -> float:
+    """The largest cosine that an exact gradient can be expected to have with a measured one whose
+    halves have the cosine `halves` with each other (Spearman-Brown, and the root of it)."""
+    return math.sqrt(2 * halves / (1 + halves))
 
 
 def smooth(values: Sequence[float | None]) -> list[float]:

@@ -67,13 +67,11 @@ def main(
         known("--variant", variants, OFFLINE)
         for seed in range(seeds):
             for name in cells:
-                stopped = asyncio.run(stop(CELLS[name], seed, policies, stores))
-                for variant in variants:
-                    key = (name, variant, seed)
-                    found = read_lines(lines / FILE, offline_setup_of)
-                    if not any(_key(line) == key for line in found):
-                        append(lines / FILE, measure(CELLS[name], variant, seed, stopped))
-                        click.echo(f"{key}: done")
+                there = {_key(line) for line in read_lines(lines / FILE, offline_setup_of)}
+                for key in [(name, v, seed) for v in variants if (name, v, seed) not in there]:
+                    stopped = asyncio.run(stop(CELLS[name], seed, policies, stores))
+                    append(lines / FILE, measure(CELLS[name], key[1], seed, stopped))
+                    click.echo(f"{key}: done")
     except UserError as error:
         click.echo(f"benchmarks.results.stopped_runs: {error}", err=True)
         sys.exit(2)

@@ -7,6 +7,7 @@ from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import VARIANTS
 from benchmarks.results.findings import (
     Numbers,
+    against,
     best_rate,
     cell_of,
     claim_in_words,
@@ -125,3 +126,16 @@ def test_the_best_learning_rate_takes_the_fewest_steps() -> None:
 def test_the_first_prediction_has_a_world_for_each_of_the_map() -> None:
     assert len(findings.FIRST) == len(findings.BASES)
     assert [ratio for _, ratio in findings.FIRST] == [1.00, 0.79, 0.76, 0.45, 0.40]
+
+
+def test_a_lever_is_beside_the_default_and_grpo_with_the_seeds_that_it_has() -> None:
+    cell = "base-0.13-rho-1"
+    lever = run(cell, "sft_none", 30, seed=1) | {"experiment": "e2"}
+    grpo = [run(cell, "grpo", 40, seed=seed) for seed in range(2)]
+    default = [run(cell, "r3l", steps, seed=seed) for seed, steps in enumerate((10, 20))]
+    records = [lever, *grpo, *default]
+    assert against(records, "e2", cell, "sft_none") == ([lever], grpo)
+    assert against(records, "e2", cell, "r3l") == ([default[1]], grpo)
+    assert against(records, "e1", cell, "r3l") == (default, grpo)
+    own = run(cell, "grpo", 50) | {"experiment": "e2"}
+    assert against([*records, own], "e2", cell, "sft_none") == ([lever], [own])

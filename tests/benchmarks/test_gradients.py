@@ -6,6 +6,7 @@ import torch
 from benchmarks.results import gradients
 from benchmarks.results.alternate import sampler
 from benchmarks.results.cells import ORIGIN
+from benchmarks.results.experiments import ALONE, ESTIMATORS
 
 
 def test_the_noise_of_two_vectors_by_hand() -> None:
@@ -19,7 +20,7 @@ def test_the_noise_of_two_vectors_by_hand() -> None:
 
 def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
     policy = sampler(ORIGIN, seed=0)
-    config = gradients._config((*gradients.ESTIMATORS["credit"], *gradients.ALONE), 0)
+    config = gradients._config((*ESTIMATORS["credit"][1], *ALONE), 0)
     groups = gradients._groups(policy, config, 4, 0)
     late = [
         group
@@ -28,7 +29,7 @@ def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
         and len(set(group.rewards)) > 1
     ]
     assert late
-    whole = gradients._config(("algorithm=r3l", "algorithm.credit=false", *gradients.ALONE), 0)
+    whole = gradients._config(("algorithm=r3l", "algorithm.credit=false", *ALONE), 0)
     one, again = gradients.gradients(policy, [late[0]] * 2, config)
     [other] = gradients.gradients(policy, [late[0]], whole)
     assert torch.equal(one, again) and 0 < gradients._cosine(one, other) < 0.999

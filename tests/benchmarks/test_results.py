@@ -244,9 +244,9 @@ def test_lines_of_another_setup_are_refused_by_name(tmp_path: Path) -> None:
     said_of = "base-0.25-rho-2.3 warm 0 is a run of another setup"
     assert code == 2 and f"{tmp_path / 'e0.jsonl'}:1: {said_of}" in said
     write(tmp_path / "e0.jsonl", [])
-    for name in ("e5", "e8", "warm"):
+    for name in ("e4", "e5", "e8", "warm"):
         line, *_ = read_lines(LINES / f"{name}.jsonl")
-        for wrong in ({"setup": "0"}, {"cell": "no such cell"}):
+        for wrong in ({"setup": "0"}, {"groups": 1} if name == "e4" else {"cell": "no such cell"}):
             write(tmp_path / f"{name}.jsonl", [line | wrong])
             code, said = invoke("--page", "--lines", str(tmp_path))
             assert code == 2 and said.count("\n") == 1

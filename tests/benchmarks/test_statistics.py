@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.results.statistics import Cost, band, cost, ratio, smooth
+from benchmarks.results.statistics import Cost, band, ceiling, cost, ratio, smooth
 
 Run = dict[str, object]
 
@@ -70,3 +70,8 @@ def test_a_band_is_the_interval_of_the_mean_not_the_range_of_the_seeds() -> None
     assert (low[0], high[0]) == (0.0, 1.0) and low[1] == high[1] == 0.5
     low, high = band(np.array([[0.0]] * 9 + [[1.0]]))
     assert low[0] == 0.0 and 0.25 <= high[0] <= 0.35  # the range is to 1
+
+
+def test_the_ceiling_of_a_cosine_is_one_for_equal_halves_and_by_hand_for_others() -> None:
+    assert ceiling(1.0) == 1.0
+    assert ceiling(0.6) == pytest.approx(0.75**0.5)
