@@ -158,12 +158,12 @@ BRIEF = tuple(
     replace(
         cell,
         name=f"{cell.name}-brief",
-        rho=0.7,
+        rho=0.7 * cell.rho,
         options={**cell.options, "summary": "brief"},
         world=None,
     )
     for cell in _regime_map()
-    if cell.name in ("base-0.13-rho-1", "base-0.002-rho-1")
+    if cell.base in (0.13, 0.002) and cell.rho >= 1
 )
 """Worlds of the map in which reflections have brief summaries."""
 CELLS = {cell.name: cell for cell in (EASIEST, *CUT_OFF, *_regime_map(), *BRIEF)}
