@@ -250,9 +250,13 @@ def _final(runs: dict[str, list[Record]]) -> str:
 
 
 def _costs(runs: Sequence[Record], worth: float, unit: str) -> str:
-    """What it took to reach a success; a dash if a run did not."""
-    found = [cost(run, worth, unit) for run in runs]
-    return _spread([one.amount for one in found]) if all(c.reached for c in found) else "–"
+    """What it took to reach a success, in the runs that did; a dash if none did."""
+    costs = [cost(run, worth, unit) for run in runs]
+    amounts = [one.amount for one in costs if one.reached]
+    if not amounts:
+        return "–"
+    some = f" ({len(amounts)} of {len(costs)})" if len(amounts) < len(costs) else ""
+    return _spread(amounts) + some
 
 
 def _gradients(lines: Sequence[dict[str, Any]]) -> str:
