@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.idealised import WORLDS
 from benchmarks.results.cells import BASES, CELLS, CUT_OFF, EASIEST, TOLD, Cell
-from benchmarks.results.experiments import VARIANTS
+from benchmarks.results.experiments import ESTIMATORS, VARIANTS
 from benchmarks.results.statistics import UNITS, Ratio, Record, cost, ratio
 from r3l.algorithms.registry import REGISTRY
 
@@ -262,7 +262,7 @@ def numbers(
     found, scores = Numbers(), dict[str, float]()
     for step in {line["step"] for line in gradients}:
         mine = [line for line in gradients if line["step"] == step]
-        for name in ("credit", "no_credit", "credit_plain", "no_credit_plain"):
+        for name in ESTIMATORS:
             for what, digits in (("noise", 1), ("cosine", 2)):
                 value = mean(line[name][what] for line in mine)
                 found[f"e4 {step} {name} {what}"] = f"{value:.{digits}f}"

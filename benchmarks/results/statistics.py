@@ -63,8 +63,9 @@ def spent(run: Record, unit: str) -> list[float]:
 
 def ceiling(halves: float) -> float:
     """The largest cosine that an exact gradient can be expected to have with a measured one whose
-    halves have the cosine `halves` with each other (Spearman-Brown, and the root of it)."""
-    return math.sqrt(2 * halves / (1 + halves))
+    halves have the cosine `halves` with each other (Spearman-Brown, and the root of it); 0 if they
+    have nothing in common."""
+    return math.sqrt(2 * halves / (1 + halves)) if halves > 0 else 0.0
 
 
 def smooth(values: Sequence[float | None]) -> list[float]:

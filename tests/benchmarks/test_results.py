@@ -300,6 +300,16 @@ def test_the_page_is_made_from_the_committed_lines_alone() -> None:
     assert page.render(finished(LINES), LINES) == (LINES.parent / "results.md").read_text()
 
 
+def test_a_cost_is_the_mean_of_the_runs_that_got_there_and_says_how_many_did() -> None:
+    def made(*shares: float) -> dict[str, object]:
+        return {"curve": {"tokens": [9] * len(shares), "success_base": shares}}
+
+    there, also, never = made(1.0), made(0.0, 1.0), made(0.0)
+    assert page._costs([there, also], 0.5, "steps") == "2 ± 1"
+    assert page._costs([there, also, never], 0.5, "steps") == "2 ± 1 (2 of 3)"
+    assert page._costs([never], 0.5, "steps") == "–"
+
+
 def line_of(run: Run) -> dict[str, object]:
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
     curve = {"tokens": [9], "cpu": [0.5], "success_base": [None]}

@@ -75,3 +75,4 @@ def test_a_band_is_the_interval_of_the_mean_not_the_range_of_the_seeds() -> None
 def test_the_ceiling_of_a_cosine_is_one_for_equal_halves_and_by_hand_for_others() -> None:
     assert ceiling(1.0) == 1.0
     assert ceiling(0.6) == pytest.approx(0.75**0.5)
+    assert ceiling(-0.1) == ceiling(-1.0) == 0.0
