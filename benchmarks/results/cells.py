@@ -163,7 +163,7 @@ BRIEF = tuple(
         world=None,
     )
     for cell in _regime_map()
-    if cell.base in (0.13, 0.002) and cell.rho >= 1
+    if cell.options["summary"] == "full"
 )
 """Worlds of the map in which reflections have brief summaries."""
 CELLS = {cell.name: cell for cell in (EASIEST, *CUT_OFF, *_regime_map(), *BRIEF)}
