@@ -11,6 +11,7 @@ import torch
 
 from actors import engine_process
 from tests.buffer.fakes import until
+from tests.processes import lives
 
 PARENT = """
 import os, socket, sys, time
@@ -42,7 +43,7 @@ def test_an_engine_and_what_it_forks_are_killed_with_the_actor() -> None:
         left = [psutil.Process(int(pid)) for pid in actor.stdout.readline().split()]
         actor.kill()
     assert len(left) == 2
-    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in left))
+    until(lambda: not any(map(lives, left)))
 
 
 def test_an_engine_has_none_of_the_connections_of_its_actor_but_its_own(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from actors.parent_death import STARTER, name_starter
+from tests.processes import lives
 
 PARENT = """
 import multiprocessing, os, time
@@ -45,7 +46,7 @@ def test_a_child_is_killed_with_the_process_that_started_it(tmp_path: Path) -> N
     psutil.wait_procs(
         [child := child_after_its_parent(tmp_path, "end_with_starter()")], timeout=120
     )
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    assert not lives(child)
 
 
 def test_a_process_that_multiprocessing_did_not_start_keeps_running() -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import cast
@@ -31,6 +32,7 @@ from r3l.records import Group, SlotResult, Task
 from r3l.rollout.interfaces import Policy
 from tests.launch.fakes import until
 from tests.learner.fakes import explore_group
+from tests.processes import command_line, lives
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +209,7 @@ def test_a_warm_start_ends_with_the_command_that_is_killed(tmp_path: Path) -> No
     chosen = ["--only", "e1", "--cell", "base-0.13-rho-1", "--variant", "grpo", "--seeds", "1"]
     folders = ["--lines", str(tmp_path / "lines"), "--policies", str(tmp_path / "policies")]
     with command([*chosen, *folders]) as killed:
-        until(lambda: any("learner.cli" in member.cmdline() for member in family(killed)))
+        until(lambda: any("learner.cli" in command_line(member) for member in family(killed)))
         members = family(killed)
         assert len(members) >= 2
         killed.kill()
@@ -227,14 +229,12 @@ def listening(parent: "subprocess.Popen[bytes]") -> list[psutil.Process]:
     """The members of the family of a command that have a handler for SIGTERM."""
 
     def caught(member: psutil.Process) -> int:
-        rows = Path(f"/proc/{member.pid}/status").read_text().splitlines()
-        return next(int(row.split()[1], 16) for row in rows if row.startswith("SigCgt"))
+        with suppress(OSError):  # it has ended
+            rows = Path(f"/proc/{member.pid}/status").read_text().splitlines()
+            return next(int(row.split()[1], 16) for row in rows if row.startswith("SigCgt"))
+        return 0
 
     return [member for member in family(parent) if caught(member) & 1 << (signal.SIGTERM - 1)]
-
-
-def lives(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_lines_of_another_setup_are_refused_by_name(tmp_path: Path) -> None:

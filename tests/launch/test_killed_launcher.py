@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.launch.fakes import until
+from tests.processes import lives
 
 pytestmark = pytest.mark.system
 
@@ -71,10 +72,6 @@ def launched(folder: Path) -> tuple[subprocess.Popen[str], dict[str, psutil.Proc
     until(lambda: (logs / "actor-1.log").exists() and all_ready())
     parts = psutil.Process(launcher.pid).children()
     return launcher, dict(zip(("buffer", "learner", "actor-0", "actor-1"), parts, strict=True))
-
-
-def lives(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_after_a_killed_launcher_the_learner_saves_with_a_buffer_and_a_stopped_actor_is_gone(

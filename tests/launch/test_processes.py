@@ -9,6 +9,7 @@ import psutil
 
 from launch.processes import Children
 from tests.launch.fakes import until
+from tests.processes import lives
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -25,9 +26,9 @@ def alive(session: int) -> list[int]:
     found = []
     for process in psutil.process_iter():
         try:
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+            if os.getsid(process.pid) == session and lives(process):
                 found.append(process.pid)
-        except (ProcessLookupError, psutil.NoSuchProcess):
+        except ProcessLookupError:
             continue
     return found
 
@@ -108,7 +109,7 @@ def test_children_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
     pid = int(launcher.stdout.readline())
     launcher.kill()
     launcher.wait()
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    until(lambda: not lives(pid))
 
 
 def test_the_last_log_lines_are_kept_for_the_report(tmp_path: Path) -> None:

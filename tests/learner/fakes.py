@@ -21,6 +21,7 @@ from learner.step.trainer import StepResult
 from learner.warmup import tiny_policy
 from r3l.config import dump, load
 from r3l.records import AuxSample, Group, GroupPlan, SlotResult, Task, Trajectory
+from tests.processes import command_line
 
 STEP, FIRST, RESPONSE = 9, 12, 4
 
@@ -233,7 +234,7 @@ class Learning:
     def ranks(self) -> list[psutil.Process]:
         found = [psutil.Process(self.process.pid)]
         found += found[0].children(recursive=True)
-        return [p for p in found if "learner.cli" in p.cmdline() and not p.children()]
+        return [p for p in found if "learner.cli" in command_line(p) and not p.children()]
 
     def kill(self) -> None:
         if self.process.poll() is None:

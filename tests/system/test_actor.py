@@ -22,6 +22,7 @@ from learner.publisher import WeightPublisher
 from r3l import config as configuration
 from r3l.process.notices import NOTICE_LINE
 from r3l.records import GroupPlan
+from tests.processes import command_line, lives
 
 pytestmark = pytest.mark.system
 PATIENCE = 300.0  # ends a hang; it asserts no speed
@@ -115,7 +116,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 def engines_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children(recursive=True)
-    return [p for p in children if "EngineCore" in " ".join([p.name(), *p.cmdline()])]
+    return [p for p in children if "EngineCore" in " ".join(command_line(p))]
 
 
 def test_a_killed_actor_takes_its_engine_along(job: Job) -> None:
@@ -125,7 +126,7 @@ def test_a_killed_actor_takes_its_engine_along(job: Job) -> None:
     actor.kill()
     actor.wait()
     until(
-        lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE,
+        lambda: not lives(engine),
         "the engine of a killed actor ends",
     )
 

@@ -18,6 +18,7 @@ from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
 from learner.metrics.tags import check_tag
 from tests.buffer.fakes import until
+from tests.processes import command_line, lives
 from tests.system.generate import PROMPT
 
 pytestmark = pytest.mark.system
@@ -229,27 +230,14 @@ def test_a_killed_launcher_leaves_no_process_behind(
     launcher = launch(tmp_path / "killed", "--steps", "1000")
     started: list[psutil.Process] = []
     began = time.monotonic()
-    while not any("EngineCore" in command_line(process) for process in started):
+    while not any("EngineCore" in " ".join(command_line(process)) for process in started):
         assert launcher.poll() is None and time.monotonic() - began < 200
         time.sleep(0.05)
         started = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()
     launcher.communicate()
     _, left = psutil.wait_procs(started, timeout=120)
-    assert [p for p in left if alive(p)] == []
-
-
-def command_line(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""
-
-
-def alive(process: psutil.Process) -> bool:
-    """Whether a process runs; one that nobody has asked for its exit code does not."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    return False
+    assert [p for p in left if lives(p)] == []
 
 
 def test_two_learner_ranks_survive_the_kill_of_one_and_stop_on_ctrl_c(
@@ -307,8 +295,12 @@ def test_two_learner_ranks_save_their_last_step_after_their_launcher_was_killed(
 def listeners_of(run: Path) -> set[str]:
     """The addresses at which the processes of a run listen."""
     own = [p for p in psutil.process_iter(["cmdline"]) if str(run) in (p.info["cmdline"] or [])]
-    own += [child for process in own for child in process.children(recursive=True)]
-    return {c.laddr.ip for p in own for c in p.net_connections() if c.status == "LISTEN"}
+    found: set[str] = set()
+    for process in own:
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found |= {c.laddr.ip for c in one.net_connections() if c.status == "LISTEN"}
+    return found
 
 
 def rank_of(run: Path, rank: int) -> psutil.Process:

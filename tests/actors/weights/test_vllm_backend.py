@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from envs.builtin.policy import builtin_policy
 from tests.actors.fakes import PROMPT, Served, Tensors, stepped
+from tests.processes import command_line
 
 pytestmark = pytest.mark.system
 
@@ -47,9 +48,9 @@ def test_two_workers_hold_their_shares_of_every_update_and_end_with_their_engine
             prints.add(served.fingerprint())
         assert served.subscriber.metrics.weights_patch_bytes > 0
         assert len(prints) == 3  # the saved weights came twice
-        (engine,) = (p for p in workers if "EngineCore" in p.name())
+        (engine,) = (p for p in workers if "EngineCore" in " ".join(command_line(p)))
         os.kill(engine.pid, signal.SIGKILL)
-        shares = [p for p in workers if "Worker_TP" in p.name()]
+        shares = [p for p in workers if "Worker_TP" in " ".join(command_line(p))]
         ended, _ = psutil.wait_procs(shares, timeout=120)
         assert len(ended) == len(shares) == 2
     finally:

@@ -15,6 +15,7 @@ from buffer import BufferClient
 from buffer.server import last_to_end
 from buffer.server.last_to_end import has_learner, learner_lives
 from tests.buffer.fakes import until
+from tests.processes import lives
 
 pytestmark = pytest.mark.system
 
@@ -46,10 +47,6 @@ def started(tmp_path: Path):
     for starter in starters:
         starter.kill()
         starter.communicate(timeout=60)  # until the service has closed its end
-
-
-def lives(service: psutil.Process) -> bool:
-    return service.is_running() and service.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_service_whose_starter_was_killed_ends_after_the_learner(started, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from r3l.rollout.env_calls import guarded
 from r3l.rollout.group import explore_group
 from r3l.settings.environment import EnvConfig
 from tests.envs.isolation.faulty import FAULTY
+from tests.processes import lives
 from tests.r3l.fakes import ScriptedPolicy
 
 pytestmark = pytest.mark.system
@@ -44,14 +45,10 @@ def group(leader: int) -> list[int]:
     """The living processes of a process group."""
     members = []
     for pid in psutil.pids():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getpgid(pid) == leader and not gone(pid):
+        with suppress(ProcessLookupError):
+            if os.getpgid(pid) == leader and lives(pid):
                 members.append(pid)
     return members
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_task_gets_its_own_environment_inside_the_actor_or_in_a_worker() -> None:
@@ -67,7 +64,7 @@ def test_a_task_gets_its_own_environment_inside_the_actor_or_in_a_worker() -> No
             apart.close()
         async with environments_of_all(config(), 1) as make_env:
             assert make_env(Task("f", "as its source names it", 0)).spec.name == "faulty"
-        assert pid_in(first) != os.getpid() and gone(pid_in(first))
+        assert pid_in(first) != os.getpid() and not lives(pid_in(first))
 
     asyncio.run(play())
 
@@ -90,7 +87,7 @@ def test_an_attempt_in_a_worker_is_like_one_inside_the_actor() -> None:
             assert not hasattr(env, "demonstration")
             env.close()
             pid = pid_in(first)
-        assert gone(pid)
+        assert not lives(pid)
 
     asyncio.run(play())
 
@@ -342,7 +339,7 @@ def test_a_quick_world_stays_inside_the_actor_unless_configured_otherwise() -> N
 
 async def until_gone(pids: list[int]) -> None:
     for _ in range(600):
-        if all(gone(pid) for pid in pids):
+        if not any(map(lives, pids)):
             return
         await asyncio.sleep(0.1)
     pytest.fail("helpers of an environment stayed behind")
@@ -356,7 +353,7 @@ def test_helpers_in_other_sessions_end_with_their_worker(how: str) -> None:
         env = pool.make()
         worker = pid_in((await env.reset(seed=0))[0])
         helpers = [int(pid) for pid in (await env.step("daemon"))[0].split()]
-        assert len(helpers) == 2 and not any(gone(pid) for pid in helpers)
+        assert len(helpers) == 2 and all(map(lives, helpers))
         if how in ("crash", "hang"):
             assert await cause_of(env.step(how)) == f"environment_{how}"
         elif how != "close":
