@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.idealised import WORLDS
-from benchmarks.results.cells import BASES, CELLS, CUT_OFF, EASIEST, TOLD, Cell
+from benchmarks.results.cells import BASES, BRIEF, CELLS, CUT_OFF, EASIEST, TOLD, Cell
 from benchmarks.results.experiments import ESTIMATORS, VARIANTS
 from benchmarks.results.statistics import UNITS, Ratio, Record, cost, ratio
 from r3l.algorithms.registry import REGISTRY
@@ -86,6 +86,28 @@ def shown(found: Ratio) -> str:
         return f"{sign}{found.value:.2f} (one seed)"
     low, high = found.interval
     return f"{sign}{found.value:.2f} ({low:.2f}–{high:.2f})"
+
+
+def summaries(records: Sequence[Record], warm: Mapping[str, Record]) -> str:
+    """What brief summaries save: runs in the cells of BRIEF over those in the map that were made on
+    the same kind of processor. Their seeds are others, as are their warm policies."""
+    compared = (("r3l", "tokens"), ("r3l_failures", "tokens"), ("r3l", "steps"), ("grpo", "steps"))
+    rows = []
+    for cell in BRIEF:
+        full = cell.name.removesuffix("-brief")
+        row = []
+        for variant, unit in compared:
+            brief = select(records, "e2", cell.name, variant)
+            machines = {run.get("machine") for run in brief}
+            known = select(records, "e1", full, "grpo" if variant == "grpo" else "r3l")
+            same = [run for run in known if run.get("machine") in machines]
+            row.append(shown(ratio(brief, same, WORTH[0], unit)) if brief and same else "–")
+        mine, its = warm.get(cell.name, {}), warm.get(full, {})
+        costs = (f"{one.get('reflection_cost', float('nan')):.1f}" for one in (its, mine))
+        mark = "" if mine.get("told", 0.0) >= TOLD else " †"
+        rows.append([full + mark, *costs, *row])
+    columns = ["ρ, full", "ρ, brief", "R³L, tokens", "on failures, tokens", "R³L, steps"]
+    return table(["cell", *columns, "GRPO, steps"], rows)
 
 
 def both(records: Sequence[Record], base: float, rho: float) -> tuple[list[Record], list[Record]]:

@@ -17,6 +17,7 @@ from benchmarks.results.findings import (
     offline_gaps,
     other_rates,
     policies,
+    summaries,
 )
 from benchmarks.results.statistics import Record
 
@@ -139,3 +140,28 @@ def test_a_lever_is_beside_the_default_and_grpo_with_the_seeds_that_it_has() -> 
     assert against(records, "e1", cell, "r3l") == (default, grpo)
     own = run(cell, "grpo", 50) | {"experiment": "e2"}
     assert against([*records, own], "e2", cell, "sft_none") == ([lever], [own])
+
+
+def test_brief_summaries_are_beside_full_ones_of_the_same_kind_of_processor() -> None:
+    full, brief = "base-0.02-rho-2.4", "base-0.02-rho-2.4-brief"
+    here, there = {"machine": "one"}, {"machine": "another"}
+    records = [
+        *(run(brief, "r3l", 12, seed=seed) | {"experiment": "e2"} | here for seed in (0, 1)),
+        *(run(full, "r3l", 16, seed=seed) | here for seed in (3, 4)),
+        *(run(full, "r3l", 50, seed=seed) | there for seed in (0, 1)),
+        run(brief, "grpo", 30) | {"experiment": "e2"} | there,
+    ]
+    warm = {
+        full: {"reflection_cost": 2.6, "told": 0.95},
+        brief: {"reflection_cost": 2.1, "told": 0.91},
+    }
+
+    def row() -> list[str]:
+        return next(r for r in summaries(records, warm).splitlines() if full in r).split(" | ")
+
+    assert row()[0] == f"| {full}" and row()[1:3] == ["2.6", "2.1"]
+    ours, failures, steps, grpo = row()[3:]
+    assert ours == steps == "0.71 (0.71–0.71)"  # half of a window succeeds after 10 and 14 steps
+    assert failures == "–" and grpo == "– |"
+    warm[brief]["told"] = 0.89
+    assert row()[0] == f"| {full} †"
