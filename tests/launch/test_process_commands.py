@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launch.plan import LOOPBACK, Plan, make_plan, write_run_folder
@@ -15,7 +16,6 @@ from launch.topology import hosts
 from r3l.config import load
 from r3l.errors import UserError
 from tests.launch.fakes import topology, until
-from tests.processes import lives
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_an_actor_that_ssh_started_ends_with_it(small: Plan, tmp_path: Path) -> 
     until(lambda: child.said("ready"))
     remote = int(child.said("ready") or 0)
     child.terminate()
-    until(lambda: not lives(remote))
+    until(lambda: not psutil.pid_exists(remote))
 
 
 def test_modules_of_the_users_folder_with_names_of_ours_break_no_process(

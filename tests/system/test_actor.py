@@ -125,10 +125,7 @@ def test_a_killed_actor_takes_its_engine_along(job: Job) -> None:
     (engine,) = engines_of(actor)
     actor.kill()
     actor.wait()
-    until(
-        lambda: not lives(engine),
-        "the engine of a killed actor ends",
-    )
+    until(lambda: not lives(engine), "the engine of a killed actor ends")
 
 
 def test_an_actor_survives_its_engine_and_releases_its_groups(job: Job) -> None:

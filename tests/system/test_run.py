@@ -296,10 +296,10 @@ def listeners_of(run: Path) -> set[str]:
     """The addresses at which the processes of a run listen."""
     own = [p for p in psutil.process_iter(["cmdline"]) if str(run) in (p.info["cmdline"] or [])]
     found: set[str] = set()
-    for process in own:
-        for one in (process, *process.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found |= {c.laddr.ip for c in one.net_connections() if c.status == "LISTEN"}
+    with_children = [one for process in own for one in (process, *process.children(recursive=True))]
+    for process in with_children:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            found |= {c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
     return found
 
 
