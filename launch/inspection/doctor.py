@@ -1,4 +1,4 @@
-"""`r3l-launch doctor`: what is wrong with a run, and what to do about it."""
+"""`r3l-launch doctor`: what is wrong with a run, what limits its pace, and what to do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from buffer.viewer import page
+from launch.console.progress import BALANCED
 from launch.inspection import snapshot
 from launch.inspection.history import existing_run
 from launch.inspection.snapshot import Snapshot
@@ -18,7 +19,6 @@ GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
 LOST_SHARE = 0.1  # of the groups, or of the slots
 OVERDUE = 5.0  # times the median of a step
-IDLE = 0.5
 SEEN_S = 10.0  # at least, until a silent actor is named
 
 
@@ -35,8 +35,8 @@ class Finding:
 @click.argument("name", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="print the findings as JSON")
 def doctor(name: str, as_json: bool) -> None:
-    """Say what is wrong with a run, and what to do; exit code 1 if anything is. Nothing is
-    changed."""
+    """Say what is wrong with a run, what limits its pace, and what to do; exit code 1 if anything
+    is wrong. Nothing is changed."""
     run = existing_run(name)
     now = snapshot.take(run)
     found = findings(now)
@@ -61,7 +61,9 @@ def doctor(name: str, as_json: bool) -> None:
 
 def findings(now: Snapshot) -> list[Finding]:
     """Everything that was found, problems first."""
-    found = [*_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now)]
+    found = [
+        *_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now), *_bound(now)
+    ]  # fmt: skip
     return sorted(found, key=lambda one: not one.problem)
 
 
@@ -174,12 +176,6 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
             yield _problem(
                 f"the next step is overdue by {ago(late)}; a step takes {ago(progress.step_s)}"
             )
-    for who, metric, bound, remedy in (
-        ("the actors were", "actor/idle_share", "learner-bound", "more cores for the learner"),
-        ("the learner was", "learner/idle_share", "actor-bound", "more actors"),
-    ):
-        if (idle := progress.metrics.get(metric, 0.0)) > IDLE:
-            yield _hint(f"{who} idle {idle:.0%} of the last step: {bound}", remedy)
     for actor in now.actors:
         if now.version - actor.version > max(now.max_staleness, 1):
             name = actor.process or actor.name
@@ -187,3 +183,25 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
                 f"{name} has weights v{actor.version}, the learner v{now.version}",
                 f"see {now.run}/logs/{name}.log for why it does not load newer ones",
             )
+
+
+def _bound(now: Snapshot) -> Iterator[Finding]:
+    """Whether actors or the learner limit the pace, and by how much."""
+    learner, actors = now.progress.learner_idle, now.progress.actor_idle
+    if learner is None or actors is None:
+        return
+    if max(learner, actors) < BALANCED:
+        yield _hint(
+            f"the learner waits {learner:.0%}, the actors {actors:.0%} of the time: balanced"
+        )
+    elif learner >= actors:
+        most = f"at most {1 / (1 - learner):.3g} times as fast" if learner < 1 else "much faster"
+        yield _hint(
+            f"the learner waits {learner:.0%} of the time for groups: actor-bound",
+            f"more actors make steps {most}",
+        )
+    else:
+        yield _hint(
+            f"the actors wait {actors:.0%} of the time for leases: learner-bound",
+            f"a faster learner helps; {1 - actors:.0%} of the actors would keep this pace",
+        )

@@ -67,7 +67,11 @@ class Lease:
 
 @dataclass
 class Progress:
-    """Steps done and the forecast; None where there is nothing to tell it from."""
+    """Steps done and the forecast; None where there is nothing to tell it from.
+
+    `learner_idle`, `actor_idle`: shares of the time of the last RECENT steps in which the learner
+    waited for groups, and in which the actors' engines waited for leases.
+    """
 
     step: int
     steps: int
@@ -75,7 +79,8 @@ class Progress:
     step_s: float | None = None
     next_s: float | None = None  # negative: overdue by so much
     end_s: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    learner_idle: float | None = None
+    actor_idle: float | None = None
 
 
 @dataclass
@@ -214,14 +219,21 @@ def forecast(steps: list[Line], planned: int, now: float) -> Progress:
     if not steps:
         return Progress(0, planned)
     last = steps[-1]
-    metrics = {name: value for name, value in last.items() if isinstance(value, float)}
-    progress = Progress(last["step"], planned, now - last["time"], metrics=metrics)
+    progress = Progress(last["step"], planned, now - last["time"])
+    progress.learner_idle = _recent_mean(steps, "learner/idle_share")
+    progress.actor_idle = _recent_mean(steps, "actor/idle_share")
     times = [one["time"] for one in steps[-RECENT - 1 :]]
     if len(times) > 1 and last["step"] < planned:
         progress.step_s = statistics.median(b - a for a, b in pairwise(times))
         progress.next_s = last["time"] + progress.step_s - now
         progress.end_s = max(progress.next_s, 0) + progress.step_s * (planned - last["step"] - 1)
     return progress
+
+
+def _recent_mean(steps: list[Line], tag: str) -> float | None:
+    """The mean of a metric over the last RECENT steps; None if none of them has it."""
+    values = [line[tag] for line in steps[-RECENT:] if tag in line]
+    return statistics.fmean(values) if values else None
 
 
 def last_errors(logs: Path) -> dict[str, list[str]]:

@@ -58,14 +58,28 @@ def test_every_problem_is_named_with_what_to_do(changes, what, remedy):
 
 
 def test_what_is_no_problem_is_a_hint_or_nothing():
-    idle = Progress(12, 60, 4.0, 10.0, 6.0, 470.0, {"actor/idle_share": 0.74})
-    hints = findings(healthy(progress=idle, hangs=1, buffer=buffer(leases_expired=3)))
+    hints = findings(healthy(hangs=1, buffer=buffer(leases_expired=3)))
     assert not any(one.problem for one in hints)
     said = " | ".join(one.what for one in hints)
-    assert "the actors were idle 74% of the last step: learner-bound" in said
     assert "leases that expired: 3" in said and "the learner hung: 1" in said
     assert problems(buffer=buffer(drops={"no_contrast": 90, "stale": 9})) == []
     assert findings(healthy(processes=[], progress=Progress(60, 60))) == []
+
+
+@pytest.mark.parametrize(
+    ("learner", "actors", "what", "remedy"),
+    [
+        (0.62, 0.1, "the learner waits 62% of the time for groups: actor-bound", "at most 2.63"),
+        (1.0, 0.0, "the learner waits 100% of the time for groups: actor-bound", "more actors"),
+        (0.05, 0.74, "the actors wait 74% of the time for leases: learner-bound", "26% of the"),
+        (0.05, 0.06, "the learner waits 5%, the actors 6% of the time: balanced", ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("processes", [ALL, []])
+def test_what_limits_the_pace_is_named_and_by_how_much(processes, learner, actors, what, remedy):
+    progress = Progress(60, 60, learner_idle=learner, actor_idle=actors)
+    (found,) = findings(healthy(processes=processes, actors=[], progress=progress))
+    assert found.what == what and remedy in found.remedy and not found.problem
 
 
 def test_the_command_ends_with_1_if_anything_is_wrong(ended):

@@ -98,6 +98,16 @@ def test_the_next_step_is_forecast_from_the_median_of_the_last_ones():
     assert forecast([], 9, now=1.0).step == 0
 
 
+def test_idle_shares_are_means_of_the_last_ten_steps():
+    steps = [
+        {"kind": "step", "step": n, "time": float(n), "learner/idle_share": float(n > 3) * n / 10}
+        for n in range(1, 14)
+    ]
+    found = forecast(steps, 20, now=14.0)
+    assert found.learner_idle == pytest.approx(sum(range(4, 14)) / 100)
+    assert found.actor_idle is None
+
+
 def test_only_lines_that_report_an_error_are_shown(tmp_path):
     (tmp_path / "buffer.log").write_text("r3l-buffer ready tcp://127.0.0.1:1\n")
     lines = ["INFO no error", "Traceback", "r3l.errors.RankLost: rank 1 is silent", "WARNING w",
