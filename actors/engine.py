@@ -23,13 +23,13 @@ from actors.vllm_interfaces import check_vllm
 from actors.weights.load_check import LoadCheck
 from actors.weights.merging import Merger
 from r3l.actor_metrics import ActorMetrics
-from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
 from r3l.model_folder import read_tokenizer
 from r3l.process.memory import STEADY_MEMORY
 from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
+from r3l.settings.actor import ActorConfig
 from r3l.weights.manifest import Manifest
 from r3l.weights.stamps import stamp
 

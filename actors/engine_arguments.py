@@ -1,6 +1,6 @@
 """vLLM's engine arguments: ours, the user's, and the names that vLLM knows.
 
-    ours (from r3l.config)  <-  actor.engine, which may not set any of ours
+    ours (ActorConfig)  <-  actor.engine, which may not set any of ours
 
 Checking the user's arguments does not import vllm, so that a launcher can do it.
 """
@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from r3l.config import ActorConfig
 from r3l.errors import UserError
+from r3l.settings.actor import ActorConfig
 
 OWNED_ARGUMENTS = {
     "model": "model",

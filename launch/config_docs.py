@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from r3l.config import RunConfig
-from r3l.section import Section
+from r3l.settings.section import Section
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", dict: "mapping"}

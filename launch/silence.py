@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from buffer import BufferClient
-from r3l.config import BufferConfig
 from r3l.errors import ClientClosed, R3LError
+from r3l.settings.buffer import BufferConfig
 
 ASK_S = 2.0
 BUFFER_SILENT_S = 10.0  # until people are told

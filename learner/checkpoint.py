@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from learner.watchdog import heartbeat
-from r3l.config import LearnerConfig
 from r3l.errors import UserError
 from r3l.process.notices import notice_again
+from r3l.settings.learner import LearnerConfig
 
 if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes seconds to import
     from learner.step.tensor_file import Copies

@@ -32,7 +32,7 @@ from learner.run_files import (
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
-from r3l.config import LearnerConfig, RunConfig
+from r3l.config import RunConfig
 from r3l.endpoints import check_bind, check_endpoint
 from r3l.errors import RestartNeeded, UserError
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
@@ -40,6 +40,7 @@ from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
 from r3l.process.usage import OneLineGroup
+from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import GIB, Journal
 
 

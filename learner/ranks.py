@@ -24,9 +24,9 @@ from learner.checkpoint import State
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.codec import decode
-from r3l.config import LearnerConfig
 from r3l.errors import RankLost
 from r3l.records import Group, Recalled
+from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 

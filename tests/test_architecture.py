@@ -36,7 +36,7 @@ FOLDERS = {
     "learner": "offline warmup outputs step metrics".split(),
 }
 """The folders of each room from the top down: a folder imports only those listed after it."""
-NAMES_OF_SEVERAL_MODULES = {"__init__", "cli", "registry"}
+NAMES_OF_SEVERAL_MODULES = {"__init__", "actor", "cli", "registry"}
 TOPICS = {
     "actors/test_explorers_played.py",
     "actors/test_sick_engine.py",

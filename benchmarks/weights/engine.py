@@ -80,7 +80,7 @@ class NoEngine:
 def start_engine(folder: Path) -> Any:
     """The model in a vLLM engine."""
     from actors.engine import VLLMPolicy
-    from r3l.config import ActorConfig
+    from r3l.settings.actor import ActorConfig
 
     cache = {"kv_cache_memory_bytes": 1 << 28}
     config = ActorConfig(dtype="bfloat16", max_model_len=1024, engine=cache)

@@ -23,7 +23,6 @@ from buffer.wire import messages, operations
 from buffer.wire.frames import Frame
 from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck, Wait
 from r3l import codec, notebook
-from r3l.config import RetentionConfig
 from r3l.errors import RecordError
 from r3l.records import (
     Group,
@@ -36,6 +35,7 @@ from r3l.records import (
     SlotResult,
     Task,
 )
+from r3l.settings.buffer import RetentionConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, Drop, GroupRow, Progress
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
-from r3l.config import BufferConfig
 from r3l.records import Purpose
+from r3l.settings.buffer import BufferConfig
 from r3l.settings.sampling import SamplerConfig
 
 

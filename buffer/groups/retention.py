@@ -17,7 +17,7 @@ from buffer.storage.counts import held
 from buffer.storage.rows import Evicted, GroupRow
 from buffer.storage.transaction import Txn
 from r3l import config
-from r3l.config import RetentionConfig
+from r3l.settings.buffer import RetentionConfig
 
 GIB = 1 << 30
 HOUR_S = 3600.0

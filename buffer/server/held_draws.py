@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from buffer.groups.index import Index
 from buffer.wire.messages import Request
 from buffer.wire.operations import DrawGroups
-from r3l.config import BufferConfig
+from r3l.settings.buffer import BufferConfig
 
 HELD_S = 15.0  # until a client is told to ask again in any case
 ENDED = 4096  # draws without groups that are remembered

@@ -18,7 +18,8 @@ from buffer.storage.rows import Evicted
 from buffer.storage.store import Store
 from buffer.storage.store_path import check_store, store_path
 from r3l import config as configuration
-from r3l.config import RetentionConfig, RunConfig
+from r3l.config import RunConfig
+from r3l.settings.buffer import RetentionConfig
 
 PATH = click.Path(path_type=Path)
 
@@ -41,7 +42,7 @@ def evict(
     LIMITS are those of the section buffer.retention: groups=100 gib=2.5 hours=24 versions=50
     grace_s=0.
     """
-    retention_limits = configuration.parse(RetentionConfig, configuration.tree_of(limits))
+    retention_limits = configuration.parse(RetentionConfig, configuration.apply_overrides(limits))
     if retention_limits.unlimited:
         raise click.UsageError("give a limit: groups=, gib=, hours= or versions=")
     if endpoint is not None:

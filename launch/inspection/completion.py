@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from r3l.section import Section
+    from r3l.settings.section import Section
 
 HOW = """To complete words, add a line to your shell's start file:
 

@@ -36,8 +36,10 @@ from pathlib import Path
 from typing import Any
 
 from learner.step.deepspeed_config import zero_stage
-from r3l.config import ActorConfig, LearnerConfig, RunConfig
+from r3l.config import RunConfig
 from r3l.model_folder import float32_bytes
+from r3l.settings.actor import ActorConfig
+from r3l.settings.learner import LearnerConfig
 
 GIB = float(1 << 30)
 CHUNK = 1024  # positions whose logits exist at a time, as in learner.step.model

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from r3l.config import SafetyRule
+from r3l.settings.learner import SafetyRule
 
 ROLES = ("all", "base", "distilled", "replayed")
 SUMS = ("tokens", "k3", "ratio", "ratio_squared", "entropy")

@@ -18,9 +18,9 @@ from learner.metrics.group_metrics import success_by_environment
 from learner.metrics.truncation import truncation_metrics
 from r3l.algorithms.advantages import SUCCESS
 from r3l.codec import RECORD_LIMIT, encode
-from r3l.config import EvalConfig
 from r3l.process.notices import notice
 from r3l.records import STRAGGLER, Task
+from r3l.settings.evaluation import EvalConfig
 
 log = logging.getLogger(__name__)
 

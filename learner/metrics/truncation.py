@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from r3l.config import ActorConfig
 from r3l.records import Group
+from r3l.settings.actor import ActorConfig
 
 WARN_ABOVE = 0.2
 OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one without a step

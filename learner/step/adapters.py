@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from r3l.errors import UserError
 from r3l.model_folder import fingerprint
-from r3l.settings.lora import LoraConfig
+from r3l.settings.learner import LoraConfig
 from r3l.weights import low_rank
 from r3l.weights.low_rank import PREFIX, base_files
 from r3l.weights.manifest import Adapters

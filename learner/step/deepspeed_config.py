@@ -1,6 +1,6 @@
 """DeepSpeed's configuration and the learning rate of each step, from the learner's settings.
 
-    ours (from r3l.config)  <-  the user's DeepSpeed configuration, unless the two contradict
+    ours (LearnerConfig)  <-  the user's DeepSpeed configuration, unless the two contradict
 
 Importing this module imports neither torch nor deepspeed, so that a launcher can check settings.
 """
@@ -12,8 +12,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from r3l.config import LearnerConfig
 from r3l.errors import UserError
+from r3l.settings.learner import LearnerConfig
 
 OWNED = {
     "train_batch_size": "groups_per_step",

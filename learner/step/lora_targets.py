@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from r3l.errors import UserError, did_you_mean
-from r3l.settings.lora import LoraConfig
+from r3l.settings.learner import LoraConfig
 
 LINEAR = re.compile(r"\.\d+\.(?:.+\.)?(\w+)\.weight$")
 """The name of a matrix in one of a model's blocks, which are numbered."""

@@ -44,9 +44,9 @@ from learner.step.tensor_file import Shape, Write, write_tensors
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm, Float64
 from r3l.algorithms.losses import TokenBatch, sft
-from r3l.config import LearnerConfig
 from r3l.errors import RestartNeeded, TrainingStopped
 from r3l.records import Group
+from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 LARGEST = 1e6

@@ -15,10 +15,11 @@ from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
 from r3l.algorithms.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
-from r3l.config import ActorConfig, RunConfig
+from r3l.config import RunConfig
 from r3l.records import ReflectionRecord, SlotResult, Task, Trajectory
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Policy
+from r3l.settings.actor import ActorConfig
 from r3l.settings.environment import EnvConfig
 
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from envs import registry
 from envs.base import Skill
-from r3l.config import LearnerConfig
 from r3l.errors import UserError
 from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
+from r3l.settings.learner import LearnerConfig
 
 RECORD = "warmup.json"
 """The file of a warmed-up folder that says how it was made, and its quality."""

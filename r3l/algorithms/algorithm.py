@@ -25,7 +25,7 @@ from r3l.algorithms.credit import Normalize
 from r3l.algorithms.losses import TokenBatch, TokenLoss
 from r3l.algorithms.replay.recall import Recall
 from r3l.records import Bool, GroupPlan, Trajectory
-from r3l.section import Section
+from r3l.settings.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor

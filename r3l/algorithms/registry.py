@@ -35,8 +35,8 @@ from r3l.algorithms.replay.arpo import ARPOConfig
 from r3l.algorithms.replay.r3 import R3Config
 from r3l.algorithms.replay.spear import SPEARConfig
 from r3l.errors import UserError
-from r3l.section import in_full
-from r3l.settings.config_errors import one_line
+from r3l.settings.error_text import one_line
+from r3l.settings.section import in_full
 from r3l.settings.user_class import find
 
 

@@ -1,1 +1,1 @@
-"""How settings are read and refused, and those of sampling; the whole model is r3l.config."""
+"""The sections of a run's configuration (r3l.config), and how their values are read and refused."""

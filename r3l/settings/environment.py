@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from r3l.section import Section
+from r3l.settings.section import Section
 
 
 class EnvConfig(Section):

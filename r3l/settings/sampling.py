@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from r3l.section import Section
+from r3l.settings.section import Section
 
 Share = Annotated[float, Field(ge=0)]
 

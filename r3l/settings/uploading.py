@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from r3l.section import Section
+from r3l.settings.section import Section
 
 
 class UploadConfig(Section):

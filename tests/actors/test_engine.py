@@ -23,12 +23,12 @@ from actors.engine import VLLMPolicy
 from actors.weights.subscriber import follow
 from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
-from r3l.config import ActorConfig
 from r3l.errors import EngineDead, EngineSick, UserError
 from r3l.model_folder import fingerprint as model_fingerprint
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
 from r3l.rollout.interfaces import EnvSpec, SampleParams, SeenPrefix
+from r3l.settings.actor import ActorConfig
 from r3l.weights.low_rank import PREFIX
 from r3l.weights.manifest import Adapters
 from r3l.weights.patch import Patch

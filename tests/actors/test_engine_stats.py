@@ -8,8 +8,8 @@ import pytest
 from actors.engine import VLLMPolicy
 from actors.utilization import CacheLoad
 from envs.builtin.policy import builtin_policy
-from r3l.config import ActorConfig
 from r3l.rollout.interfaces import SampleParams
+from r3l.settings.actor import ActorConfig
 
 
 def test_usage_is_the_latest_and_preemptions_add_up() -> None:

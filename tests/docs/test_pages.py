@@ -19,7 +19,7 @@ from launch.eval_cli import main as evaluate
 from learner.cli import main as learner
 from r3l import config
 from r3l.errors import UserError
-from r3l.section import Section
+from r3l.settings.section import Section
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from launch.config_docs import page, sections
 from r3l.config import RunConfig
-from r3l.section import Section
+from r3l.settings.section import Section
 
 
 def test_the_page_is_current():

@@ -7,9 +7,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from r3l.algorithms.r3l import R3LConfig
-from r3l.config import RunConfig, SafetyRule, dump, load
+from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
 from r3l.rollout.interfaces import EnvSpec
+from r3l.settings.learner import SafetyRule
 
 
 def error_of(*overrides, path=None):
@@ -163,18 +164,6 @@ def test_an_empty_section_keeps_its_defaults(tmp_path):
     path.write_text("learner:\nseed: 1\n")
     assert load(path).learner == RunConfig().learner
     assert load(path, ["learner.steps=3"]).learner.steps == 3
-
-
-@pytest.mark.parametrize(
-    ("every", "saved"),
-    [(50, [5, 10, 20, 50, 100]), (10, [1, 2, 4, *range(10, 121, 10)]), (60, [6, 12, 24, 60, 120])],
-)
-def test_the_first_checkpoints_are_made_early(every, saved):
-    learner = load(None, [f"learner.checkpoint_every={every}"]).learner
-    assert [version for version in range(121) if version and learner.saves(version)] == saved
-    assert [
-        v for v in range(1, 9) if load(None, ["learner.checkpoint_every=3"]).learner.saves(v)
-    ] == [3, 6]
 
 
 def test_an_invalid_configuration_file_is_named_with_its_fault(tmp_path):

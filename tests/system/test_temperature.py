@@ -12,10 +12,11 @@ from envs.registry import make, tasks
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from r3l import codec
-from r3l.config import LearnerConfig, load
+from r3l.config import load
 from r3l.records import Group, SlotResult
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import SampleParams
+from r3l.settings.learner import LearnerConfig
 from tests.actors.fakes import PROMPT, Served
 
 pytestmark = pytest.mark.system

@@ -8,9 +8,9 @@ from buffer import BufferClient
 from buffer.groups import leases
 from buffer.tools.verify import verify
 from buffer.wire.operations import Wait
-from r3l.config import RetentionConfig
 from r3l.errors import Conflict, DrawExpired, LimitExceeded
 from r3l.records import GroupPlan
+from r3l.settings.buffer import RetentionConfig
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.operations import Lease
 from r3l import codec
-from r3l.config import RetentionConfig
 from r3l.errors import Conflict, DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
+from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Desk, finished
 
 PER_STEP, ETA = 2, 2

@@ -15,9 +15,9 @@ from buffer.tools.verify import verify
 from buffer.wire import operations
 from buffer.wire.operations import GetHistory
 from r3l import codec
-from r3l.config import RetentionConfig
 from r3l.errors import LeaseLost, NotFound, UserError
 from r3l.records import GroupPlan, SlotResult
+from r3l.settings.buffer import RetentionConfig
 
 
 def _trained(desk, count=2):

@@ -10,9 +10,9 @@ from buffer.groups import states
 from buffer.groups.states import MOVES, RULES, SLOT_MOVES, Operation, check_evict, check_move
 from buffer.storage.rows import GroupRow
 from buffer.tools.verify import verify
-from r3l.config import RetentionConfig
 from r3l.errors import IllegalMove
 from r3l.records import GROUP_STATES, GroupPlan, SlotResult, Task
+from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Desk, finished
 
 OPERATIONS = get_args(Operation)

@@ -9,9 +9,9 @@ from buffer import BufferClient
 from buffer.sampling import task_history
 from buffer.tools import commands, offline
 from buffer.tools.verify import verify
-from r3l.config import RetentionConfig
 from r3l.errors import NotFound
 from r3l.records import GroupPlan
+from r3l.settings.buffer import RetentionConfig
 
 R3 = {"name": "r3", "group_size": 2}
 

@@ -10,9 +10,9 @@ from buffer.groups.index import Index
 from buffer.server.capacity import Capacity
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
-from r3l.config import RetentionConfig
 from r3l.errors import StoreError
 from r3l.records import GroupPlan
+from r3l.settings.buffer import RetentionConfig
 
 pytestmark = pytest.mark.system
 

@@ -12,8 +12,8 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.operations import Amount
 from r3l import codec
-from r3l.config import RetentionConfig
 from r3l.records import GroupPlan
+from r3l.settings.buffer import RetentionConfig
 
 pytestmark = pytest.mark.system
 

@@ -21,9 +21,9 @@ from buffer.storage.store import Store
 from buffer.wire import messages as protocol
 from buffer.wire.operations import OPERATIONS
 from r3l import codec
-from r3l.config import RetentionConfig
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
+from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Served, finished
 
 pytestmark = pytest.mark.system

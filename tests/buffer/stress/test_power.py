@@ -20,9 +20,9 @@ from buffer.groups.index import Index
 from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
-from r3l.config import BufferConfig
 from r3l.errors import R3LError
 from r3l.records import GroupPlan
+from r3l.settings.buffer import BufferConfig
 from tests.buffer.stress import power
 
 pytestmark = pytest.mark.system

@@ -8,9 +8,9 @@ import pytest
 
 from buffer import BufferClient
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load
-from r3l.config import RetentionConfig
 from r3l.errors import BufferUnavailable, NotAllowed, UserError
 from r3l.records import GroupPlan
+from r3l.settings.buffer import RetentionConfig
 
 pytestmark = pytest.mark.system
 

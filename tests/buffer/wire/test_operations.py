@@ -9,9 +9,9 @@ from buffer.client import calls
 from buffer.server.handlers import READ_HANDLERS, WriteHandlers
 from buffer.wire import messages
 from buffer.wire.operations import OPERATIONS
-from r3l.config import RetentionConfig
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
+from r3l.settings.buffer import RetentionConfig
 
 LIMITS = RetentionConfig(groups=3)
 CALLS = [

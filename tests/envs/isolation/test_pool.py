@@ -374,7 +374,7 @@ def test_a_killed_actor_leaves_neither_a_worker_nor_its_helpers_behind(then: str
     program = (
         "import asyncio, os\n"
         "from envs.isolation.pool import EnvPool\n"
-        "from r3l.config import EnvConfig\n"
+        "from r3l.settings.environment import EnvConfig\n"
         "async def main():\n"
         f"    pool = EnvPool(EnvConfig(name={FAULTY!r}, workers=1))\n"
         "    await pool.start()\n"

@@ -13,8 +13,9 @@ from learner.metrics.drift import (
     engine_metrics,
     engine_sums,
 )
-from r3l.config import SafetyRule, load
+from r3l.config import load
 from r3l.errors import UserError
+from r3l.settings.learner import SafetyRule
 
 
 def test_drift_metrics_follow_their_definitions_for_every_role() -> None:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from buffer import BufferStats
 from learner.metrics import evaluate
 from learner.metrics.evaluate import Evaluator, nothing_played, parts
-from r3l.config import EvalConfig
 from r3l.records import SlotResult, Task
+from r3l.settings.evaluation import EvalConfig
 from tests.learner.fakes import explore_group
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share, user_config
-from r3l.config import LearnerConfig
 from r3l.errors import UserError
+from r3l.settings.learner import LearnerConfig
 
 
 def merged(theirs: object, **settings: object) -> dict:

@@ -12,7 +12,7 @@ from learner.step.batch import collate
 from learner.step.trainer import Trainer
 from learner.warmup import tiny_policy, warmup
 from learner.warmup.recipe import Recipe
-from r3l.config import LearnerConfig
+from r3l.settings.learner import LearnerConfig
 
 
 @pytest.fixture(scope="module")

@@ -132,8 +132,8 @@ def test_a_new_algorithm_takes_one_file_and_its_line_in_the_registry(tmp_path):
     (tmp_path / "r3l/algorithms/reinforce.py").write_text(REINFORCE)
     path = tmp_path / "r3l/algorithms/registry.py"
     text = path.read_text()
-    imported = "from r3l.algorithms.reinforce import ReinforceConfig\nfrom r3l.section"
-    text = text.replace("from r3l.section", imported)
+    imported = "from r3l.algorithms.reinforce import ReinforceConfig\nfrom r3l.settings.section"
+    text = text.replace("from r3l.settings.section", imported)
     path.write_text(text.replace("    | GRPOConfig\n", "    | GRPOConfig\n    | ReinforceConfig\n"))
     used = subprocess.run(
         [sys.executable, "-c", USE], cwd=tmp_path, check=True, capture_output=True, text=True

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+LONGEST_S = 1e9  # of any time that can be set
+
 
 class Section(BaseModel):
     """A group of settings. A section with a `name` may be written as that name alone, one in

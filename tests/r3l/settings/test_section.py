@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from r3l.section import Section
+from r3l.settings.section import Section
 
 
 class Sampler(Section):

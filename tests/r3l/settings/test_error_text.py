@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from r3l.config import RunConfig
-from r3l.settings.config_errors import all_keys, one_line, shown
+from r3l.settings.error_text import all_keys, one_line, shown
 
 
 def test_every_setting_has_its_key_those_of_all_algorithms_too() -> None:

@@ -1,0 +1,48 @@
+"""Settings of the actors (actors.actor, actors.engine)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from r3l.settings.section import Section
+
+
+class ActorConfig(Section):
+    """Generation of attempts."""
+
+    concurrent_requests: int = Field(
+        64, ge=1, description="requests kept running in the engine; groups are leased to fit"
+    )
+    temperature: float = Field(
+        1.0,
+        ge=0.01,  # the least that vLLM samples at; all attempts of a greedy group would be the same
+        description="sampling temperature of attempts",
+    )
+    reflect_temperature: float = Field(1.0, ge=0, description="temperature of reflections")
+    max_response_tokens: int | None = Field(
+        None, ge=1, description="tokens per response; unset: what the environment declares"
+    )
+    max_reflection_tokens: int = Field(4096, ge=1, description="tokens per reflection")
+    earlier_reasoning: Literal["refuse", "keep"] = Field(
+        "refuse",
+        description="chat templates that remove the reasoning of earlier replies: refuse them, or "
+        "keep the reasoning in the context",
+    )
+    max_model_len: int = Field(4096, ge=64, description="context length, tokens")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="engine number format; auto: float32 on CPU, bfloat16 on GPU"
+    )
+    engine: dict[str, Any] = Field(
+        default_factory=dict, description="further vLLM engine arguments, passed through"
+    )
+    engine_timeout_s: float = Field(
+        600.0, gt=0, description="an engine silent for so long is considered dead, seconds"
+    )
+    engine_failures: int = Field(
+        3, ge=1, description="engine failures in a row, with no result between, that end the actor"
+    )
+    restarts: int = Field(
+        3, ge=0, description="times each dying actor is started again within an hour"
+    )

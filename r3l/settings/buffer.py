@@ -1,0 +1,110 @@
+"""Settings of the group buffer service and of its retention."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from r3l.settings.sampling import SamplerConfig, TaskSamplerConfig
+from r3l.settings.section import LONGEST_S, Section
+
+
+class RetentionConfig(Section):
+    """Which closed groups leave the store: the oldest first, until every limit holds. Unset: no
+    limit."""
+
+    groups: int | None = Field(None, ge=0, description="groups kept in the store")
+    gib: float | None = Field(None, ge=0, description="size of all results kept, GiB")
+    hours: float | None = Field(None, ge=0, description="age of a group, hours")
+    versions: int | None = Field(
+        None, ge=0, description="age of a group's oldest policy version, optimizer steps"
+    )
+    grace_s: float = Field(
+        600.0,
+        ge=0,
+        description="seconds a group stays after it was trained or expired; more than the time "
+        "between two checkpoints, so that a resumed learner finds its batches",
+    )
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether every group stays."""
+        return self.groups is self.gib is self.hours is self.versions is None
+
+
+class BufferConfig(Section):
+    """The group buffer service."""
+
+    restarts: int = Field(
+        3, ge=0, description="times a dying service is started again within an hour"
+    )
+    reply_s: float = Field(
+        300.0,
+        ge=1,
+        le=LONGEST_S,
+        description="seconds without a reply after which r3l-launch ends the service and starts it "
+        "again; learner and actors wait for it twice as long, as for a slow disk",
+    )
+    map_gib: float = Field(
+        64.0, ge=0.001, le=65536, description="LMDB map size, GiB of address space"
+    )
+    memory_gib: float = Field(
+        2.0,
+        ge=0.1,
+        le=65536,
+        description="memory for messages on their way, GiB; beyond, the connection with the most "
+        "of it is closed",
+    )
+    lease_s: float = Field(
+        120.0, ge=0.001, le=LONGEST_S, description="lease length without a heartbeat, seconds"
+    )
+    draw_s: float = Field(
+        3600.0,
+        ge=0,
+        le=LONGEST_S,
+        description="seconds drawn groups are kept for a learner or other consumer that is silent, "
+        "more than a step takes; 0: without limit",
+    )
+    straggler_s: float = Field(
+        0.0,
+        ge=0,
+        le=LONGEST_S,
+        description="seconds after which a group no longer waits for its last slots; 0: it waits",
+    )
+    min_base: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="base attempts a group needs to be completed without stragglers",
+    )
+    sampler: SamplerConfig = Field(default_factory=lambda: SamplerConfig())
+    tasks: TaskSamplerConfig = Field(default_factory=lambda: TaskSamplerConfig())
+    max_staleness: int = Field(
+        4,
+        ge=0,
+        le=1 << 31,
+        description="η, how many optimizer steps old the oldest token of a drawn group may be",
+    )
+    late_groups: Literal["expire", "wait"] = Field(
+        "expire",
+        description="groups still played that would be stale after another optimizer step: they "
+        "expire, or the learner waits for them as long as an actor holds them",
+    )
+    retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
+
+    @property
+    def patience_s(self) -> float:
+        """How long learner and actors wait for a reply, seconds: a service that was silent for
+        `reply_s` is started again meanwhile."""
+        return 2 * self.reply_s
+
+    @model_validator(mode="after")
+    def _map_holds_what_is_kept(self) -> Self:
+        kept = self.retention.gib
+        if kept is not None and kept > self.map_gib:
+            raise ValueError(
+                f"retention.gib {kept:g} is more than map_gib {self.map_gib:g}: the map would be "
+                "full before anything is evicted; raise map_gib or lower retention.gib"
+            )
+        return self

@@ -1,0 +1,179 @@
+"""Settings of the learner: its optimizer, adapters, journal of weights and safety meter."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from r3l.settings.section import LONGEST_S, Section
+from r3l.settings.uploading import UploadConfig
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class LoraConfig(Section):
+    """Low-rank adapters, trained instead of all weights: alpha / rank · B·A is added to each target
+    matrix, A with `rank` rows and B with as many columns."""
+
+    rank: int = Field(0, ge=0, description="rank of the adapters; 0: none, all weights are trained")
+    alpha: float = Field(32.0, gt=0, description="an adapter's product is scaled by alpha / rank")
+    targets: tuple[str, ...] = Field(
+        (), description="linear layers with an adapter, such as q_proj; unset: all but the head"
+    )
+
+    @model_validator(mode="after")
+    def _targets_need_a_rank(self) -> Self:
+        if self.targets and not self.rank:
+            raise ValueError("targets are given but no rank, so all weights would be trained; "
+                             "set rank, such as 16")  # fmt: skip
+        return self
+
+
+class JournalConfig(Section):
+    """Published weights that stay in journal/ of the run, each a patch to the one before; off
+    unless one of the two is set."""
+
+    versions: int = Field(
+        0, ge=0, description="newest published versions that can be rebuilt; 0: not limited by this"
+    )
+    gib: float = Field(
+        0.0, ge=0, description="GiB that it may take, at least two models; 0: not limited by this"
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a journal."""
+        return self.versions > 0 or self.gib > 0
+
+
+class SafetyRule(Section):
+    """One threshold of the safety meter, checked after every optimizer step."""
+
+    metric: Literal["behaviour_kl", "behaviour_ess", "entropy", "grad_clipped"] = Field(
+        description="KL (nats a token) and effective sample size (share of tokens) against the "
+        "sampling policy, entropy (nats a token), share of the gradient that clipping took away"
+    )
+    role: Literal["all", "base", "distilled"] = Field(
+        "all", description="trajectories it is measured on; grad_clipped has no roles"
+    )
+    above: float | None = Field(None, description="fires above this value")
+    below: float | None = Field(None, description="fires below this value")
+    steps: int = Field(1, ge=1, description="steps in a row beyond the threshold before it fires")
+    action: Literal["warn", "lower_staleness", "stop"] = Field(
+        "warn", description="log a warning, lower max_staleness by one, or end the run"
+    )
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> Self:
+        if (self.above is None) == (self.below is None):
+            raise ValueError(f"safety rule on {self.metric}: give either above or below")
+        if self.metric == "grad_clipped" and self.role != "all":
+            raise ValueError("safety rule on grad_clipped: the gradient has no roles; use role all")
+        return self
+
+
+class LearnerConfig(Section):
+    """The optimizer and its loop."""
+
+    steps: int = Field(60, ge=0, description="optimizer steps")
+    groups_per_step: int = Field(16, ge=1, le=4096, description="B, groups in one optimizer step")
+    lr: float = Field(1e-6, gt=0, description="learning rate")
+    warmup_steps: int = Field(0, ge=0, description="linear learning-rate warm-up, steps")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="AdamW moment decays")
+    grad_clip: float = Field(1.0, gt=0, description="global gradient norm limit")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the rate falls from warm-up to the last step"
+    )
+    min_lr_share: float = Field(
+        0.0, ge=0, le=1, description="rate at the last step of a falling schedule, share of lr"
+    )
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        0, description="DeepSpeed ZeRO stage; bfloat16 uses at least 1"
+    )
+    offload: Literal["none", "optimizer", "all"] = Field(
+        "none",
+        description="what waits in host memory: optimizer state (ZeRO 1-3), or parameters too (3)",
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="parameter format; auto: float32 on CPU, bfloat16 on GPU"
+    )
+    lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
+    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
+        "auto", description="attention of padded rows (pack=rows); auto: what the model chooses"
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="compute activations again in the backward pass to save memory"
+    )
+    tokens_per_micro_batch: int = Field(
+        8192, ge=64, description="computed tokens per micro-batch: padded rows, or tree nodes"
+    )
+    pack: Literal["auto", "tree", "rows"] = Field(
+        "auto",
+        description="tree: tokens that rows share are computed once; rows: padded rows; auto: tree "
+        "(it pays from about 5 % of shared tokens on), rows if a layer is not full attention",
+    )
+    sync_every: int = Field(1, ge=1, description="optimizer steps between weight broadcasts")
+    anchor_every: int = Field(
+        50,
+        ge=1,
+        description="optimizer steps between versions that actors fetch as a whole, not as patches",
+    )
+    journal: JournalConfig = Field(default_factory=lambda: JournalConfig())
+    checkpoint_every: int = Field(
+        50,
+        ge=1,
+        description="optimizer steps between checkpoints; the first ones are made after 10, 20 and "
+        "40 % of so many steps",
+    )
+    keep_checkpoints: int = Field(2, ge=1, description="newest checkpoints that stay on disk")
+    keep_best: bool = Field(
+        True,
+        description="keep the weights of the best evaluation in best/ (costs two model copies)",
+    )
+    upload: UploadConfig = Field(default_factory=lambda: UploadConfig())
+    bad_steps_in_a_row: int = Field(
+        3, ge=1, description="skipped steps (NaN or infinite loss or gradient) that end the run"
+    )
+    restarts: int = Field(
+        3, ge=0, description="times a dying learner is started again within an hour"
+    )
+    hang_s: float = Field(
+        1200.0,
+        ge=1,
+        le=LONGEST_S,
+        description="seconds the start of a learner, a micro-batch, an update, a broadcast or a "
+        "checkpoint may take each; a learner silent for longer hangs and is started again",
+    )
+    safety: tuple[SafetyRule, ...] = Field(
+        (
+            SafetyRule(metric="behaviour_ess", role="base", below=0.3, steps=3),
+            SafetyRule(metric="entropy", below=0.01, steps=3),
+        ),
+        description="what is done when learner and sampling policy drift apart",
+    )
+    deepspeed: dict[str, Any] | str = Field(
+        default_factory=dict,
+        description="further DeepSpeed configuration, merged in: settings, or a JSON file's path",
+    )
+
+    @model_validator(mode="after")
+    def _packing_brings_its_attention(self) -> Self:
+        if self.attention != "auto" and self.pack not in ("auto", "rows"):
+            raise ValueError(
+                f"attention {self.attention}: pack={self.pack} brings its own; set pack=rows or "
+                "attention=auto"
+            )
+        return self
+
+    def publishes(self, version: int) -> bool:
+        """Whether the weights of `version` are offered to the actors."""
+        return version % self.sync_every == 0 or version == self.steps
+
+    def saves(self, version: int) -> bool:
+        """Whether a checkpoint of `version` is due. The early ones keep most steps of a run that
+        dies young, and show soon that the disk has room."""
+        tenth = self.checkpoint_every // 10
+        early = version > 0 and version in (tenth, 2 * tenth, 4 * tenth)
+        return early or version % self.checkpoint_every == 0

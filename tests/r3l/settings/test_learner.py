@@ -1,0 +1,50 @@
+"""Settings of the learner: when it saves and publishes, its adapters, journal and safety rules."""
+
+import pytest
+from pydantic import ValidationError
+
+from r3l.settings.learner import JournalConfig, LearnerConfig, LoraConfig, SafetyRule
+
+
+@pytest.mark.parametrize(
+    ("every", "saved"),
+    [(50, [5, 10, 20, 50, 100]), (10, [1, 2, 4, *range(10, 121, 10)]), (60, [6, 12, 24, 60, 120])],
+)
+def test_the_first_checkpoints_are_made_early(every: int, saved: list[int]) -> None:
+    learner = LearnerConfig(checkpoint_every=every)
+    assert [version for version in range(121) if version and learner.saves(version)] == saved
+    learner = LearnerConfig(checkpoint_every=3)
+    assert [version for version in range(1, 9) if learner.saves(version)] == [3, 6]
+
+
+def test_weights_are_published_at_every_sync_and_after_the_last_step() -> None:
+    learner = LearnerConfig(sync_every=4, steps=10)
+    assert [version for version in range(11) if learner.publishes(version)] == [0, 4, 8, 10]
+
+
+def test_a_journal_is_kept_if_it_has_a_limit_in_versions_or_in_bytes() -> None:
+    assert not JournalConfig().on
+    assert JournalConfig(versions=3).on and JournalConfig(gib=0.5).on
+    with pytest.raises(ValidationError, match="gib"):
+        JournalConfig(gib=-1)
+
+
+def test_targets_without_a_rank_are_refused_since_all_weights_would_be_trained() -> None:
+    assert LoraConfig().rank == 0 and LoraConfig(rank=2, targets=("q_proj",)).targets
+    with pytest.raises(ValueError, match="targets are given but no rank"):
+        LoraConfig(targets=("q_proj",))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"metric": "entropy"},
+        {"metric": "entropy", "above": 1, "below": 0},
+        {"metric": "grad_clipped", "role": "base", "above": 0.5},
+    ],
+)
+def test_a_safety_rule_has_one_threshold_and_the_gradient_no_roles(
+    wrong: dict[str, object],
+) -> None:
+    with pytest.raises(ValidationError, match="safety rule on"):
+        SafetyRule.model_validate(wrong)
