@@ -19,7 +19,6 @@ from buffer.storage.store_path import store_path
 from envs.builtin.policy import model_path
 from learner.launcher_watch import stop_without_launcher
 from learner.offline.cli import blame_command, replay_command, weights_command
-from learner.offline.compare import compare_command
 from learner.offline.regrade import regrade_command
 from learner.run_files import (
     DONE_LINE,
@@ -64,18 +63,12 @@ class _Commands(OneLineGroup):
 @click.group(cls=_Commands)
 def main() -> None:
     """Train a policy: `train` as part of a job, `warmup` from demonstrations. Ask a run that ended:
-    `weights`, `replay`, `blame`, `compare`, `regrade`."""
+    `weights`, `replay`, `blame`, `regrade`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 main.add_command(warmup_command)
-for command in (
-    weights_command,
-    replay_command,
-    blame_command,
-    compare_command,
-    regrade_command,
-):
+for command in (weights_command, replay_command, blame_command, regrade_command):
     main.add_command(command)
 
 

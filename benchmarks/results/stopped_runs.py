@@ -43,6 +43,9 @@ from r3l.config import RunConfig
 from r3l.errors import UserError
 
 FILE = "e8.jsonl"
+LEAST_ESS, MOST_KL, BEYOND = 0.3, 0.5, 3
+"""Limits of a share of the tokens and of nats a token, and the steps in a row beyond them, from
+which on the stored data are not trusted."""
 STORES = ROOT / "build" / "offline"
 
 
@@ -120,12 +123,25 @@ def measure(cell: Cell, variant: str, seed: int, stopped: Path) -> dict[str, Any
                 f"{cell.name} {variant} {seed}: the learner ended: {made.stderr[-500:]}"
             )
         after = asyncio.run(_success(run / "model", config))
-        trust = json.loads((run / "trust.json").read_text(encoding="utf-8"))
+        trust = trusted((run / "progress.jsonl").read_text(encoding="utf-8").splitlines())
     named = {"experiment": "e8", "cell": cell.name, "variant": variant, "seed": seed}
     named["setup"] = offline_setup(cell, variant)
     before = json.loads((stopped / "success.json").read_text(encoding="utf-8"))
     line: dict[str, Any] = named | before | {"after": after["success"], "trust": trust}
     return line
+
+
+def trusted(lines: Sequence[str]) -> dict[str, float]:
+    """The effective sample size and the KL to the sampling policies of the last step, on base
+    attempts if there are any, and the first of BEYOND steps in a row beyond a limit (−1: none)."""
+    ess, kl, lost_at, beyond = 1.0, 0.0, -1, 0
+    for step in (one for one in map(json.loads, lines) if one["kind"] == "step"):
+        end = "_base" if "learner/behaviour_ess_base" in step else ""
+        ess, kl = (step[f"learner/behaviour_{name}{end}"] for name in ("ess", "kl"))
+        beyond = 0 if ess >= LEAST_ESS and kl <= MOST_KL else beyond + 1
+        if beyond == BEYOND and lost_at < 0:
+            lost_at = step["step"] - BEYOND + 1
+    return {"ess": ess, "kl": kl, "lost_at": lost_at}
 
 
 def _config(cell: Cell, seed: int, model: Path, settings: Sequence[str]) -> RunConfig:

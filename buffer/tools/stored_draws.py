@@ -76,17 +76,6 @@ class StoredDraws:
         ]
         return [self._group(name) for of_store in names for name in of_store]
 
-    def newest(self, count: int) -> list[Group]:
-        """The last `count` candidates of all stores, oldest first."""
-        return [self._group(name) for name in list(self.places)[-count:]]
-
-    def recalled_by(self, config: RunConfig, groups: Sequence[Group]) -> list[Recalled]:
-        """What the rule of another algorithm recalls for groups of these stores, at the version
-        of the newest candidate."""
-        rows = [self.rows[group.group_id] for group in groups]
-        version = max(row.oldest for row in self.rows.values())
-        return list(self._recalled(rows, config, version, 0))
-
     def resume(self, version: int) -> None:
         """Take up the draws of an earlier learner up to `version`; later ones leave the ledger."""
         lines = self._lines() if self.ledger.exists() else []

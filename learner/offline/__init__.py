@@ -1,2 +1,2 @@
-"""What a run left behind: training from finished stores, the trust meter, versions rebuilt from the
-journal."""
+"""What a run left behind: training from finished stores, steps executed again, versions rebuilt
+from the journal, rewards given again."""

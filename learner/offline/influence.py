@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from buffer import Draw
 from learner.offline import trainer_snapshot as snapshot
-from learner.offline.compare import cosine
 from learner.offline.replayed_run import ReplayedRun, without
 from r3l.errors import UserError
 from r3l.records import Group
@@ -73,8 +74,8 @@ def effect_of(replayed: ReplayedRun, group_id: str) -> Effect:
         float(whole.norm()),
         float(rest.norm()),
         float(difference.norm()),
-        cosine(whole, rest) or 0.0,
-        cosine(difference, whole) or 0.0,
+        _cosine(whole, rest),
+        _cosine(difference, whole),
     )
 
 
@@ -95,7 +96,7 @@ def blame(replayed: ReplayedRun) -> list[Blame]:
         own = replayed.trainer.gradient(rows).double()
         dot = float(own @ whole)
         share = dot / square if square else 0.0
-        found.append(Blame(group, share, cosine(own, whole) or 0.0, float(own.norm())))
+        found.append(Blame(group, share, _cosine(own, whole), float(own.norm())))
     return sorted(found, key=lambda one: -one.share)
 
 
@@ -103,3 +104,9 @@ def _alone(draw: Draw, place: int) -> Draw:
     """A draw in which the other groups count in the step's means, but weigh nothing."""
     weights = draw.weights or (1.0,) * len(draw.groups)
     return replace(draw, weights=tuple(w if i == place else 0.0 for i, w in enumerate(weights)))
+
+
+def _cosine(one: Tensor, other: Tensor) -> float:
+    """The cosine of two vectors; 0 if one is zero."""
+    norms = float(one.norm()) * float(other.norm())
+    return float(one @ other) / norms if norms else 0.0

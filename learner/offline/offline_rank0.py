@@ -1,9 +1,8 @@
-"""Rank 0 of a learner without actors: draws from finished stores, reports, and says for how long
-the data can be trusted. It has the methods of learner.rank0.Rank0."""
+"""Rank 0 of a learner without actors: draws from finished stores and reports. It has the methods of
+learner.rank0.Rank0."""
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from buffer.tools.stored_draws import StoredDraws
 from learner.checkpoint import State
 from learner.metrics.group_metrics import group_metrics, replay_metrics, selection_metrics
 from learner.metrics.reporter import Reporter
-from learner.offline.trust import TrustMeter
 from learner.ranks import meet, share_draw
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
@@ -21,8 +19,6 @@ from r3l.config import RunConfig
 log = logging.getLogger(__name__)
 LEDGER = "offline.jsonl"
 """One line for every draw of an offline run."""
-TRUST = "trust.json"
-"""What the trust meter measured."""
 CHECKED = 8
 """Groups of a store whose tokens are compared with their texts."""
 
@@ -41,7 +37,6 @@ class OfflineRank0:
         self.trainer, self.draws, self.reporter = trainer, draws, reporter
         self.config, self.run = config, run
         self.drawn = State(0)
-        self.trust = TrustMeter()
         self.stopped = False
 
     def stop(self) -> None:
@@ -79,8 +74,6 @@ class OfflineRank0:
         self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)
         if self.config.learner.publishes(version):
             self._gather()
-        if self.trust.check(version, result.metrics):
-            log.warning("%s", self.trust.verdict())
         algorithm = self.config.algorithm.build()
         strict = algorithm.exploration.verified_requires_success
         metrics = {
@@ -110,10 +103,7 @@ class OfflineRank0:
         return State(version, self.drawn.draw_id, self.drawn.groups, self.drawn.origin)
 
     def end(self, version: int) -> None:
-        """Say for how long the data could be trusted; also in `trust.json`."""
-        log.info("%s", self.trust.verdict())
-        text = json.dumps(self.trust.facts() | {"verdict": self.trust.verdict()}, indent=2)
-        (self.run / TRUST).write_text(text + "\n", encoding="utf-8")
+        """Wait for every rank."""
         meet(self.trainer)
 
     def _gather(self) -> None:

@@ -44,6 +44,21 @@ def test_the_page_shows_gain_and_trust_of_every_variant() -> None:
     assert "| -0.500 | 0.50 | 0.100 | 3 | 1 |" in raft
 
 
+def measured(step: int, ess: float, kl: float = 0.0, role: str = "") -> str:
+    facts = {f"learner/behaviour_ess{role}": ess, f"learner/behaviour_kl{role}": kl}
+    return json.dumps({"kind": "step", "step": step} | facts)
+
+
+def test_trust_is_lost_from_the_first_of_three_steps_in_a_row_beyond_a_limit() -> None:
+    values = [0.9, 0.2, 0.5, 0.29, 0.2, 0.1, 0.1, 0.9]
+    lines = [measured(step, ess) for step, ess in enumerate(values, 1)]
+    assert stopped_runs.trusted(lines) == {"ess": 0.9, "kl": 0.0, "lost_at": 4}
+    for bad in (0.6, float("nan")):
+        assert stopped_runs.trusted([measured(i, 0.9, bad) for i in (1, 2, 3)])["lost_at"] == 1
+    base = [measured(i, 0.8, role="_base")[:-1] + ", " + measured(i, 0.01)[1:] for i in range(5)]
+    assert stopped_runs.trusted(base) == {"ess": 0.8, "kl": 0.0, "lost_at": -1}
+
+
 def test_runs_that_are_found_are_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
