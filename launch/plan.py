@@ -19,16 +19,16 @@ from buffer.sampling import samplers, task_samplers
 from buffer.wire.access import CONNECTIONS, check_connections
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load
 from envs.builtin.policy import builtin_policy, model_path
+from envs.preflight import try_tasks
 from envs.registry import tasks_of_all
-from envs.trial import try_tasks
 from launch.inspection import versions
 from launch.resume import changed_settings, write_config
-from launch.topology.hosts import Hosts, read_hosts
+from launch.topology.hostfile import Hosts, read_hosts
 from launch.topology.machines import Machine, described, machines_of, this_machine
 from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Topology, place, place_ranks
 from launch.topology.ray_nodes import ray_machines
-from launch.topology.wanted import Wanted, parse_learner
+from launch.topology.requested import RequestedPlaces, parse_learner
 from learner.metrics.loggers import registry as loggers
 from learner.outputs.upload_targets import check as check_upload
 from learner.step.deepspeed_config import deepspeed_config, user_config
@@ -299,7 +299,7 @@ def wanted_places(
     learner: str,
     actor_gpus: int | None = None,
     actors_per_gpu: int | None = None,
-) -> Wanted:
+) -> RequestedPlaces:
     """The options of a topology, parsed. Raises UserError."""
     ranks, device, machines = parse_learner(learner)
     parallel = config.actor.engine.get("tensor_parallel_size")
@@ -311,11 +311,11 @@ def wanted_places(
     gpus = parallel or actor_gpus or 1
     if not isinstance(gpus, int):
         raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")
-    return Wanted(actors, ranks, device, machines, gpus, actors_per_gpu)
+    return RequestedPlaces(actors, ranks, device, machines, gpus, actors_per_gpu)
 
 
 def machines_for(
-    wanted: Wanted,
+    wanted: RequestedPlaces,
     hostfile: Path | None,
     hardware: str | None = None,
     cluster: str | None = None,

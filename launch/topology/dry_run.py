@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from launch.plan import Plan
 from launch.process_commands import ProcessCommands
-from launch.topology.placement import MOST, ActorPlace
+from launch.topology.memory_fit import MOST
+from launch.topology.placement import ActorPlace
 from learner.run_files import LAUNCHER
 
 HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")

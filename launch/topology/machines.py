@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.topology.hosts import Hosts
+from launch.topology.hostfile import Hosts
 from r3l.errors import UserError
 
 GPUS = Path("/proc/driver/nvidia/gpus")

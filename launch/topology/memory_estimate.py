@@ -1,23 +1,21 @@
-"""How much GPU memory the processes of a run need, before any of them is started.
+"""How much GPU memory the processes of a run need at least, before any of them is started.
 
-P parameters, N ranks, T tokens of a micro-batch, L layers, width h, b bytes of a number (2 in
-bfloat16, 4 in float32), t GPUs of an actor.
+P parameters, T trained parameters, N ranks, b bytes of a number of an actor (2 in bfloat16, 4 in
+float32), t GPUs of an actor.
 
-A rank of the learner (mixed-precision AdamW, arXiv:1910.02054, section 3; stages 1, 2, 3 of ZeRO
-split optimizer states, gradients, weights over the ranks):
+A rank of the learner, as DeepSpeed's `estimate_zero2_model_states_mem_needs` and
+`estimate_zero3_model_states_mem_needs` count it (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py
+of 0.19; calling them would load torch here). Stages 0 and 1 divide fewer of the same terms by N:
 
-    weights        b·P                                       /N at stage 3; 0 if offloaded
-    gradients      6·P in bfloat16 (their float32 sum too), 4·P in float32    /N from stage 2
-    optimizer      12·P (float32 weights and two moments), 8·P in float32 at stage 0
-                                                             /N from stage 1; 0 if offloaded
-    reference      b·P if the algorithm has a KL term        /N at stage 3
-    activations    17·b·h a token and layer (arXiv:2205.05198, section 4.1; attention keeps no
-                   scores); with gradient checkpointing b·h a layer and one layer in full
-    logits         12 bytes a vocabulary entry of CHUNK positions at a time
-    fixed          2 GiB: CUDA's context, NCCL's and DeepSpeed's buffers
+    weights          2·P                                     /N at stage 3; 0 if offloaded
+    gradients        6·T, at stage 3 4·T                     /N from stage 2; 0 if offloaded
+    optimizer        12·T                                    /N from stage 1; 0 if offloaded
+    largest layer    4·(its parameters) at stage 3, taken to be the embedding
+    reference        2·P if the algorithm has a KL term      /N at stage 3
 
-With `learner.lora` only its adapters have gradients and an optimizer: P there is rank·20·h·L, what
-all linear layers of a Llama-like block have (its feed-forward part 3.5 h wide).
+Activations are not in it: they take what is left. With `learner.lora` T is rank·20·h·L, what all
+linear layers of a Llama-like block have (L layers of width h, its feed-forward part 3.5 h wide);
+otherwise it is P.
 
 An actor, on each of its GPUs:
 
@@ -31,7 +29,7 @@ An actor, on each of its GPUs:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +40,6 @@ from r3l.settings.actor import ActorConfig
 from r3l.settings.learner import LearnerConfig
 
 GIB = float(1 << 30)
-CHUNK = 1024  # positions whose logits exist at a time, as in learner.step.model
 FIXED_GIB = 2.0
 
 
@@ -93,34 +90,23 @@ class Estimate:
             return None
         return cls(shape, config.learner, config.actor, config.algorithm.build().needs_reference)
 
-    def with_learner(self, **settings: Any) -> Estimate:
-        """The same run with other settings of the learner."""
-        return replace(self, learner=self.learner.model_copy(update=settings))
-
     def learner_parts(self, ranks: int) -> dict[str, float]:
-        """GiB of one rank by part."""
+        """GiB of the model's states in one rank by part."""
         shape, learner = self.shape, self.learner
-        bf16 = learner.dtype != "float32"
-        stage, size = zero_stage(learner, bf16=bf16), 2 if bf16 else 4
-        whole, rank = shape.parameters / GIB, learner.lora.rank
-        trained = min(whole, rank * 20 * shape.width * shape.layers / GIB) if rank else whole
-        states = trained / ranks if stage >= 1 else trained
-        gradients = trained / ranks if stage >= 2 else trained
-        weights = whole / ranks if stage >= 3 else whole
-        tokens = max(learner.tokens_per_micro_batch, self.actor.max_model_len)
-        a_layer = 17 * size * shape.width * tokens / GIB
-        kept = size * shape.width * tokens * shape.layers / GIB
+        stage = zero_stage(learner, bf16=learner.dtype != "float32")
+        whole, adapted = shape.parameters / GIB, learner.lora.rank * 20 * shape.width * shape.layers
+        trained = min(whole, adapted / GIB) if adapted else whole
+        held = whole / ranks if stage == 3 else whole
+        gradients = 4 if stage == 3 else 6
         parts = {
-            "weights": 0.0 if learner.offload == "all" else size * weights,
-            "gradients": (6 if bf16 else 4) * gradients,
-            "optimizer": (12 if stage else 8) * states if learner.offload == "none" else 0.0,
-            "reference": size * weights if self.reference and not rank else 0.0,
-            "activations": kept + a_layer
-            if learner.gradient_checkpointing
-            else shape.layers * a_layer,
-            "logits": 12 * shape.vocabulary * min(CHUNK, tokens) / GIB,
-            "fixed": FIXED_GIB,
+            "weights": 0.0 if learner.offload == "all" else 2 * held,
+            "gradients": gradients * trained / (ranks if stage >= 2 else 1),
+            "optimizer": 12 * trained / (ranks if stage >= 1 else 1),
+            "largest layer": 4 * shape.vocabulary * shape.width / GIB if stage == 3 else 0.0,
+            "reference": 2 * held if self.reference and not adapted else 0.0,
         }
+        if learner.offload != "none":
+            parts |= {"gradients": 0.0, "optimizer": 0.0}
         return {name: gib for name, gib in parts.items() if gib}
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:

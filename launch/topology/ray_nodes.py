@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launch.topology.hosts import Hosts
+from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, gpu_gib
 from r3l.errors import UserError
 

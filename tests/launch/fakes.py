@@ -15,7 +15,7 @@ from launch.cli import main
 from launch.process_commands import ProcessCommands
 from launch.topology.machines import Machine
 from launch.topology.placement import Topology, place
-from launch.topology.wanted import Wanted, parse_learner
+from launch.topology.requested import RequestedPlaces, parse_learner
 from learner.run_files import WEIGHTS_LINE
 from r3l.config import load
 
@@ -55,7 +55,7 @@ def topology(
     ranks, device, machines = parse_learner(learner)
     names = tuple(str(gpu) for gpu in range(gpus))
     machine = Machine("localhost", names, 80.0 if gpus else None, None if gpus else cores)
-    return place(Wanted(actors, ranks, device, machines, **more), [machine])
+    return place(RequestedPlaces(actors, ranks, device, machines, **more), [machine])
 
 
 def plan_for(run: Path, *overrides: str, **more: Any) -> Any:

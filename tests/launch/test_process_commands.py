@@ -12,7 +12,7 @@ import pytest
 from launch.plan import LOOPBACK, Plan, make_plan, write_run_folder
 from launch.process_commands import ProcessCommands
 from launch.processes import Children
-from launch.topology import hosts
+from launch.topology import hostfile
 from r3l.config import load
 from r3l.errors import UserError
 from tests.launch.fakes import topology, until
@@ -116,8 +116,8 @@ def test_several_ranks_are_started_by_deepspeeds_launcher(small: Plan) -> None:
 def test_several_machines_are_started_through_deepspeeds_hostfile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts.shutil, "which", lambda program: f"/usr/bin/{program}")
-    monkeypatch.setattr(hosts, "_check_reachable", lambda path, host: None)
+    monkeypatch.setattr(hostfile.shutil, "which", lambda program: f"/usr/bin/{program}")
+    monkeypatch.setattr(hostfile, "_check_reachable", lambda path, host: None)
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 slots=8  # this one\n192.0.2.1 slots=8\n")
     config = load(None, ["actor.engine.gpu_memory_utilization=0.3"])
@@ -150,8 +150,8 @@ def test_keys_are_made_for_an_address_that_other_machines_reach(tmp_path: Path) 
 def test_an_actor_on_another_machine_is_started_through_ssh_with_keys_and_a_reachable_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts.shutil, "which", lambda program: f"/usr/bin/{program}")
-    monkeypatch.setattr(hosts, "_check_reachable", lambda path, host: None)
+    monkeypatch.setattr(hostfile.shutil, "which", lambda program: f"/usr/bin/{program}")
+    monkeypatch.setattr(hostfile, "_check_reachable", lambda path, host: None)
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 slots=8\n192.0.2.1 slots=8\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launch.topology import machines
-from launch.topology.hosts import Hosts
+from launch.topology.hostfile import Hosts
 from launch.topology.machines import (
     Machine,
     described,

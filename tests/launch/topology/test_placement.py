@@ -1,4 +1,4 @@
-"""Where processes go, what they get of a GPU's memory, and what is refused."""
+"""Where processes go, and what has no place."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from launch.topology.machines import Machine, described
 from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Topology, place
-from launch.topology.wanted import Wanted, parse_learner
+from launch.topology.requested import RequestedPlaces, parse_learner
 from r3l.config import load
 from r3l.errors import UserError
 from tests.launch.topology.test_memory_estimate import SEVEN
@@ -18,7 +18,7 @@ FITS = ("learner.zero_stage=3", "learner.gradient_checkpointing=true", "actor.ma
 def placed(actors: int, learner: str, hardware: str, *settings: str, **more: int) -> Topology:
     config = load(None, list(settings))
     ranks, device, machines = parse_learner(learner)
-    wanted = Wanted(actors, ranks, device, machines, **more)
+    wanted = RequestedPlaces(actors, ranks, device, machines, **more)
     return place(wanted, described(hardware), Estimate(SEVEN, config.learner, config.actor))
 
 
@@ -33,35 +33,6 @@ def test_actors_take_the_gpus_that_the_learner_leaves_and_share_if_it_leaves_non
     together = placed(3, "2gpu", "2x141GB", *FITS)
     assert gpus(together) == ["localhost:0", "localhost:1", "localhost:0"]
     assert gpus(placed(2, "1cpu", "2x80GB", *FITS)) == ["localhost:0", "localhost:1"]
-
-
-def test_an_actor_alone_on_a_gpu_takes_what_vllm_takes_and_several_share_it() -> None:
-    assert [p.share for p in placed(2, "2gpu", "4x141GB", *FITS).actors] == [None, None]
-    assert {p.share for p in placed(4, "2gpu", "4x141GB", *FITS).actors} == {0.47}
-
-
-def test_sixteen_actors_beside_eight_ranks_share_what_the_ranks_leave() -> None:
-    topology = placed(16, "8gpu", "8x141GB", *FITS)
-    assert [p.gpus for p in topology.actors[:9]] == [(str(i % 8),) for i in range(9)]
-    rank = sum(Estimate(SEVEN, *_settings(*FITS)).learner_parts(8).values())
-    (share,) = {p.share for p in topology.actors}
-    assert share is not None and 2 * share * 141 + rank <= 0.95 * 141
-    assert 2 * (share + 0.01) * 141 + rank > 0.95 * 141
-    assert "each rank: 1.8 weights" in topology.memory[0]
-    assert "2 on each GPU of 141 GiB beside a rank" in topology.memory[1]
-
-
-def _settings(*settings: str) -> tuple:
-    config = load(None, list(settings))
-    return config.learner, config.actor
-
-
-def test_the_users_own_share_is_kept() -> None:
-    own = "actor.engine.gpu_memory_utilization=0.3"
-    topology = placed(2, "1gpu", "1x141GB", *FITS, own, "learner.offload=all")
-    assert {p.share for p in topology.actors} == {None}
-    with pytest.raises(UserError, match=r"2 on each GPU of 141 GiB beside a rank of .* get 98.7"):
-        placed(2, "1gpu", "1x141GB", *FITS, own.replace("0.3", "0.7"), "learner.offload=all")
 
 
 def test_an_actor_of_several_gpus_stays_on_one_machine() -> None:
@@ -87,24 +58,19 @@ def test_ranks_of_a_cpu_run_may_use_all_cores_and_actors_their_share() -> None:
 
 def test_processes_on_gpus_share_the_cores_of_their_machine() -> None:
     box = Machine("box", tuple("01234567"), 80.0, 96)
-    few = place(Wanted(2, 2, "gpu"), [box])
+    few = place(RequestedPlaces(2, 2, "gpu"), [box])
     assert few.threads == 16 and {p.threads for p in few.actors} == {16}
-    many = place(Wanted(6, 2, "gpu"), [replace(box, cores=16)])
+    many = place(RequestedPlaces(6, 2, "gpu"), [replace(box, cores=16)])
     assert many.threads == 2 and {p.threads for p in many.actors} == {2}
-    unknown = place(Wanted(6, 2, "gpu"), [replace(box, cores=None)])
+    unknown = place(RequestedPlaces(6, 2, "gpu"), [replace(box, cores=None)])
     assert unknown.threads is None and {p.threads for p in unknown.actors} == {None}
-
-
-def test_the_nearest_plan_of_thousands_of_actors_is_found() -> None:
-    with pytest.raises(UserError, match=r"the nearest plan that fits: --actors 7$"):
-        place(Wanted(5000, 1, "gpu", actors_per_gpu=1), [Machine("box", tuple("01234567"), 80.0)])
 
 
 def test_actors_without_gpus_take_the_slots_that_ranks_leave() -> None:
     machines = [Machine("a", slots=2, cores=2), Machine("b", slots=3, cores=2)]
-    topology = place(Wanted(4, 2, "cpu"), machines)
+    topology = place(RequestedPlaces(4, 2, "cpu"), machines)
     assert [p.machine for p in topology.actors] == ["b", "b", "b", "b"]
-    topology = place(Wanted(3, 1, "cpu"), machines)
+    topology = place(RequestedPlaces(3, 1, "cpu"), machines)
     assert [p.machine for p in topology.actors] == ["a", "b", "b"]
 
 
@@ -119,8 +85,7 @@ def test_actors_without_gpus_take_the_slots_that_ranks_leave() -> None:
         (1, "1cpu", "4cpu", {"actors_per_gpu": 2}, "--actors-per-gpu: these machines have no"),
         (1, "1gpu", "2x8x80GB", {"actor_gpus": 9}, "no machine has more than 8 GPUs"),
         (9, "4gpu", "8x80GB", {"actors_per_gpu": 2},
-         "4 places of 1 GPUs hold 8 with --actors-per-gpu 2; the nearest plan that fits: "
-         "--actors 8"),
+         "4 places of 1 GPUs hold 8 with --actors-per-gpu 2; give fewer --actors"),
     ],
 )  # fmt: skip
 def test_a_plan_larger_than_its_machines_is_refused(
@@ -129,43 +94,3 @@ def test_a_plan_larger_than_its_machines_is_refused(
     with pytest.raises(UserError) as refused:
         placed(actors, learner, hardware, *FITS, **more)
     assert why in str(refused.value) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("actors", "learner", "hardware", "settings", "says"),
-    [
-        (1, "1gpu", "2x40GB", (),
-         "--learner 1gpu: a rank needs 14.2 weights + 42.6 gradients + 85.1 optimizer + "
-         "26.0 activations + 1.7 logits + 2.0 fixed = 171.6 GiB, a GPU has 95% of 40 GiB; "
-         "no plan fits these machines"),
-        (1, "8gpu", "16x80GB", (), "fits: learner.zero_stage=2"),
-        (1, "8gpu", "16x24GB", (),
-         "fits: learner.zero_stage=3 learner.gradient_checkpointing=true "
-         "learner.offload=optimizer"),
-        (16, "8gpu", "8x56GB", FITS, "get 14.6 GiB; the nearest plan that fits: --actors 8"),
-        (1, "6gpu", "8x16GB", ("learner.zero_stage=3", "learner.gradient_checkpointing=true",
-         "learner.offload=all", "actor.max_model_len=8192"),
-         "an actor needs 14.2 weights + 0.4 KV + 2.0 fixed = 16.6 GiB for one request, "
-         "1 on each GPU of 16 GiB get 14.4 GiB; the nearest plan that fits: --actor-gpus 2"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused_with_the_arithmetic_and_the_nearest_plan(
-    actors: int, learner: str, hardware: str, settings: tuple, says: str
-) -> None:
-    with pytest.raises(UserError) as refused:
-        placed(actors, learner, hardware, *settings)
-    assert says in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_force_places_what_the_estimate_refuses() -> None:
-    config = load()
-    needs = Estimate(SEVEN, config.learner, config.actor)
-    topology = place(Wanted(2, 1, "gpu"), described("1x24GB"), needs, force=True)
-    assert {p.share for p in topology.actors} == {0.25}
-
-
-def test_gpus_of_unknown_memory_are_not_shared_by_guess() -> None:
-    machine = Machine("localhost", ("0",), None)
-    assert place(Wanted(1, 1, "cpu"), [machine]).actors[0].share is None
-    with pytest.raises(UserError, match=r"is not known; set actor\.engine.gpu_memory_utilization"):
-        place(Wanted(2, 1, "cpu"), [machine])

@@ -13,14 +13,14 @@ from launch.topology.machines import described
 from launch.topology.placement import ActorPlace, Ranks, Topology, place
 from launch.topology.ray_nodes import HEAD
 from launch.topology.ray_placement import Bundle, bundles, gpus_of
-from launch.topology.wanted import Wanted, parse_learner
+from launch.topology.requested import RequestedPlaces, parse_learner
 
 PLANS = Path(__file__).parent / "plans"
 
 
 def placed(actors: int, learner: str, hardware: str, **more: int) -> Topology:
     ranks, device, machines = parse_learner(learner)
-    return place(Wanted(actors, ranks, device, machines, **more), described(hardware))
+    return place(RequestedPlaces(actors, ranks, device, machines, **more), described(hardware))
 
 
 def test_ranks_are_reserved_by_machine_and_actors_one_by_one() -> None:

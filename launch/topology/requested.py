@@ -1,4 +1,4 @@
-"""What a user asks for: actors and ranks, and the devices of each."""
+"""The requested places: actors and ranks, and the devices of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from r3l.errors import UserError
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedPlaces:
     """The options of one plan, parsed.
 
     `machines`: how many the learner's ranks are spread over evenly; None: they take the first

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.topology import hosts
+from launch.topology import hostfile
 from r3l.errors import UserError
 from tests.launch.fakes import refused
 
@@ -25,7 +25,7 @@ from tests.launch.fakes import refused
 def test_a_bad_hostfile_is_refused_with_its_line(
     tmp_path: Path, run: Path, text: str, ranks: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts.shutil, "which", lambda program: None)
+    monkeypatch.setattr(hostfile.shutil, "which", lambda program: None)
     file = tmp_path / "hosts"
     file.write_text(text)
     line = refused("--run", run, "--learner", f"{ranks}gpu", "--hostfile", str(file))
@@ -50,6 +50,6 @@ def test_machines_that_ssh_cannot_reach_are_named_before_anything_starts(
 def test_a_learner_larger_than_its_machines_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 slots=4")
-    assert hosts.read_hosts(file, 2).slots == {"127.0.0.1": 4}
+    assert hostfile.read_hosts(file, 2).slots == {"127.0.0.1": 4}
     with pytest.raises(UserError, match="give --learner 4gpu"):
-        hosts.read_hosts(file, 8)
+        hostfile.read_hosts(file, 8)

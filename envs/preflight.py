@@ -1,5 +1,5 @@
-"""A trial of an environment before a run: a reset and one step of some of its tasks, in the place
-and within the limits that the run's attempts will have."""
+"""The preflight of an environment: a reset and one step of some of its tasks before a run, in the
+place and within the limits that the run's attempts will have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from r3l.rollout.interfaces import Environment
 from r3l.settings.environment import EnvConfig
 
 NONSENSE = "try"
-"""The action of the trial. What an environment does not understand it must answer."""
+"""The action of the preflight. What an environment does not understand it must answer."""
 
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:

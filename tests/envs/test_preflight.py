@@ -1,12 +1,12 @@
-"""The trial of an environment before a run."""
+"""The preflight of an environment before a run."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
+from envs.preflight import try_tasks
 from envs.registry import tasks
-from envs.trial import try_tasks
 from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
@@ -89,7 +89,7 @@ def test_a_reset_that_raises_only_for_evaluation_tasks_is_found(tmp_path: Path) 
         tried(name)
 
 
-def test_an_environment_that_hangs_or_crashes_costs_the_trial_only_its_process(
+def test_an_environment_that_hangs_or_crashes_costs_the_preflight_only_its_process(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(UserError, match=r"took longer than 1 s \(env.step_s\)"):

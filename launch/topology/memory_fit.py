@@ -1,0 +1,137 @@
+"""Whether the processes on each GPU fit into its memory, and which share of it each actor gets.
+
+A rank gets what its model states need. What they leave is split into equal parts: one for each
+actor on the GPU, and one for the rank's activations. An actor alone on its GPUs takes vLLM's 90 %.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from launch.topology.machines import Machine
+from launch.topology.memory_estimate import Estimate, arithmetic, total
+from launch.topology.requested import RequestedPlaces
+from r3l.errors import UserError
+
+USABLE = 0.95  # of a GPU's memory; the rest is the driver's, and what fragments
+MOST = 0.9  # of a GPU's memory for one engine, vLLM's own default
+
+
+class GpuSet(NamedTuple):
+    """The GPUs of one actor on a machine."""
+
+    machine: str
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """The share of memory that an engine on each set of GPUs gets, None: vLLM's default; and the
+    estimate as lines."""
+
+    shares: dict[GpuSet, float | None] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Engines:
+    """The `count` engines on one GPU of `of_gib`, each with `gib`, next to a rank of `rank_gib`."""
+
+    count: int
+    gib: float
+    of_gib: float
+    rank_gib: float
+
+
+def share_memory(
+    requested: RequestedPlaces,
+    machines: Sequence[Machine],
+    trained: AbstractSet[tuple[str, str]],
+    engines: Counter[GpuSet],
+    estimate: Estimate | None,
+    *,
+    force: bool,
+) -> SharedMemory:
+    """Shares the memory of each GPU. `trained`: machine and GPU of every rank; `engines`: how many
+    there are on each set of GPUs. Raises UserError if an engine or rank does not fit, unless
+    `force`, and if the memory to be shared is not known."""
+    memory = {machine.name: machine.gpu_gib for machine in machines}
+    given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
+    shares: dict[GpuSet, float | None] = {}
+    lines: dict[str, None] = {}
+    rank = estimate.learner_parts(requested.ranks) if estimate and trained else {}
+    for machine, _ in sorted(trained) if rank and not force else ():
+        check_rank_fits(requested, rank, memory[machine])
+    if rank:
+        lines[f"each rank: {arithmetic(rank)}, and activations"] = None
+    for gpu_set, count in engines.items():
+        with_rank = any((gpu_set.machine, gpu) in trained for gpu in gpu_set.gpus)
+        gib, states = memory[gpu_set.machine], total(rank) if with_rank else 0.0
+        if given is not None or (count == 1 and not with_rank):
+            shares[gpu_set] = None
+        elif gib is None or (with_rank and not rank):
+            what = "the memory of the GPUs" if gib is None else "what the model needs"
+            raise UserError(
+                f"--actors {requested.actors}: several processes share a GPU, and {what} is not "
+                "known; set actor.engine.gpu_memory_utilization"
+            )
+        else:
+            left = max(USABLE * gib - states, gib / 2 if force else 0.0)
+            shares[gpu_set] = int(100 * min(MOST, left / (count + with_rank) / gib)) / 100
+        if estimate is not None and gib is not None:
+            share = shares[gpu_set]
+            takes = given if given is not None else MOST if share is None else share
+            fitted = Engines(count, float(takes) * gib, gib, states)
+            if not force:
+                check_engine_fits(requested, estimate, fitted)
+            lines[_engine_line(requested, estimate, fitted)] = None
+    return SharedMemory(shares, tuple(lines))
+
+
+def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: float | None) -> None:
+    """Raises UserError, with the arithmetic, if a rank's model states do not fit into a GPU."""
+    if gib is not None and total(parts) > USABLE * gib:
+        raise UserError(
+            f"--learner {requested.learner}: a rank needs {arithmetic(parts)} and activations, a "
+            f"GPU has {USABLE:.0%} of {gib:.0f} GiB; {_smaller_rank(parts)}"
+        )
+
+
+def _smaller_rank(parts: dict[str, float]) -> str:
+    """What makes the largest part of a rank smaller."""
+    if max(parts, key=lambda name: parts[name]) in ("gradients", "optimizer"):
+        return "raise learner.zero_stage, add ranks, or set learner.offload"
+    return "set learner.zero_stage=3, add ranks, or take larger GPUs or a smaller model"
+
+
+def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> None:
+    """Raises UserError, with the arithmetic, if an engine has no room for one request."""
+    least = estimate.actor_parts(requested.actor_gpus, 1)
+    used = engines.count * engines.gib + engines.rank_gib
+    if total(least) > engines.gib or used > USABLE * engines.of_gib + 0.01:
+        rank = ", or a higher learner.zero_stage" if engines.rank_gib else ""
+        raise UserError(
+            f"--actors {requested.actors}: an actor needs {arithmetic(least)} for one request, "
+            f"{_gets(engines)}; give fewer --actors or more --actor-gpus{rank}"
+        )
+
+
+def _engine_line(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> str:
+    """What an engine needs and gets, as a line."""
+    gpus, wants = requested.actor_gpus, estimate.actor.concurrent_requests
+    held = min(wants, estimate.requests_held(gpus, engines.gib))
+    return (
+        f"each actor: {arithmetic(estimate.actor_parts(gpus, held))} for {held} of {wants} "
+        f"requests of {estimate.actor.max_model_len} tokens; {_gets(engines)}"
+    )
+
+
+def _gets(engines: Engines) -> str:
+    rank = f" next to a rank of {engines.rank_gib:.1f} GiB" if engines.rank_gib else ""
+    return (
+        f"{engines.count} on each GPU of {engines.of_gib:.0f} GiB{rank} get {engines.gib:.1f} GiB"
+    )
