@@ -74,7 +74,7 @@ def main(
     warm: str | None,
     parent: int | None,
 ) -> None:
-    """Make the missing runs and write docs/results.md."""
+    """Make the missing runs and write the pages of docs/results.md."""
     try:
         if parent is not None:
             _end_with(parent)

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.results.statistics import UNITS, Record, band, smooth, spent
+from benchmarks.results.statistics import UNITS, Ratio, Record, band, smooth, spent
 
 COLOURS = {
     "r3l": "#c05621",
@@ -19,6 +19,8 @@ COLOURS = {
     "grpo_equal": "#2c7a7b",
 }
 POINTS = 60
+
+RHO_COLOURS = ("#c05621", "#2b6cb0", "#2c7a7b")
 
 Runs = Mapping[str, Sequence[Record]]
 """Runs by variant."""
@@ -45,6 +47,37 @@ def grid(charts: Sequence[Sequence[tuple[str, Runs]]], labels: Mapping[str, str]
     handles = {h.get_label(): h for axis in axes.flat for h in axis.get_lines()}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, fontsize=8)
     figure.supxlabel(UNITS[unit], fontsize=9)
+    figure.savefig(out, format="svg", metadata={"Date": None})
+
+
+def overview(ratios: Mapping[str, Mapping[float, Sequence[tuple[float, Ratio, bool]]]],
+             out: Path) -> None:  # fmt: skip
+    """Write one chart for each unit: the ratio of R³L to GRPO against base success, a line for
+    each ρ. A triangle is an upper bound; an open mark is a cell that does not count."""
+    matplotlib.rcParams["svg.hashsalt"] = "r3l"
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+    axes = figure.subplots(1, len(ratios), squeeze=False, sharey=True)[0]
+    for axis, (unit, by_rho) in zip(axes, ratios.items(), strict=True):
+        for colour, (rho, points) in zip(RHO_COLOURS, by_rho.items(), strict=True):
+            bases = [base for base, _, _ in points]
+            values = [ratio.value for _, ratio, _ in points]
+            axis.plot(bases, values, color=colour, label=f"ρ {rho:g}", linewidth=1.2)
+            for base, ratio, counts in points:
+                low, high = ratio.interval or (ratio.value, ratio.value)
+                axis.plot([base, base], [low, high], color=colour, linewidth=1)
+                axis.plot(base, ratio.value, "v" if ratio.kind == "<" else "o", color=colour,
+                          markerfacecolor=colour if counts else "white", markersize=6)  # fmt: skip
+        axis.axhline(1, color="#4a5568", linewidth=0.8, linestyle="--")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
+        axis.minorticks_off()
+        axis.set_title(UNITS[unit], fontsize=10)
+        axis.set_xlabel("base success", fontsize=9)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("cost of R³L / cost of GRPO", fontsize=9)
+    axes[-1].legend(fontsize=8, frameon=False)
     figure.savefig(out, format="svg", metadata={"Date": None})
 
 

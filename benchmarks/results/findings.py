@@ -116,6 +116,25 @@ def both(records: Sequence[Record], base: float, rho: float) -> tuple[list[Recor
     return select(records, "e1", name, "r3l"), select(records, "e1", name, "grpo")
 
 
+def ratios_to_half(
+    records: Sequence[Record], warm: Mapping[str, Record]
+) -> dict[str, dict[float, list[tuple[float, Ratio, bool]]]]:
+    """R³L over GRPO to the first success of WORTH, by unit and ρ: base success, ratio, and whether
+    the cell counts."""
+    return {
+        unit: {
+            rho: [
+                (base, ratio(*both(records, base, rho), WORTH[0], unit),
+                 warm.get(cell_of(base, rho).name, {}).get("told", 0.0) >= TOLD)
+                for base in BASES
+                if all(both(records, base, rho))
+            ]
+            for rho in RHOS
+        }
+        for unit in ("steps", "tokens")
+    }  # fmt: skip
+
+
 def _verdict(over: Sequence[Record], under: Sequence[Record], worth: float, unit: str) -> str:
     if min(len(over), len(under)) < SEEDS:
         return "too few runs"
@@ -280,7 +299,8 @@ def numbers(
 ) -> Numbers:
     """By `experiment cell variant what`, such as `e0 grpo success` (in EASIEST), `e4 0 credit
     noise`, `e2 base-0.13-rho-1 sft_none steps` (to 0.5 over GRPO's), `e5 r3l reward`
-    (in ScienceWorld) and `e5 base-0.13-rho-1 r3l seconds` (to 0.5 over GRPO's)."""
+    (in ScienceWorld), `e5 base-0.13-rho-1 r3l seconds` (to 0.5 over GRPO's) and `e1 base-0.13-rho-1
+    r3l twin cpu` (to 0.5 over those of R³L without reflection)."""
     found, scores = Numbers(), dict[str, float]()
     for step in {line["step"] for line in gradients}:
         mine = [line for line in gradients if line["step"] == step]
@@ -305,6 +325,8 @@ def numbers(
                 found[f"e5 {cell} {variant} seconds"] = shown(ratio(runs, plain, 0.5, "wall"))
             if runs := select(records, "e1", cell, variant):
                 found[f"e1 {cell} {variant} success"] = _mean(runs, "success")
+            if runs and (twin := select(records, "e1", cell, "no_reflect")):
+                found[f"e1 {cell} {variant} twin cpu"] = shown(ratio(runs, twin, 0.5, "cpu"))
             for experiment in ("e1", "e2"):
                 runs, baseline = against(records, experiment, cell, variant)
                 for unit in UNITS if runs and baseline else ():

@@ -140,7 +140,7 @@ def _check_world(model: Path) -> None:
     raise UserError(
         f"{model}: a warm policy of another world; ScienceWorld's runs need "
         + ", ".join(f"{name}={wanted[name]}" for name in WORLD)
-        + f" of {env.name}; docs/results.md has the command that makes it"
+        + f" of {env.name}; docs/results/scienceworld.md has the command that makes it"
     )
 
 

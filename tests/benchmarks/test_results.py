@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from benchmarks.results import alternate, page
+from benchmarks.results import alternate, page, tables
 from benchmarks.results.__main__ import finished, main
 from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
@@ -296,8 +296,11 @@ def test_every_experiment_names_variants_and_cells_that_exist() -> None:
     assert len({(run.experiment, *run.key) for run in everything}) == len(everything)
 
 
-def test_the_page_is_made_from_the_committed_lines_alone() -> None:
-    assert page.render(finished(LINES), LINES) == (LINES.parent / "results.md").read_text()
+def test_the_pages_are_made_from_the_committed_lines_alone() -> None:
+    pages = page.render(finished(LINES), LINES)
+    assert LINES.parent / "results.md" in pages and set(LINES.glob("*.md")) < set(pages)
+    for path, text in pages.items():
+        assert text == path.read_text(encoding="utf-8"), path
 
 
 def test_a_cost_is_the_mean_of_the_runs_that_got_there_and_says_how_many_did() -> None:
@@ -305,9 +308,9 @@ def test_a_cost_is_the_mean_of_the_runs_that_got_there_and_says_how_many_did() -
         return {"curve": {"tokens": [9] * len(shares), "success_base": shares}}
 
     there, also, never = made(1.0), made(0.0, 1.0), made(0.0)
-    assert page._costs([there, also], 0.5, "steps") == "2 ± 1"
-    assert page._costs([there, also, never], 0.5, "steps") == "2 ± 1 (2 of 3)"
-    assert page._costs([never], 0.5, "steps") == "–"
+    assert tables._costs([there, also], 0.5, "steps") == "2 ± 1"
+    assert tables._costs([there, also, never], 0.5, "steps") == "2 ± 1 (2 of 3)"
+    assert tables._costs([never], 0.5, "steps") == "–"
 
 
 def line_of(run: Run) -> dict[str, object]:

@@ -90,7 +90,7 @@ def test_scienceworld_refuses_a_policy_of_another_world(tmp_path: Path) -> None:
 
 
 def test_the_page_makes_the_policy_of_scienceworld_where_and_as_it_is_looked_for() -> None:
-    page = (LINES.parent / "results.md").read_text(encoding="utf-8")
+    page = (LINES / "scienceworld.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^    r3l-learner (warmup --env scienceworld .*)$", page, re.MULTILINE)
     words = shlex.split(command)
     assert ROOT / words[words.index("--out") + 1] == POLICIES / SCIENCEWORLD
