@@ -22,10 +22,10 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.model_folder import check_model_folder, weight_bytes
+from r3l.process.command_line import OneLine
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
 from r3l.process.notices import notice
-from r3l.process.usage import OneLine
 
 log = logging.getLogger(__name__)
 SET_LIMIT = 4  # times the bytes of the model folder: float32 for bfloat16, and tied weights twice
@@ -36,7 +36,7 @@ LONGEST_NAME = 190  # characters; the buffer allows this and the suffix
 end_with_starter()
 
 
-@click.command(cls=OneLine)
+@click.command("r3l-actor", cls=OneLine)
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
 @click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
 @click.option(

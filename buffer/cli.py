@@ -22,15 +22,15 @@ from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
 from r3l.endpoints import check_bind
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
+from r3l.process.command_line import OneLineGroup
 from r3l.process.file_modes import set_file_modes
-from r3l.process.usage import OneLineGroup
 from r3l.rollout import explorers
 
 PATH = click.Path(path_type=Path)
 SILENT_FILES = 20_000  # for connections before their handshake, if the system allows
 
 
-@click.group(cls=OneLineGroup)
+@click.group("r3l-buffer", cls=OneLineGroup)
 def commands() -> None:
     """The durable group buffer of r3l."""
 
@@ -104,12 +104,7 @@ def main() -> None:
     """Entry point: errors of the user are one line on stderr and exit code 2."""
     try:
         set_file_modes()
-        commands.main(standalone_mode=False, prog_name="r3l-buffer")
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except click.exceptions.Abort:
-        sys.exit(130)
+        commands.main(prog_name="r3l-buffer")
     except (UserError, NotAllowed, NotFound, SchemaVersionError) as error:  # names, too
         click.echo(f"r3l-buffer: {error}", err=True)
         sys.exit(2)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launch.inspection import completion
-from launch.inspection.listings import listing_options
-from launch.inspection.subcommands import Launch
+from launch.inspection import choices
+from launch.inspection.command_group import DEFAULT, NAMES, LaunchCommands
 from r3l.errors import TrainingStopped, UserError
 from r3l.process.file_modes import set_file_modes
 
@@ -22,7 +21,10 @@ if TYPE_CHECKING:
     from r3l.config import RunConfig
 
 
-@click.command(cls=Launch)
+main = LaunchCommands("r3l-launch")
+
+
+@main.command(DEFAULT, epilog=f"Commands, each with a --help of its own: {NAMES}.")
 @click.option(
     "--actors", type=click.IntRange(min=1), default=2, show_default=True, help="actor processes"
 )
@@ -41,17 +43,10 @@ if TYPE_CHECKING:
     help="at most so many actors share a GPU; default: as few as hold them all",
 )
 @click.option("--hostfile", type=Path, help="the run's machines, in DeepSpeed's format")
-@click.option(
-    "--env",
-    "env_name",
-    shell_complete=completion.environments,
-    help="environment, by name or path/to/file.py:Class",
-)
+@click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
 @click.option("--model", help="model folder, or builtin for the shipped policy")
 @click.option("--config", "config_path", type=Path, help="YAML file of settings")
-@click.option(
-    "--preset", shell_complete=completion.presets, help="settings by name, such as paper-alfworld"
-)
+@click.option("--preset", help="settings by name, such as paper-alfworld")
 @click.option("--steps", type=int, help="optimizer steps")
 @click.option("--seed", type=int, help="seed of the whole run")
 @click.option("--run", "run_name", help="name under runs/, or a path; default: the time")
@@ -103,9 +98,17 @@ if TYPE_CHECKING:
 )
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
-@listing_options
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
-def main(
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=choices.show,
+    help="print the names of presets, environments and algorithms, and exit",
+)
+@click.version_option(package_name="r3l", message="r3l %(version)s")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def train_command(
     *,
     env_name: str | None,
     model: str | None,

@@ -19,8 +19,8 @@ from r3l import config as configuration
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
+from r3l.process.command_line import OneLine
 from r3l.process.file_modes import set_file_modes
-from r3l.process.usage import OneLine
 from r3l.records import Task
 from r3l.rollout.interfaces import Policy
 
@@ -28,7 +28,7 @@ PROGRESS_S = 5.0
 AGAIN = "run the same command again to continue"
 
 
-@click.command(cls=OneLine)
+@click.command("r3l-eval", cls=OneLine)
 @click.option("--run", "run_name", help="a training run: its settings and its model")
 @click.option(
     "--weights",

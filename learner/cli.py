@@ -35,10 +35,10 @@ from r3l.config import RunConfig
 from r3l.endpoints import check_bind, check_endpoint
 from r3l.errors import RestartNeeded, UserError
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
+from r3l.process.command_line import OneLineGroup
 from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
-from r3l.process.usage import OneLineGroup
 from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import GIB, Journal
 
@@ -60,7 +60,7 @@ class _Commands(OneLineGroup):
             sys.exit(EXIT_CODES[type(error)])
 
 
-@click.group(cls=_Commands)
+@click.group("r3l-learner", cls=_Commands)
 def main() -> None:
     """Train a policy: `train` as part of a job, `warmup` from demonstrations. Ask a run that ended:
     `weights`, `replay`, `blame`, `regrade`."""

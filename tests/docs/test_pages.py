@@ -16,6 +16,7 @@ from buffer.wire.operations import OPERATIONS
 from envs.testing import check_env
 from launch.cli import main as launch
 from launch.eval_cli import main as evaluate
+from launch.inspection.command_group import DEFAULT
 from learner.cli import main as learner
 from r3l import config
 from r3l.errors import UserError
@@ -157,9 +158,11 @@ def parsed(command: click.Command, words: list[str]) -> click.Context:
     name, *arguments = words
     try:
         if isinstance(command, click.Group):
+            if command is launch and (arguments[0].startswith("-") or "=" in arguments[0]):
+                arguments.insert(0, DEFAULT)
             found, *arguments = arguments
-            assert found in command.commands, f"{name} {found}"
-            command = command.commands[found]
+            group, command = command, command.get_command(click.Context(command), found)
+            assert command is not None, f"{name} {found} of {group.name}"
         return command.make_context(name, arguments, resilient_parsing=not arguments)
     except click.exceptions.Exit:  # it was an option that prints and ends, such as --version
         return click.Context(command)

@@ -1,0 +1,57 @@
+"""The commands of `r3l-launch`: `train`, and those that inspect a run.
+
+`train` need not be named: an option or a setting, which is KEY=VALUE, is never a command. The other
+commands are imported when they are used.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from r3l.errors import R3LError, UserError
+from r3l.process.command_line import OneLineGroup
+
+DEFAULT = "train"
+INSPECTIONS = {
+    "status": "launch.inspection.status",
+    "doctor": "launch.inspection.doctor",
+    "report": "launch.inspection.report",
+}
+"""Module by name; the module defines the command under its name."""
+NAMES = ", ".join([DEFAULT, *INSPECTIONS])
+
+
+class LaunchCommands(OneLineGroup):
+    """`train` as the default, and INSPECTIONS."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `train` first unless a command is named."""
+        named = args and not args[0].startswith("-") and "=" not in args[0]
+        return super().parse_args(ctx, args if named else [DEFAULT, *args])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """Import a command. Raises click.UsageError if there is none of this name."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        if cmd_name not in INSPECTIONS:
+            ctx.fail(f"{cmd_name!r} is neither a setting KEY=VALUE nor a command ({NAMES})")
+        command: click.Command = getattr(import_module(INSPECTIONS[cmd_name]), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a failure is one line."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            _end(error, 2)
+        except (R3LError, OSError) as error:  # a damaged store, a full disk
+            _end(error, 1)
+
+
+def _end(error: Exception, code: int) -> None:
+    click.echo(f"r3l-launch: {error}", err=True)
+    sys.exit(code)

@@ -1,0 +1,35 @@
+"""Commands that answer a wrong command line in one line: click's sentence and where the help is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+
+class OneLine(click.Command):
+    """A command, or a group with its commands; its name begins the line."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command and exit: 2 for a wrong command line, 130 if it was interrupted."""
+        exits = options.get("standalone_mode", True)
+        options["standalone_mode"] = False
+        if not exits:
+            return super().main(*args, **options)
+        try:
+            sys.exit(super().main(*args, **options))
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+        except click.UsageError as error:
+            said = " ".join(error.format_message().split())
+            end = "" if said.endswith((".", "?")) else "."
+            path = error.ctx.command_path if error.ctx else self.name
+            click.echo(f"{self.name}: {said}{end} Try '{path} --help'.", err=True)
+        except click.Abort:
+            sys.exit(130)
+        sys.exit(2)
+
+
+class OneLineGroup(OneLine, click.Group):
+    """A group of commands that answers as OneLine does."""

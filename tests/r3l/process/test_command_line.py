@@ -1,0 +1,69 @@
+"""Wrong command lines are answered in one line."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from r3l.process.command_line import OneLine, OneLineGroup
+
+
+@click.group("tool", cls=OneLineGroup)
+def tool() -> None:
+    """A group."""
+
+
+@tool.command()
+@click.option("--count", type=click.IntRange(1, 9), required=True)
+@click.option("--kind", type=click.Choice(["a", "b"]))
+@click.option("--fast", is_flag=True)
+def go(**given: object) -> None:
+    """A command."""
+
+
+@click.command("alone", cls=OneLine)
+@click.argument("place")
+def alone(place: str) -> None:
+    """A command without a group."""
+    if place == "nowhere":
+        raise KeyboardInterrupt
+    raise click.UsageError(f"place {place} is\n  far away")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("go", "tool go"),
+        ("go --count 10", "tool go"),
+        ("go --count x", "tool go"),
+        ("go --count", "tool"),
+        ("go --fast=1", "tool"),
+        ("go --cuont 1", "tool go"),
+        ("go --count 1 --kind c", "tool go"),
+        ("go --count 1 more", "tool go"),
+        ("gone", "tool"),
+    ],
+)
+def test_each_mistake_is_one_line_with_the_command_whose_help_is_next(
+    arguments: str, hint: str
+) -> None:
+    result = CliRunner().invoke(tool, arguments.split(), prog_name="tool")
+    assert result.exit_code == 2 and not result.stdout
+    assert result.stderr.startswith("tool: ") and result.stderr.count("\n") == 1
+    assert result.stderr.endswith(f" Try '{hint} --help'.\n")
+
+
+def test_a_commands_own_refusal_is_one_line_too() -> None:
+    result = CliRunner().invoke(alone, ["here"], prog_name="alone")
+    assert result.exit_code == 2
+    assert result.stderr == "alone: place here is far away. Try 'alone --help'.\n"
+
+
+def test_other_ends_have_their_exit_codes() -> None:
+    assert CliRunner().invoke(tool, ["go", "--count", "1"]).exit_code == 0
+    assert CliRunner().invoke(alone, ["nowhere"]).exit_code == 130
+    assert CliRunner().invoke(tool, ["--help"]).exit_code == 0
+
+
+def test_a_group_without_a_command_shows_its_help() -> None:
+    result = CliRunner().invoke(tool, [], prog_name="tool")
+    assert result.exit_code == 2 and "Commands:" in result.output
