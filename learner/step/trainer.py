@@ -35,7 +35,6 @@ from learner.step.adapters import published_apart, without_adapters
 from learner.step.attention import Pack
 from learner.step.batch import MicroBatch, Row, collate, micro_batches, ranked_rows
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
-from learner.step.deepspeed_interfaces import check_deepspeed
 from learner.step.full_weights import shard, sharded
 from learner.step.model import PolicyModule, load_model, resolve_dtype
 from learner.step.out_of_memory import is_out_of_memory, smaller_budget
@@ -89,7 +88,6 @@ class Trainer:
     ) -> None:
         import deepspeed
 
-        check_deepspeed()
         torch.manual_seed(seed)
         join_process_group(config.hang_s + LATER_S)
         self.config, self.algorithm = config, algorithm

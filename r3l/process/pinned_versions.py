@@ -1,0 +1,19 @@
+"""Compares installed libraries with the versions that the extras `cpu` and `gpu` of r3l pin."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import metadata
+
+from r3l.process.notices import notice
+
+
+def warn_of_other_versions(*libraries: str) -> None:
+    """Notice, in one line, each of these libraries that is installed in a version not pinned."""
+    required = (line.partition(";")[0].strip() for line in metadata.requires("r3l") or [])
+    pins = dict(line.split("==") for line in required if "==" in line)
+    for name in libraries:
+        with suppress(metadata.PackageNotFoundError):  # the other build of vLLM
+            installed = metadata.version(name)
+            if installed.partition("+")[0] != pins[name]:
+                notice(f"{name} {installed}: r3l is tested with {name}=={pins[name]}; install that")
