@@ -26,7 +26,7 @@ from learner.outputs.best_model import BEST, candidate_folder
 from learner.outputs.uploader import Uploader
 from learner.rank0 import SKIPPED, Rank0
 from learner.ranks import Follower, meet, still_waiting
-from learner.step.batch import check_tokens, rows_of, weight_metrics
+from learner.step.batch import weight_metrics
 from learner.step.out_of_memory import keep_budget
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
@@ -105,18 +105,8 @@ class Training:
     def _train_on(self, draw: Draw) -> StepResult:
         """One optimizer step."""
         heartbeat(f"step {draw.version + 1}")
-        check_tokens(draw.groups, self.trainer.vocabulary, draw.recalled)
-        entropies = self.trainer.entropies_of(draw.groups)
         began = time.monotonic()
-        rows = rows_of(
-            draw.groups,
-            self.algorithm,
-            draw.weights,
-            draw.recalled,
-            entropies,
-            draw.replayed,
-            draw.version,
-        )
+        rows = self.trainer.rows(draw)
         packed = time.monotonic() - began
         result = self.trainer.step(rows)
         self.trainer.check_weights(draw.version + 1, result.metrics["learner/grad_norm"])

@@ -223,7 +223,7 @@ class Rank0:
         then, and the learner has to restart from its checkpoint.
         """
         heartbeat(f"commit and broadcast of version {version}")
-        self.client.commit(draw.draw_id, version, version)
+        self.client.commit(draw.draw_id, version, version, result.attempts)
         self.commits.add(version, time.time())
         meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)

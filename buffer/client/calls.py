@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from buffer.storage import tabular
-from buffer.storage.rows import Evicted, Status
+from buffer.storage.rows import Evicted, Status, TrainedAttempt
 from buffer.storage.transaction import read_group
 from buffer.wire import messages, operations
 from buffer.wire.frames import Frame
@@ -217,9 +217,12 @@ def release_draws(consumer: str = operations.LEARNER) -> Call[int]:
     return Call("release_draws", operations.ReleaseDraws(consumer), _amount)
 
 
-def commit(draw_id: int, step: int, version: int) -> Call[None]:
-    """Enter the groups of a draw into the ledger under `step`, which made `version`."""
-    return Call("commit", operations.Commit(draw_id, step, version), _nothing)
+def commit(
+    draw_id: int, step: int, version: int, attempts: Sequence[TrainedAttempt] = ()
+) -> Call[None]:
+    """Enter the groups of a draw into the ledger under `step`, which made `version`. `attempts`:
+    how the step trained on each, which the viewer shows."""
+    return Call("commit", operations.Commit(draw_id, step, version, tuple(attempts)), _nothing)
 
 
 def discard(draw_id: int, cause: str) -> Call[int]:

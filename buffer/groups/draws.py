@@ -137,6 +137,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
         raise Conflict(f"draw {args.draw_id} was {drawn.outcome}{at}; it cannot be committed")
     if args.step < 0 or args.version < 0:
         raise RecordError(f"step {args.step}, version {args.version}: neither may be negative")
+    if stray := {one.into for one in args.attempts} - set(drawn.groups):
+        raise RecordError(f"draw {args.draw_id}: has no group {min(stray)!r:.80}", field="attempts")
     trained = work.txn.step(args.step)
     if trained is not None:
         raise Conflict(f"step {args.step} was trained on draw {trained.draw_id} already")
@@ -145,7 +147,9 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
         steps = (*row.steps, args.step)
         work.move(row, "trained", "commit", steps=steps, draw_id=drawn.draw_id)
     work.save_draw(replace(drawn, outcome="trained", step=args.step))
-    work.txn.put_step(LedgerRow(args.step, drawn.draw_id, args.version, drawn.groups, work.now))
+    work.txn.put_step(
+        LedgerRow(args.step, drawn.draw_id, args.version, drawn.groups, work.now, args.attempts)
+    )
     work.count("trained", len(drawn.groups))
     newest = max(args.version, work.index.progress.version)  # another learner may be ahead
     work.update_progress(version=newest)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from r3l.records import GroupPlan, GroupState, Purpose, Record, Role
+from r3l.records import GroupPlan, GroupState, Integer, Purpose, Record, Role
 
 Dropped = Literal["group", "base", "distilled"]
 Drop = tuple[str, Dropped, str]  # what will never be trained on: cause, what, task id
@@ -139,14 +139,35 @@ class DrawRow(Record):
     replayed: tuple[str, ...] = ()
 
 
+class TrainedAttempt(Record):
+    """How an optimizer step trained on one attempt of its draw. Attempts that it left out, or whose
+    gradient was zero, have none.
+
+    `into`: the drawn group; `group_id`: the group that the attempt is stored with, another one if
+    it was recalled. `advantage`: of its tokens, their mean if they differ (`by_token`).
+    `first_step`: all responses from this step on were trained. `weight`: of each trained token in
+    the loss, the group's importance weight included.
+    """
+
+    into: str
+    group_id: str
+    role: Role
+    slot: Integer
+    advantage: float
+    first_step: Integer
+    weight: float
+    by_token: bool = False
+
+
 class LedgerRow(Record):
-    """The groups that an optimizer step was trained on."""
+    """The groups that an optimizer step was trained on, and how it trained on their attempts."""
 
     step: int
     draw_id: int
     version: int
     groups: tuple[str, ...]
     when: float
+    attempts: tuple[TrainedAttempt, ...] = ()
 
 
 class Progress(Record):

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from buffer.storage.rows import Evicted, Status
+from buffer.storage.rows import Evicted, Status, TrainedAttempt
 from r3l.records import (
     GroupPlan,
     GroupState,
@@ -105,11 +105,12 @@ class ReleaseDraws(Record):
 
 
 class Commit(Record):
-    """A batch was trained."""
+    """A batch was trained; `attempts`: how."""
 
     draw_id: Integer
     step: Integer
     version: Integer
+    attempts: tuple[TrainedAttempt, ...] = ()
 
 
 class Discard(Record):

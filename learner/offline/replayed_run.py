@@ -24,7 +24,7 @@ from envs.builtin.policy import model_path
 from learner import checkpoint
 from learner.offline.rebuild import tensors_of
 from learner.run_files import JOURNAL, PROGRESS, settings_of
-from learner.step.batch import Row, check_tokens, rows_of
+from learner.step.batch import Row
 from learner.step.model import resolve_dtype
 from learner.step.trainer import StepResult, Trainer
 from r3l.errors import NotFound, UserError
@@ -84,18 +84,7 @@ class ReplayedRun:
 
     def rows(self, draw: Draw) -> list[Row]:
         """The rows of a draw at the trainer's present weights."""
-        trainer, algorithm = self.trainer, self.config.algorithm.build()
-        check_tokens(draw.groups, trainer.vocabulary, draw.recalled)
-        entropies = trainer.entropies_of(draw.groups)
-        return rows_of(
-            draw.groups,
-            algorithm,
-            draw.weights,
-            draw.recalled,
-            entropies,
-            draw.replayed,
-            draw.version,
-        )
+        return self.trainer.rows(draw)
 
     def advance(self) -> Replayed:
         """Execute the next step."""

@@ -11,18 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from buffer.storage.rows import TrainedAttempt
 from learner.step import prefix_forest
+from learner.step.attention import Pack
 from r3l.algorithms import credit
 from r3l.algorithms.algorithm import Algorithm, Float64, Seen
 from r3l.algorithms.credit import Normalize
 from r3l.errors import UserError
 from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajectory
+
+
+class Source(NamedTuple):
+    """An attempt that joined the group `into`; `group_id`: the group that it is stored with."""
+
+    into: str
+    group_id: str
+    attempt: Trajectory
 
 
 @dataclass(frozen=True)
@@ -34,8 +44,8 @@ class Row:
     `replayed`: it was recalled, or its group was trained before. `temperature`: the row's
     log-probabilities are those of the policy ∝ exp(logits / temperature). `fresh` marks tokens that
     an engine sampled in the row's own context with the weights the learner has.
-    `weight`: of each trained token in the loss (r3l.algorithms.losses). The store's rows
-    (buffer.storage.rows) are other records.
+    `weight`: of each trained token in the loss (r3l.algorithms.losses). `source`: the attempt that
+    it was made of. The store's rows (buffer.storage.rows) are other records.
     """
 
     token_ids: Int32
@@ -49,6 +59,7 @@ class Row:
     replayed: bool = False
     fresh: Bool | None = None
     token_advantages: Float32 | None = None
+    source: Source | None = None
 
     @property
     def learns(self) -> bool:
@@ -124,7 +135,7 @@ def rows_of(
     seen = Seen(version or 0, _baseline(groups, replayed))
     for number, group in enumerate(groups):
         weight = weights[number] if weights else 1.0
-        joined = [one.trajectory for one in recalled if one.into == group.group_id]
+        joined = [one for one in recalled if one.into == group.group_id]
         ranked = (entropies or {}).get(number)
         again = seen if group.group_id in replayed else None
         policy += _policy_rows(group, algorithm, weight, joined, ranked, again, version)
@@ -136,6 +147,21 @@ def rows_of(
         rows = [*_weigh(policy, algorithm.normalize), *_weigh(aux, "token")]
     penalized = algorithm.needs_reference  # a row of advantage 0 then has a gradient too
     return [row for row in rows if len(row.mask) and (row.aux or row.learns or penalized)]
+
+
+def trained_attempts(rows: Iterable[Row]) -> tuple[TrainedAttempt, ...]:
+    """How a step trains on the attempts that its rows were made of."""
+    return tuple(_trained(row, *row.source) for row in rows if row.source is not None)
+
+
+def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> TrainedAttempt:
+    by_token, advantage = row.token_advantages is not None, row.advantage
+    if row.token_advantages is not None:
+        advantage = float(row.token_advantages[row.mask].mean())
+    first = np.searchsorted(attempt.step_spans[:, 1], np.argmax(row.mask), side="right")
+    return TrainedAttempt(
+        into, group_id, attempt.role, attempt.slot, advantage, int(first), row.weight, by_token
+    )
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
@@ -169,13 +195,15 @@ def _policy_rows(
     group: Group,
     algorithm: Algorithm,
     weight: float,
-    recalled: Sequence[Trajectory],
+    recalled: Sequence[Recalled],
     entropies: Mapping[int, Float64] | None,
     again: Seen | None,
     version: int | None,
 ) -> list[_Counted]:
     """The kept trajectories of a group and of those that joined it."""
-    trajectories = [*group.trajectories, *recalled]
+    sources = [Source(group.group_id, group.group_id, one) for one in group.trajectories]
+    sources += [Source(group.group_id, one.group_id, one.trajectory) for one in recalled]
+    trajectories = [source.attempt for source in sources]
     if not group.trajectories:
         return []
     rewards = [one.reward for one in trajectories]
@@ -195,7 +223,7 @@ def _policy_rows(
         # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
         more |= {"weight": weight, "temperature": one.temperature or 1.0}
         more |= {"replayed": again is not None or i >= len(trajectories) - number}
-        more |= {"fresh": _sampled_at(one, version)}
+        more |= {"fresh": _sampled_at(one, version), "source": sources[i]}
         if credits is not None:
             more["token_advantages"] = credits[i].astype(np.float32)
         counted.append((_row(one.token_ids, masks[i], one.logprobs, **more), lengths[i]))
@@ -371,3 +399,26 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         input_tokens=input_tokens,
         advantages_BT=None if advantages_BT is None else tensor(advantages_BT),
     )
+
+
+def packing_shares(sums: dict[str, float]) -> dict[str, float]:
+    """`padding`: share of computed positions that hold no token; `shared_tokens`: share of the
+    rows' tokens that were computed once for several rows."""
+    held = sums["sum_held_tokens"]
+    return {
+        "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),
+        "shared_tokens": 1.0 - held / max(sums["sum_input_tokens"], 1.0),
+    }
+
+
+def packing_sums(micro: MicroBatch, pack: Pack) -> dict[str, float]:
+    """Tokens of the rows, positions computed for them, and how many of those hold a token."""
+    if not micro.input_tokens:
+        return dict.fromkeys(("sum_input_tokens", "sum_computed_tokens", "sum_held_tokens"), 0.0)
+    nodes, padded = micro.nodes.token_ids_N.numel(), micro.mask_BT.numel()
+    computed, held = (padded, micro.input_tokens) if pack == "rows" else (nodes, nodes)
+    return {
+        "sum_input_tokens": float(micro.input_tokens),
+        "sum_computed_tokens": float(computed),
+        "sum_held_tokens": float(held),
+    }

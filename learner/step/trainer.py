@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from buffer import Draw
+from buffer.storage.rows import TrainedAttempt
 from learner.metrics.drift import (
     clipped_share,
     drift_metrics,
@@ -32,8 +34,18 @@ from learner.metrics.drift import (
 )
 from learner.step import full_weights
 from learner.step.adapters import published_apart, without_adapters
-from learner.step.attention import Pack
-from learner.step.batch import MicroBatch, Row, collate, micro_batches, ranked_rows
+from learner.step.batch import (
+    MicroBatch,
+    Row,
+    check_tokens,
+    collate,
+    micro_batches,
+    packing_shares,
+    packing_sums,
+    ranked_rows,
+    rows_of,
+    trained_attempts,
+)
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
 from learner.step.full_weights import shard, sharded
 from learner.step.model import PolicyModule, load_model, resolve_dtype
@@ -58,12 +70,13 @@ class StepResult:
     """One optimizer step over all rows of all ranks.
 
     `applied` is False if loss or gradient was not finite: nothing has changed then. `metrics` by
-    tag; `out_of_memory`: how often the token budget was halved.
+    tag; `out_of_memory`: how often the token budget was halved; `attempts`: how it trained on each.
     """
 
     applied: bool
     metrics: dict[str, float]
     out_of_memory: int = 0
+    attempts: tuple[TrainedAttempt, ...] = ()
 
 
 class Trainer:
@@ -152,6 +165,26 @@ class Trainer:
         """Whether a fact holds on some rank; a collective."""
         return self._over_ranks({"fact": float(fact)})["fact"] > 0
 
+    def rows(self, draw: Draw) -> list[Row]:
+        """The rows of a draw at the present weights; the same on every rank, a collective. Raises
+        UserError for tokens that the model does not know."""
+        check_tokens(draw.groups, self.vocabulary, draw.recalled)
+        if self.algorithm is None:
+            raise ValueError("a trainer without an algorithm has supervised rows only")
+        return rows_of(
+            draw.groups,
+            self.algorithm,
+            draw.weights,
+            draw.recalled,
+            self.entropies_of(draw.groups),
+            draw.replayed,
+            draw.version,
+        )
+
+    def explain(self, draw: Draw) -> tuple[TrainedAttempt, ...]:
+        """How a step at the present weights trains on each attempt of a draw; a collective."""
+        return trained_attempts(self.rows(draw))
+
     def step(self, rows: Sequence[Row]) -> StepResult:
         """One optimizer step over all rows of all ranks.
 
@@ -170,7 +203,7 @@ class Trainer:
             **{name: value for name, value in sums.items() if not name.startswith("sum_")},
             **drift_metrics(sums),
             **engine_metrics(sums),
-            **_shares(sums),
+            **packing_shares(sums),
             "grad_norm": norm,
             "grad_clipped": clipped_share(norm, self.config.grad_clip),
             "lr": float(self.optimizer.param_groups[0]["lr"]),
@@ -181,7 +214,7 @@ class Trainer:
             "tokens_per_s": sums["sum_input_tokens"] / seconds,
         }
         tagged = {f"learner/{name}": value for name, value in metrics.items()}
-        return StepResult(applied, tagged, halvings)
+        return StepResult(applied, tagged, halvings, trained_attempts(rows))
 
     def check_weights(self, step: int, norm: float) -> None:
         """Raise TrainingStopped on every rank if step `step`, with that gradient norm, made a
@@ -386,7 +419,7 @@ class Trainer:
         parts |= engine_sums(
             logprobs_BT.detach(), micro.old_logprobs_BT, policy_BT & micro.fresh_BT
         )
-        return loss, parts | _counts(micro, self.module.pack)
+        return loss, parts | packing_sums(micro, self.module.pack)
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
         if not self.refers:
@@ -442,26 +475,3 @@ class Trainer:
 def _longest(rows: Sequence[Row]) -> int:
     """Tokens of the longest row."""
     return max((len(row.token_ids) for row in rows), default=0)
-
-
-def _shares(sums: dict[str, float]) -> dict[str, float]:
-    """`padding`: share of computed positions that hold no token; `shared_tokens`: share of the
-    rows' tokens that were computed once for several rows."""
-    held = sums["sum_held_tokens"]
-    return {
-        "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),
-        "shared_tokens": 1.0 - held / max(sums["sum_input_tokens"], 1.0),
-    }
-
-
-def _counts(micro: MicroBatch, pack: Pack) -> dict[str, float]:
-    """Tokens of the rows, positions computed for them, and how many of those hold a token."""
-    if not micro.input_tokens:
-        return dict.fromkeys(("sum_input_tokens", "sum_computed_tokens", "sum_held_tokens"), 0.0)
-    nodes, padded = micro.nodes.token_ids_N.numel(), micro.mask_BT.numel()
-    computed, held = (padded, micro.input_tokens) if pack == "rows" else (nodes, nodes)
-    return {
-        "sum_input_tokens": float(micro.input_tokens),
-        "sum_computed_tokens": float(computed),
-        "sum_held_tokens": float(held),
-    }

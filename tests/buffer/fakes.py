@@ -113,8 +113,8 @@ class Desk:
         assert self.do(draws.draw, args, "unused") is None
         return self.do(draws.shortage, args)
 
-    def commit(self, draw_id, step, version=None):
-        args = operations.Commit(draw_id, step, step if version is None else version)
+    def commit(self, draw_id, step, version=None, attempts=()):
+        args = operations.Commit(draw_id, step, step if version is None else version, attempts)
         return self.do(draws.commit, args).count
 
     def release_draws(self, consumer="learner"):

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from buffer import BufferStats, Draw
+from buffer.storage.rows import TrainedAttempt
 from learner import rank0
 from learner.metrics.reporter import Reporter
 from learner.rank0 import SKIPPED, Rank0
@@ -40,7 +41,8 @@ class Service:
         explain(f"0 of {count} groups are there; waits for actors to finish 3")
         self.waited_for()
 
-    def commit(self, draw_id: int, step: int, version: int) -> None:
+    def commit(self, draw_id: int, step: int, version: int, attempts: Sequence[Any]) -> None:
+        self.attempts = attempts
         if draw_id == 7:
             raise DrawExpired(f"draw {draw_id} expired", draw_id=draw_id)
         self.calls.append(f"commit {draw_id} as {step}")
@@ -156,8 +158,11 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
     rank: Rank0, calls: list[str], tmp_path: Path
 ) -> None:
     rank.waited_s = 2.0
-    rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS), out_of_memory=1))
+    used = (TrainedAttempt("g1", "g1", "base", 0, 0.5, 0, 0.1),)
+    rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS), out_of_memory=1, attempts=used))
     assert calls == ["commit 6 as 1", "publish 1"]
+    service: Any = rank.client
+    assert service.attempts == used
     assert rank.state(1).groups == ("g5",) and rank.state(1).draw_id == 6
     [line] = reported(tmp_path)
     assert (line["kind"], line["step"]) == ("step", 1)

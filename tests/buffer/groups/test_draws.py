@@ -9,6 +9,7 @@ from buffer.groups import leases
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import counts
 from buffer.storage.counts import group_drops
+from buffer.storage.rows import TrainedAttempt
 from buffer.tools.verify import verify
 from buffer.wire.operations import Wait
 from r3l.errors import Conflict, LimitExceeded, NotFound, RecordError
@@ -105,6 +106,23 @@ def test_a_repeated_draw_request_gets_the_same_batch(desk, tasks):
     first = desk.draw(2, rid="same")
     desk.reopen()
     assert desk.draw(2, rid="same") == first
+
+
+def test_the_ledger_has_how_a_step_trained_on_each_attempt_until_the_step_is_undone(desk, tasks):
+    desk.add(tasks(5))
+    group = desk.complete()
+    draw = desk.draw(1)
+    with pytest.raises(RecordError, match="has no group 'g9'"):
+        desk.commit(
+            draw.draw_id, 1, attempts=(TrainedAttempt("g9", group, "base", 0, 1.0, 0, 0.5),)
+        )
+    used = (TrainedAttempt(group, "g7", "base", 0, 1.5, 2, 0.25),)
+    desk.commit(draw.draw_id, 1, attempts=used)
+    with desk.store.read() as txn:
+        assert txn.step(1).attempts == used
+    desk.set_version(0)
+    with desk.store.read() as txn:
+        assert txn.step(1) is None
 
 
 def test_a_commit_is_idempotent_and_contradictions_are_refused(desk, tasks):

@@ -17,6 +17,7 @@ from learner.step.batch import (
     micro_batches,
     ranked_rows,
     rows_of,
+    trained_attempts,
     weight_metrics,
 )
 from r3l.algorithms import losses
@@ -295,6 +296,41 @@ def test_an_algorithm_may_give_every_token_an_advantage_of_its_own() -> None:
     loss, _ = algorithm.loss(batch)
     # −Â log π is 2 and 0.5 on four tokens each; the mean over them, and over two attempts
     assert float(loss) == pytest.approx((2.0 + 0.5) / 2 / 2)
+
+
+def test_what_trained_on_an_attempt_is_named_with_its_place_in_the_store() -> None:
+    group = explore_group((0.0, 1.0), (1.0, None), pivot=2)
+    joins = Recalled(group.group_id, "g9", trajectory("base", 5, 1.0, steps=2, seed=3))
+    rows = rows_of([group], R3LConfig(group_size=4).build(), [0.5], [joins])
+    found = {(one.group_id, one.role, one.slot): one for one in trained_attempts(rows)}
+    policy = [row for row in rows if not row.aux]
+    assert len(found) == len(policy) and ("g9", "base", 5) in found
+    for row in policy:
+        assert row.source is not None
+        into, stored, attempt = row.source
+        one = found[stored, attempt.role, attempt.slot]
+        assert (one.into, one.advantage, one.weight) == (into, row.advantage, row.weight)
+        mask = attempt.response_mask.copy()
+        mask[: attempt.step_spans[one.first_step, 0]] = False
+        assert np.array_equal(np.flatnonzero(mask), np.flatnonzero(row.mask))
+    steps = [one.first_step for (_, role, slot), one in found.items() if slot == 0]
+    assert steps == [2, 2]  # a retry and its base, from the pivot on
+
+
+def test_of_advantages_of_single_tokens_the_mean_is_named() -> None:
+    one = trajectory("base", 0, 1.0, steps=2, step_rewards=np.array([0.75, 0.25], np.float32))
+    group = Group(
+        "g0",
+        Task("t/0", "t", 0),
+        GroupPlan(1),
+        "complete",
+        (SlotResult("base", 0, "done", trajectory=one),),
+    )
+    algorithm = Algorithm(
+        "mine", Exploration(1), centered, losses.policy_gradient, token_credit=rewards_to_go
+    )
+    [found] = trained_attempts(rows_of([group], algorithm))
+    assert (found.advantage, found.first_step, found.by_token) == (0.625, 0, True)
 
 
 def test_a_value_for_every_step_is_one_for_each_of_its_tokens() -> None:
