@@ -10,7 +10,7 @@ from r3l.errors import UserError
 from r3l.records import Group, Record, SlotResult
 
 Kind = Literal["pandas", "arrow"]
-LIBRARIES = {"pandas": ("pandas", "frame"), "arrow": ("pyarrow", "parquet")}  # module, extra
+LIBRARIES = {"pandas": ("pandas", "frame"), "arrow": ("pyarrow", "arrow")}  # module, extra
 
 
 class AttemptRow(Record):

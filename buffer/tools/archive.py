@@ -9,9 +9,9 @@
       tombs, progress   TombRow, Progress
       regraded          Regraded, of a store made by `r3l-learner regrade`
 
-Each file is a table of one record class, as JSON lines (buffer.tools.jsonl) or Parquet
-(buffer.tools.parquet). Exporting an imported store gives the same bytes again. An export sees the
-store at one moment; of a busy service, export a copy that `r3l-buffer compact` made.
+Each file is a table of one record class as JSON lines (buffer.tools.jsonl). Exporting an imported
+store gives the same bytes again. An export sees the store at one moment; of a busy service, export
+a copy that `r3l-buffer compact` made.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from buffer.storage import checksums
 from buffer.storage.layout import SCHEMA
 from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Progress, Regraded
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
-from buffer.tools import jsonl, parquet
+from buffer.tools import jsonl
 from r3l import codec
 from r3l.errors import R3LError, SchemaVersionError, StoreError, UserError
 from r3l.records import Group, Purpose, Record, Task
 
 FORMAT = "r3l-buffer-export"
 AT_ONCE = 64  # rows of one transaction
-T = TypeVar("T")
 
 
 class TaskRow(Record):
@@ -70,27 +69,14 @@ class TombRow(Record):
     group_id: str
 
 
-class Format(Protocol):
-    """One way to write a table of records."""
-
-    def write(self, path: Path, kind: type[T], records: Iterable[T]) -> int:
-        """Write a file; returns how many rows."""
-
-    def read(self, path: Path, kind: type[T]) -> Iterator[T]:
-        """The records of a file."""
-
-
-FORMATS: dict[str, Format] = {"jsonl": jsonl, "parquet": parquet}
-
-
-def export(store: Store, folder: Path, name: str) -> dict[str, int]:
-    """Write a store into an empty folder in a format of FORMATS; returns rows by table.
+def export(store: Store, folder: Path) -> dict[str, int]:
+    """Write a store into an empty folder; returns rows by table.
 
     All of it or nothing: raises StoreError for a full disk, RecordError for a damaged group.
     """
     _make_empty(folder)
     try:
-        return _export(store, folder, name)
+        return _export(store, folder)
     except BaseException as error:
         for path in folder.iterdir():
             path.unlink()
@@ -99,14 +85,14 @@ def export(store: Store, folder: Path, name: str) -> dict[str, int]:
         raise
 
 
-def _export(store: Store, folder: Path, name: str) -> dict[str, int]:
+def _export(store: Store, folder: Path) -> dict[str, int]:
     files: dict[str, dict[str, Any]] = {}
     with store.read() as txn:
         for table, (kind, read, _) in TABLES.items():
-            path = folder / f"{table}.{name}"
-            rows = FORMATS[name].write(path, kind, read(txn))
+            path = folder / f"{table}.jsonl"
+            rows = jsonl.write(path, kind, read(txn))
             files[table] = {"file": path.name, "rows": rows, "sha256": _digest(path)}
-    manifest = {"format": FORMAT, "schema": SCHEMA, "encoding": name, "tables": files}
+    manifest = {"format": FORMAT, "schema": SCHEMA, "tables": files}
     text = json.dumps(manifest, indent=2) + "\n"
     (folder / "manifest.json").write_text(text, encoding="utf-8")
     return {table: file["rows"] for table, file in files.items()}
@@ -118,9 +104,9 @@ def restore(folder: Path, target: Store) -> dict[str, int]:
     with target.read() as txn:
         if txn.size("state") or txn.size("task"):
             raise UserError(f"store {target.folder}: is not empty; import into a new folder")
-    form, files = FORMATS[manifest["encoding"]], manifest["tables"]
+    files = manifest["tables"]
     for table, (kind, _, write) in TABLES.items():
-        records = form.read(folder / files[table]["file"], kind)
+        records = jsonl.read(folder / files[table]["file"], kind)
         while some := list(islice(records, AT_ONCE)):
             with target.write() as txn:
                 for record in some:
@@ -216,7 +202,7 @@ def check(folder: Path) -> dict[str, Any]:
     """The manifest of an export; raises UserError unless all files are as they were written."""
     try:
         manifest: dict[str, Any] = json.loads(_regular(folder, "manifest.json").read_text("utf-8"))
-        if manifest["format"] != FORMAT or manifest["encoding"] not in FORMATS:
+        if manifest["format"] != FORMAT:
             raise ValueError(f"format {manifest['format']!r:.40}")
         if manifest["schema"] != SCHEMA:
             raise SchemaVersionError(
@@ -225,7 +211,7 @@ def check(folder: Path) -> dict[str, Any]:
             )
         for table in TABLES:
             file = manifest["tables"][table]
-            name = f"{table}.{manifest['encoding']}"
+            name = f"{table}.jsonl"
             if file["file"] != name:
                 raise ValueError(f"file {file['file']!r:.80} of table {table}; it must be {name}")
             if _digest(_regular(folder, name)) != file["sha256"]:

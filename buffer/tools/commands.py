@@ -124,12 +124,10 @@ def replay(folder: Path, step: int) -> None:
 @click.command()
 @_store
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--jsonl", "form", flag_value="jsonl", default=True, help="JSON lines, the default")
-@click.option("--parquet", "form", flag_value="parquet", help="Parquet; needs pyarrow")
-def export(folder: Path, target: Path, form: str) -> None:
-    """Write the whole store into an empty folder, as tables that any tool can read."""
+def export(folder: Path, target: Path) -> None:
+    """Write the whole store into an empty folder, as tables of JSON lines."""
     with _reading(folder) as store:
-        click.echo(json.dumps(archive.export(store, target, form)))
+        click.echo(json.dumps(archive.export(store, target)))
 
 
 @click.command("import")

@@ -79,7 +79,7 @@ def test_a_group_is_refused_or_unchanged_whichever_byte_is_damaged(filled):
 
 
 def test_imported_results_are_checked_like_put_ones(filled, tmp_path):
-    archive.export(filled.store, tmp_path / "out", "jsonl")
+    archive.export(filled.store, tmp_path / "out")
     filled.store.close()
     filled.folder = tmp_path / "copy"
     filled.open()

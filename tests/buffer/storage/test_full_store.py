@@ -50,7 +50,7 @@ def test_everything_in_a_store_is_read_without_changing_it(full):
 
 def test_an_imported_store_equals_the_exported_one(full, tmp_path):
     copy = Store(tmp_path / "copy", map_gib=0.01)
-    archive.export(full.store, tmp_path / "out", "parquet")
+    archive.export(full.store, tmp_path / "out")
     archive.restore(tmp_path / "out", copy)
     assert contents(copy) == contents(full.store)
     assert verify(copy) == verify(full.store) == []

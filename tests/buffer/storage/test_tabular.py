@@ -80,6 +80,14 @@ def test_a_frame_is_filtered_as_a_query_is(store, filters, rows) -> None:
     assert store.frame(**filters, kind="arrow").num_rows == len(store.frame(**filters)) == rows
 
 
+def test_a_frame_is_written_as_parquet_by_pyarrow(store, tmp_path) -> None:
+    from pyarrow import parquet
+
+    table = store.frame(kind="arrow")
+    parquet.write_table(table, tmp_path / "attempts.parquet")
+    assert parquet.read_table(tmp_path / "attempts.parquet") == table
+
+
 def test_a_pandas_frame_has_typed_columns_also_without_rows(store) -> None:
     full, empty = store.frame(), store.frame(purpose="eval")
     assert full["reward"].dtype == "float64" and full["pivot"].dtype == "Int64"
@@ -96,7 +104,7 @@ def test_a_kind_or_package_that_is_not_there_is_named_before_anything_is_read(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"package pandas; pip install 'r3l\[frame\]'"):
         store.frame()
-    with pytest.raises(UserError, match=r"package pyarrow; pip install 'r3l\[parquet\]'"):
+    with pytest.raises(UserError, match=r"package pyarrow; pip install 'r3l\[arrow\]'"):
         store.frame(kind="arrow")
 
 

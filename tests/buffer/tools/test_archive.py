@@ -18,20 +18,19 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_export_import_export_gives_the_same_files(filled, tmp_path, form):
-    rows = archive.export(filled.store, tmp_path / "out", form)
+def test_export_import_export_gives_the_same_files(filled, tmp_path):
+    rows = archive.export(filled.store, tmp_path / "out")
     assert (rows["groups"], rows["draws"], rows["ledger"], rows["tasks"]) == (4, 1, 1, 3)
     copy = Store(tmp_path / "copy", map_gib=0.25)
     assert archive.restore(tmp_path / "out", copy) == rows
-    archive.export(copy, tmp_path / "again", form)
+    archive.export(copy, tmp_path / "again")
     assert _files(tmp_path / "again") == _files(tmp_path / "out")
     assert verify.verify(copy) == []
     copy.close()
 
 
 def test_an_imported_store_continues_where_the_exported_one_was(filled, tmp_path, done):
-    archive.export(filled.store, tmp_path / "out", "jsonl")
+    archive.export(filled.store, tmp_path / "out")
     before = vars(filled.index) | {"last_seen": {}}  # of a service's own time
     filled.store.close()
     filled.folder = tmp_path / "copy"
@@ -43,15 +42,14 @@ def test_an_imported_store_continues_where_the_exported_one_was(filled, tmp_path
     assert filled.put(half, done("base", 1, version=1)).complete
 
 
-def test_both_formats_hold_the_same_with_evicted_groups(filled, tmp_path):
+def test_evicted_groups_stay_evicted(filled, tmp_path):
     filled.do(_evict_all)
-    for form in ("jsonl", "parquet"):
-        assert archive.export(filled.store, tmp_path / form, form)["tombs"] == 3
-        copy = Store(tmp_path / f"copy-{form}", map_gib=0.25)
-        archive.restore(tmp_path / form, copy)
-        archive.export(copy, tmp_path / f"{form}-as-jsonl", "jsonl")
-        copy.close()
-    assert _files(tmp_path / "jsonl-as-jsonl") == _files(tmp_path / "parquet-as-jsonl")
+    assert archive.export(filled.store, tmp_path / "out")["tombs"] == 3
+    copy = Store(tmp_path / "copy", map_gib=0.25)
+    archive.restore(tmp_path / "out", copy)
+    archive.export(copy, tmp_path / "again")
+    copy.close()
+    assert _files(tmp_path / "again") == _files(tmp_path / "out")
 
 
 def _evict_all(work):
@@ -64,9 +62,9 @@ def test_a_damaged_or_foreign_export_is_refused_before_anything_is_made(filled, 
     out = tmp_path / "out"
     with pytest.raises(UserError, match=r"manifest\.json"):
         archive.check(tmp_path)
-    archive.export(filled.store, out, "jsonl")
+    archive.export(filled.store, out)
     with pytest.raises(UserError, match="not empty"):
-        archive.export(filled.store, out, "jsonl")
+        archive.export(filled.store, out)
     with pytest.raises(UserError, match="not empty"):
         archive.restore(out, filled.store)
     manifest = (out / "manifest.json").read_text()
@@ -87,7 +85,7 @@ def test_a_damaged_or_foreign_export_is_refused_before_anything_is_made(filled, 
 
 def test_rewards_of_a_group_that_differ_from_its_attempts_are_not_imported(filled, tmp_path):
     out = tmp_path / "out"
-    archive.export(filled.store, out, "jsonl")
+    archive.export(filled.store, out)
     states = (out / "states.jsonl").read_text()
     (out / "states.jsonl").write_text(states.replace("0.30000000000000004", "1e300"))
     _sign(out)
@@ -100,7 +98,7 @@ def test_rewards_of_a_group_that_differ_from_its_attempts_are_not_imported(fille
 @pytest.mark.parametrize("kind", ["elsewhere", "link", "pipe"])
 def test_import_reads_only_regular_files_of_its_folder(filled, tmp_path, kind):
     out, other = tmp_path / "out", tmp_path / "other"
-    archive.export(filled.store, out, "jsonl")
+    archive.export(filled.store, out)
     (out / "tasks.jsonl").rename(other)
     expected = r"tasks\.jsonl must be a regular file; copy the whole folder$"
     if kind == "elsewhere":
@@ -132,8 +130,8 @@ def test_an_interrupted_export_or_import_leaves_nothing(filled, tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(jsonl, "write", full)
         with pytest.raises(StoreError, match="No space"):
-            archive.export(filled.store, out, "jsonl")
-    archive.export(filled.store, out, "jsonl")
+            archive.export(filled.store, out)
+    archive.export(filled.store, out)
     arguments = ["import", "--store", str(new), str(out)]
     with monkeypatch.context() as patch:
         drops = archive.TABLES["drops"]

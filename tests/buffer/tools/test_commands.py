@@ -17,8 +17,7 @@ from r3l.records import GroupPlan, ReflectionRecord, SlotResult
 from tests.buffer.fakes import refused
 
 
-@pytest.mark.parametrize("form", ["--jsonl", "--parquet"])
-def test_the_commands_export_and_import(filled, tmp_path, form):
+def test_the_commands_export_and_import(filled, tmp_path):
     filled.store.copy(tmp_path / "snapshot")
 
     def run(*arguments):
@@ -26,7 +25,7 @@ def test_the_commands_export_and_import(filled, tmp_path, form):
         assert result.exit_code == 0
         return json.loads(result.output)
 
-    rows = run("export", "--store", tmp_path / "snapshot", tmp_path / "out", form)
+    rows = run("export", "--store", tmp_path / "snapshot", tmp_path / "out")
     assert rows["groups"] == 4
     new = ("--store", tmp_path / "new")
     assert run("import", *new, tmp_path / "out") == rows

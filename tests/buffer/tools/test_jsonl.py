@@ -13,7 +13,7 @@ from tests.buffer.fakes import finished
 
 
 def test_json_lines_are_read_with_nothing_but_json(filled, tmp_path):
-    archive.export(filled.store, tmp_path / "out", "jsonl")
+    archive.export(filled.store, tmp_path / "out")
     lines = (tmp_path / "out" / "groups.jsonl").read_text().splitlines()
     groups = [json.loads(line) for line in lines]
     assert [group["state"] for group in groups] == ["trained", "trained", "expired", "filling"]

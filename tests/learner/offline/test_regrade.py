@@ -99,7 +99,7 @@ def test_a_lenient_verifier_changes_rewards_parts_and_last_reactions_alone(
     opened = Store(tmp_path / "new", read_only=True)
     rows = [row for row in offline.rows(opened) if row["done"] == 2]
     assert [row["contrast"] for row in rows] == [pytest.approx(1 / 3)] * 4
-    archive.export(opened, tmp_path / "out", "jsonl")
+    archive.export(opened, tmp_path / "out")
     opened.close()
     copy = Store(tmp_path / "copy", map_gib=0.25)
     archive.restore(tmp_path / "out", copy)
