@@ -1,4 +1,4 @@
-"""The built-in worlds, the policy that ships with them, and what any policy's folder must hold."""
+"""Checks a Hugging Face model folder, reads its tokenizer and computes its fingerprint."""
 
 from __future__ import annotations
 

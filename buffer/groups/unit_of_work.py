@@ -46,7 +46,7 @@ class UnitOfWork:
 
     @property
     def max_staleness(self) -> int:
-        """η, as configured or as lowered by the learner."""
+        """η: the limit that the learner set, at most the configured one."""
         return self.index.max_staleness(self.config)
 
     def row(self, group_id: str) -> GroupRow:

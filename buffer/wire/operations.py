@@ -121,7 +121,7 @@ class Discard(Record):
 
 
 class LimitStaleness(Record):
-    """Lower max_staleness; a number above the present limit changes nothing."""
+    """Set the staleness limit, lower or higher; at most the configured max_staleness holds."""
 
     max_staleness: Integer
 

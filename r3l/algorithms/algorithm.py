@@ -203,8 +203,14 @@ class Algorithm:
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
         """(scalar loss, its parts) of kept trajectories.
 
-        Losses and parts of micro-batches add up to those of the batch. Parts: `policy`, and, if
-        the loss has them, `kl_reference` (nats, before its coefficient) and `clip_fraction`.
+        Losses and parts of micro-batches add up to those of the batch. Parts:
+
+            loss_policy          the loss without the KL term
+            kl_reference         nats, before its coefficient; if `needs_reference`
+            clip_fraction        share of tokens without a gradient, of losses that clip
+            correction_weight    mean weight on ratios, under ratio correction
+            correction_dropped   share of tokens of weight 0, under ratio correction
+
         The loss on auxiliary samples is r3l.algorithms.losses.sft times `sft_weight`, added by the
         caller. Raises ValueError if a reference is needed and missing.
         """

@@ -7,6 +7,10 @@ Placeholders of the templates, in braces:
     guidance                     report (the reflection as JSON), and each field of a reflection
     critique_guidance            critique
     in_context                   attempt (the steps of a stored failure)
+
+Some environments have texts of their own in place of some files: the built-in worlds
+(envs/builtin/matching.py), ScienceWorld's brief ones (envs/adapters/scienceworld/brief_text.py),
+ALFWorld and WebShop. `r3l-launch --env NAME --show-prompts` prints what an environment uses.
 """
 
 from __future__ import annotations
