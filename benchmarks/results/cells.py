@@ -27,10 +27,10 @@ class Cell:
 
     `options`: of the environment; `withheld`: rules that the warm start does not teach, None for
     ORIGIN itself; `warm_steps`: of the warm start; `waste`: share of the demonstrator's actions
-    that do nothing. `base` and `rho`: the base success, and the
-    cost of a reflection in attempts, that the cell stands for. `equal`: group size at which a step
-    of GRPO samples as many tokens as one of R³L. `steps`: limit of optimizer steps. `world`: its
-    idealisation, if any.
+    that do nothing; `certainty`: probability of a step at which it knows a withheld rule. `base`
+    and `rho`: the base success, and the cost of a reflection in attempts, that the cell stands for.
+    `equal`: group size at which a step of GRPO samples as many tokens as one of R³L. `steps`: limit
+    of optimizer steps. `world`: its idealisation, if any.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Cell:
     withheld: int | None = None
     warm_steps: int = 700
     waste: float = Recipe.waste
+    certainty: float = Recipe.certainty
     equal: int = 16
     steps: int = 60
     world: World | None = None
@@ -59,7 +60,9 @@ class Cell:
     def warm_settings(self) -> tuple[str, ...]:
         """Those of its warm start."""
         common = ("--steps", str(self.warm_steps), "--lr", "2e-3", "--measured", "200")
-        return (*common, *(("--waste", str(self.waste)) if self.waste != Recipe.waste else ()))
+        waste = ("--waste", str(self.waste)) if self.waste != Recipe.waste else ()
+        sure = ("--certainty", str(self.certainty)) if self.certainty != Recipe.certainty else ()
+        return (*common, *waste, *sure)
 
     def setup(self) -> str:
         """Digest of its world and warm start."""
@@ -72,8 +75,9 @@ class Cell:
             return ORIGIN
         (warmed,) = warmed_for(folder / self.name)
         options, skill = all_options("workshop", dict(self.options)), warmed.skill
-        wanted = (options, self.withheld, self.waste, self.warm_steps)
-        if (warmed.options, skill.withheld, skill.waste, warmed.steps) != wanted:
+        wanted = (options, self.withheld, self.waste, self.certainty, self.warm_steps)
+        given = (warmed.options, skill.withheld, skill.waste, skill.certainty, warmed.steps)
+        if given != wanted:
             raise UserError(
                 f"{folder / self.name}: a warm policy of another world or warm start; "
                 "delete it and run again"
@@ -166,7 +170,30 @@ BRIEF = tuple(
     if cell.options["summary"] == "full"
 )
 """Worlds of the map in which reflections have brief summaries."""
-CELLS = {cell.name: cell for cell in (EASIEST, *CUT_OFF, *_regime_map(), *BRIEF)}
+HINTED = tuple(
+    replace(
+        cell,
+        name=f"{cell.name}-{hint}",
+        options={**cell.options, "hint": hint},
+        world=None,
+    )
+    for cell in _regime_map()
+    if cell.rho == 1 and cell.base in (0.13, 0.005, 0.002)
+    for hint in ("where", "none")
+)
+"""Worlds of the map whose remark after a mistake says only where it was, or nothing."""
+LONG_ROW = Cell(
+    "long-row",
+    base=0.3,
+    rho=1.0,
+    options={"stations": 12, "tools": 6, "exceptions": 1, "decisive": 2},
+    withheld=5,
+    certainty=0.6,
+    warm_steps=LONG,
+    steps=15,
+)
+"""A long row of which two stations count; its runs are stopped before they have learned it."""
+CELLS = {cell.name: cell for cell in (EASIEST, *CUT_OFF, *_regime_map(), *BRIEF, *HINTED, LONG_ROW)}
 
 
 def setup_of(line: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results.cells import BRIEF, CELLS, CUT_OFF, EASIEST, Cell
+from benchmarks.results.cells import BRIEF, CELLS, CUT_OFF, EASIEST, HINTED, LONG_ROW, Cell
 from benchmarks.results.lines import digest
 from r3l import config as configuration
 from r3l.algorithms.algorithm import AlgorithmConfig
@@ -56,6 +56,7 @@ VARIANTS: dict[str, Variant] = {
     "no_credit_from_start": _r3l("w/o credit, from start", "credit=false", "from_start=true"),
     "no_credit_no_guidance": _r3l("w/o credit, no guidance", "credit=false", "guidance=false"),
     "grpo": Variant("GRPO", ("algorithm=grpo",)),
+    "grpo_no_kl": Variant("GRPO without reference", ("algorithm=grpo", "algorithm.kl_coef=0")),
     "grpo_equal": Variant("GRPO, as many tokens a step", ("algorithm=grpo",)),
     "raft": Variant("RAFT", ("algorithm=raft",)),
     "opmd": Variant("OPMD", ("algorithm=opmd",)),
@@ -237,6 +238,7 @@ _COSTLY = tuple(
     name for name in _MAP if CELLS[name].equal > AlgorithmConfig.model_fields["group_size"].default
 )
 """Cells in which a step of R³L samples more tokens than one of GRPO."""
+_RHO_1 = tuple(name for name in _MAP if CELLS[name].rho == 1)
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
 GRPO_FASTER = ("grpo_lr_high", "grpo_lr_4", "grpo_lr_8")
@@ -271,6 +273,11 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     ),
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
     "e9": (Part(tuple(cell.name for cell in CUT_OFF), ("ranked", "ranked_random", "unranked"), 3),),
+    "e10": (
+        Part(tuple(cell.name for cell in HINTED), ("r3l", "grpo"), 3),
+        Part((LONG_ROW.name,), ("r3l", "no_credit", "no_amplify", "sft_none", "grpo"), 6),
+    ),
+    "e11": (Part(_RHO_1, ("grpo_no_kl", "sft_none"), 3),),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }
 

@@ -66,7 +66,7 @@ def policies(lines: Iterable[Record]) -> dict[str, Record]:
 
 def cell_of(base: float, rho: float) -> Cell:
     """The cell of the map that stands for a base success and a ρ."""
-    return next(c for c in CELLS.values() if c.base == base and c.rho == rho)
+    return next(c for c in CELLS.values() if c.world and (c.base, c.rho) == (base, rho))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

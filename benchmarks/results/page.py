@@ -49,7 +49,9 @@ FIRST = "overview"
 
 def write(records: Sequence[Record], lines: Path) -> None:
     """Write the pages and the pictures; all but the first page go into the folder `lines`."""
-    for path, text in render(records, lines).items():
+    pages = render(records, lines)
+    lines.mkdir(parents=True, exist_ok=True)
+    for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
     if not _drawn(records):
         return
