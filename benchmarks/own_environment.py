@@ -25,8 +25,9 @@ import click
 import psutil
 
 from actors.engine import VLLMPolicy
+from envs.evaluation.evaluation_folder import EvaluationFolder
 from envs.isolation.pool import environments_of_all
-from launch.evaluation.played_tasks import Results, play_all
+from launch.evaluation.play import play_all
 from launch.plan import DEMO
 from learner.warmup import tiny_policy
 from r3l import config as configuration
@@ -110,7 +111,7 @@ async def measure(folder: Path, requests: int, rounds: int, steps: int) -> None:
         first = number * requests
         tasks = [Task(f"own/{n}", "own", n) for n in range(first, first + requests)]
         await policy.engine.reset_prefix_cache()
-        results = Results(folder / f"results-{time.monotonic_ns()}", {})
+        results = EvaluationFolder(folder / f"results-{time.monotonic_ns()}", {})
         cpu, began, tokens = cpu_seconds(), time.monotonic(), policy.metrics.generated_tokens
         await play_all(tasks, 1, results, policy, make_env, config, at_once=requests)
         took, cpu = time.monotonic() - began, cpu_seconds() - cpu

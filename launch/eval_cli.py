@@ -7,16 +7,28 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Set
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
+from envs.evaluation.comparison import compare, read_other
+from envs.evaluation.conversation import Conversation
+from envs.evaluation.evaluation_folder import (
+    EvaluationFolder,
+    Settings,
+    read_attempts,
+    read_settings,
+    settings_of,
+)
+from envs.evaluation.metrics import Report, by_task, report, scalars
+from envs.evaluation.truncation import TruncationWarning
 from launch.cli import as_overrides, as_typed, check_not_empty
+from launch.evaluation.printing import comparison_table, conversations, table
 from r3l import config as configuration
-from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.process.command_line import OneLine
@@ -78,6 +90,22 @@ AGAIN = "run the same command again to continue"
 @click.option(
     "--step", type=int, default=0, show_default=True, help="step of the metrics in TensorBoard"
 )
+@click.option(
+    "--read",
+    type=Path,
+    help="folder of an evaluation, of a run too: play nothing, show what it holds",
+)
+@click.option(
+    "--show",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="print N conversations, failures first",
+)
+@click.option(
+    "--against",
+    type=Path,
+    help="folder of another evaluation of the same tasks: compare task by task",
+)
 @click.option("--json", "as_json", is_flag=True, help="print only the report, as a JSON object")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(**options: Any) -> None:
@@ -104,9 +132,88 @@ def main(**options: Any) -> None:
 
 def run(options: dict[str, Any]) -> None:
     """Run the evaluation that the command line asks for. Raises UserError, EngineDead."""
-    from actors.engine_arguments import check_engine_arguments
+    if options["as_json"] and options["show"]:
+        raise UserError("--show: prints text, but --json prints only JSON; leave one of them out")
+    if options["read"] is None:
+        _evaluate(options)
+    else:
+        _read(options)
+
+
+def _evaluate(options: dict[str, Any]) -> None:
+    """Play what is still to be played, write the report and print it."""
     from envs.registry import tasks_of_all
-    from launch.evaluation.played_tasks import Results, cut_off, report, table
+    from launch.evaluation.play import keys_of
+
+    config = _configured(options)
+    attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"], "--attempts")
+    tasks = tasks_of_all(config.env, options["split"], options["count"])
+    settings = settings_of(
+        config,
+        model=config.model,
+        weights=_weights_stamp(Path(config.model)),
+        split=options["split"],
+        engine=options["engine"] or "",
+    )
+    others = _others(options, {task.task_id for task in tasks}, settings)
+    keys, place = keys_of(tasks, attempts), options["out"] or _default_folder(config, settings)
+    folder = EvaluationFolder(place, settings)
+    try:
+        if folder.missing(keys):
+            asyncio.run(_unless_interrupted(_play(tasks, attempts, folder, config, options)))
+    finally:
+        folder.close()
+    played = [folder.done[key] for key in keys]
+    found = report(played, ks)
+    folder.finish(found)
+    _to_tensorboard(place, found, options["step"])
+    _print(options, found, played, others)
+    for warning in TruncationWarning(config.actor).lines(found.all.lengths, "evaluation"):
+        click.echo(f"r3l-eval: {warning}", err=True)
+    if not options["as_json"]:
+        click.echo(f"attempts, report and TensorBoard metrics: {place}")
+
+
+def _read(options: dict[str, Any]) -> None:
+    """Print the report of an evaluation on disk, which is not changed."""
+    place, playing = options["read"], ("run_name", "model", "engine", "env_name", "out")
+    if any(options[name] for name in playing) or options["overrides"]:
+        raise UserError(
+            f"--read {place}: plays nothing; leave out settings, --run, --model, --engine, --env "
+            "and --out"
+        )
+    attempts, settings = read_attempts(place, "--read"), read_settings(place, "--read")
+    tasks = by_task(attempts)
+    ks = _ks(options["pass_at"], min(map(len, tasks.values()), default=1), "the attempts per task")
+    _print(options, report(attempts, ks), attempts, _others(options, tasks.keys(), settings))
+
+
+def _others(options: dict[str, Any], tasks: Set[str], settings: Settings) -> list[Conversation]:
+    """The attempts of --against; none without it."""
+    return read_other(options["against"], tasks, settings) if options["against"] else []
+
+
+def _print(
+    options: dict[str, Any],
+    found: Report,
+    attempts: list[Conversation],
+    others: list[Conversation],
+) -> None:
+    compared = compare(attempts, others) if others else {}
+    if options["as_json"]:
+        against = {"against": to_builtins(compared)} if compared else {}
+        click.echo(json.dumps(to_builtins(found) | against))
+        return
+    click.echo(table(found))
+    if compared:
+        click.echo(f"\nagainst {options['against']}:\n{comparison_table(compared)}")
+    if options["show"]:
+        click.echo(f"\n{conversations(attempts, options['show'])}\n")
+
+
+def _configured(options: dict[str, Any]) -> RunConfig:
+    """The settings of the evaluation, with the folder of its model."""
+    from actors.engine_arguments import check_engine_arguments
     from launch.plan import DEMO, resolve_model, run_folder
 
     check_not_empty({"--env": options["env_name"], "--model": options["model"]})
@@ -122,29 +229,7 @@ def run(options: dict[str, Any]) -> None:
         config.model, config.actor.earlier_reasoning, weights=options["engine"] is None
     )
     check_engine_arguments(config.actor)
-    config = config.model_copy(update={"model": str(model)})
-    attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"])
-    tasks = tasks_of_all(config.env, options["split"], options["count"])
-    settings = _settings(config, options)
-    folder = options["out"] or _default_folder(config, settings)
-    results = Results(folder, settings)
-    try:
-        wanted = {(task.task_id, n) for task in tasks for n in range(attempts)}
-        if wanted - results.done.keys():
-            asyncio.run(
-                _unless_interrupted(_play(tasks, attempts, results, config, options, folder))
-            )
-    finally:
-        results.close()
-    ordered = [results.done[task.task_id, n] for task in tasks for n in range(attempts)]
-    found = report(ordered, attempts, ks)
-    (folder / "report.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-    _to_tensorboard(folder, found, options["step"])
-    click.echo(json.dumps(found) if options["as_json"] else table(found))
-    if warning := cut_off(found):
-        click.echo(f"r3l-eval: {warning}", err=True)
-    if not options["as_json"]:
-        click.echo(f"results, report and TensorBoard metrics: {folder}")
+    return config.model_copy(update={"model": str(model)})
 
 
 def _model_of(run: Path, weights: str) -> str:
@@ -164,23 +249,22 @@ def _model_of(run: Path, weights: str) -> str:
 async def _play(
     tasks: list[Task],
     attempts: int,
-    results: Any,
+    folder: EvaluationFolder,
     config: RunConfig,
     options: dict[str, Any],
-    folder: Path,
 ) -> None:
     from envs.isolation.pool import environments_of_all
-    from launch.evaluation.played_tasks import play_all
+    from launch.evaluation.play import play_all
 
     at_once, said = options["at_once"], None
     async with (
         environments_of_all(config.env, at_once) as make_env,
-        _policy(config, options, folder) as policy,
+        _policy(config, options, folder.folder) as policy,
     ):
         if not options["as_json"]:
-            said = asyncio.create_task(_say_progress(results, len(tasks) * attempts))
+            said = asyncio.create_task(_say_progress(folder, len(tasks) * attempts))
         try:
-            await play_all(tasks, attempts, results, policy, make_env, config, at_once=at_once)
+            await play_all(tasks, attempts, folder, policy, make_env, config, at_once=at_once)
         finally:
             if said is not None:
                 said.cancel()
@@ -197,17 +281,17 @@ async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def _say_progress(results: Any, total: int) -> None:
+async def _say_progress(folder: EvaluationFolder, total: int) -> None:
     """Every few seconds, say how many attempts are done."""
     while True:
         await asyncio.sleep(PROGRESS_S)
-        click.echo(progress_line(list(results.done.values()), total), err=True)
+        click.echo(progress_line(list(folder.done.values()), total), err=True)
 
 
-def progress_line(done: list[Any], total: int) -> str:
+def progress_line(done: list[Conversation], total: int) -> str:
     """How far an evaluation is: its attempts that ended, and their success so far."""
-    failed = sum(bool(result.cause) for result in done)
-    success = sum(result.reward >= SUCCESS for result in done) / max(1, len(done))
+    failed = sum(bool(one.cause) for one in done)
+    success = sum(one.success for one in done) / max(1, len(done))
     line = f"{len(done)}/{total} attempts, success {success:.2f}"
     return line + (f", {failed} failed" if failed else "")
 
@@ -262,38 +346,13 @@ async def _policy(
                 own.close()
 
 
-def _ks(text: str, attempts: int) -> list[int]:
+def _ks(text: str, most: int, limit: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() and 1 <= int(part) <= attempts for part in parts):
+    if not all(part.isdecimal() and 1 <= int(part) <= most for part in parts):
         raise UserError(
-            f"--pass-at {text}: must be numbers from 1 to --attempts {attempts}, separated by "
-            "commas"
+            f"--pass-at {text}: must be numbers from 1 to {limit} {most}, separated by commas"
         )
     return [int(part) for part in parts]
-
-
-def _settings(config: RunConfig, options: dict[str, Any]) -> dict[str, Any]:
-    """The settings that results depend on; all results of one folder must share them."""
-    values = config.model_dump(mode="json")
-    return {
-        "model": config.model,
-        "weights": _weights_stamp(Path(config.model)),
-        "engine": options["engine"] or "",
-        "env": values["env"],
-        "split": options["split"],
-        "seed": config.seed,
-        "temperature": config.eval.temperature,
-        "actor": {
-            name: values["actor"][name]
-            for name in (
-                "max_response_tokens",
-                "max_model_len",
-                "dtype",
-                "engine",
-                "earlier_reasoning",
-            )
-        },
-    }
 
 
 def _weights_stamp(model: Path) -> str:
@@ -303,7 +362,7 @@ def _weights_stamp(model: Path) -> str:
     return f"{zlib.crc32(stamp.encode()):08x}"
 
 
-def _default_folder(config: RunConfig, settings: dict[str, Any]) -> Path:
+def _default_folder(config: RunConfig, settings: Settings) -> Path:
     stamp = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
     env = Path(config.env.name).name if "/" in config.env.name else config.env.name
     model = Path(config.model)
@@ -313,17 +372,12 @@ def _default_folder(config: RunConfig, settings: dict[str, Any]) -> Path:
     return Path("runs") / "eval" / f"{name}-{env.replace(':', '-')}-{stamp:08x}"
 
 
-def _to_tensorboard(folder: Path, found: dict[str, Any], step: int) -> None:
+def _to_tensorboard(folder: Path, found: Report, step: int) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder / "tensorboard")) as writer:
-        for family, values in {"": found["all"], **found["families"]}.items():
-            for name, value in values.items():
-                if isinstance(value, dict) and value.get("mean") is not None:
-                    tag = f"eval/{name.replace('@', '_at_')}" + (f"/{family}" if family else "")
-                    for part in ("mean", "low", "high"):
-                        suffix = "" if part == "mean" else f"_{part}"
-                        writer.add_scalar(tag + suffix, value[part], step)
+        for name, value in scalars(found).items():
+            writer.add_scalar(f"eval/{name}", value, step)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,18 @@ from pathlib import Path
 import torch
 
 from buffer import BufferClient, Draw
+from envs.evaluation.truncation import TruncationWarning
 from learner.checkpoint import State
 from learner.metrics.ages import CommitTimes, cause_metrics
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.drift import SafetyMeter
-from learner.metrics.evaluate import Evaluation, Evaluator, nothing_played, parts
+from learner.metrics.evaluator import (
+    Evaluation,
+    Evaluator,
+    in_messages,
+    keep_evaluation,
+    nothing_played,
+)
 from learner.metrics.group_metrics import (
     group_metrics,
     histograms,
@@ -33,7 +40,6 @@ from learner.metrics.group_metrics import (
 )
 from learner.metrics.reporter import Reporter
 from learner.metrics.samples import correction_texts
-from learner.metrics.truncation import TruncationWarning
 from learner.outputs.best_model import keep_if_best, remove_candidates
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
@@ -73,7 +79,7 @@ class Rank0:
         self.client, self.publisher, self.reporter = client, publisher, reporter
         self.config, self.run = config, run
         self.train_tasks, eval_tasks = tasks
-        self.evaluator = Evaluator(client, config.eval, eval_tasks)
+        self.evaluator = Evaluator(client, config, eval_tasks)
         client.silent = self._wait_for_buffer
         self.truncation = TruncationWarning(config.actor)
         self.meter = SafetyMeter(config.learner.safety)
@@ -107,8 +113,8 @@ class Rank0:
         evaluate before any training. Waits for that evaluation."""
         version, self.drawn = state.version, state
         self.without_attempt = self.client.stats().drops.get("no_trajectories", 0)
-        for part in parts(self.train_tasks):
-            self.client.add_tasks(part)
+        for message in in_messages(self.train_tasks):
+            self.client.add_tasks(message)
         self._check_ledger(state)
         rewound = self.client.set_version(version)
         self.commits.add(version, time.time())
@@ -371,9 +377,10 @@ class Rank0:
     def _report_evaluations(self, ended: Iterable[Evaluation]) -> None:
         for evaluation in ended:
             # Reported last: a learner that is killed earlier reads the evaluation again.
+            keep_evaluation(self.run, self.config, evaluation)
             keep_if_best(self.run, evaluation)
             self.reporter.evaluation(evaluation)
-            self._warn_of_truncation(evaluation.more, "evaluation")
+            self._warn_of_truncation(evaluation.metrics, "evaluation")
 
     def _warn_of_truncation(self, metrics: Mapping[str, float], of: str) -> None:
         for line in self.truncation.lines(metrics, of):

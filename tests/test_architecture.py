@@ -31,7 +31,7 @@ FORBIDDEN = {
 FOLDERS = {
     "r3l": "rollout algorithms weights process settings".split(),
     "buffer": "viewer tools server groups client wire sampling storage".split(),
-    "envs": "isolation adapters questions builtin".split(),
+    "envs": "evaluation isolation adapters questions builtin".split(),
     "actors": ["weights"],
     "learner": "offline warmup outputs step metrics".split(),
 }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from buffer import Draw
-from learner.metrics.truncation import truncation_metrics
+from envs.evaluation.truncation import truncation_metrics
 from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm
 from r3l.records import Group, SlotResult, Trajectory

@@ -7,11 +7,10 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from learner.metrics.evaluate import Evaluation
+from learner.metrics.evaluator import Evaluation
 from learner.metrics.logger import Logger
 from learner.metrics.tags import check_tag
 from learner.run_files import PROGRESS
@@ -57,9 +56,7 @@ class Reporter:
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Record one finished evaluation."""
-        values = asdict(evaluation)
-        version = values.pop("version")
-        values |= values.pop("more")
+        version, values = evaluation.version, evaluation.metrics
         self.scalars(version, {f"eval/{name}": value for name, value in values.items()})
         self._line("eval", version, values)
 

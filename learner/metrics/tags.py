@@ -12,6 +12,7 @@ import warnings
 from functools import cache
 from typing import NamedTuple
 
+from envs.evaluation.metrics import METRICS as EVAL_METRICS
 from r3l.actor_metrics import shown_fields
 from r3l.records import GROUP_STATES
 
@@ -167,14 +168,18 @@ WEIGHTS = (
     ("unstamped", "trajectories", "without the hash of the weights that sampled them"),
 )
 
+ENDS = (("", ""), ("_low", "lower end of its 95 % interval"), ("_high", "upper end of the same"))
 EVAL = (
-    ("success", "share", "tasks with full reward"),
-    ("success_<env>", "share", "tasks of an env with full reward, if there are several"),
-    ("reward", "reward", "mean over tasks"),
-    ("steps", "steps", "mean length of an attempt"),
+    *(
+        (metric.name + end, metric.unit, meaning or metric.meaning)
+        for metric in EVAL_METRICS
+        for end, meaning in ENDS
+    ),
+    ("success_of_<family>", "share", "of one environment, if there are several, or kind of task"),
     ("tasks", "tasks", "evaluated"),
     ("failed", "tasks", "without a trajectory"),
     ("failed_<cause>", "tasks", "without a trajectory, by cause"),
+    ("fault_<name>", "faults", "of environments that did not end the attempt, by name"),
     *TRUNCATION,
 )
 

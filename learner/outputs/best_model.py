@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
-from learner.metrics.evaluate import Evaluation
+from learner.metrics.evaluator import Evaluation
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
@@ -42,10 +41,11 @@ def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
         return
     record = best / "evaluation.json"
     before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
-    if before is not None and evaluation.success <= before["success"]:
+    if before is not None and evaluation.metrics["success"] <= before["success"]:
         shutil.rmtree(candidate)
         return
-    (candidate / record.name).write_text(json.dumps(asdict(evaluation)) + "\n", encoding="utf-8")
+    values = {"version": evaluation.version, **evaluation.metrics}
+    (candidate / record.name).write_text(json.dumps(values) + "\n", encoding="utf-8")
     place = best.resolve()  # `best` may be a link to another disk
     coming, replaced = place.with_name(".coming-best"), place.with_name(".replaced-best")
     for left in (coming, replaced):

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
+from envs.evaluation.conversation import Conversation, Turn
 from launch.eval_cli import _into, main, progress_line
-from launch.evaluation.played_tasks import Result
 from r3l.config import dump, load
 from r3l.errors import EngineDead
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
@@ -28,14 +28,15 @@ def test_an_unreachable_engine_is_named_before_anything_is_played(tmp_path):
 @pytest.fixture
 def played(monkeypatch):
     """Evaluations are played without an engine; returns the model folders they were made with."""
-    import launch.evaluation.played_tasks as evaluation
+    import launch.evaluation.play as evaluation
 
     models = []
 
-    async def fake(tasks, attempts, results, policy, make_env, config, **_):
+    async def fake(tasks, attempts, folder, policy, make_env, config, **_):
         models.append(Path(config.model))
         for task in tasks:
-            results.add(Result(task.task_id, 0, reward=1.0, steps=3, tokens=9))
+            turns = (Turn("a door", "open \x1b[2J", 9, 1.0),)
+            folder.add(Conversation(task.task_id, 0, reward=1.0, turns=turns))
 
     class Nothing:
         async def __aenter__(self):
@@ -109,7 +110,7 @@ def test_what_others_print_is_not_between_the_json(tmp_path, capfd):
 
 
 def test_progress_counts_attempts_and_their_success():
-    done = [Result("a", 0, reward=1.0), Result("b", 0), Result("c", 0, cause="x")]
+    done = [Conversation("a", 0, reward=1.0), Conversation("b", 0), Conversation("c", 0, cause="x")]
     assert progress_line(done, 200) == "3/200 attempts, success 0.33, 1 failed"
     assert progress_line([], 5) == "0/5 attempts, success 0.00"
 
@@ -121,8 +122,33 @@ def test_a_finished_evaluation_is_shown_again_without_an_engine(tmp_path, monkey
     monkeypatch.setattr("launch.eval_cli._policy", lambda *_: pytest.fail("started an engine"))
     again = CliRunner().invoke(main, arguments)
     assert json.loads(again.output) == json.loads(first.output)
-    assert json.loads(again.output)["all"]["success"]["mean"] == 1.0
+    assert json.loads(again.output)["all"]["estimates"]["success"]["mean"] == 1.0
     assert (tmp_path / "report.json").exists() and list((tmp_path / "tensorboard").iterdir())
+
+
+def test_an_evaluation_on_disk_is_read_shown_and_compared(tmp_path, played):
+    folders = {name: str(tmp_path / name) for name in ("one", "two", "other")}
+    for name, more in (("one", []), ("two", ["--seed", "3"]), ("other", ["--env", "keys"])):
+        called = ["--out", folders[name], "--tasks", "5", *more]
+        assert CliRunner().invoke(main, called).exit_code == 0
+    shown = CliRunner().invoke(main, ["--read", folders["one"], "--show", "2"])
+    assert shown.exit_code == 0 and shown.output.count("━━") == 2, shown.output
+    assert "    a door" in shown.output and "\x1b" not in shown.output
+    compared = ["--read", folders["one"], "--against", folders["two"]]
+    assert "better" in CliRunner().invoke(main, compared).output
+    found = json.loads(CliRunner().invoke(main, [*compared, "--json"]).output)
+    assert found["against"]["success"]["same"] == 5
+    refused = CliRunner().invoke(main, ["--read", folders["one"], "--against", folders["other"]])
+    assert refused.exit_code == 2 and "--against" in refused.output
+    assert len(played) == 3
+
+
+def test_another_evaluation_of_other_tasks_is_refused_before_anything_is_played(tmp_path, played):
+    CliRunner().invoke(main, ["--out", str(tmp_path / "one"), "--tasks", "5"])
+    called = ["--out", str(tmp_path / "two"), "--tasks", "6", "--against", str(tmp_path / "one")]
+    refused = CliRunner().invoke(main, called)
+    assert refused.exit_code == 2 and "5 of them among the 6" in refused.output
+    assert len(played) == 1 and not (tmp_path / "two").exists()
 
 
 def test_a_model_trained_without_earlier_reasoning_is_evaluated_as_it_was_trained(tmp_path):

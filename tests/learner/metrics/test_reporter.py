@@ -7,7 +7,9 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from learner.metrics.evaluate import Evaluation
+from envs.evaluation import metrics
+from envs.evaluation.conversation import Conversation
+from learner.metrics.evaluator import Evaluation
 from learner.metrics.logger import Session
 from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
@@ -72,7 +74,8 @@ def test_half_a_line_of_a_killed_learner_is_cut_off(tmp_path: Path) -> None:
 
 def test_an_evaluation_is_reported_once_over_the_lives_of_a_learner(tmp_path: Path) -> None:
     reporter = Reporter(tmp_path, loggers=[TensorBoard(Session(tmp_path, load()))])
-    reporter.evaluation(Evaluation(5, success=0.5, reward=0.5, steps=3.0, tasks=10, failed=1))
+    attempts = [Conversation("t0", 0, reward=1.0), Conversation("t1", 0, cause="environment_hang")]
+    reporter.evaluation(Evaluation(5, attempts, metrics.report(attempts)))
     reporter.close()
     (line,) = lines(tmp_path)
     assert (line["kind"], line["step"], line["success"], line["failed"]) == ("eval", 5, 0.5, 1)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from learner.metrics.evaluate import Evaluation
+from envs.evaluation.conversation import Conversation
+from envs.evaluation.metrics import report
+from learner.metrics.evaluator import Evaluation
 from learner.outputs.best_model import candidate_folder, keep_if_best
 
 
@@ -17,7 +19,8 @@ def evaluated(run: Path, version: int, success: float, *, saved: bool = True) ->
         folder = candidate_folder(run, version)
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_text(f"weights of {version}")
-    return Evaluation(version, success, reward=success, steps=3.0, tasks=10, failed=0)
+    attempts = [Conversation(f"t{n}", 0, reward=float(n < 10 * success)) for n in range(10)]
+    return Evaluation(version, attempts, report(attempts))
 
 
 def best(run: Path) -> tuple[str, int]:

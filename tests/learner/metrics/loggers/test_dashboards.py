@@ -13,7 +13,9 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from learner.metrics.evaluate import Evaluation
+from envs.evaluation.conversation import Conversation
+from envs.evaluation.metrics import report
+from learner.metrics.evaluator import Evaluation
 from learner.metrics.logger import Session
 from learner.metrics.loggers.dashboards import DASHBOARDS, hyperparameters
 from learner.metrics.loggers.tensorboard import TensorBoard
@@ -48,7 +50,8 @@ def write_run(run: Path, steps: int = 40) -> None:
         corrections = ["**task-7**: Look first."] if step == 1 else []
         reporter.step(step, metrics, values, corrections)
         if step % 10 == 0:
-            reporter.evaluation(Evaluation(step, learnt, learnt, 3.0, tasks=10, failed=0))
+            attempts = [Conversation(f"t{n}", 0, reward=float(n < 10 * learnt)) for n in range(10)]
+            reporter.evaluation(Evaluation(step, attempts, report(attempts)))
     reporter.close()
 
 

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from envs.evaluation.truncation import TruncationWarning, truncation_metrics
 from learner.metrics.group_metrics import group_metrics
-from learner.metrics.truncation import TruncationWarning, truncation_metrics
 from r3l.config import load
 from r3l.records import Group, SlotResult
 from tests.learner.fakes import FIRST, RESPONSE, STEP, explore_group, trajectory

@@ -1,5 +1,6 @@
 """Evaluations during a run: requests to the buffer, and what is made of the replies."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,10 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 from buffer import BufferStats
-from learner.metrics import evaluate
-from learner.metrics.evaluate import Evaluator, nothing_played, parts
-from r3l.records import SlotResult, Task
-from r3l.settings.evaluation import EvalConfig
+from envs.evaluation.evaluation_folder import read_attempts, read_settings
+from learner.metrics import evaluator as evaluators
+from learner.metrics.evaluator import (
+    Evaluation,
+    Evaluator,
+    in_messages,
+    keep_evaluation,
+    nothing_played,
+)
+from r3l.config import RunConfig, load
+from r3l.records import Group, SlotResult, Task
 from tests.learner.fakes import explore_group
 
 
@@ -18,47 +26,74 @@ def tasks(count: int, size: int = 0) -> list[Task]:
     return [Task(f"t{n}", "corridor", n, {"text": "x" * size}) for n in range(count)]
 
 
+def played(number: int) -> Group:
+    return replace(explore_group((1.0,), ()), task=tasks(number + 1)[number])
+
+
+def evaluation(groups: list[Group], config: RunConfig) -> Evaluation:
+    """The evaluation of version 3 that these groups are."""
+    client: Any = SimpleNamespace(
+        stats=lambda: SimpleNamespace(eval_progress={"eval@3": (5, 5)}, actors={}),
+        query=lambda **_: groups,
+        add_tasks=lambda *_, **__: 0,
+    )
+    evaluator = Evaluator(client, config, tasks(5))
+    evaluator.start(3)
+    [found] = evaluator.collect()
+    return found
+
+
 def test_groups_evicted_before_they_were_read_are_left_out_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    won = explore_group((1.0,), ())
     failure = SlotResult("base", 0, "failed", cause="environment_hang")
-    failed = replace(won, state="expired", results=(failure,))
-    client: Any = SimpleNamespace(
-        stats=lambda: SimpleNamespace(eval_progress={"eval@3": (5, 5)}, actors={}),
-        query=lambda **_: [won, won, won, failed],
-        add_tasks=lambda *_, **__: 0,
-    )
-    evaluator = Evaluator(client, EvalConfig(), tasks(5))
-    evaluator.start(3)
-    [found] = evaluator.collect()
-    assert (found.success, found.tasks, found.failed) == (0.75, 4, 1)
-    assert found.more["failed_environment_hang"] == 1.0
+    failed = replace(played(3), state="expired", results=(failure,))
+    found = evaluation([played(0), played(1), played(2), failed], load()).metrics
+    assert (found["success"], found["tasks"], found["failed"]) == (0.75, 4, 1)
+    assert found["failed_environment_hang"] == 1.0
     assert "1 of 5 groups were evicted" in caplog.text and "retention.grace_s" in caplog.text
+
+
+def test_every_conversation_of_an_evaluation_is_kept_in_the_run(tmp_path: Path) -> None:
+    config = load(None, ["env=keys"])
+    found = evaluation([played(n) for n in range(5)], config)
+    keep_evaluation(tmp_path, config, found)
+    folder = tmp_path / "evaluations" / "step-000003"
+    assert read_attempts(folder, "--read") == list(found.attempts) and len(found.attempts) == 5
+    assert found.attempts[0].turns[0].action and (folder / "report.json").is_file()
+    assert read_settings(folder, "--read")["env"]["name"] == "keys"
+
+
+def test_an_evaluation_that_cannot_be_kept_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "evaluations").write_text("in the way")
+    keep_evaluation(tmp_path, load(), evaluation([played(0)], load()))
+    assert "not written, training continues" in caplog.text
 
 
 def test_tasks_are_added_in_messages_within_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     given = tasks(100, size=1000)
-    assert list(parts(given)) == [given] and list(parts([])) == []
-    monkeypatch.setattr(evaluate, "PART_BYTES", 10_000)
-    cut = list(parts(given))
+    assert list(in_messages(given)) == [given] and list(in_messages([])) == []
+    monkeypatch.setattr(evaluators, "MESSAGE_BYTES", 10_000)
+    cut = list(in_messages(given))
     assert [task for part in cut for task in part] == given
     assert len(cut) > 10 and all(len(part) > 1 for part in cut[:-1])
-    assert [len(part) for part in parts(tasks(3, size=20_000))] == [1, 1, 1]
+    assert [len(part) for part in in_messages(tasks(3, size=20_000))] == [1, 1, 1]
 
 
 def test_how_far_an_evaluation_is_is_said_while_the_learner_waits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(evaluate, "SAY_S", -1.0)
-    monkeypatch.setattr(evaluate, "POLL_S", 0.0)
+    monkeypatch.setattr(evaluators, "SAY_S", -1.0)
+    monkeypatch.setattr(evaluators, "POLL_S", 0.0)
     done = iter([3, 3, 5, 5])  # of collect, of wait, and again
     client: Any = SimpleNamespace(
         stats=lambda: SimpleNamespace(eval_progress={"eval@3": (next(done), 5)}, actors={"a": {}}),
         query=lambda **_: [explore_group((1.0,), ())] * 5,
         add_tasks=lambda *_, **__: 0,
     )
-    evaluator = Evaluator(client, EvalConfig(), tasks(5))
+    evaluator = Evaluator(client, load(), tasks(5))
     evaluator.start(3)
     assert len(evaluator.wait(lambda: False, lambda: None)) == 1
     assert capsys.readouterr().err == "r3l-notice: evaluation at step 3: 3/5\n"

@@ -10,21 +10,23 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 from buffer import BufferClient, BufferStats
-from learner.metrics.group_metrics import success_by_environment
-from learner.metrics.truncation import truncation_metrics
-from r3l.algorithms.advantages import SUCCESS
+from envs.evaluation.conversation import Conversation, conversation
+from envs.evaluation.evaluation_folder import settings_of, write_whole
+from envs.evaluation.metrics import Report, report, scalars
 from r3l.codec import RECORD_LIMIT, encode
-from r3l.process.notices import notice
+from r3l.config import RunConfig
+from r3l.process.notices import notice, notice_again
 from r3l.records import STRAGGLER, Task
-from r3l.settings.evaluation import EvalConfig
 
 log = logging.getLogger(__name__)
 
-PART_BYTES = RECORD_LIMIT // 2  # a message holds at most RECORD_LIMIT bytes
+MESSAGE_BYTES = RECORD_LIMIT // 2  # a message holds at most RECORD_LIMIT bytes
 POLL_S = 0.2
 SAY_S = 5.0
 """A learner that waits says to its user how far the evaluation is, every so often."""
@@ -32,26 +34,28 @@ QUIET_S = 60.0
 """A learner that waits logs how long there was no progress, every so often."""
 
 
+EVALUATIONS = "evaluations"
+"""In a run's folder: a folder for each evaluation (envs.evaluation.evaluation_folder)."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of one evaluation: means over `tasks` attempts; one without a trajectory `failed`.
-
-    `more`: further metrics, by the end of their tag.
-    """
+    """One evaluation of policy `version`: every attempt, and the metrics of all."""
 
     version: int
-    success: float
-    reward: float
-    steps: float
-    tasks: int
-    failed: int
-    more: Mapping[str, float] = field(default_factory=dict)
+    attempts: Sequence[Conversation]
+    report: Report
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The numbers of the report by the end of their tag."""
+        return scalars(self.report)
 
 
 class Evaluator:
     """Starts evaluations and collects those that have ended."""
 
-    def __init__(self, client: BufferClient, config: EvalConfig, tasks: list[Task]) -> None:
+    def __init__(self, client: BufferClient, config: RunConfig, tasks: list[Task]) -> None:
         self.client, self.config, self.tasks = client, config, tasks
         self.pending: dict[str, int] = {}
 
@@ -59,8 +63,8 @@ class Evaluator:
         """Request an evaluation of policy `version`, or of a newer one if actors have moved on."""
         if self.tasks:
             tag = f"eval@{version}"
-            for part in parts(self.tasks):
-                self.client.add_tasks(part, purpose="eval", tag=tag, min_version=version)
+            for message in in_messages(self.tasks):
+                self.client.add_tasks(message, purpose="eval", tag=tag, min_version=version)
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int) -> None:
@@ -114,24 +118,25 @@ class Evaluator:
                 gone,
                 len(self.tasks),
             )
-        played = [t for g in groups for t in g.trajectories]
-        causes = Counter(r.cause for g in groups for r in g.results if r.status == "failed")
-        count, by_env = max(len(groups), 1), success_by_environment(groups)
-        return Evaluation(
-            version=version,
-            success=sum(t.reward >= SUCCESS for t in played) / count,
-            reward=sum(t.reward for t in played) / count,
-            steps=sum(t.num_steps for t in played) / max(len(played), 1),
-            tasks=len(groups),
-            failed=len(groups) - len(played),
-            more={f"failed_{cause}": float(n) for cause, n in causes.items()}
-            | truncation_metrics(groups)
-            | (
-                {f"success_{env}": share for env, share in by_env.items()}
-                if len(by_env) > 1
-                else {}
-            ),
-        )
+        several = bool(self.config.env.others)
+        attempts = [
+            conversation(group.task, 0, result, several=several)
+            for group in groups
+            for result in group.results
+        ]
+        return Evaluation(version, attempts, report(attempts))
+
+
+def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> None:
+    """Write an evaluation into the run's folder; `r3l-eval --read` shows it."""
+    folder = run / EVALUATIONS / f"step-{evaluation.version:06d}"
+    weights = f"step {evaluation.version}"
+    settings = settings_of(config, model=str(run), weights=weights, split="eval")
+    try:
+        write_whole(folder, settings, evaluation.attempts, evaluation.report)
+    except OSError as error:
+        log.warning("%s: not written, training continues (%s)", folder, error)
+        notice_again(EVALUATIONS, f"{folder} could not be written ({error})")
 
 
 FIRST_GROUPS = 16
@@ -160,16 +165,16 @@ def nothing_played(stats: BufferStats, before: int) -> str:
     )
 
 
-def parts(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """The tasks in parts of at most PART_BYTES, each one message to the buffer."""
-    part: list[Task] = []
+def in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """The tasks in lists of at most MESSAGE_BYTES, each one message to the buffer."""
+    message: list[Task] = []
     size = 0
     for task in tasks:
         length = len(encode(task))
-        if part and size + length > PART_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(task)
+        if message and size + length > MESSAGE_BYTES:
+            yield message
+            message, size = [], 0
+        message.append(task)
         size += length
-    if part:
-        yield part
+    if message:
+        yield message

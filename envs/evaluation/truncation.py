@@ -1,6 +1,6 @@
 """How long attempts and responses are, and how many are cut off: by the context, by their budget.
 
-What is cut off cannot succeed, however good the policy is; so people are told above WARN_ABOVE.
+What is cut off cannot succeed, however good the policy is, so the user is warned above WARN_ABOVE.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from envs.evaluation.conversation import Conversation
 from r3l.records import Group
 from r3l.settings.actor import ActorConfig
 
@@ -20,34 +21,58 @@ def truncation_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Lengths in tokens and shares cut off, of all attempts of `groups`, retries included; nothing
     without attempts. A retry's responses are those from its pivot on."""
     attempts = [t for group in groups for t in group.trajectories]
-    without_room = sum(r.cause == OVERFLOW for group in groups for r in group.results)
+    spans = [span for t in attempts for span in t.step_spans[max(t.pivot, 0) :].tolist()]
+    return _measure(
+        [len(t.token_ids) for t in attempts],
+        [end - start for start, end in spans],
+        cut=sum(t.cut for t in attempts),
+        overflowed=sum(t.finish == OVERFLOW for t in attempts),
+        without_room=sum(r.cause == OVERFLOW for group in groups for r in group.results),
+    )
+
+
+def truncation_of(attempts: Sequence[Conversation]) -> dict[str, float]:
+    """The same of the attempts of an evaluation."""
+    turns = [turn for one in attempts for turn in one.turns]
+    return _measure(
+        [one.length for one in attempts if not one.cause],
+        [turn.tokens for turn in turns],
+        cut=sum(turn.cut for turn in turns),
+        overflowed=sum(one.finish == OVERFLOW for one in attempts),
+        without_room=sum(one.cause == OVERFLOW for one in attempts),
+    )
+
+
+def _measure(
+    attempts: Sequence[int],
+    responses: Sequence[int],
+    *,
+    cut: int,
+    overflowed: int,
+    without_room: int,
+) -> dict[str, float]:
     metrics = {}
     if count := len(attempts) + without_room:
-        overflowed = sum(t.finish == OVERFLOW for t in attempts)
         metrics["cut_attempts"] = (overflowed + without_room) / count
-    if attempts:
-        spans = np.concatenate([t.step_spans[max(t.pivot, 0) :] for t in attempts])
-        responses = spans[:, 1] - spans[:, 0]
-        metrics["cut_responses"] = sum(t.cut for t in attempts) / len(responses)
-        for name, lengths in (
-            ("length", np.array([len(t.token_ids) for t in attempts])),
-            ("response", responses),
-        ):
-            metrics[f"{name}_mean"] = float(lengths.mean())
+    if responses:
+        metrics["cut_responses"] = cut / len(responses)
+    for name, lengths in (("length", attempts), ("response", responses)):
+        if lengths:
+            metrics[f"{name}_mean"] = float(np.mean(lengths))
             metrics[f"{name}_p95"] = float(np.quantile(lengths, 0.95))
-            metrics[f"{name}_max"] = float(lengths.max())
+            metrics[f"{name}_max"] = float(max(lengths))
     return metrics
 
 
 class TruncationWarning:
-    """Warnings for people, each said once until the share was small again."""
+    """Warns the user once about each share, and again after it was small in between."""
 
     def __init__(self, config: ActorConfig) -> None:
         self.config = config
         self._said: set[str] = set()
 
     def lines(self, metrics: Mapping[str, float], of: str) -> list[str]:
-        """The warnings that the metrics of `of` (a step, an evaluation) call for."""
+        """The warnings that the metrics of `of` (training, an evaluation) call for."""
         budget = self.config.max_response_tokens
         setting = f"actor.max_response_tokens={budget}" if budget else "what the environment sets"
         texts = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.evaluation.statistics import bootstrap, pass_at_k, wilson
+from envs.evaluation.intervals import bootstrap, pass_at_k, wilson
 
 counts = st.integers(1, 9).flatmap(
     lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))

@@ -1,0 +1,64 @@
+"""Plays the attempts of an evaluation, and keeps each as it ends.
+
+    tasks × attempts ─► those without a result yet ─► play, so many at a time ─► results.jsonl
+
+An interrupted evaluation continues. An attempt that failed (through the environment or the engine)
+earns nothing, and the next run plays it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from envs.evaluation.conversation import conversation
+from envs.evaluation.evaluation_folder import EvaluationFolder
+from r3l.config import RunConfig
+from r3l.records import GroupPlan, Task
+from r3l.rollout.failures import FirstFailures
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Environment, Policy
+
+
+async def play_all(
+    tasks: Sequence[Task],
+    attempts: int,
+    folder: EvaluationFolder,
+    policy: Policy,
+    make_env: Callable[[Task], Environment],
+    config: RunConfig,
+    *,
+    at_once: int,
+) -> None:
+    """Play every attempt that has no result yet, `at_once` at a time, at the temperature of
+    `config.eval`. Raises EngineDead if the engine dies; results so far are kept."""
+    actor = config.actor.model_copy(update={"temperature": config.eval.temperature})
+    config = config.model_copy(update={"actor": actor})
+    room = asyncio.Semaphore(at_once)
+    failures = FirstFailures(say=lambda line: None)  # the log is the console
+
+    async def play(task: Task, attempt: int) -> None:
+        async with room:
+            seed = zlib.crc32(f"{config.seed}/{task.task_id}/{attempt}".encode())
+            (slot,) = await explore_group(
+                *(task, policy, partial(make_env, task), config),
+                seed=seed,
+                plan=GroupPlan(1),
+                on_failure=failures,
+            )
+        folder.add(conversation(task, attempt, slot, several=bool(config.env.others)))
+
+    by_id = {task.task_id: task for task in tasks}
+    try:
+        async with asyncio.TaskGroup() as group:
+            for task_id, attempt in folder.missing(keys_of(tasks, attempts)):
+                group.create_task(play(by_id[task_id], attempt))
+    except ExceptionGroup as ended:
+        raise ended.exceptions[0] from ended
+
+
+def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
+    """Task and number of every attempt of an evaluation."""
+    return [(task.task_id, attempt) for task in tasks for attempt in range(attempts)]

@@ -1,0 +1,54 @@
+"""The conversation of a finished slot."""
+
+import pytest
+from msgspec.structs import replace
+
+from envs.evaluation.conversation import conversation
+from r3l.records import SlotResult, Task
+from tests.learner.fakes import RESPONSE, trajectory
+
+
+def slot(**more):
+    return SlotResult("base", 0, "done", trajectory=trajectory("base", 0, 1.0, steps=3, **more))
+
+
+def test_every_turn_has_what_was_read_what_was_said_and_its_tokens():
+    result = slot()
+    played = result.trajectory
+    one = conversation(Task("a/1", "a", 1), 2, result, several=False)
+    assert one.key == ("a/1", 2) and one.success and one.finish == played.finish
+    assert [turn.observation for turn in one.turns] == list(played.observations[:-1])
+    assert [turn.action for turn in one.turns] == list(played.actions)
+    assert [turn.tokens for turn in one.turns] == [RESPONSE] * 3
+    assert (one.last, one.length, one.tokens) == (
+        played.observations[-1],
+        len(played.token_ids),
+        3 * RESPONSE,
+    )
+
+
+def test_a_record_without_rewards_of_steps_has_turns_without_them():
+    bare = slot()
+    import numpy as np
+
+    rewards, cuts = np.array([0, 0, 1], np.float32), np.array([True, False, False])
+    full = replace(bare, trajectory=replace(bare.trajectory, step_rewards=rewards, step_cut=cuts))
+    task = Task("a/1", "a", 1)
+    found = {
+        name: [(turn.reward, turn.cut) for turn in conversation(task, 0, one, several=False).turns]
+        for name, one in {"bare": bare, "full": full}.items()
+    }
+    assert found["bare"] == [(None, False)] * 3
+    assert found["full"] == [(0.0, True), (0.0, False), (1.0, False)]
+
+
+def test_a_failed_slot_has_its_cause_and_no_turn():
+    failed = SlotResult("base", 0, "failed", cause="environment_hang")
+    one = conversation(Task("a/1", "a", 1), 0, failed, several=True)
+    assert (one.cause, one.turns, one.success) == ("environment_hang", (), False)
+
+
+@pytest.mark.parametrize(("several", "family"), [(True, "a"), (False, "hard")])
+def test_the_family_is_the_environment_if_there_are_several(several, family):
+    task = Task("a/1", "a", 1, {"family": "hard"})
+    assert conversation(task, 0, slot(), several=several).family == family

@@ -1,0 +1,76 @@
+"""The files of an evaluation: what is refused, what is read again."""
+
+import json
+
+import pytest
+
+from envs.evaluation.conversation import Conversation, Turn
+from envs.evaluation.evaluation_folder import (
+    EvaluationFolder,
+    read_attempts,
+    read_settings,
+    settings_of,
+    write_whole,
+)
+from envs.evaluation.metrics import report
+from r3l.config import load
+from r3l.errors import UserError
+
+SAID = Conversation("t", 0, turns=(Turn("\x1b[2J ä", "b", 3, 0.5),), reward=0.5, last="end")
+
+
+def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_path):
+    EvaluationFolder(tmp_path, {"seed": 7, "split": "eval"})  # of which nothing was played
+    folder = EvaluationFolder(tmp_path, {"seed": 0, "split": "eval"})
+    folder.add(Conversation("t", 0))
+    folder.close()
+    with pytest.raises(UserError, match=r"holds an evaluation with seed 0, this one has 1"):
+        EvaluationFolder(tmp_path, {"seed": 1, "split": "eval"})
+    for damaged in (b"", b"[]", b"5", b"\xff"):
+        (tmp_path / "settings.json").write_bytes(damaged)
+        with pytest.raises(
+            UserError, match=r"is not valid JSON|holds an evaluation with seed None"
+        ):
+            EvaluationFolder(tmp_path, {"seed": 0, "split": "eval"})
+
+
+@pytest.mark.parametrize(
+    "line", [b"nope", b"[1]", b"{}", b"\xff", b'{"task_id":"t","attempt":"0"}']
+)
+def test_a_results_file_with_a_damaged_line_is_refused_by_name(tmp_path, line):
+    (tmp_path / "results.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(UserError, match=r"results\.jsonl has a line that is not a result"):
+        EvaluationFolder(tmp_path, {})
+
+
+def test_half_a_line_of_a_killed_evaluation_is_cut_off(tmp_path):
+    folder = EvaluationFolder(tmp_path, {})
+    folder.add(SAID)
+    folder.close()
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"task_id": "t/')
+    assert EvaluationFolder(tmp_path, {}).done == {SAID.key: SAID}
+    assert read_attempts(tmp_path, "--read") == [SAID]
+
+
+def test_a_whole_evaluation_is_read_as_it_was_written_one_attempt_a_line(tmp_path):
+    settings = settings_of(load(), model="m", weights="step 3", split="eval")
+    attempts = [SAID, Conversation("t", 1, cause="environment_hang")]
+    write_whole(tmp_path, settings, attempts, report(attempts))
+    assert read_attempts(tmp_path, "--read") == attempts
+    assert read_settings(tmp_path, "--read") == settings
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["all"]["estimates"]["reward"]["mean"] == 0.25
+
+
+def test_of_an_evaluation_that_never_began_nothing_is_left(tmp_path):
+    EvaluationFolder(tmp_path / "new", {}).close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_evaluation_is_refused_with_the_option_that_named_it(tmp_path):
+    with pytest.raises(UserError, match=r"--read .*results"):
+        read_attempts(tmp_path, "--read")
+    with pytest.raises(UserError, match=r"--against .*settings"):
+        read_settings(tmp_path, "--against")

@@ -1,0 +1,99 @@
+"""Playing the attempts of an evaluation, and continuing after an interruption."""
+
+import asyncio
+
+import pytest
+
+from envs import registry
+from envs.evaluation.conversation import Conversation
+from envs.evaluation.evaluation_folder import EvaluationFolder, read_attempts
+from envs.evaluation.metrics import report
+from launch.evaluation.play import play_all
+from r3l.config import RunConfig, load
+from r3l.errors import EngineDead
+from tests.r3l.fakes import ScriptedPolicy
+
+CONFIG: RunConfig = load(None, ["env=keys", "eval.temperature=0"])
+
+
+def evaluate(folder, policy, tasks, attempts=1, settings=None, config=CONFIG):
+    results = EvaluationFolder(folder, settings or {"seed": 0})
+
+    def make_env(task):
+        return registry.make(task.env)
+
+    try:
+        asyncio.run(play_all(tasks, attempts, results, policy, make_env, config, at_once=3))
+    finally:
+        results.close()
+    return results
+
+
+def tasks(count):
+    return registry.tasks("keys", {}, "eval", count)
+
+
+def test_every_task_is_played_the_asked_number_of_times_each_with_its_own_seed(tmp_path):
+    policy = ScriptedPolicy(lambda prompt: "turn brass")
+    results = evaluate(tmp_path, policy, tasks(4), attempts=2)
+    assert {key[1] for key in results.done} == {0, 1} and len(results.done) == 8
+    assert {p.temperature for p in policy.asked} == {0.0}
+    assert len({p.seed for p in policy.asked}) == len(policy.asked)
+
+
+def test_each_of_several_environments_is_a_family_of_its_own(tmp_path):
+    several = load(None, ["env=keys", "env.others.workshop={}"])
+    both = registry.tasks_of_all(several.env, "eval", 3)
+    played = evaluate(tmp_path, ScriptedPolicy(lambda _: "turn iron"), both, config=several)
+    found = report(list(played.done.values()))
+    assert {name: one.tasks for name, one in found.families.items()} == {
+        "keys": 1,
+        "workshop": 2,
+    }
+
+
+def test_an_interrupted_evaluation_goes_on_and_ends_like_an_uninterrupted_one(tmp_path):
+    answer = ScriptedPolicy(lambda prompt: "turn iron")
+    whole = evaluate(tmp_path / "whole", answer, tasks(6), attempts=2)
+
+    played = []
+
+    def dying(prompt):
+        played.append(prompt)
+        if len(played) > 25:
+            raise EngineDead("gone")
+        return "turn iron"
+
+    with pytest.raises(EngineDead):
+        evaluate(tmp_path / "cut", ScriptedPolicy(dying), tasks(6), attempts=2)
+    file = tmp_path / "cut" / "results.jsonl"
+    kept = len(file.read_text().splitlines())
+    assert 0 < kept < 12
+    with file.open("a") as torn:
+        torn.write('{"task_id": "keys/ev')
+    counting = ScriptedPolicy(lambda prompt: "turn iron")
+    resumed = evaluate(tmp_path / "cut", counting, tasks(6), attempts=2)
+    assert resumed.done == whole.done
+    assert len(file.read_text().splitlines()) == 12
+    assert len(counting.asked) < len(answer.asked)
+
+
+def test_what_the_policy_and_the_environment_said_is_kept(tmp_path):
+    played = evaluate(tmp_path, ScriptedPolicy(lambda prompt: "listen"), tasks(1))
+    (kept,) = read_attempts(tmp_path, "--read")
+    assert played.done == {kept.key: kept}
+    assert kept.system and {turn.action for turn in kept.turns} == {"listen"}
+    assert all(turn.observation and turn.tokens for turn in kept.turns) and kept.last
+    assert sum(turn.reward for turn in kept.turns) == pytest.approx(kept.reward)
+    assert kept.finish and kept.length > kept.tokens > 0
+
+
+def test_failed_attempts_are_played_again(tmp_path):
+    (task,) = tasks(1)
+    folder = EvaluationFolder(tmp_path, {"seed": 0})
+    folder.add(Conversation(task.task_id, 0, cause="environment_hang"))
+    folder.close()
+    again = EvaluationFolder(tmp_path, {"seed": 0})
+    assert again.done[task.task_id, 0].cause == "environment_hang"
+    evaluate(tmp_path, ScriptedPolicy(lambda prompt: "turn iron"), [task])
+    assert [one.cause for one in read_attempts(tmp_path, "--read")] == [""]

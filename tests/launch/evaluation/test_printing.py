@@ -1,0 +1,52 @@
+"""What r3l-eval prints of an evaluation."""
+
+from envs.evaluation.comparison import compare
+from envs.evaluation.conversation import Conversation, Turn
+from envs.evaluation.metrics import report
+from launch.evaluation.printing import comparison_table, conversations, printable, table
+
+
+def said(task, reward, *texts, **more):
+    turns = tuple(Turn(f"sees {text}", text, 3, reward) for text in texts)
+    return Conversation(task, 0, reward=reward, turns=turns, length=9, finish="terminated", **more)
+
+
+def test_the_table_has_a_line_for_all_tasks_and_one_for_each_family():
+    found = report([said("a", 1.0, "x", family="a"), said("b", 0.0, "y", family="b\x1b[2J")])
+    lines = table(found).splitlines()
+    assert lines[0].split()[:5] == ["tasks", "failed", "faults", "success", "reward"]
+    assert [line.split()[0] for line in lines[1:4]] == ["all", "a", "b\\x1b[2J"]
+    assert "length" in lines[0] and "9, p95 9, max 9" in lines[1]
+    assert "–" in table(report([Conversation("t", 0, cause="x")]))
+
+
+def test_a_comparison_shows_counts_and_the_difference():
+    found = comparison_table(compare([said("a", 1.0, "x")], [said("a", 0.0, "x")]))
+    assert found.splitlines()[1].split() == ["success", "1", "0", "0", "1", "[1,", "1]"]
+
+
+def test_conversations_show_every_turn_failures_first():
+    attempts = [
+        said("won", 1.0, "open"),
+        said("half", 0.5, "knock"),
+        said("lost", 0.0, "kick", "run", system="Be brief.", last="Over.", feedback="No key."),
+        Conversation("broken", 0, cause="environment_hang"),
+    ]
+    shown = conversations(attempts, 3)
+    heads = [line for line in shown.splitlines() if line.startswith("━━")]
+    assert [head.split()[1] for head in heads] == ["lost", "broken", "half"]
+    assert "reward 0, terminated, 2 steps, 6 of 9 tokens sampled" in heads[0]
+    assert "environment_hang" in heads[1] and "open" not in shown
+    for text in ("Be brief.", "sees kick", "kick", "run", "Over.", "No key."):
+        assert f"    {text}" in shown.splitlines()
+
+
+def test_no_character_reaches_the_terminal_that_it_could_obey():
+    hostile = "\x1b]0;pwned\x07 \r\x08 \x9b2J \u202e \ud800 \u2028 tab\t"
+    shown = conversations(
+        [said(hostile, 0.0, hostile + "\n━━ forged", system=hostile, faults=(hostile,))], 1
+    )
+    assert all(c.isprintable() for line in shown.split("\n") for c in line)
+    assert "\\x1b]0;pwned\\x07" in shown
+    assert [line for line in shown.split("\n") if line.startswith("━━")] == shown.split("\n")[:1]
+    assert printable("naïve 日本語 🙂\nnext") == "naïve 日本語 🙂\nnext"
