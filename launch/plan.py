@@ -30,7 +30,7 @@ from launch.topology.placement import Topology, place, place_ranks
 from launch.topology.ray_nodes import ray_machines
 from launch.topology.requested import RequestedPlaces, parse_learner
 from learner.metrics.loggers import registry as loggers
-from learner.outputs.upload_targets import check as check_upload
+from learner.outputs import checkpoint_command
 from learner.step.deepspeed_config import deepspeed_config, user_config
 from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import warmed_for
@@ -108,7 +108,7 @@ def make_plan(
     check_engine_arguments(config.actor)
     if hardware is None or cluster is not None:
         loggers.check(config.log)
-        check_upload(config.learner.upload.to, reach=hardware is None and not dry_run)
+        checkpoint_command.check(config.learner.on_checkpoint, here=hardware is None)
     wanted = wanted_places(config, actors, learner, actor_gpus, actors_per_gpu)
     if hardware is not None and not dry_run and cluster != "slurm":
         raise UserError(f"--hardware {hardware}: only plans; add --dry-run, or leave it out")

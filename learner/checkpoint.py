@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
+from learner.outputs.checkpoint_command import CheckpointCommand
 from learner.watchdog import heartbeat
 from r3l.errors import UserError
 from r3l.process.notices import notice_again
@@ -70,8 +71,8 @@ class State:
 class Checkpoints:
     """The checkpoints of a run, of which the newest `keep` stay. They are written beside training.
 
-    `saved`: the version of the newest one, -1 if there is none. `complete` is called on rank 0, in
-    a thread, with the folder of each that is on disk.
+    `saved`: the version of the newest one, -1 if there is none. `command`: rank 0's, which reads
+    each that is on disk; what it still reads stays.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class Checkpoints:
         folder: Path,
         tokenizer: Any,
         keep: int,
-        complete: Callable[[Path], None] = lambda folder: None,
+        command: CheckpointCommand | None = None,
     ) -> None:
         self.saved = -1
         self._trainer, self._folder = trainer, folder
-        self._tokenizer, self._keep, self._complete = tokenizer, keep, complete
+        self._tokenizer, self._keep, self._command = tokenizer, keep, command
         self._disk = ThreadPoolExecutor(1, "checkpoint")
         self._building: Path | None = None  # on its way to disk
         self._flushed: Future[bool] | None = None  # rank 0's
@@ -146,9 +147,12 @@ class Checkpoints:
         self._tokenizer.save_pretrained(building)
         _finish(self._trainer, building, final, state)
         # A newer one must be damaged: otherwise this run would have continued from it.
+        busy = self._command.busy() if self._command else []
         for old in [path for path in _all(self._folder) if path <= final][: -self._keep]:
-            shutil.rmtree(old)
-        self._complete(final)
+            if old not in busy:
+                shutil.rmtree(old)
+        if self._command:
+            self._command.submit(final, state.version)
 
 
 def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:

@@ -181,7 +181,6 @@ def _train(
     from learner import checkpoint
     from learner.checkpoint import State
     from learner.loop import Training
-    from learner.outputs.uploader import begin as begin_uploads
     from learner.step import out_of_memory
     from learner.step.trainer import Trainer
 
@@ -197,10 +196,9 @@ def _train(
     )
     state = checkpoint.restore(trainer, start) if start else State(0, origin=begins.origin)
     rank = rank_of(trainer, state.version)
-    uploader = begin_uploads(config.learner.upload, run) if _leading() else None
     freeze_heap()
     try:
-        Training(trainer, algorithm, config, rank, begins.tokenizer, run, state, uploader).execute()
+        Training(trainer, algorithm, config, rank, begins.tokenizer, run, state).execute()
     except RestartNeeded as error:
         if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
             out_of_memory.keep_budget(run, int(budget))
@@ -224,7 +222,7 @@ class Beginning:
 def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     """Check what a run needs before a model is loaded. Raises UserError."""
     from learner import checkpoint
-    from learner.outputs.upload_targets import check as check_upload
+    from learner.outputs import checkpoint_command
     from learner.step import out_of_memory
     from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
@@ -239,8 +237,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     check_targets(config.learner.lora, model)
     if _leading():
         warn_of_other_versions("deepspeed", "torch", "peft")
-        # A restart in the middle of a run does not need the target at once.
-        check_upload(config.learner.upload.to, reach=not resume)
+        checkpoint_command.check(config.learner.on_checkpoint)
     budget = out_of_memory.kept_budget(run, config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
     origin = fingerprint(model)

@@ -23,7 +23,7 @@ from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, State
 from learner.offline.offline_rank0 import OfflineRank0
 from learner.outputs.best_model import BEST, candidate_folder
-from learner.outputs.uploader import Uploader
+from learner.outputs.checkpoint_command import CheckpointCommand
 from learner.rank0 import SKIPPED, Rank0
 from learner.ranks import Follower, meet, still_waiting
 from learner.step.batch import weight_metrics
@@ -37,10 +37,7 @@ from r3l.errors import TrainingStopped, UserError
 
 @dataclass
 class Training:
-    """One rank's part in a run.
-
-    The run starts from `state`. `uploader`: rank 0's, if anything is to be uploaded.
-    """
+    """One rank's part in a run, which starts from `state`."""
 
     trainer: Trainer
     algorithm: Algorithm
@@ -49,12 +46,14 @@ class Training:
     tokenizer: Any
     run: Path
     state: State
-    uploader: Uploader | None = None
 
     def __post_init__(self) -> None:
-        folder, keep = self.run / CHECKPOINTS, self.config.learner.keep_checkpoints
+        learner, folder = self.config.learner, self.run / CHECKPOINTS
+        self.command: CheckpointCommand | None = None
+        if learner.on_checkpoint and self.trainer.rank == 0:
+            self.command = CheckpointCommand(learner.on_checkpoint, learner.on_checkpoint_s)
         self.checkpoints = Checkpoints(
-            self.trainer, folder, self.tokenizer, keep, self._upload_checkpoint
+            self.trainer, folder, self.tokenizer, learner.keep_checkpoints, self.command
         )
 
     def execute(self) -> int:
@@ -62,14 +61,14 @@ class Training:
 
         Waits in `draw` for actors to complete groups. Ends early if rank 0 is stopped; it writes a
         checkpoint and the model in any case. Raises TrainingStopped after too many skipped steps
-        in a row, or if a safety rule stopped the run. The last uploads are waited for.
+        in a row, or if a safety rule stopped the run. Waits for the last on_checkpoint commands.
         """
         try:
             version = self._train()
         except TrainingStopped:
-            self._finish_uploads()
+            self._finish_commands()
             raise
-        self._finish_uploads()
+        self._finish_commands()
         return version
 
     def _train(self) -> int:
@@ -113,8 +112,8 @@ class Training:
         if result.out_of_memory:
             keep_budget(self.run, self.trainer.budget)
         result.metrics["learner/pack_s"] = packed
-        if self.uploader:
-            result.metrics["learner/uploads_failed"] = float(self.uploader.failed)
+        if self.command:
+            result.metrics["learner/on_checkpoint_failed"] = float(self.command.failed)
         result.metrics.update(weight_metrics(rows, self.algorithm.sft_weight))
         return result
 
@@ -148,8 +147,8 @@ class Training:
                 f"{self.run / 'model'}: the trained model could not be written; make room on the "
                 "disk and run again with --resume"
             )
-        if self.uploader:
-            self.uploader.submit(self.run / "model", "model")
+        if self.command:
+            self.command.submit(self.run / "model", version)
         if version == self.config.learner.steps:
             self._keep_candidate(version)
         self.rank.end(version)
@@ -159,26 +158,19 @@ class Training:
         if version != self.checkpoints.saved or not self.checkpoints.finish():
             self.checkpoints.save(self.rank.state(version))
 
-    def _upload_checkpoint(self, folder: Path) -> None:
-        if self.uploader and self.config.learner.upload.checkpoints:
-            self.uploader.submit(folder, f"{CHECKPOINTS}/{folder.name}")
-
-    def _finish_uploads(self) -> None:
-        """Upload the best model and wait for all uploads. The other ranks wait for rank 0."""
-        upload = self.config.learner.upload
-        if not upload.to:
-            return
-        if self.uploader and not isinstance(self.rank, Follower):
-            rank, best = self.rank, self.run / BEST
-            if best.is_dir():
-                self.uploader.submit(best, BEST)
+    def _finish_commands(self) -> None:
+        """Run the user's command on the best model, and wait for the last ones."""
+        if self.command:
+            if (self.run / BEST).is_dir():
+                self.command.submit(self.run / BEST, self.checkpoints.saved)
 
             def stopped() -> bool:
-                still_waiting(self.trainer, "waiting for uploads")
-                return rank.stopped
+                still_waiting(self.trainer, "waiting for learner.on_checkpoint")
+                return self.rank.stopped
 
-            self.uploader.finish(upload.wait_s, stopped)
-        meet(self.trainer)
+            self.command.finish(stopped)
+        if self.config.learner.on_checkpoint:
+            meet(self.trainer)
 
     def _keep_candidate(self, version: int) -> None:
         """Save the weights of an evaluation, until it is known whether they are the best."""

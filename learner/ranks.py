@@ -38,6 +38,8 @@ class Follower:
     """A rank other than 0: takes part in the collectives that rank 0 leads. It has the methods of
     learner.rank0.Rank0."""
 
+    stopped = False  # rank 0 alone is stopped
+
     def __init__(self, trainer: Trainer, config: LearnerConfig) -> None:
         self.trainer, self.config = trainer, config
 

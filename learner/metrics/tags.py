@@ -153,7 +153,7 @@ LEARNER = (
     ("out_of_memory", "times", "the budget was halved, since the learner started"),
     ("safety_alarms", "alarms", "safety rules fired, since the learner started"),
     ("hangs", "times", "a learner of this run hung and was ended"),
-    ("uploads_failed", "uploads", "to learner.upload.to, since the learner started"),
+    ("on_checkpoint_failed", "commands", "of learner.on_checkpoint, since the learner started"),
 )
 
 WEIGHTS = (

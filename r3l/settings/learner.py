@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from r3l.settings.section import LONGEST_S, Section
-from r3l.settings.uploading import UploadConfig
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -132,7 +131,18 @@ class LearnerConfig(Section):
         True,
         description="keep the weights of the best evaluation in best/ (costs two model copies)",
     )
-    upload: UploadConfig = Field(default_factory=lambda: UploadConfig())
+    on_checkpoint: str = Field(
+        "",
+        description="a command to run on each checkpoint, and at the end on model/ and best/, such "
+        "as `aws s3 sync {folder} s3://bucket/run/{name}`; {step} is the optimizer step",
+    )
+    on_checkpoint_s: float = Field(
+        600.0,
+        gt=0,
+        le=LONGEST_S,
+        description="seconds after which such a command is killed, and which the end of a run "
+        "waits for the last ones",
+    )
     bad_steps_in_a_row: int = Field(
         3, ge=1, description="skipped steps (NaN or infinite loss or gradient) that end the run"
     )

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from learner import checkpoint
 from learner.checkpoint import Checkpoints, State
+from learner.outputs.checkpoint_command import CheckpointCommand
 from learner.step import optimizer_state, tensor_file
 from learner.step.trainer import Trainer
 from r3l.config import load
@@ -124,17 +125,42 @@ def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
     assert not list(folder.glob(".building-*"))
 
 
+class Reading(CheckpointCommand):
+    """A command that never ends reading what it was given."""
+
+    def __init__(self, command: str, limit_s: float) -> None:
+        super().__init__(command, limit_s)
+        self.submitted = list[Path]()
+
+    def submit(self, folder: Path, step: int) -> None:
+        self.submitted.append(folder)
+
+    def busy(self) -> list[Path]:
+        return self.submitted[:1]
+
+
+def test_a_checkpoint_that_the_users_command_reads_is_not_removed(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(trainer, tmp_path, Silent(), 1, Reading("", 1.0))
+    for version in (1, 2, 3):
+        checkpoints.save(State(version))
+    checkpoints.close()
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-000001", "step-000003"]
+
+
 def test_training_goes_on_while_a_checkpoint_goes_to_disk_and_the_next_one_waits(
     trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, flush, complete = threading.Event(), checkpoint._flush, list[Path]()
+    slow, flush, command = threading.Event(), checkpoint._flush, Reading("", 1.0)
+    complete = command.submitted
 
     def flush_slowly(path: Path) -> None:
         assert slow.wait(60)
         flush(path)
 
     monkeypatch.setattr(checkpoint, "_flush", flush_slowly)
-    checkpoints = Checkpoints(trainer, tmp_path, Silent(), 2, complete.append)
+    checkpoints = Checkpoints(trainer, tmp_path, Silent(), 2, command)
     checkpoints.save(State(1))
     assert checkpoint.latest(tmp_path) is None and not complete  # and `save` has returned
     threading.Timer(0.2, slow.set).start()
