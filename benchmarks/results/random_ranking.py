@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from r3l.algorithms.algorithm import Algorithm, Float64, Ranking
+from r3l.algorithms.algorithm import Algorithm, EntropyRanking, Float64
 from r3l.algorithms.replay.r3 import R3Config, truncated_failures
 
 
@@ -21,7 +21,7 @@ class RandomRanking(R3Config):
         def rewards(earned: Float64, entropies: Mapping[int, Float64]) -> Float64:
             return shuffled(earned, entropies, ranking_max=self.ranking_max)
 
-        return replace(super().build(), ranking=Ranking(truncated_failures, rewards))
+        return replace(super().build(), ranking=EntropyRanking(truncated_failures, rewards))
 
 
 def shuffled(rewards: Float64, entropies: Mapping[int, Float64], *, ranking_max: float) -> Float64:

@@ -46,7 +46,7 @@ class StoredDraws:
         self.uses: dict[str, list[int]] = {}
         self.skipped = set[str]()
         self.count = 0
-        self._again = config.algorithm.build().again is not None
+        self._again = config.algorithm.build().replay_rule is not None
         sampler = config.buffer.sampler
         if sampler.replay_share is not None or sampler.replay_no_contrast:
             raise UserError(

@@ -21,7 +21,7 @@ from buffer.storage.rows import TrainedAttempt
 from learner.step import prefix_forest
 from learner.step.attention import Pack
 from r3l.algorithms import credit
-from r3l.algorithms.algorithm import Algorithm, Float64, Seen
+from r3l.algorithms.algorithm import Algorithm, Float64, ReplayContext
 from r3l.algorithms.credit import Normalize
 from r3l.errors import UserError
 from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajectory
@@ -132,13 +132,13 @@ def rows_of(
     """
     policy: list[_Counted] = []
     aux: list[_Counted] = []
-    seen = Seen(version or 0, _baseline(groups, replayed))
+    context = ReplayContext(version or 0, _baseline(groups, replayed))
     for number, group in enumerate(groups):
         weight = weights[number] if weights else 1.0
         joined = [one for one in recalled if one.into == group.group_id]
         ranked = (entropies or {}).get(number)
-        again = seen if group.group_id in replayed else None
-        policy += _policy_rows(group, algorithm, weight, joined, ranked, again, version)
+        replay = context if group.group_id in replayed else None
+        policy += _policy_rows(group, algorithm, weight, joined, ranked, replay, version)
         if algorithm.sft_weight:
             aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
     if algorithm.sft_pool == "shared":
@@ -197,7 +197,7 @@ def _policy_rows(
     weight: float,
     recalled: Sequence[Recalled],
     entropies: Mapping[int, Float64] | None,
-    again: Seen | None,
+    replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
     """The kept trajectories of a group and of those that joined it."""
@@ -211,8 +211,8 @@ def _policy_rows(
     advantages, keep = algorithm.advantages(
         rewards, trajectories, recalled=number, entropies=entropies
     )
-    if again is not None and algorithm.again is not None:
-        advantages, keep = algorithm.again(np.array(rewards), advantages, again)
+    if replay is not None and algorithm.replay_rule is not None:
+        advantages, keep = algorithm.replay_rule(np.array(rewards), advantages, replay)
     credits = algorithm.token_credit and algorithm.token_credit(advantages, trajectories)
     masks = algorithm.masks(trajectories, recalled=number)
     lengths = credit.lengths(algorithm.normalize, trajectories, masks)
@@ -222,7 +222,7 @@ def _policy_rows(
         more = {"advantage": float(advantages[i]), "distilled": one.reframed}
         # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
         more |= {"weight": weight, "temperature": one.temperature or 1.0}
-        more |= {"replayed": again is not None or i >= len(trajectories) - number}
+        more |= {"replayed": replay is not None or i >= len(trajectories) - number}
         more |= {"fresh": _sampled_at(one, version), "source": sources[i]}
         if credits is not None:
             more["token_advantages"] = credits[i].astype(np.float32)

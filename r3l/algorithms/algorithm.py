@@ -72,23 +72,22 @@ Shaping = Callable[[Float64, Sequence[Trajectory]], Float64]
 """Rewards [G] and trajectories of a group to the rewards [G] that advantages are made of."""
 
 
-Mix = Callable[[Float64, Bool], tuple[Float64, Bool]]
-"""Rewards [G] of a group with recalled attempts, and which ones those are, bool [G], to
-(advantages [G], keep [G])."""
+MixRecalled = Callable[[Float64, Bool], tuple[Float64, Bool]]
+"""Rewards [G] of a group with recalled attempts, and which those are, bool [G], to (advantages [G],
+keep [G])."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What is known when a group is trained again. `version`: optimizer steps done; `baseline`:
-    median of the mean rewards of the batch's new groups, of all if none is new."""
+class ReplayContext:
+    """The batch in which a group is replayed. `version`: optimizer steps done; `baseline`: median
+    of the mean rewards of the batch's new groups, of all if none is new."""
 
     version: int
     baseline: float
 
 
-Again = Callable[[Float64, Float64, Seen], tuple[Float64, Bool]]
-"""Rewards [G] and advantages [G] of a group that was trained before to (advantages [G], keep
-[G])."""
+ReplayRule = Callable[[Float64, Float64, ReplayContext], tuple[Float64, Bool]]
+"""Rewards [G] and advantages [G] of a replayed group to (advantages [G], keep [G])."""
 
 TokenCredit = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
 """Advantages [G] and trajectories of a group to an advantage [L] for every token of each, in the
@@ -96,21 +95,21 @@ place of one for the whole trajectory. r3l.algorithms.credit.by_step spreads val
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """Rewards that follow from the entropies of tokens. `needs`: the attempts whose entropies it
-    needs; `rewards`: rewards [G] and the entropies of those attempts, nats [tokens] by place in
-    the group, to rewards [G]."""
+class EntropyRanking:
+    """Replaces rewards by a ranking of token entropies. `needs` selects the attempts whose
+    entropies are computed. `rewards` maps rewards [G] and those entropies, nats [tokens] by place
+    in the group, to rewards [G]."""
 
     needs: Selection
     rewards: Callable[[Float64, Mapping[int, Float64]], Float64]
 
 
-def everyone(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: every trajectory."""
+def keep_all(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
+    """Selection: all trajectories."""
     return np.ones(len(rewards), dtype=np.bool_)
 
 
-def as_earned(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
+def unshaped(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
     """Shaping: the rewards as they are."""
     return rewards
 
@@ -119,12 +118,14 @@ def as_earned(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
 class Algorithm:
     """One algorithm. Every field is a value or a pure function.
 
-    `selection`, `ranking` (if there is one), `shaping`, then `estimator` turn the rewards of a
-    group into advantages; in a group with recalled attempts (r3l.algorithms.replay.recall) `mix`
-    is in the place of `selection` and `estimator`, by default `estimator` on all of them.
-    `again`: the same for groups that were trained before, after that; `token_credit`: advantages
-    of single tokens.
-    `credit`: tokens before the pivot are masked.
+    Rewards of a group become advantages in this order:
+      1. `selection` drops trajectories,
+      2. `ranking` and `shaping` change rewards,
+      3. `estimator` turns them into advantages; in a group with recalled attempts
+         (r3l.algorithms.replay.recall) `mix_recalled` does 1 and 3, by default `estimator` on all,
+      4. `replay_rule` changes those of a replayed group,
+      5. `token_credit` gives each token its own.
+    `mask_prefix`: tokens before the pivot are not trained.
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
     `kl_coef`: weight of the KL to the reference model, 0 for none; `kl`: its estimate.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
@@ -136,13 +137,13 @@ class Algorithm:
     estimator: Estimator
     token_loss: TokenLoss
     normalize: Normalize = "trajectory"
-    selection: Selection = everyone
-    shaping: Shaping = as_earned
-    ranking: Ranking | None = None
-    mix: Mix | None = None
-    again: Again | None = None
+    selection: Selection = keep_all
+    shaping: Shaping = unshaped
+    ranking: EntropyRanking | None = None
+    mix_recalled: MixRecalled | None = None
+    replay_rule: ReplayRule | None = None
     token_credit: TokenCredit | None = None
-    credit: bool = False
+    mask_prefix: bool = False
     kl_coef: float = 0.0
     kl: Callable[[TokenBatch], Tensor] = losses.k3_kl
     sft_weight: float = 0.0
@@ -166,7 +167,7 @@ class Algorithm:
         entropies: Mapping[int, Float64] | None = None,
     ) -> tuple[Float64, Bool]:
         """(advantages float64 [G], keep bool [G]) of one whole group, of which the last `recalled`
-        attempts were recalled. `entropies`: as in Ranking.
+        attempts were recalled. `entropies`: as in EntropyRanking.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and counts in no
         mean; a kept one counts even if its advantage is 0. `rewards` [G] are usually those of the
@@ -187,43 +188,43 @@ class Algorithm:
         return advantages, keep
 
     def _mixed(self, rewards: Float64, recalled: Bool) -> tuple[Float64, Bool]:
-        if self.mix is not None:
-            return self.mix(rewards, recalled)
+        if self.mix_recalled is not None:
+            return self.mix_recalled(rewards, recalled)
         return self.estimator(rewards), np.ones_like(recalled)
 
     def masks(self, trajectories: Sequence[Trajectory], *, recalled: int = 0) -> list[Bool]:
         """The trained tokens, bool [L], of every trajectory of one whole group, of which the last
         `recalled` attempts come from other groups."""
         own = len(trajectories) - recalled
-        masks = credit.group_masks(trajectories[:own], self.credit)
+        masks = credit.group_masks(trajectories[:own], self.mask_prefix)
         for one in trajectories[own:]:
-            masks += credit.group_masks([one], self.credit)
+            masks += credit.group_masks([one], self.mask_prefix)
         return masks
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        """(scalar loss, its parts) of kept trajectories.
+        """(scalar loss, what was measured) of kept trajectories.
 
-        Losses and parts of micro-batches add up to those of the batch. Parts:
+        Both add up over micro-batches to those of the batch. Measured are:
 
-            loss_policy          the loss without the KL term
-            kl_reference         nats, before its coefficient; if `needs_reference`
-            clip_fraction        share of tokens without a gradient, of losses that clip
+            loss_policy                the loss without the KL term
+            kl_reference               nats, before its coefficient; if `needs_reference`
+            clip_fraction              share of tokens without a gradient, of losses that clip
             correction_weight    mean weight on ratios, under ratio correction
             correction_dropped   share of tokens of weight 0, under ratio correction
 
         The loss on auxiliary samples is r3l.algorithms.losses.sft times `sft_weight`, added by the
         caller. Raises ValueError if a reference is needed and missing.
         """
-        batch = batch.masked().unguided()
-        terms_BT, measured = self.token_loss(batch)
+        batch = batch.masked().with_unit_ratio_for_distilled()
+        terms_BT, by_token = self.token_loss(batch)
         total = batch.total(terms_BT)
-        parts = {"loss_policy": float(total.detach())}
-        parts |= {name: float(batch.total(values.detach())) for name, values in measured.items()}
+        measured = {"loss_policy": float(total.detach())}
+        measured |= {name: float(batch.total(values.detach())) for name, values in by_token.items()}
         if self.needs_reference:
             kl = batch.total(self.kl(batch))
             total = total + self.kl_coef * kl
-            parts["kl_reference"] = float(kl.detach())
-        return total, parts
+            measured["kl_reference"] = float(kl.detach())
+        return total, measured
 
 
 class AlgorithmConfig(Section):

@@ -44,12 +44,12 @@ def pivot_mask(response_mask: npt.ArrayLike, step_spans: npt.ArrayLike, pivot: i
     return mask
 
 
-def group_masks(trajectories: Sequence[Trajectory], credit: bool = True) -> list[Bool]:
+def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
     """The credit mask, bool [L], of every trajectory of one group, in their order.
 
     A distilled trajectory is masked at its own pivot, and so is the base it came from: they
-    share the prefix. A base with no retry keeps all its response tokens; so does everyone with
-    `credit=False`. A base with several retries is masked at the earliest pivot. Steps of a stored
+    share the prefix. A base with no retry keeps all its response tokens; without `mask_prefix` all
+    trajectories do. A base with several retries is masked at the earliest pivot. Steps of a stored
     attempt, those before `start`, are never trained.
     """
     pivots: dict[int, int] = {}
@@ -59,7 +59,7 @@ def group_masks(trajectories: Sequence[Trajectory], credit: bool = True) -> list
     masks = []
     for one in trajectories:
         pivot = one.pivot if one.role == "distilled" else pivots.get(one.slot, -1)
-        first = max(pivot if credit else -1, one.start)
+        first = max(pivot if mask_prefix else -1, one.start)
         masks.append(pivot_mask(one.response_mask, one.step_spans, first))
     return masks
 

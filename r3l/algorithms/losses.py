@@ -62,7 +62,7 @@ class TokenBatch:
             ref_logprobs_BT=None if reference_BT is None else _masked(reference_BT, self.mask_BT),
         )
 
-    def unguided(self) -> TokenBatch:
+    def with_unit_ratio_for_distilled(self) -> TokenBatch:
         """This batch with π_old = π for distilled rows.
 
         A retry was sampled under guidance that its row leaves out, so the log-probabilities
@@ -124,7 +124,7 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
     return _clipped(ratio_BT, batch.advantages_B1, clip_low, clip_high)
 
 
-def refined(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
+def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
     """Base attempts under the loss `attempts`, refinements under term = −Â_i · π/(π + γ)
     (Critique-GRPO, arXiv 2506.03106)."""
     distilled_B1 = batch.distilled_B[:, None]
@@ -135,7 +135,7 @@ def refined(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
     return shaped_BT.where(distilled_B1, terms_BT), measured
 
 
-def corrected(
+def ratio_corrected(
     batch: TokenBatch, *, loss: TokenLoss, rule: Correction, low: float, high: float
 ) -> Terms:
     """The terms of `loss` times w_t (r3l.algorithms.replay.correction).

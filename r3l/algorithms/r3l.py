@@ -124,10 +124,10 @@ class R3LConfig(CorrectedConfig):
             name=self.name,
             exploration=self._exploration(),
             estimator=estimator,
-            mix=partial(softer_recalled, estimator=estimator, alpha=self.recall_alpha),
+            mix_recalled=partial(softer_recalled, estimator=estimator, alpha=self.recall_alpha),
             token_loss=self._token_loss(),
             normalize=self.normalize,
-            credit=self.credit,
+            mask_prefix=self.credit,
             kl_coef=self.kl_coef,
             kl=losses.k2_kl,
             sft_weight=self.sft_weight if self.reflect else 0.0,
@@ -171,6 +171,6 @@ class R3LConfig(CorrectedConfig):
 def softer_recalled(
     rewards: Float64, recalled: Bool, *, estimator: Estimator, alpha: float
 ) -> tuple[Float64, Bool]:
-    """Mix: the advantages of all, those of recalled attempts divided by α_off."""
+    """MixRecalled: the advantages of all, those of recalled attempts divided by α_off."""
     values = estimator(rewards)
     return np.where(recalled, values / alpha, values), np.ones_like(recalled)

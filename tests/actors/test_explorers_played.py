@@ -90,7 +90,7 @@ def test_an_actor_plays_a_group_that_was_handed_a_stored_attempt(
     assert len(second.trajectories) == 2
     [source] = {one.source for one in second.trajectories}
     shown = stored[source]
-    masks = group_masks(second.trajectories, credit=False)
+    masks = group_masks(second.trajectories, mask_prefix=False)
     for one, mask in zip(second.trajectories, masks, strict=True):
         if explorer == "in_context":
             assert shown.reward == 0.0 and one.start == 0 and "It failed." in one.context

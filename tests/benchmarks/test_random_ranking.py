@@ -28,4 +28,4 @@ def test_a_run_finds_it_by_its_path_and_is_otherwise_that_of_the_ranking() -> No
     )
     assert isinstance(ranked, R3Config) and RandomRanking.__name__ == type(control).__name__
     assert control.model_dump() | {"name": "r3"} == ranked.model_dump()
-    assert control.build().ranking is not None and control.build().mix is not None
+    assert control.build().ranking is not None and control.build().mix_recalled is not None

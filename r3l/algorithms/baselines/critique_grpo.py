@@ -47,7 +47,7 @@ class CritiqueGRPOConfig(RatioConfig):
             ),
             estimator=self.standardised(),
             selection=one_refinement,
-            token_loss=partial(losses.refined, attempts=attempts, gamma=GAMMA),
+            token_loss=partial(losses.critique_grpo, attempts=attempts, gamma=GAMMA),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
         )

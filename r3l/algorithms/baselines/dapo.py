@@ -17,8 +17,8 @@ from r3l.algorithms.algorithm import (
     Exploration,
     Float64,
     Shaping,
-    as_earned,
-    everyone,
+    keep_all,
+    unshaped,
 )
 from r3l.algorithms.grpo import RatioConfig
 from r3l.records import Bool, Trajectory
@@ -59,7 +59,7 @@ class DAPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """N base attempts under the clipped ratio."""
-        shaping: Shaping = as_earned
+        shaping: Shaping = unshaped
         if self.overlong_buffer:
             limit, buffer = self.overlong_limit, self.overlong_buffer
             shaping = partial(less_overlong, limit=limit, buffer=buffer)
@@ -67,7 +67,7 @@ class DAPOConfig(RatioConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=self.standardised(),
-            selection=with_contrast if self.filter else everyone,
+            selection=with_contrast if self.filter else keep_all,
             shaping=shaping,
             token_loss=self.clipped(),
             normalize="token",

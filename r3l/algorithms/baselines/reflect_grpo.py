@@ -1,6 +1,6 @@
 """Reflect-GRPO, a baseline of the R³L paper: GRPO on N attempts and up to N/2 retries from step 0.
 
-The retries are judged without their guidance: r3l.algorithms.losses.TokenBatch.unguided.
+The retries are judged without their guidance, at a ratio of 1 (r3l.algorithms.losses.TokenBatch).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class ARPOConfig(RatioConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=self.standardised(),
-            mix=partial(replacing, estimator=self.standardised()),
+            mix_recalled=partial(replacing, estimator=self.standardised()),
             token_loss=self.clipped(),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
@@ -48,8 +48,8 @@ class ARPOConfig(RatioConfig):
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """Mix: the recalled attempts in the place of the worst of the group's own, as many; among
-    equals the last."""
+    """MixRecalled: each recalled attempt takes the place of the worst one left of the group's own;
+    among equals of the last."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

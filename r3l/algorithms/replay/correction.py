@@ -9,7 +9,7 @@ that to the policy itself, which is 1:
     sequence_truncate    w_t = min(ρ, high)
     sequence_mask        w_t = ρ if ρ ≤ high, else 0      MIS (Liu et al. 2025)
 
-A distilled row has r_t = 1 (r3l.algorithms.losses.TokenBatch.unguided).
+A distilled row has r_t = 1 (r3l.algorithms.losses.TokenBatch).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from pydantic import Field
 
 from r3l.algorithms.algorithm import AlgorithmConfig
-from r3l.algorithms.losses import Correction, TokenLoss, corrected
+from r3l.algorithms.losses import Correction, TokenLoss, ratio_corrected
 
 
 class CorrectedConfig(AlgorithmConfig):
@@ -43,7 +43,7 @@ class CorrectedConfig(AlgorithmConfig):
         if self.correction == "none":
             return loss
         return partial(
-            corrected,
+            ratio_corrected,
             loss=loss,
             rule=self.correction,
             low=self.correction_low,

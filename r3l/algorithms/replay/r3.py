@@ -18,11 +18,11 @@ from r3l.algorithms import advantages
 from r3l.algorithms.advantages import SUCCESS, Std
 from r3l.algorithms.algorithm import (
     Algorithm,
+    EntropyRanking,
     Exploration,
     Float64,
-    Ranking,
     Shaping,
-    as_earned,
+    unshaped,
 )
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.grpo import RatioConfig
@@ -80,20 +80,20 @@ class R3Config(RatioConfig):
 
     def build(self) -> Algorithm:
         """N base attempts under the clipped ratio, with recalled ones behind them."""
-        shaping: Shaping = as_earned
+        shaping: Shaping = unshaped
         if self.length_bonus:
             shaping = partial(shorter_is_better, limit=self.length_limit)
         ranking = None
         if self.ranking:
             rewards = partial(ranked, peak_share=self.peak_share, ranking_max=self.ranking_max)
-            ranking = Ranking(truncated_failures, rewards)
+            ranking = EntropyRanking(truncated_failures, rewards)
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=self.standardised(),
             shaping=shaping,
             ranking=ranking,
-            mix=partial(mixed, alpha=self.alpha, scale=self.scale, std=self.std),
+            mix_recalled=partial(mixed, alpha=self.alpha, scale=self.scale, std=self.std),
             token_loss=self.clipped(),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
@@ -108,7 +108,7 @@ def mixed(
     scale: Literal["group", "replayed"],
     std: Std,
 ) -> tuple[Float64, Bool]:
-    """Mix: eq. 3 for all members, or plain GRPO for the group's own and eq. 3 for the recalled."""
+    """MixRecalled: eq. 3 for all members, or for the recalled alone and plain GRPO for the own."""
     softened = advantages.normalized(rewards, EPS, std=std, factor=alpha)
     keep = np.ones(len(rewards), dtype=np.bool_)
     if scale == "group":

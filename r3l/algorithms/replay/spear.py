@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms.algorithm import Algorithm, Exploration, Float64, Seen
+from r3l.algorithms.algorithm import Algorithm, Exploration, Float64, ReplayContext
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.grpo import RatioConfig
 from r3l.records import Bool
@@ -43,7 +43,7 @@ class SPEARConfig(RatioConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=self.standardised(),
-            again=partial(imitated, steps=self.imitation_steps),
+            replay_rule=partial(imitated, steps=self.imitation_steps),
             token_loss=self.clipped(),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
@@ -51,11 +51,11 @@ class SPEARConfig(RatioConfig):
 
 
 def imitated(
-    rewards: Float64, advantages: Float64, seen: Seen, *, steps: int
+    rewards: Float64, advantages: Float64, context: ReplayContext, *, steps: int
 ) -> tuple[Float64, Bool]:
-    """Again: the attempts with A > 0 and R − b > 0, weighed by γ(t)."""
-    share = min((seen.version + 1) / steps, 1.0) if steps else 1.0
+    """ReplayRule: the attempts with A > 0 and R − b > 0, weighed by γ(t)."""
+    share = min((context.version + 1) / steps, 1.0) if steps else 1.0
     weight = 0.5 * (1 - math.cos(math.pi * share))
-    recalibrated = rewards - seen.baseline
+    recalibrated = rewards - context.baseline
     keep = (advantages > 0) & (recalibrated > 0)
     return np.where(keep, weight * recalibrated, 0.0), keep

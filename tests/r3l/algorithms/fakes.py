@@ -17,7 +17,7 @@ def advantages_of(algorithm, trajectories):
 
 def total(batch, loss, **options):
     """The loss of a batch by one of `losses`."""
-    batch = batch.masked().unguided()
+    batch = batch.masked().with_unit_ratio_for_distilled()
     return batch.total(loss(batch, **options)[0]).item()
 
 

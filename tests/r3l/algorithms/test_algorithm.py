@@ -76,7 +76,7 @@ def test_each_algorithm_applies_the_loss_of_the_paper(batch):
         "reflect_grpo": grpo,
         "dapo": total(batch, losses.ppo_clip, clip_low=0.2, clip_high=0.28),
         "gspo": gspo + 0.01 * kl_of(batch),
-        "critique_grpo": total(batch, losses.refined, attempts=clip, gamma=0.1),
+        "critique_grpo": total(batch, losses.critique_grpo, attempts=clip, gamma=0.1),
         "rloo": total(batch, losses.policy_gradient),
         "r3": grpo,
         "arpo": total(batch, clip),

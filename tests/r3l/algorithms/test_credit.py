@@ -84,7 +84,7 @@ def test_attempts_of_one_step_keep_every_response_token(make_trajectory):
 def test_without_credit_every_response_token_is_kept(make_trajectory):
     base = make_trajectory([2, 2, 3])
     child = make_trajectory([2, 2, 1], role="distilled", parent=0, pivot=2)
-    for one, mask in zip([base, child], group_masks([base, child], credit=False), strict=True):
+    for one, mask in zip([base, child], group_masks([base, child], mask_prefix=False), strict=True):
         assert mask.tolist() == one.response_mask.tolist()
 
 

@@ -84,8 +84,8 @@ LOSSES = {
     "ppo_clip": (partial(losses.ppo_clip, clip_low=0.2, clip_high=0.28), term_ppo),
     "importance": (losses.importance, term_importance),
     "gspo": (partial(losses.gspo, clip_low=0.1, clip_high=0.2), None),
-    "refined": (
-        partial(losses.refined, attempts=losses.policy_gradient, gamma=0.1),
+    "critique_grpo": (
+        partial(losses.critique_grpo, attempts=losses.policy_gradient, gamma=0.1),
         term_refined,
     ),
     "sft": (lambda batch: (-batch.logprobs_BT, {}), term_sft),
@@ -229,7 +229,7 @@ def test_refined_literal_numbers():
     lp = tensor([[math.log(0.1), math.log(0.9)]]).requires_grad_(True)
     mask = torch.ones(1, 2, dtype=torch.bool)
     b = {"lp": lp, "mask": mask, "adv": tensor([2.0]), "distilled": torch.tensor([True])}
-    got = value(LOSSES["refined"][0], b)
+    got = value(LOSSES["critique_grpo"][0], b)
     assert got.item() == pytest.approx(-2 * (0.5 + 0.9) / 2)
     got.backward()  # d/d log π of π/(π + γ) is πγ/(π + γ)²
     assert lp.grad.tolist() == [pytest.approx([-0.1 * 0.1 / 0.2**2, -0.9 * 0.1 / 1.0**2])]
@@ -256,7 +256,7 @@ def test_clip_fraction_counts_tokens_the_clip_silences():
     assert clip_fraction(gspo, b) == pytest.approx(0.5)
     assert clip_fraction(ppo, b, "token") == pytest.approx(1 / 5)
     b["distilled"] = torch.tensor([False, True])
-    refined = partial(losses.refined, attempts=ppo, gamma=0.1)
+    refined = partial(losses.critique_grpo, attempts=ppo, gamma=0.1)
     assert clip_fraction(refined, b) == 0.0
 
 
@@ -273,7 +273,7 @@ def test_clipped_tokens_have_no_gradient(name, batch):
 
 
 def test_a_policy_far_from_the_sampler_gives_finite_losses():
-    for name in ("ppo_clip", "gspo", "k2_kl", "k3_kl", "refined"):
+    for name in ("ppo_clip", "gspo", "k2_kl", "k3_kl", "critique_grpo"):
         lp = torch.zeros(2, 1).requires_grad_(True)
         far = torch.full((2, 1), -1e4)
         b = {"lp": lp, "old": far, "ref": far, "mask": torch.ones(2, 1, dtype=torch.bool)}

@@ -84,7 +84,7 @@ def test_attempts_of_a_cut_play_its_first_steps_again_and_train_their_own_alone(
         first = int(one.step_spans[one.start, 0])
         assert one.actions == (*handed.trajectory.actions[: one.start], *"xx")[:3]
         assert one.token_ids[:first].tolist() == handed.trajectory.token_ids[:first].tolist()
-        [mask] = group_masks([one], credit=False)
+        [mask] = group_masks([one], mask_prefix=False)
         assert not mask[:first].any() and mask[first:].sum() == one.generated_tokens > 0
         oldest, newest = np.array([[0, 5, 9], [99, 8, 9]], np.int32)
         late = replace(one, step_versions=oldest, step_newest_versions=newest)

@@ -26,7 +26,7 @@ def test_critique_grpo_keeps_a_failure_that_no_refinement_betters(group):
 
 def test_critique_grpos_clip_is_a_setting(batch):
     clip = {"clip_low": 0.1, "clip_high": 0.5}
-    mixed = total(batch, losses.refined, attempts=partial(losses.ppo_clip, **clip), gamma=0.1)
+    mixed = total(batch, losses.critique_grpo, attempts=partial(losses.ppo_clip, **clip), gamma=0.1)
     assert get("critique_grpo", kl_coef=0, **clip).loss(batch)[0].item() == pytest.approx(mixed)
-    unclipped = total(batch, losses.refined, attempts=losses.importance, gamma=0.1)
+    unclipped = total(batch, losses.critique_grpo, attempts=losses.importance, gamma=0.1)
     assert get("critique_grpo", clip=False).loss(batch)[0].item() == pytest.approx(unclipped)

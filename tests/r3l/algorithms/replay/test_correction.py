@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from r3l.algorithms import losses
-from r3l.algorithms.losses import TokenBatch, corrected
+from r3l.algorithms.losses import TokenBatch, ratio_corrected
 from tests.r3l.algorithms.fakes import get
 
 RATIOS = [[0.25, 1.0, 4.0], [1.5, 1.2, 1.0]]
@@ -36,7 +36,7 @@ def batch_of(ratios, distilled=(False, False)):
 @pytest.mark.parametrize("loss", [losses.policy_gradient, losses.importance])
 def test_every_token_has_the_weight_of_its_rule(rule, loss):
     batch = batch_of(RATIOS)
-    terms, measured = corrected(batch, loss=loss, rule=rule, low=0.5, high=2.0)
+    terms, measured = ratio_corrected(batch, loss=loss, rule=rule, low=0.5, high=2.0)
     [gradient] = torch.autograd.grad(terms.sum(), batch.logprobs_BT)
     want = -torch.tensor(WEIGHTS[rule], dtype=torch.float64) * batch.advantages_B[:, None]
     assert torch.allclose(gradient, want)
@@ -46,7 +46,7 @@ def test_every_token_has_the_weight_of_its_rule(rule, loss):
 
 def test_a_sequence_mask_drops_a_whole_sequence_beyond_the_limit():
     batch = batch_of([[2.0, 1.5, 1.0], [1.0, 1.0, 1.0]])
-    terms, _ = corrected(
+    terms, _ = ratio_corrected(
         batch, loss=losses.policy_gradient, rule="sequence_mask", low=0.5, high=2.0
     )
     assert terms[0].tolist() == [0.0] * 3 and (terms[1] != 0).all()

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from learner.step.batch import rows_of
-from r3l.algorithms.algorithm import Seen
+from r3l.algorithms.algorithm import ReplayContext
 from r3l.algorithms.replay.spear import SPEARConfig, imitated
 from r3l.config import load
 from tests.learner.fakes import explore_group
@@ -17,16 +17,16 @@ from tests.learner.fakes import explore_group
 )
 def test_the_weight_of_imitation_rises_over_the_warm_up(version: int, weight: float) -> None:
     rewards, own = np.array([1.0, 0.5, 0.0]), np.array([1.2, 0.1, -1.3])
-    got, keep = imitated(rewards, own, Seen(version, 0.25), steps=200)
+    got, keep = imitated(rewards, own, ReplayContext(version, 0.25), steps=200)
     assert got.tolist() == pytest.approx([0.75 * weight, 0.25 * weight, 0.0])
     assert keep.tolist() == [True, True, False]
 
 
 def test_what_the_policy_does_better_by_now_is_left_out() -> None:
     rewards, own = np.array([1.0, 0.5, 0.0]), np.array([1.2, 0.1, -1.3])
-    got, keep = imitated(rewards, own, Seen(9, 0.5), steps=0)
+    got, keep = imitated(rewards, own, ReplayContext(9, 0.5), steps=0)
     assert (got.tolist(), keep.tolist()) == ([0.5, 0.0, 0.0], [True, False, False])
-    assert not imitated(rewards, own, Seen(9, 1.0), steps=0)[1].any()
+    assert not imitated(rewards, own, ReplayContext(9, 1.0), steps=0)[1].any()
 
 
 def test_the_baseline_of_a_batch_is_the_median_of_its_new_groups() -> None:
@@ -62,4 +62,4 @@ def test_the_recipe_of_the_documentation_is_a_configuration() -> None:
             "buffer.sampler.replay_staleness=5",
         ],
     )
-    assert config.algorithm.build().again is not None
+    assert config.algorithm.build().replay_rule is not None
