@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from r3l.algorithms.algorithm import Algorithm, EntropyRanking, Float64
-from r3l.algorithms.replay.r3 import R3Config, truncated_failures
+from r3l.algorithms.published.r3 import R3Config, truncated_failures
 
 
 class RandomRanking(R3Config):

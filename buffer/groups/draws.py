@@ -20,7 +20,7 @@ from buffer.storage.counts import group_drops
 from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
-from r3l.algorithms.replay.recall import GroupContext
+from r3l.algorithms.recall import GroupContext
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 
 DAMAGED = "damaged"

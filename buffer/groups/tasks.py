@@ -12,7 +12,7 @@ from buffer.storage.rows import GroupRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l import codec
-from r3l.algorithms.replay.recall import GroupContext
+from r3l.algorithms.recall import GroupContext
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, Purpose
 from r3l.rollout import explorers

@@ -1,4 +1,4 @@
-"""The history of a task, as rules of recall see it (r3l.algorithms.replay.recall)."""
+"""The history of a task, as rules of recall see it (r3l.algorithms.recall)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Txn
 from r3l import codec
-from r3l.algorithms.replay.recall import StoredAttempt
+from r3l.algorithms.recall import StoredAttempt
 from r3l.records import Group, Recalled, Role, SlotStatus
 
 GROUPS = 64

@@ -17,7 +17,7 @@ DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "disc
 
 
 class RecalledRow(Record):
-    """A stored attempt that joins the drawn group `into` (r3l.algorithms.replay.recall), or that
+    """A stored attempt that joins the drawn group `into` (r3l.algorithms.recall), or that
     the new group `into` is handed (r3l.rollout.explorers)."""
 
     into: str

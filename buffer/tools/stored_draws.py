@@ -23,7 +23,7 @@ from buffer.sampling import samplers, task_history
 from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
 from r3l import codec
-from r3l.algorithms.replay.recall import GroupContext, StoredAttempt
+from r3l.algorithms.recall import GroupContext, StoredAttempt
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.records import Group, Recalled

@@ -13,7 +13,7 @@ from typing import Any
 from envs import registry
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
-from r3l.algorithms.grpo import GRPOConfig
+from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import RunConfig
 from r3l.records import ReflectionRecord, SlotResult, Task, Trajectory

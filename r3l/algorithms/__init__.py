@@ -1,1 +1,1 @@
-"""R³L and the baselines: settings, advantages, masks and token losses; one file per algorithm."""
+"""R³L, what every algorithm is made of, and other published algorithms; one file per algorithm."""

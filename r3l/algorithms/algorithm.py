@@ -23,7 +23,7 @@ from r3l.algorithms import credit, losses
 from r3l.algorithms.advantages import checked_rewards
 from r3l.algorithms.credit import Normalize
 from r3l.algorithms.losses import TokenBatch, TokenLoss
-from r3l.algorithms.replay.recall import Recall
+from r3l.algorithms.recall import Recall
 from r3l.records import Bool, GroupPlan, Trajectory
 from r3l.settings.section import Section
 
@@ -122,7 +122,7 @@ class Algorithm:
       1. `selection` drops trajectories,
       2. `ranking` and `shaping` change rewards,
       3. `estimator` turns them into advantages; in a group with recalled attempts
-         (r3l.algorithms.replay.recall) `mix_recalled` does 1 and 3, by default `estimator` on all,
+         (r3l.algorithms.recall) `mix_recalled` does 1 and 3, by default `estimator` on all,
       4. `replay_rule` changes those of a replayed group,
       5. `token_credit` gives each token its own.
     `mask_prefix`: tokens before the pivot are not trained.
@@ -209,8 +209,8 @@ class Algorithm:
             loss_policy                the loss without the KL term
             kl_reference               nats, before its coefficient; if `needs_reference`
             clip_fraction              share of tokens without a gradient, of losses that clip
-            correction_weight    mean weight on ratios, under ratio correction
-            correction_dropped   share of tokens of weight 0, under ratio correction
+            ratio_correction_weight    mean weight on ratios, under ratio correction
+            ratio_correction_dropped   share of tokens of weight 0, under ratio correction
 
         The loss on auxiliary samples is r3l.algorithms.losses.sft times `sft_weight`, added by the
         caller. Raises ValueError if a reference is needed and missing.

@@ -91,7 +91,9 @@ Terms = tuple["Tensor", dict[str, "Tensor"]]
 
 TokenLoss = Callable[[TokenBatch], Terms]
 
-Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+RatioCorrection = Literal[
+    "none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
+]
 
 
 def policy_gradient(batch: TokenBatch, *, scale: float = 1.0) -> Terms:
@@ -136,21 +138,23 @@ def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Te
 
 
 def ratio_corrected(
-    batch: TokenBatch, *, loss: TokenLoss, rule: Correction, low: float, high: float
+    batch: TokenBatch, *, loss: TokenLoss, rule: RatioCorrection, low: float, high: float
 ) -> Terms:
-    """The terms of `loss` times w_t (r3l.algorithms.replay.correction).
+    """The terms of `loss` times w_t (r3l.algorithms.ratio_correction).
 
-    Measures `correction_dropped`, the tokens of weight 0, and `correction_weight`, w_t.
+    Measures `ratio_correction_dropped`, the tokens of weight 0, and `ratio_correction_weight`, w_t.
     """
     own_BT = batch.logprobs_BT.detach()
-    weights_BT = _correction(own_BT - batch.old_logprobs_BT, rule, low, high)
+    weights_BT = _correction_weights(own_BT - batch.old_logprobs_BT, rule, low, high)
     terms_BT, measured = loss(replace(batch, old_logprobs_BT=own_BT))
     dropped_BT = (weights_BT == 0).to(weights_BT.dtype)
-    measured |= {"correction_dropped": dropped_BT, "correction_weight": weights_BT}
+    measured |= {"ratio_correction_dropped": dropped_BT, "ratio_correction_weight": weights_BT}
     return weights_BT * terms_BT, measured
 
 
-def _correction(log_ratio_BT: Tensor, rule: Correction, low: float, high: float) -> Tensor:
+def _correction_weights(
+    log_ratio_BT: Tensor, rule: RatioCorrection, low: float, high: float
+) -> Tensor:
     """w_t of every token; log-ratios are 0 outside the mask."""
     if rule.startswith("sequence"):
         log_ratio_BT = log_ratio_BT.sum(dim=1, keepdim=True).expand_as(log_ratio_BT)

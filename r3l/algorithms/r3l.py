@@ -13,7 +13,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from r3l.algorithms import advantages, losses
+from r3l.algorithms import advantages, losses, recall
 from r3l.algorithms.algorithm import (
     Algorithm,
     Estimator,
@@ -24,13 +24,12 @@ from r3l.algorithms.algorithm import (
 )
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
-from r3l.algorithms.replay import recall
-from r3l.algorithms.replay.correction import CorrectedConfig
-from r3l.algorithms.replay.recall import Recall
+from r3l.algorithms.ratio_correction import RatioCorrectedConfig
+from r3l.algorithms.recall import Recall
 from r3l.records import Bool
 
 
-class R3LConfig(CorrectedConfig):
+class R3LConfig(RatioCorrectedConfig):
     """Settings of R³L; each ablation of the paper is one of them.
 
     The paper's ablations `from start` and `no guidance` are without credit as well: `credit: false`
@@ -148,9 +147,9 @@ class R3LConfig(CorrectedConfig):
 
     def _token_loss(self) -> TokenLoss:
         if not self.clipped:
-            return self.corrected(losses.policy_gradient)
+            return self.ratio_corrected(losses.policy_gradient)
         clip = partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
-        return self.corrected(clip)
+        return self.ratio_corrected(clip)
 
     def _exploration(self) -> Exploration:
         if not self.reflect:

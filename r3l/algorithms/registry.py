@@ -22,18 +22,18 @@ from pydantic import (
 )
 
 from r3l.algorithms.algorithm import AlgorithmConfig
-from r3l.algorithms.baselines.critique_grpo import CritiqueGRPOConfig
-from r3l.algorithms.baselines.dapo import DAPOConfig
-from r3l.algorithms.baselines.gspo import GSPOConfig
-from r3l.algorithms.baselines.opmd import OPMDConfig
-from r3l.algorithms.baselines.raft import RAFTConfig
-from r3l.algorithms.baselines.reflect_grpo import ReflectGRPOConfig
-from r3l.algorithms.baselines.rloo import RLOOConfig
-from r3l.algorithms.grpo import GRPOConfig
+from r3l.algorithms.published.arpo import ARPOConfig
+from r3l.algorithms.published.critique_grpo import CritiqueGRPOConfig
+from r3l.algorithms.published.dapo import DAPOConfig
+from r3l.algorithms.published.grpo import GRPOConfig
+from r3l.algorithms.published.gspo import GSPOConfig
+from r3l.algorithms.published.opmd import OPMDConfig
+from r3l.algorithms.published.r3 import R3Config
+from r3l.algorithms.published.raft import RAFTConfig
+from r3l.algorithms.published.reflect_grpo import ReflectGRPOConfig
+from r3l.algorithms.published.rloo import RLOOConfig
+from r3l.algorithms.published.spear import SPEARConfig
 from r3l.algorithms.r3l import R3LConfig
-from r3l.algorithms.replay.arpo import ARPOConfig
-from r3l.algorithms.replay.r3 import R3Config
-from r3l.algorithms.replay.spear import SPEARConfig
 from r3l.errors import UserError
 from r3l.settings.error_text import one_line
 from r3l.settings.section import in_full

@@ -19,7 +19,7 @@ from itertools import groupby
 
 import numpy as np
 
-from r3l.algorithms.replay.recall import Chance, GroupContext, StoredAttempt
+from r3l.algorithms.recall import Chance, GroupContext, StoredAttempt
 from r3l.records import Recalled
 from r3l.rollout.prompts import Prompts
 from r3l.settings import user_class

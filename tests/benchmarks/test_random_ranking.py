@@ -4,7 +4,7 @@ import numpy as np
 
 from benchmarks.results.experiments import VARIANTS
 from benchmarks.results.random_ranking import RandomRanking, shuffled
-from r3l.algorithms.replay.r3 import R3Config
+from r3l.algorithms.published.r3 import R3Config
 from r3l.config import load
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from buffer.viewer.attempts import Texts, pairs, plain_group
 from envs.builtin.policy import model_path
-from r3l.algorithms.grpo import GRPOConfig
+from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import NotFound
 from r3l.records import Group, GroupPlan, SlotResult, Task
@@ -39,7 +39,7 @@ def test_without_a_known_algorithm_all_sampled_tokens_are_marked():
 
 
 def test_what_an_algorithm_drops_is_not_trained():
-    from r3l.algorithms.baselines.raft import RAFTConfig
+    from r3l.algorithms.published.raft import RAFTConfig
 
     first, _ = pairs(group(results(Made())), RAFTConfig().build(), NO_TEXTS)
     assert (first["base"]["kept"], trained(first["base"])) == (False, [[0] * 4] * 3)

@@ -24,10 +24,10 @@ from r3l.algorithms import losses
 from r3l.algorithms.advantages import centered
 from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
 from r3l.algorithms.credit import by_step
-from r3l.algorithms.grpo import GRPOConfig
 from r3l.algorithms.losses import TokenBatch
+from r3l.algorithms.published.grpo import GRPOConfig
+from r3l.algorithms.published.r3 import R3Config
 from r3l.algorithms.r3l import R3LConfig
-from r3l.algorithms.replay.r3 import R3Config
 from r3l.errors import UserError
 from r3l.records import Group, GroupPlan, Recalled, SlotResult, Task, Trajectory
 from tests.learner.fakes import explore_group, trajectory

@@ -9,7 +9,7 @@ import pytest
 
 from learner.step.batch import rows_of
 from r3l.algorithms import registry
-from r3l.algorithms.replay.recall import GroupContext, StoredAttempt
+from r3l.algorithms.recall import GroupContext, StoredAttempt
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
 from r3l.records import GroupPlan
@@ -38,7 +38,9 @@ def test_an_unknown_algorithm_names_the_known_ones():
 
 
 def test_an_unknown_setting_is_named_with_the_settings_the_algorithm_has():
-    named = "config key algorithm.alpha: unknown; this section knows name, group_size, correction"
+    named = (
+        "config key algorithm.alpha: unknown; this section knows name, group_size, ratio_correction"
+    )
     assert refusal("algorithm=grpo", "algorithm.alpha=2").startswith(named)
     assert "algorithm.credit: unknown" in refusal("algorithm=opmd", "algorithm.credit=false")
     assert "algorithm.normalize: unknown" in refusal("algorithm=gspo", "algorithm.normalize=token")
@@ -155,7 +157,7 @@ OWN = '''
 from dataclasses import replace
 from pydantic import Field
 from r3l.algorithms.credit import by_step
-from r3l.algorithms.grpo import GRPOConfig
+from r3l.algorithms.published.grpo import GRPOConfig
 
 class Halving(GRPOConfig):
     """GRPO with advantages times a factor, given to single tokens, and one recalled failure."""

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from r3l.algorithms.credit import group_masks
-from r3l.algorithms.replay.recall import GroupContext, StoredAttempt
+from r3l.algorithms.recall import GroupContext, StoredAttempt
 from r3l.errors import UserError
 from r3l.records import Recalled
 from r3l.rollout import explorers

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from r3l.algorithms import losses
 from r3l.algorithms.algorithm import Algorithm, Exploration
-from r3l.algorithms.grpo import RatioConfig
+from r3l.algorithms.published.grpo import RatioConfig
 
 
 class GSPOConfig(RatioConfig):
@@ -26,6 +26,6 @@ class GSPOConfig(RatioConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=self.standardised(),
-            token_loss=self.corrected(loss),
+            token_loss=self.ratio_corrected(loss),
             kl_coef=self.kl_coef,
         )

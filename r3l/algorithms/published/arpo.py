@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from r3l.algorithms import recall
 from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration, Float64
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.grpo import RatioConfig
-from r3l.algorithms.replay import recall
-from r3l.algorithms.replay.recall import Recall
+from r3l.algorithms.published.grpo import RatioConfig
+from r3l.algorithms.recall import Recall
 from r3l.records import Bool
 
 

@@ -20,7 +20,7 @@ from r3l.algorithms.algorithm import (
     keep_all,
     unshaped,
 )
-from r3l.algorithms.grpo import RatioConfig
+from r3l.algorithms.published.grpo import RatioConfig
 from r3l.records import Bool, Trajectory
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.grpo import RatioConfig
+from r3l.algorithms.published.grpo import RatioConfig
 from r3l.records import Bool, Trajectory
 
 GAMMA = 0.1
@@ -33,7 +33,7 @@ class CritiqueGRPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """N base attempts; failures get a critique and are refined from step 0."""
-        attempts = self.clipped() if self.clip else self.corrected(losses.importance)
+        attempts = self.clipped() if self.clip else self.ratio_corrected(losses.importance)
         return Algorithm(
             name=self.name,
             exploration=Exploration(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from r3l.algorithms.recall import GroupContext, StoredAttempt
 from r3l.algorithms.registry import REGISTRY
-from r3l.algorithms.replay.recall import GroupContext, StoredAttempt
 from tests.r3l.algorithms.fakes import get
 
 

@@ -41,7 +41,7 @@ def test_every_token_has_the_weight_of_its_rule(rule, loss):
     want = -torch.tensor(WEIGHTS[rule], dtype=torch.float64) * batch.advantages_B[:, None]
     assert torch.allclose(gradient, want)
     dropped = sum(weight == 0 for row in WEIGHTS[rule] for weight in row)
-    assert float(measured["correction_dropped"].sum()) == dropped
+    assert float(measured["ratio_correction_dropped"].sum()) == dropped
 
 
 def test_a_sequence_mask_drops_a_whole_sequence_beyond_the_limit():
@@ -55,15 +55,15 @@ def test_a_sequence_mask_drops_a_whole_sequence_beyond_the_limit():
 @pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "reflect_grpo", "critique_grpo", "r3",
                                   "arpo", "spear", "rloo", "r3l"])  # fmt: skip
 def test_every_ratio_loss_takes_a_correction(name):
-    settings = {"kl_coef": 0.0, "correction": "token_mask"}
+    settings = {"kl_coef": 0.0, "ratio_correction": "token_mask"}
     value, parts = get(name, **settings).loss(batch_of(RATIOS))
-    assert math.isfinite(value.item()) and parts["correction_dropped"] == 2.0
+    assert math.isfinite(value.item()) and parts["ratio_correction_dropped"] == 2.0
 
 
 def test_distilled_rows_are_not_corrected():
-    value, parts = get("grpo", kl_coef=0.0, correction="token_mask").loss(
+    value, parts = get("grpo", kl_coef=0.0, ratio_correction="token_mask").loss(
         batch_of(RATIOS, distilled=(True, False))
     )
-    assert parts["correction_dropped"] == 0.0
+    assert parts["ratio_correction_dropped"] == 0.0
     want = -(3 * 1.0) + 2 * (1.5 + 1.2 + 1.0)
     assert value.item() == pytest.approx(want)

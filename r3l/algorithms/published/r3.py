@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms import advantages
+from r3l.algorithms import advantages, recall
 from r3l.algorithms.advantages import SUCCESS, Std
 from r3l.algorithms.algorithm import (
     Algorithm,
@@ -25,9 +25,8 @@ from r3l.algorithms.algorithm import (
     unshaped,
 )
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.grpo import RatioConfig
-from r3l.algorithms.replay import recall
-from r3l.algorithms.replay.recall import Recall
+from r3l.algorithms.published.grpo import RatioConfig
+from r3l.algorithms.recall import Recall
 from r3l.records import Bool, Trajectory
 
 EPS = 1e-6

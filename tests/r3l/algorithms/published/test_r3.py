@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from r3l.algorithms.replay.r3 import R3Config, mixed, ranked
+from r3l.algorithms.published.r3 import R3Config, mixed, ranked
 from tests.r3l.algorithms.fakes import get
 
 RANK = {"peak_share": 0.2, "ranking_max": 0.5}

@@ -1,4 +1,4 @@
-"""Corrections for tokens that another policy sampled, as an option of every ratio loss.
+"""Ratio correction: weights for tokens that another policy sampled, an option of every ratio loss.
 
 With r_t = π(y_t)/π_old(y_t) and the sequence's ratio ρ = Π_t r_t over its trained tokens, both
 without a gradient, every term of the loss is multiplied by a weight w_t. The loss's own ratio is
@@ -19,33 +19,33 @@ from functools import partial
 from pydantic import Field
 
 from r3l.algorithms.algorithm import AlgorithmConfig
-from r3l.algorithms.losses import Correction, TokenLoss, ratio_corrected
+from r3l.algorithms.losses import RatioCorrection, TokenLoss, ratio_corrected
 
 
-class CorrectedConfig(AlgorithmConfig):
+class RatioCorrectedConfig(AlgorithmConfig):
     """Settings of every algorithm with a ratio loss."""
 
-    correction: Correction = Field(
+    ratio_correction: RatioCorrection = Field(
         "none",
         description="weights for tokens that another policy sampled, in the place of the loss's "
         "own ratio: truncated (TIS) or masked (IcePop) ratios of tokens, or of sequences (masked: "
         "MIS)",
     )
-    correction_low: float = Field(
+    ratio_correction_low: float = Field(
         0.5, ge=0, le=1, description="ratio below which token_mask drops a token"
     )
-    correction_high: float = Field(
-        2.0, ge=1, description="ratio beyond which correction truncates or drops"
+    ratio_correction_high: float = Field(
+        2.0, ge=1, description="ratio beyond which a token or sequence is truncated or masked"
     )
 
-    def corrected(self, loss: TokenLoss) -> TokenLoss:
-        """`loss` under the correction of these settings."""
-        if self.correction == "none":
+    def ratio_corrected(self, loss: TokenLoss) -> TokenLoss:
+        """`loss` under the ratio correction of these settings."""
+        if self.ratio_correction == "none":
             return loss
         return partial(
             ratio_corrected,
             loss=loss,
-            rule=self.correction,
-            low=self.correction_low,
-            high=self.correction_high,
+            rule=self.ratio_correction,
+            low=self.ratio_correction_low,
+            high=self.ratio_correction_high,
         )

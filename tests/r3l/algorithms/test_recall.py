@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from r3l.algorithms.replay.recall import GroupContext, StoredAttempt, opposing
+from r3l.algorithms.recall import GroupContext, StoredAttempt, opposing
 
 
 def stored(group, reward, version=0):

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from r3l.algorithms.algorithm import Algorithm, Exploration, Float64, ReplayContext
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.grpo import RatioConfig
+from r3l.algorithms.published.grpo import RatioConfig
 from r3l.records import Bool
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from r3l.algorithms.algorithm import Algorithm, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.grpo import RatioConfig
+from r3l.algorithms.published.grpo import RatioConfig
 
 
 class ReflectGRPOConfig(RatioConfig):

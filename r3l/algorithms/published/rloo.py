@@ -10,7 +10,7 @@ from pydantic import Field
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import Algorithm, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.grpo import RatioConfig
+from r3l.algorithms.published.grpo import RatioConfig
 
 
 class RLOOConfig(RatioConfig):
@@ -30,7 +30,9 @@ class RLOOConfig(RatioConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=advantages.leave_one_out,
-            token_loss=self.clipped() if self.clip else self.corrected(losses.policy_gradient),
+            token_loss=self.clipped()
+            if self.clip
+            else self.ratio_corrected(losses.policy_gradient),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
         )

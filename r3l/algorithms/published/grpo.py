@@ -12,10 +12,10 @@ from r3l.algorithms.advantages import Std
 from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
-from r3l.algorithms.replay.correction import CorrectedConfig
+from r3l.algorithms.ratio_correction import RatioCorrectedConfig
 
 
-class RatioConfig(CorrectedConfig):
+class RatioConfig(RatioCorrectedConfig):
     """Settings of GRPO and its relatives: a clipped ratio, and a KL to the reference model."""
 
     std: Std = Field(
@@ -34,9 +34,9 @@ class RatioConfig(CorrectedConfig):
         return partial(advantages.normalized, std=self.std)
 
     def clipped(self) -> TokenLoss:
-        """PPO's clipped ratio of each token, under the correction."""
+        """PPO's clipped ratio of each token, under the ratio correction."""
         clip = partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
-        return self.corrected(clip)
+        return self.ratio_corrected(clip)
 
 
 class GRPOConfig(RatioConfig):

@@ -1,1 +1,0 @@
-"""The algorithms that R³L is compared with; GRPO, which they share, is a level up."""

@@ -1,1 +1,0 @@
-"""Algorithms that learn from stored attempts as well, and their rules of recall."""
