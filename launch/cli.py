@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launch.backends.registry import BACKENDS, LOCAL
 from launch.inspection import choices
 from launch.inspection.command_group import DEFAULT, NAMES, LaunchCommands
 from r3l.errors import TrainingStopped, UserError
@@ -92,9 +93,12 @@ main = LaunchCommands("r3l-launch")
 )
 @click.option(
     "--cluster",
-    type=click.Choice(["slurm", "ray"]),
-    help="slurm: write a batch script of the run for nodes as in --hardware, and exit; ray: run on "
-    "the nodes of the Ray cluster whose head this machine is",
+    type=click.Choice(list(BACKENDS)),
+    default=LOCAL,
+    show_default=True,
+    help="local: this machine, or those of --hostfile; slurm: write a batch script of the run for "
+    "nodes as in --hardware, and exit; ray: run on the nodes of the Ray cluster whose head this "
+    "machine is",
 )
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
@@ -134,40 +138,41 @@ def train_command(
     named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
     try:
         from launch import plan as plans
+        from launch.backends.registry import backend
+        from launch.checks.draft import PlanOptions
+        from launch.checks.of_model import foreign_world
         from launch.console.live_view import console_for
         from launch.resume import nothing_to_do
         from launch.supervisor import Run
-        from launch.topology import dry_run, ray_cluster, ray_placement, slurm
         from r3l import config as configuration
 
         set_file_modes()
         check_not_empty({"--env": env_name, "--model": model, "--preset": preset})
-        run = plans.run_folder(run_name)
-        file, demo = plans.settings_file(config_path, preset, run, resume=resume)
+        options = PlanOptions(plans.run_folder(run_name), resume=resume, **places)
+        file, demo = plans.settings_file(config_path, preset, options.run, resume=resume)
         config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)
         instead = configuration.dump(config).rstrip("\n") if print_config else ""
         instead = instead or (prompt_texts(config) if show_prompts else "")
-        if instead := instead or (nothing_to_do(run, config) if resume else ""):
+        if instead := instead or (nothing_to_do(options.run, config) if resume else ""):
             click.echo(instead)
             return
         plans.check_model_is_named(config, preset)
-        if sys.stderr.isatty() and not places["dry_run"] and not quiet:  # it takes seconds
+        if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
             click.echo("checks the settings, the model and the environment …", err=True)
-        plan = plans.make_plan(config, run, resume=resume, **places)
-        if foreign := plans.foreign_world(plan.config):
+        plan, starter = plans.make_plan(config, options), backend(options.cluster)
+        if foreign := foreign_world(plan.config):
             click.echo(f"note: {foreign}")
-        if places["dry_run"]:
-            texts = {"slurm": slurm.script, "ray": ray_placement.text}
-            click.echo(texts.get(places["cluster"], dry_run.text)(plan))
+        if options.dry_run:
+            click.echo(starter.preview(plan))
             return
         if check:
             click.echo(f"nothing is missing: {config.env.title}, {config.algorithm.name}, "
                        f"{plan.config.model}")  # fmt: skip
             return
-        reserved = ray_cluster.reserve(plan) if places["cluster"] == "ray" else None
+        children = starter.reserve(plan)
         lock = plans.write_run_folder(plan)
-        if places["cluster"] == "slurm":
-            click.echo(f"sbatch {slurm.write(plan)}")
+        if starter.starts_later:
+            click.echo(starter.write_script(plan))
             return
     except UserError as error:
         click.echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
@@ -176,16 +181,15 @@ def train_command(
         click.echo("r3l-launch: interrupted; nothing was started", err=True)
         sys.exit(130)
     if not quiet:
-        click.echo(f"run {run}: {plan.actors} actors, learner {places['learner']}, "
+        click.echo(f"run {plan.run}: {plan.actors} actors, learner {options.learner}, "
                    f"{config.env.title}, {config.algorithm.name}; "
-                   f"tensorboard --logdir {run}/tensorboard")  # fmt: skip
+                   f"tensorboard --logdir {plan.run}/tensorboard")  # fmt: skip
     for line in plan.changed:
         click.echo(f"changed since: {line}")
     with lock:
-        console = console_for(run, plan.config.learner.steps, click.echo, quiet=quiet)
+        console = console_for(plan.run, plan.config.learner.steps, click.echo, quiet=quiet)
         with closing(console):
-            made = ray_placement.RayCommands(plan) if reserved else None
-            sys.exit(Run(plan, console, made, reserved).execute())
+            sys.exit(Run(plan, console, starter.commands(plan), children).execute())
 
 
 def train(
@@ -202,6 +206,7 @@ def train(
     YAML file; None: the demo. Raises UserError before anything is started, and TrainingStopped if
     the run ended early. Call it in the main thread.
     """
+    from launch.checks.draft import PlanOptions
     from launch.plan import make_plan, run_folder, settings_file, write_run_folder
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
@@ -217,16 +222,7 @@ def train(
     if resume and (done := nothing_to_do(folder, config)):
         click.echo(done)
         return folder
-    loopback = "tcp://127.0.0.1:*"
-    plan = make_plan(
-        config,
-        folder,
-        actors=actors,
-        learner=learner,
-        buffer_bind=loopback,
-        weights_bind=loopback,
-        resume=resume,
-    )
+    plan = make_plan(config, PlanOptions(folder, actors, learner, resume=resume))
     with write_run_folder(plan), _handlers_put_back():
         code = Run(plan, click.echo).execute()
     if code:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.processes import Child
+from launch.backends.processes import Child
 from learner.run_files import EXIT_CODES, LAST_HEARTBEAT
 from r3l.errors import BufferUnavailable, RestartNeeded, TrainingStopped, UserError
 

@@ -1,4 +1,4 @@
-"""Resuming a run: what has changed since, what may not change, whether anything is left to do.
+"""Checks of a run that is resumed: what has changed, what may not change, what is left to do.
 
 config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
      │                                              │ the first step that is made with them

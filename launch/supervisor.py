@@ -11,6 +11,8 @@ import signal
 import time
 from collections.abc import Callable
 
+from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Child, Children
 from launch.console.live_view import Console
 from launch.console.progress import (
     NoticeReader,
@@ -20,14 +22,13 @@ from launch.console.progress import (
     end_lines,
     run_name,
 )
-from launch.plan import Plan, reached
-from launch.process_commands import ProcessCommands
-from launch.processes import Child, Children
 from launch.restarts import FINAL, LastHeartbeat, Restarts
 from launch.resume import config_file, drop_next_config, reported, settle_config
 from launch.silence import Silence
+from launch.topology.run_plan import Plan
 from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
 from learner.watchdog import note_hang
+from r3l.endpoints import reached
 from r3l.process.room import room_lack
 
 WATCH_S = 0.2

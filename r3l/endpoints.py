@@ -53,3 +53,8 @@ def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
 def is_local(bind: str) -> bool:
     """Whether only this machine can connect to `bind` (tcp:// or ipc://)."""
     return bind.startswith(("tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"))
+
+
+def reached(bind: str, machine: str = "127.0.0.1") -> str:
+    """Where clients reach the service that listens at `bind` on `machine`."""
+    return bind.replace("//0.0.0.0:", f"//{machine}:")

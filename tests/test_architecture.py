@@ -34,6 +34,7 @@ FOLDERS = {
     "envs": "evaluation isolation adapters questions builtin".split(),
     "actors": ["weights"],
     "learner": "offline warmup outputs step metrics".split(),
+    "launch": "evaluation console inspection checks backends topology".split(),
 }
 """The folders of each room from the top down: a folder imports only those listed after it."""
 NAMES_OF_SEVERAL_MODULES = {"__init__", "actor", "cli", "registry"}

@@ -33,7 +33,7 @@ from benchmarks.results.lines import (
     processor,
     read_lines,
 )
-from launch.processes import end_with_parent
+from launch.backends.processes import end_with_parent
 from learner.warmup.recipe import RECORD
 from r3l.errors import UserError
 

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from launch.inspection.snapshot import BALANCED
 from r3l.process.notices import NOTICE_LINE
 
 SHOWN_SHARE = 0.005  # which is printed as 1 %
 START_SAY_S = 5.0  # between two lines about what still starts
-BALANCED = 0.1  # idle share of learner and actors below which neither is said to limit the other
 WAITING = 0.1
 """Share of the wanted requests that may wait for a session before it is said."""
 

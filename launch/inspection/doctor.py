@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 import click
 
 from buffer.viewer import page
-from launch.console.progress import BALANCED
 from launch.inspection import snapshot
 from launch.inspection.history import existing_run
-from launch.inspection.snapshot import Snapshot
+from launch.inspection.snapshot import BALANCED, Snapshot
 from launch.inspection.status import ago, waits
 
 GIB = 1 << 30

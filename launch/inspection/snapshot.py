@@ -24,12 +24,13 @@ from buffer import BufferClient
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
 from launch.inspection.history import Line, read_progress, settings
-from launch.plan import reached
 from learner.run_files import LAST_HEARTBEAT
 from learner.watchdog import count_hangs
+from r3l.endpoints import reached
 from r3l.errors import BufferUnavailable, R3LError, StoreError, UserError
 
 REPLY_S = 5.0  # for the buffer's reply
+BALANCED = 0.1  # idle share of learner and actors below which neither limits the other
 RECENT = 10  # steps whose median time the forecast uses
 ERRORS = 3  # last ones of each log
 LOG_BYTES = 1 << 18  # of each log's end that are searched for errors

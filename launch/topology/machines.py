@@ -93,6 +93,12 @@ def described(text: str) -> tuple[Machine, ...]:
     return tuple(Machine(name, gpus, float(match[3]), None) for name in _names(count))
 
 
+def hosts_of(machines: Sequence[Machine]) -> Hosts | None:
+    """Described machines as a hostfile names them; None for one."""
+    slots = {machine.name: len(machine.gpus) for machine in machines}
+    return Hosts(Path("hosts"), slots, machines[0].name) if len(machines) > 1 else None
+
+
 def _names(count: int) -> list[str]:
     return [HERE] if count == 1 else [f"host-{index}" for index in range(count)]
 

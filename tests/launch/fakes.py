@@ -11,8 +11,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from launch.backends.process_commands import ProcessCommands
 from launch.cli import main
-from launch.process_commands import ProcessCommands
 from launch.topology.machines import Machine
 from launch.topology.placement import Topology, place
 from launch.topology.requested import RequestedPlaces, parse_learner

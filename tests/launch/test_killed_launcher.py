@@ -36,7 +36,7 @@ ACTOR = "import time; print('r3l-actor ready a', flush=True); time.sleep(600)"
 LAUNCHER = f"""
 import sys
 from pathlib import Path
-from launch.process_commands import ProcessCommands
+from launch.backends.process_commands import ProcessCommands
 from launch.supervisor import Run
 from r3l.config import dump
 from tests.launch.fakes import Played, plan_for

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.processes import Children
+from launch.backends.processes import Children
 from launch.restarts import GRACE_S, LastHeartbeat, Restarts
 from learner.run_files import LAST_HEARTBEAT
 from tests.launch.fakes import until

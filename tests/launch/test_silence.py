@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from launch import silence
+from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Child
 from launch.console import progress
-from launch.process_commands import ProcessCommands
-from launch.processes import Child
 from launch.silence import Silence
 from launch.supervisor import Run
 from learner.run_files import WEIGHTS_LINE

@@ -16,7 +16,7 @@ import torch
 from msgspec.structs import replace
 
 from buffer import BufferClient, Lease
-from launch.process_commands import free_port
+from launch.backends.process_commands import free_port
 from learner.step.trainer import StepResult
 from learner.warmup import tiny_policy
 from r3l.config import dump, load

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from buffer import Lease
-from launch.process_commands import free_port
+from launch.backends.process_commands import free_port
 from tests.learner.fakes import ROOT, Learning, Recording, buffer_options, prepare, tiny_model
 from tests.learner.impatient import PATIENCE_S
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 
 from envs.builtin.policy import builtin_policy
-from launch.plan import LOOPBACK, make_plan, write_run_folder
+from launch.backends import ray_cluster, ray_placement
+from launch.checks.draft import PlanOptions
+from launch.plan import make_plan, write_run_folder
 from launch.supervisor import Run
-from launch.topology import ray_cluster, ray_placement
 from r3l.config import load
 from tests.launch.fakes import until
 from tests.system.test_run import processes_of, trained_once
@@ -49,12 +50,10 @@ class Simulated(ray_placement.RayCommands):
 
 def launch(run: Path) -> int:
     """What r3l-launch --cluster ray does."""
-    plan = make_plan(
-        load(None, SETTINGS), run, actors=2, learner="2x1cpu", buffer_bind=LOOPBACK,
-        weights_bind=LOOPBACK, resume=False, cluster="ray",
-    )  # fmt: skip
-    print(ray_placement.text(plan), flush=True)
-    reserved = ray_cluster.reserve(plan)
+    plan = make_plan(load(None, SETTINGS), PlanOptions(run, 2, "2x1cpu", cluster="ray"))
+    ray = ray_cluster.Ray()
+    print(ray.preview(plan), flush=True)
+    reserved = ray.reserve(plan)
     with write_run_folder(plan):
         say = lambda line: print(line, flush=True)  # noqa: E731
         return Run(plan, say, Simulated(plan), reserved).execute()

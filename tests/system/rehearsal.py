@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 from envs.builtin.policy import builtin_policy
-from launch.plan import LOOPBACK, make_plan, write_run_folder
-from launch.process_commands import ProcessCommands
+from launch.backends.dry_run import table
+from launch.backends.process_commands import ProcessCommands
+from launch.checks.draft import PlanOptions
+from launch.plan import make_plan, write_run_folder
 from launch.supervisor import Run
-from launch.topology.dry_run import table
 from r3l.config import load
 
 ACTORS, RANKS, STEPS = 16, 8, 3
@@ -42,10 +43,8 @@ class Rehearsed(ProcessCommands):
 
 
 def main(run: Path) -> int:
-    plan = make_plan(
-        load(None, SETTINGS), run, actors=ACTORS, learner=f"{RANKS}gpu", buffer_bind=LOOPBACK,
-        weights_bind=LOOPBACK, resume=False, dry_run=True, hardware="8x80GB",
-    )  # fmt: skip
+    options = PlanOptions(run, ACTORS, f"{RANKS}gpu", dry_run=True, hardware="8x80GB")
+    plan = make_plan(load(None, SETTINGS), options)
     print(*table(plan), sep="\n", flush=True)
     with write_run_folder(plan):
         return Run(plan, lambda line: print(line, flush=True), Rehearsed(plan)).execute()

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 from envs.builtin.policy import model_path
 from envs.registry import ENVIRONMENTS, FAMILIES
 from launch import plan
+from launch.checks import draft, of_model
 from launch.cli import main
 from launch.inspection import choices
 from r3l.algorithms.registry import REGISTRY
@@ -35,8 +36,8 @@ def test_the_table_and_the_version_are_printed_and_nothing_is_started(run):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_makes_a_plan_and_starts_nothing(name, run, monkeypatch):
     """Without its environment's packages and data, which `--check` asks for."""
-    monkeypatch.setattr(plan, "tasks_of_all", lambda env, *_: [Task(f"{env.name}/0", env.name, 0)])
-    monkeypatch.setattr(plan, "try_tasks", lambda env, tasks, chat: [10] * len(tasks))
+    monkeypatch.setattr(draft, "tasks_of_all", lambda env, *_: [Task(f"{env.name}/0", env.name, 0)])
+    monkeypatch.setattr(of_model, "try_tasks", lambda env, tasks, chat: [10] * len(tasks))
     model = str(model_path("builtin"))
     arguments = ["--run", str(run), "--preset", name, "--model", model]
     assert printed(*arguments, "--check").splitlines()[-1].startswith("nothing is missing: ")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.process_commands import free_port
+from launch.backends.process_commands import free_port
 from r3l.errors import RestartNeeded
 from tests.learner.step.faulty import Bench, out_of_memory, resumed
 from tests.learner.step.test_trainer import ROOT

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from launch.process_commands import free_port
+from launch.backends.process_commands import free_port
 from learner.step.trainer import Trainer
 from r3l.weights.sums import added, sums_of
 from tests.learner.fakes import measured

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launch.process_commands import free_port
+from launch.backends.process_commands import free_port
 
 PROGRAM = """
 import atexit, torch

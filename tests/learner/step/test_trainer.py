@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from launch.process_commands import free_port
+from launch.backends.process_commands import free_port
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.algorithms.r3l import R3LConfig

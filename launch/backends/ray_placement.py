@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launch.plan import Plan
-from launch.process_commands import ProcessCommands
-from launch.topology import dry_run
+from launch.backends import dry_run
+from launch.backends.process_commands import ProcessCommands
+from launch.backends.ray_nodes import HEAD
 from launch.topology.placement import ActorPlace, Topology
-from launch.topology.ray_nodes import HEAD
+from launch.topology.run_plan import Plan
 from learner.run_files import LAUNCHER
 
 OF_HEAD = 0.001  # of the head's resource: enough to be placed there

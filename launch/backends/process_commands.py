@@ -10,10 +10,11 @@ import socket
 import sys
 from collections.abc import Callable
 
-from launch.plan import Plan, reached
-from launch.processes import import_path
+from launch.backends.processes import import_path
 from launch.resume import config_file
+from launch.topology.run_plan import Plan
 from learner.run_files import LAUNCHER, LEARNER_LIVES
+from r3l.endpoints import reached
 from r3l.process.memory import STEADY_MEMORY
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch.plan import LOOPBACK, Plan, make_plan, write_run_folder
-from launch.process_commands import ProcessCommands
-from launch.processes import Children
+from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Children
+from launch.checks.draft import PlanOptions
+from launch.plan import make_plan, write_run_folder
 from launch.topology import hostfile
+from launch.topology.run_plan import Plan
 from r3l.config import load
 from r3l.errors import UserError
 from tests.launch.fakes import topology, until
@@ -121,30 +123,27 @@ def test_several_machines_are_started_through_deepspeeds_hostfile(
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 slots=8  # this one\n192.0.2.1 slots=8\n")
     config = load(None, ["actor.engine.gpu_memory_utilization=0.3"])
-    here = {"buffer_bind": LOOPBACK, "weights_bind": LOOPBACK, "resume": False, "hostfile": file}
-    plan = make_plan(config, tmp_path / "run", actors=1, learner="16gpu", **here)
+    here = PlanOptions(tmp_path / "run", hostfile=file)
+    plan = make_plan(config, replace(here, actors=1, learner="16gpu"))
     command = ProcessCommands(plan).learner()
     at = command.index("--hostfile")
     assert command[at + 1 : at + 4] == [str(file), "--master_addr", "127.0.0.1"]
     assert "--num_gpus" not in command and "--include" not in command
-    part = make_plan(config, tmp_path / "run", actors=1, learner="2x4gpu", **here)
+    part = make_plan(config, replace(here, actors=1, learner="2x4gpu"))
     command = ProcessCommands(part).learner()
     assert option(command, "--include") == "127.0.0.1:0,1,2,3@192.0.2.1:0,1,2,3"
 
 
 def test_keys_are_made_for_an_address_that_other_machines_reach(tmp_path: Path) -> None:
-    binds = {"buffer_bind": "tcp://0.0.0.0:*", "weights_bind": LOOPBACK}
-    plan = make_plan(load(), tmp_path / "run", actors=1, learner="1cpu", resume=False, **binds)
+    options = PlanOptions(tmp_path / "run", 1, buffer_bind="tcp://0.0.0.0:*")
+    plan = make_plan(load(), options)
     assert plan.keys == tmp_path / "run" / "keys" and not plan.keys.exists()
     write_run_folder(plan).close()
-    again = make_plan(load(), tmp_path / "run", actors=1, learner="1cpu", resume=True, **binds)
+    again = make_plan(load(), replace(options, resume=True))
     assert again.keys == plan.keys
     assert option(ProcessCommands(plan).buffer(), "--keys") == str(plan.keys / "service.json")
     assert option(ProcessCommands(plan).actor(0), "--keys") == str(plan.keys / "client.json")
-    local = binds | {"buffer_bind": LOOPBACK}
-    assert make_plan(
-        load(), tmp_path / "b", actors=1, learner="1cpu", resume=False, **local
-    ).keys is None  # fmt: skip
+    assert make_plan(load(), PlanOptions(tmp_path / "b", 1)).keys is None
 
 
 def test_an_actor_on_another_machine_is_started_through_ssh_with_keys_and_a_reachable_address(
@@ -155,8 +154,8 @@ def test_an_actor_on_another_machine_is_started_through_ssh_with_keys_and_a_reac
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 slots=8\n192.0.2.1 slots=8\n")
-    here = {"buffer_bind": LOOPBACK, "weights_bind": LOOPBACK, "resume": False, "hostfile": file}
-    plan = make_plan(load(), tmp_path / "run", actors=2, learner="8gpu", **here)
+    here = PlanOptions(tmp_path / "run", hostfile=file)
+    plan = make_plan(load(), replace(here, learner="8gpu"))
     assert plan.buffer_bind == plan.weights_bind == "tcp://0.0.0.0:*"
     write_run_folder(plan).close()
     assert (tmp_path / "run" / "keys" / "client.json").exists()
@@ -171,8 +170,8 @@ def test_an_actor_on_another_machine_is_started_through_ssh_with_keys_and_a_reac
     assert option(words, "--buffer") == "tcp://127.0.0.1:5555"  # the first machine by its own name
     assert option(words, "--keys") == str(tmp_path / "run" / "keys" / "client.json")
     with pytest.raises(UserError, match=r"actors on 192\.0\.2\.1 cannot reach it"):
-        closed = here | {"buffer_bind": "tcp://127.0.0.1:5555"}
-        make_plan(load(), tmp_path / "other", actors=2, learner="8gpu", **closed)
+        closed = replace(here, run=tmp_path / "other", learner="8gpu")
+        make_plan(load(), replace(closed, buffer_bind="tcp://127.0.0.1:5555"))
 
 
 def test_an_actor_that_ssh_started_ends_with_it(small: Plan, tmp_path: Path) -> None:

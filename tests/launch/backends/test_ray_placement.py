@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from launch.backends.processes import ROOT
+from launch.backends.ray_nodes import HEAD
+from launch.backends.ray_placement import Bundle, bundles, gpus_of
 from launch.cli import main
-from launch.processes import ROOT
 from launch.topology.machines import described
 from launch.topology.placement import ActorPlace, Ranks, Topology, place
-from launch.topology.ray_nodes import HEAD
-from launch.topology.ray_placement import Bundle, bundles, gpus_of
 from launch.topology.requested import RequestedPlaces, parse_learner
 
 PLANS = Path(__file__).parent / "plans"

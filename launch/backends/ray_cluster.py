@@ -14,14 +14,25 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.plan import Plan
-from launch.processes import KILLED_S, STACKS_S, Child, Children
-from launch.topology.ray_nodes import connect
-from launch.topology.ray_placement import Bundle, bundles, gpus_of, rank_name
+from launch.backends.backend import Backend
+from launch.backends.processes import KILLED_S, STACKS_S, Child, Children
+from launch.backends.ray_nodes import connect, ray_machines
+from launch.backends.ray_placement import (
+    Bundle,
+    RayCommands,
+    bundles,
+    gpus_of,
+    rank_name,
+    text,
+)
+from launch.topology.hostfile import Hosts
+from launch.topology.machines import Machine
+from launch.topology.requested import RequestedPlaces
+from launch.topology.run_plan import Plan
 from learner.run_files import STACKS
 from r3l.errors import UserError
 from r3l.process.file_modes import set_file_modes
@@ -29,7 +40,7 @@ from r3l.process.file_modes import set_file_modes
 ROOM_S = 60  # for Ray to reserve all bundles
 GPUS = "CUDA_VISIBLE_DEVICES"
 
-State = tuple[int | None, bool]
+ProcessState = tuple[int | None, bool]
 """The exit code of a process, None while it runs, and whether it is stopped."""
 
 
@@ -52,7 +63,7 @@ class Runner:
 
     def start(
         self, name: str, command: list[str], env: dict[str, str], gpus: list[int], end_signal: int
-    ) -> dict[str, State]:
+    ) -> dict[str, ProcessState]:
         """Start a process; `gpus`: which of the bundle's it gets."""
         if gpus:
             reserved = os.environ[GPUS].split(",")
@@ -62,7 +73,7 @@ class Runner:
         self.children.start(name, command, env, death_signal=end_signal)
         return self.states()
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, ProcessState]:
         """Every process by name."""
         return {c.name: (c.exit_code, c.stopped) for c in self.children.members}
 
@@ -85,7 +96,7 @@ class RemoteRunner:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make, self.actor = make, make()
-        self.states: dict[str, State] = {}
+        self.states: dict[str, ProcessState] = {}
         self.ran = False
         self.lost = ""
         self._asked: dict[str, tuple[Any, ...]] = {}  # processes, until it has answered once
@@ -97,7 +108,7 @@ class RemoteRunner:
         self._asked[name] = how
         self._reply = self.actor.start.remote(name, *how)
 
-    def state(self, name: str) -> State:
+    def state(self, name: str) -> ProcessState:
         """A process, as it was when the runner was last heard."""
         self._hear()
         return self.states[name]
@@ -290,29 +301,52 @@ class RayChildren(Children):
             ray.shutdown()
 
 
-def reserve(plan: Plan) -> RayChildren:
-    """The bundles of a plan, reserved; the processes are started in them. Raises UserError."""
-    ray = connect()
-    from ray.util.placement_group import placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+class Ray(Backend):
+    """The nodes of the Ray cluster whose head this machine is."""
 
-    wanted = [bundle.resources for bundle in bundles(plan.topology)]
-    group = placement_group(wanted, strategy="SPREAD")
-    if not group.wait(ROOM_S):
-        free = {name: ray.available_resources().get(name, 0) for name in ("CPU", "GPU")}
-        needs = {name: sum(each.get(name, 0) for each in wanted) for name in free}
-        raise UserError(
-            f"--cluster ray: no room within {ROOM_S} s; the run needs {needs['CPU']:g} CPUs and "
-            f"{needs['GPU']:g} GPUs, rank 0's on the head node; {free['CPU']:g} and "
-            f"{free['GPU']:g} are free"
-        )
-    logs = str((plan.run / "logs").resolve())
+    has_nodes = moves_actors = True
 
-    def make(at: int, bundle: Bundle) -> Any:
-        needs = bundle.resources
-        options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0), "max_restarts": 0}
-        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=at)
-        remote = ray.remote(Runner).options(**options, scheduling_strategy=strategy)
-        return remote.remote(os.getcwd(), logs, sys.executable)
+    def machines(
+        self, requested: RequestedPlaces, hostfile: Path | None
+    ) -> tuple[Hosts | None, tuple[Machine, ...]]:
+        """The nodes that are alive, the head first."""
+        return ray_machines()
 
-    return RayChildren(plan, make)
+    def preview(self, plan: Plan) -> str:
+        """The plan with its bundles."""
+        return text(plan)
+
+    def commands(self, plan: Plan) -> RayCommands:
+        """The commands that runners start."""
+        return RayCommands(plan)
+
+    def reserve(self, plan: Plan) -> RayChildren:
+        """The bundles of a plan, reserved; the processes are started in them."""
+        ray = connect()
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        needed = [bundle.resources for bundle in bundles(plan.topology)]
+        group = placement_group(needed, strategy="SPREAD")
+        if not group.wait(ROOM_S):
+            raise UserError(_no_room(ray, needed))
+        logs = str((plan.run / "logs").resolve())
+
+        def make(at: int, bundle: Bundle) -> Any:
+            needs = bundle.resources
+            options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0), "max_restarts": 0}
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=at)
+            remote = ray.remote(Runner).options(**options, scheduling_strategy=strategy)
+            return remote.remote(os.getcwd(), logs, sys.executable)
+
+        return RayChildren(plan, make)
+
+
+def _no_room(ray: Any, needed: Sequence[dict[str, float]]) -> str:
+    free = {name: ray.available_resources().get(name, 0) for name in ("CPU", "GPU")}
+    needs = {name: sum(each.get(name, 0) for each in needed) for name in free}
+    return (
+        f"--cluster ray: no room within {ROOM_S} s; the run needs {needs['CPU']:g} CPUs and "
+        f"{needs['GPU']:g} GPUs, rank 0's on the head node; {free['CPU']:g} and "
+        f"{free['GPU']:g} are free"
+    )

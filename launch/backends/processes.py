@@ -22,7 +22,7 @@ from r3l.process.memory import STEADY_MEMORY
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TAIL_BYTES = 1 << 20
 LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
 NOISE = re.compile(

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from launch.processes import ROOT
+from launch.backends.processes import ROOT
 
 PLANS = Path(__file__).parent / "plans"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from launch.plan import Plan
-from launch.process_commands import ProcessCommands
+from launch.backends.process_commands import ProcessCommands
 from launch.topology.memory_fit import MOST
 from launch.topology.placement import ActorPlace
+from launch.topology.run_plan import Plan
 from learner.run_files import LAUNCHER
 
 HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from launch.cli import main
+from tests.launch.backends.on_file import check_on_file
 from tests.launch.fakes import refused
-from tests.launch.topology.on_file import check_on_file
 
 
 def script(*arguments: str) -> str:

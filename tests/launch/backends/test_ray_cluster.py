@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from launch.topology import ray_cluster
-from launch.topology.ray_cluster import Ranks, RayChildren, Runner
-from launch.topology.ray_placement import Bundle
+from launch.backends import ray_cluster
+from launch.backends.ray_cluster import Ranks, RayChildren, Runner
+from launch.backends.ray_placement import Bundle
 from r3l.errors import UserError
 from tests.launch.fakes import plan_for, topology, until
 
@@ -195,4 +195,4 @@ def test_a_cluster_without_room_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     plan = plan_for(tmp_path, actors=2, topology=topology(2))
     with pytest.raises(UserError, match="needs 3 CPUs and 0 GPUs, rank 0's on the head node; 1"):
-        ray_cluster.reserve(plan)
+        ray_cluster.Ray().reserve(plan)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.processes import Children
+from launch.backends.processes import Children
 from tests.launch.fakes import until
 from tests.processes import lives
 
@@ -98,7 +98,8 @@ def test_grandchildren_do_not_stay_behind(tmp_path: Path) -> None:
 
 def test_children_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from launch.processes import Children;"
+        "import sys, time; from pathlib import Path;"
+        "from launch.backends.processes import Children;"
         f"child = Children(Path({str(tmp_path)!r})).start('c', [sys.executable, '-c',"
         " 'import time; time.sleep(600)']); print(child.process.pid, flush=True); time.sleep(600)"
     )

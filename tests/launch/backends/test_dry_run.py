@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from envs.builtin.policy import builtin_policy
 from launch.cli import main
 from launch.plan import PRESETS
+from tests.launch.backends.models import large_model
+from tests.launch.backends.on_file import check_on_file
 from tests.launch.fakes import refused
-from tests.launch.topology.models import large_model
-from tests.launch.topology.on_file import check_on_file
 
 LARGE = ["--env", "workshop", "actor.max_model_len=8192", "learner.groups_per_step=64",
          "learner.gradient_checkpointing=true"]  # fmt: skip

@@ -9,71 +9,52 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
-from launch.plan import Plan
-from launch.process_commands import ProcessCommands
-from launch.processes import import_path
+from jinja2 import Environment, StrictUndefined
+
+from launch.backends.backend import Backend
+from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import import_path
+from launch.topology.hostfile import Hosts
+from launch.topology.machines import Machine
+from launch.topology.requested import RequestedPlaces
+from launch.topology.run_plan import Plan
 from learner.run_files import LAUNCHER
+from r3l.errors import UserError
 from r3l.process.memory import STEADY_MEMORY
 
+TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
 BUFFER_PORT, WEIGHTS_PORT, RANKS_PORT = 5555, 5556, 29500
 RESTARTS = 3
 ENDING_S = 100  # for a step that was asked to end
 SCRIPT = "job.sbatch"
 NOTED = """'echo "$JOB.$SLURM_STEP_ID" >"$logs/.step-$0"; exec "$@"'"""
-"""A step that says which one it is, before it becomes its process."""
+"""A step that notes which one it is, before it becomes its process."""
 AS_RANK = """bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec "$@"' rank"""
 STEP = "srun --overlap --cpu-bind=none"
-FUNCTIONS = f"""
-# Wait for a process, also after a signal has ended a wait; returns its exit code.
-ended() {{
-  local code
-  while wait "$1"; code=$?; [ "$code" -gt 128 ] && kill -0 "$1" 2>/dev/null; do :; done
-  return "$code"
-}}
 
-# Ask a step to end, which is named in file $1 a moment after its start. A signal to its srun, $2,
-# would kill it at once, so that is for a step that does not end.
-ask() {{
-  local asked=
-  for second in $(seq {ENDING_S}); do
-    [ -z "$2" ] || kill -0 "$2" || return
-    [ "$asked" ] || {{ [ -s "$1" ] && scancel --signal=TERM "$(cat "$1")" && asked=1; }}
-    sleep 1
-  done
-  kill -TERM "$2"
-}}
 
-# Run a process with its output in its log, again if it dies; exit codes 2 and 3 are final.
-again() {{
-  local name=$1 child= code=1 stopped= at="$logs/.step-$1"
-  shift
-  trap 'stopped=1; ask "$at" "$child" >/dev/null 2>&1 &' TERM
-  for try in $(seq 0 {RESTARTS}); do
-    rm -f "$at"
-    "$@" >>"$logs/$name.log" 2>&1 &
-    child=$!
-    ended "$child"; code=$?
-    case "$stopped:$code" in 1:*|:0|:2|:3) break ;; esac
-    echo "$name ended with exit code $code; started again ($((try + 1)) of {RESTARTS})"
-    sleep 5
-    if [ "$stopped" ]; then break; fi
-  done
-  return "$code"
-}}
-"""
-ENDING = """
-# The learner ends the job; before its time limit SLURM asks it to.
-trap 'kill -TERM "$learner"' TERM
-ended "$learner"; code=$?
-kill -TERM "${actors[@]}" 2>/dev/null
-for actor in "${actors[@]}"; do ended "$actor"; done
-kill -TERM "$buffer" 2>/dev/null
-ended "$buffer"
-exit "$code"
-"""
+class Slurm(Backend):
+    """Writes the batch script of a run, for the nodes that --hardware describes."""
+
+    has_nodes = starts_later = True
+
+    def machines(
+        self, requested: RequestedPlaces, hostfile: Path | None
+    ) -> tuple[Hosts | None, tuple[Machine, ...]]:
+        """None that can be looked at: a batch script is written before its nodes are known."""
+        raise UserError("--cluster slurm: describe its nodes with --hardware, like 2x8x80GB")
+
+    def preview(self, plan: Plan) -> str:
+        """The batch script."""
+        return script(plan)
+
+    def write_script(self, plan: Plan) -> str:
+        """Writes the batch script into the run's folder; returns the command that submits it."""
+        path = plan.run / SCRIPT
+        path.write_text(script(plan), encoding="utf-8")
+        return f"sbatch {path}"
 
 
 class SlurmCommands(ProcessCommands):
@@ -113,6 +94,16 @@ class SlurmCommands(ProcessCommands):
         step = f"{self._on(place.machine)} {noted} {words}"
         return step.replace(f"//{first}:", '//"$first":')
 
+    def nodes_of(self, part: int) -> str:
+        """The resources of a component as sbatch takes them; "" without nodes."""
+        if not self.parts[part]:
+            return ""
+        topology, names = self.plan.topology, self.parts[part]
+        tasks = topology.ranks[0].count if part == 0 else 1
+        gpus = next(len(each.gpus) for each in topology.machines if each.name == names[0])
+        on_gpus = f" --gpus-per-node={gpus}" if gpus else ""
+        return f"--nodes={len(names)} --ntasks-per-node={tasks} --exclusive{on_gpus}"
+
     def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
         return command  # srun is in its place
 
@@ -132,75 +123,30 @@ class SlurmCommands(ProcessCommands):
         return f" --het-group={part}" if self.parts[1] else ""
 
 
-def write(plan: Plan) -> Path:
-    """Write the batch script into the run's folder; returns its path."""
-    path = plan.run / SCRIPT
-    path.write_text(script(plan), encoding="utf-8")
-    return path
-
-
 def script(plan: Plan) -> str:
     """The batch script of a plan, whose settings and keys are in its run folder."""
     made, topology = SlurmCommands(plan), plan.topology
+    here = os.getcwd()
     common = {**STEADY_MEMORY, "PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}
-    if topology.count > 1:
-        common |= {"WORLD_SIZE": str(topology.count), "MASTER_PORT": str(RANKS_PORT)}
-    logs = Path(os.getcwd()) / plan.run / "logs"
-    actors = [
-        f"again actor-{index} {made.actor_step(index)} & actors+=($!)"
-        for index in range(plan.actors)
-    ]
-    lines = [
-        "#!/bin/bash",
-        f"# {plan.actors} actors and {topology.count} ranks, by r3l-launch --cluster slurm.",
-        f"#SBATCH --job-name={shlex.quote('r3l-' + plan.run.name)}",
-        f"#SBATCH --output={shlex.quote(str(logs / 'slurm-%j.log'))}",
-        "#SBATCH --signal=B:TERM@120",
-        *_resources(made),
-        "",
-        f"cd {shlex.quote(os.getcwd())} || exit 1",
-        f"export logs={shlex.quote(str(logs))}",
-        *_node_lines(made),
-        "first=${nodes[0]}",
-        *(f"export {pair}" for pair in map(shlex.quote, _pairs(common))),
-        *(["export MASTER_ADDR=$first"] if topology.count > 1 else []),
-        FUNCTIONS,
-        "again buffer " + made.buffer_step() + " & buffer=$!",
-        "",
-        "again learner " + made.learner_step() + " & learner=$!",
-        "",
-        "actors=()",
-        *actors,
-        ENDING,
-    ]  # fmt: skip
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _resources(made: SlurmCommands) -> list[str]:
-    """The #SBATCH lines of each component."""
-    topology = made.plan.topology
-    gpus = {machine.name: len(machine.gpus) for machine in topology.machines}
-    what = ("# the learner; the buffer service and rank 0 on the first node", "# actors alone")
-    lines: list[str] = []
-    for index, names in enumerate(made.parts):
-        if not names:
-            continue
-        tasks = topology.ranks[0].count if index == 0 else 1
-        lines += ["#SBATCH hetjob"] if index else []
-        each = f"#SBATCH --nodes={len(names)} --ntasks-per-node={tasks} --exclusive"
-        on_gpus = f" --gpus-per-node={gpus[names[0]]}" if gpus[names[0]] else ""
-        lines += [what[index], each + on_gpus]
-    return lines
-
-
-def _node_lines(made: SlurmCommands) -> Sequence[str]:
-    """The array of nodes, in the order of the plan's machines."""
-    if not made.parts[1]:
-        return ['nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))']
-    listed = " ".join(
-        f'$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_{part}")' for part in (0, 1)
+    page = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
-    return [f"nodes=({listed})"]
+    page.filters["quote"] = shlex.quote
+    return page.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        name=f"r3l-{plan.run.name}",
+        folder=here,
+        logs=str(Path(here) / plan.run / "logs"),
+        learner_nodes=made.nodes_of(0),
+        actor_nodes=made.nodes_of(1),
+        environment=_pairs(common),
+        ranks=topology.count,
+        ranks_port=RANKS_PORT,
+        ending_s=ENDING_S,
+        restarts=RESTARTS,
+        buffer=made.buffer_step(),
+        learner=made.learner_step(),
+        actors=[made.actor_step(index) for index in range(plan.actors)],
+    )
 
 
 def _with_port(bind: str, port: int) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from launch.backends.ray_nodes import HEAD, machines_of_nodes, ray_machines
 from launch.topology.machines import Machine
-from launch.topology.ray_nodes import HEAD, machines_of_nodes, ray_machines
 from r3l.errors import UserError
 from tests.launch.fakes import refused
 

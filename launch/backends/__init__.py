@@ -1,0 +1,1 @@
+"""What starts the processes of a plan: this machine, SLURM, or Ray."""

@@ -1,0 +1,50 @@
+"""A backend: what starts the processes of a plan, and finds the machines for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launch.backends import dry_run
+from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Children
+from launch.topology.hostfile import Hosts
+from launch.topology.machines import Machine
+from launch.topology.requested import RequestedPlaces
+from launch.topology.run_plan import Plan
+
+
+class Backend:
+    """Starts each command as a child of r3l-launch, which watches it.
+
+    A subclass finds its machines, and overrides what it does otherwise."""
+
+    has_nodes = False
+    """Whether it is a cluster with nodes of its own, for which there is no hostfile."""
+    starts_later = False
+    """Whether it writes a script that starts the run later, on nodes that --hardware describes."""
+    moves_actors = False
+    """Whether an actor may come to run on any node, whatever the plan says."""
+
+    def machines(
+        self, requested: RequestedPlaces, hostfile: Path | None
+    ) -> tuple[Hosts | None, tuple[Machine, ...]]:
+        """(how the machines reach each other if there are several, the machines). Raises
+        UserError."""
+        raise NotImplementedError
+
+    def preview(self, plan: Plan) -> str:
+        """The plan as text, for --dry-run."""
+        return dry_run.text(plan)
+
+    def reserve(self, plan: Plan) -> Children:
+        """What starts and ends the commands, once their places are reserved. Raises UserError."""
+        return Children(plan.run / "logs")
+
+    def commands(self, plan: Plan) -> ProcessCommands:
+        """The command lines of the plan."""
+        return ProcessCommands(plan)
+
+    def write_script(self, plan: Plan) -> str:
+        """Writes the script that starts the run later; returns the command for it, "" without
+        `starts_later`."""
+        return ""

@@ -1,0 +1,27 @@
+"""The backends by the name that --cluster gives them.
+
+Kubernetes has none: examples/kubernetes.yaml starts the same commands in place of r3l-launch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launch.backends.backend import Backend
+
+LOCAL = "local"
+BACKENDS = {
+    LOCAL: "launch.backends.local:Local",
+    "slurm": "launch.backends.slurm:Slurm",
+    "ray": "launch.backends.ray_cluster:Ray",
+}
+"""Module and class by name; a module is imported when its backend is used."""
+
+
+def backend(name: str = LOCAL) -> Backend:
+    """The backend of that name."""
+    module, _, kind = BACKENDS[name].partition(":")
+    made: Backend = getattr(import_module(module), kind)()
+    return made

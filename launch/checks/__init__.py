@@ -1,0 +1,1 @@
+"""The rules that refuse a run before anything of it is started."""

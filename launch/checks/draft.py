@@ -1,0 +1,167 @@
+"""A run that is being planned: what the user gave, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from buffer.wire.access import CONNECTIONS
+from envs.builtin.policy import model_path
+from envs.registry import tasks_of_all
+from launch.backends.backend import Backend
+from launch.backends.registry import LOCAL, backend
+from launch.checks.services import LOOPBACK, Services
+from launch.resume import changed_settings
+from launch.topology.hostfile import Hosts
+from launch.topology.machines import Machine, described, hosts_of
+from launch.topology.memory_estimate import Estimate
+from launch.topology.placement import Topology, place
+from launch.topology.requested import RequestedPlaces, requested_places
+from launch.topology.run_plan import Plan
+from learner.step.deepspeed_config import user_config
+from r3l.config import RunConfig
+from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.records import Task
+from r3l.rollout.chat import ChatFormat
+from r3l.settings.learner import LearnerConfig
+
+ANY_NODE = "other nodes"
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options of one run, as r3l-launch names them.
+
+    `force`: resume with other settings, and start what the estimate of memory refuses. `dry_run`:
+    leave out what takes seconds, the chat template and the preflight of the environment.
+    `hardware`: plan for these machines instead of this one, and check nothing of theirs. `cluster`:
+    the name of the backend.
+    """
+
+    run: Path
+    actors: int = 2
+    learner: str = "1cpu"
+    actor_gpus: int | None = None
+    actors_per_gpu: int | None = None
+    hostfile: Path | None = None
+    buffer_bind: str = LOOPBACK
+    weights_bind: str = LOOPBACK
+    keys: Path | None = None
+    connections: int | None = None
+    resume: bool = False
+    force: bool = False
+    dry_run: bool = False
+    hardware: str | None = None
+    cluster: str = LOCAL
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The settings and options of a run, and what follows from them.
+
+    Each property is found when a check first asks for it: the order of the checks decides what is
+    read before what. It raises UserError if it cannot be found.
+    """
+
+    config: RunConfig
+    options: PlanOptions
+
+    @cached_property
+    def backend(self) -> Backend:
+        """What starts the run."""
+        return backend(self.options.cluster)
+
+    @cached_property
+    def requested(self) -> RequestedPlaces:
+        """The places that the options ask for."""
+        options = self.options
+        return requested_places(
+            options.actors,
+            options.learner,
+            options.actor_gpus,
+            options.actors_per_gpu,
+            self.config.actor.engine,
+        )
+
+    @cached_property
+    def found(self) -> tuple[Hosts | None, tuple[Machine, ...]]:
+        """(how the machines reach each other if there are several, the machines)."""
+        if self.options.hardware is None:
+            return self.backend.machines(self.requested, self.options.hostfile)
+        machines = described(self.options.hardware)
+        return hosts_of(machines), machines
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """The first training and evaluation tasks, of each environment if there are enough."""
+        env, each = self.config.env, len(self.config.env.names)
+        return [
+            *tasks_of_all(env, "train", min(each, env.train_tasks), self.config.seed),
+            *tasks_of_all(env, "eval", min(each, self.config.eval.tasks)),
+        ]
+
+    @cached_property
+    def model(self) -> Path:
+        """The model's folder, which can be loaded."""
+        folder = model_path(self.config.model)
+        check_model_folder(folder, f"model {self.config.model}")
+        return folder
+
+    @cached_property
+    def chat(self) -> ChatFormat:
+        """The model's chat format."""
+        tokenizer = read_tokenizer(self.model, f"model {self.config.model}")
+        return ChatFormat(tokenizer, earlier_reasoning=self.config.actor.earlier_reasoning)
+
+    @cached_property
+    def learner(self) -> LearnerConfig:
+        """The learner's settings, with the user's DeepSpeed file read."""
+        deepspeed = user_config(self.config.learner.deepspeed)
+        return self.config.learner.model_copy(update={"deepspeed": deepspeed})
+
+    @cached_property
+    def settled(self) -> RunConfig:
+        """The settings that the processes read."""
+        return self.config.model_copy(update={"model": str(self.model), "learner": self.learner})
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Where every process runs."""
+        estimate = Estimate.of(self.settled)
+        return place(self.requested, self.found[1], estimate, force=self.options.force)
+
+    @cached_property
+    def services(self) -> Services:
+        """Where the services listen, with which keys."""
+        asked = Services(self.options.buffer_bind, self.options.weights_bind, self.options.keys)
+        anywhere = (ANY_NODE,) if self.backend.moves_actors else ()
+        return asked.reached_from(self.topology.elsewhere or anywhere, self.options.run)
+
+    @cached_property
+    def changed(self) -> tuple[str, ...]:
+        """A line for each setting that a resumed run changes."""
+        if not self.options.resume:
+            return ()
+        return changed_settings(self.options.run, self.settled, force=self.options.force)
+
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether the learner computes in bfloat16."""
+        chosen = self.config.learner.dtype
+        return chosen == "bfloat16" or (chosen == "auto" and self.requested.device == "gpu")
+
+    def plan(self) -> Plan:
+        """The plan, once every check has passed."""
+        return Plan(
+            config=self.settled,
+            run=self.options.run,
+            topology=self.topology,
+            buffer_bind=self.services.buffer,
+            weights_bind=self.services.weights,
+            resume=self.options.resume,
+            hosts=self.found[0],
+            keys=self.services.keys,
+            connections=self.options.connections or CONNECTIONS,
+            changed=self.changed,
+        )

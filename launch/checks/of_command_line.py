@@ -1,0 +1,76 @@
+"""Checks of the options alone, and of the folder that they name."""
+
+from __future__ import annotations
+
+import fcntl
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from buffer.wire.access import check_connections
+from launch.checks.draft import Draft
+from launch.checks.services import Services
+from launch.checks.services import check_addresses as check_binds
+from r3l.errors import UserError
+
+LOCK = ".lock"  # of a run's folder, which its launcher holds
+
+
+def check_run_folder(draft: Draft) -> None:
+    """Raises UserError rather than mix two runs in one folder."""
+    run = draft.options.run
+    check_exists_only_if(run, resume=draft.options.resume)
+    if not draft.options.dry_run and (run / LOCK).is_file():
+        with suppress(PermissionError):  # writing the folder says so
+            lock(run).close()
+
+
+def check_exists_only_if(run: Path, *, resume: bool) -> None:
+    """Raises UserError if a run exists, unless it is to be resumed, and if it then does not."""
+    exists = (run / "config.yaml").exists()
+    if exists and not resume:
+        raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")
+    if resume and not exists:
+        raise UserError(
+            f"run {run}: has no config.yaml, so there is nothing to resume; check the name"
+        )
+
+
+def lock(run: Path) -> TextIO:
+    """The lock of a run's folder, held until the file is closed. Raises UserError if another
+    launcher holds it."""
+    file = (run / LOCK).open("a", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(
+            f"run {run}: another r3l-launch is using it; stop that one, or choose another name"
+        ) from None
+    return file
+
+
+def check_addresses(draft: Draft) -> None:
+    """Raises UserError for an address that a service cannot use."""
+    check_binds(Services(draft.options.buffer_bind, draft.options.weights_bind))
+
+
+def check_hardware(draft: Draft) -> None:
+    """Raises UserError if the machines are given twice, or described for a run that starts now."""
+    options, backend = draft.options, draft.backend
+    if options.hardware is not None and not options.dry_run and not backend.starts_later:
+        raise UserError(
+            f"--hardware {options.hardware}: only plans; add --dry-run, or leave it out"
+        )
+    if options.hostfile is not None and options.hardware is not None:
+        raise UserError(f"--hardware {options.hardware}: cannot be combined with --hostfile")
+    if options.hostfile is not None and backend.has_nodes:
+        raise UserError(
+            f"--cluster {options.cluster}: cannot be combined with --hostfile; leave one out"
+        )
+
+
+def check_open_files(draft: Draft) -> None:
+    """Raises UserError if the system allows fewer open files than --connections needs."""
+    if draft.options.connections is not None:
+        check_connections(draft.options.connections)

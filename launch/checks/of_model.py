@@ -1,0 +1,94 @@
+"""Checks of the model and of what is done with it: training, chat, a first step in each world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from envs.builtin.policy import builtin_policy, model_path
+from envs.preflight import try_tasks
+from launch.checks.draft import Draft
+from learner.step.deepspeed_config import deepspeed_config
+from learner.step.lora_targets import check_targets
+from learner.warmup.recipe import warmed_for
+from r3l.config import RunConfig
+from r3l.errors import UserError
+from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.records import Task
+from r3l.rollout.chat import ChatFormat, EarlierReasoning
+
+
+def check_model(draft: Draft) -> None:
+    """Raises UserError if the model cannot be loaded or has no usable chat template."""
+    _ = draft.model if draft.options.dry_run else draft.chat
+
+
+def resolve_model(
+    name: str, earlier_reasoning: EarlierReasoning = "refuse", *, weights: bool = True
+) -> Path:
+    """The model folder of a name. Raises UserError unless its chat template is usable and, with
+    `weights`, it can be loaded."""
+    folder = model_path(name)
+    check_model_folder(folder, f"model {name}", weights=weights)
+    ChatFormat(read_tokenizer(folder, f"model {name}"), earlier_reasoning=earlier_reasoning)
+    return folder
+
+
+def check_learner(draft: Draft) -> None:
+    """Raises UserError for a DeepSpeed setting that the learner sets itself, for one that its
+    device does not support, and for adapters of layers that the model does not have."""
+    if draft.config.learner.attention == "flash_attention_2" and draft.requested.device == "cpu":
+        raise UserError(
+            "learner.attention=flash_attention_2: needs a GPU; set learner.attention=sdpa"
+        )
+    deepspeed_config(draft.learner, bf16=draft.in_bfloat16)
+    check_targets(draft.learner.lora, draft.model)
+
+
+def check_first_steps(draft: Draft) -> None:
+    """Raises UserError if an environment fails at a first step, or if a first prompt fills the
+    context."""
+    if not draft.options.dry_run:
+        lengths = try_tasks(draft.config.env, draft.tasks, draft.chat)
+        check_first_prompts(draft.settled, draft.tasks, lengths)
+
+
+def check_first_prompts(config: RunConfig, first: Sequence[Task], lengths: Sequence[int]) -> None:
+    """Raises UserError if a task's first prompt, of so many tokens, fills the context."""
+    model = json.loads((Path(config.model) / "config.json").read_bytes())
+    most = model.get("max_position_embeddings") or config.actor.max_model_len
+    for task, length in zip(first, lengths, strict=True):
+        if length >= config.actor.max_model_len:
+            raise UserError(
+                f"actor.max_model_len={config.actor.max_model_len}: the first prompt of task "
+                f"{task.task_id} has {length} tokens, which leaves no room for a response; raise it"
+            )
+        if length >= most:
+            raise UserError(
+                f"model {config.model}: its context of {most} tokens is shorter than the first "
+                f"prompt of task {task.task_id} with {length}; choose a model with a longer one"
+            )
+
+
+def check_world(draft: Draft) -> None:
+    """Raises UserError if the shipped policy is to play a world that it does not know, unless the
+    user named it."""
+    named = "model" in draft.config.model_fields_set
+    if not named and (foreign := foreign_world(draft.settled)):
+        raise UserError(foreign)
+
+
+def foreign_world(config: RunConfig) -> str:
+    """The warning that the shipped policy is to play a world that it does not know, or ""."""
+    if Path(config.model) != builtin_policy():
+        return ""
+    known = [world.env for world in warmed_for(builtin_policy())]
+    unknown = next((name for name in config.env.names if name not in known), None)
+    if unknown is None:
+        return ""
+    return (
+        f"env {unknown}: the shipped policy, which is trained without --model, knows only "
+        f"{', '.join(known)}; give a --model, or make a small one for it: r3l-learner warmup "
+        f"{' '.join(f'--env {name}' for name in config.env.names)} --out runs/warm"
+    )

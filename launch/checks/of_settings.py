@@ -1,0 +1,52 @@
+"""Checks of settings that name something: a class, a library, an engine's argument, tasks."""
+
+from __future__ import annotations
+
+from actors.engine_arguments import check_engine_arguments
+from buffer.sampling import samplers, task_samplers
+from launch.checks.draft import Draft
+from learner.metrics.loggers import registry as loggers
+from learner.outputs import checkpoint_command
+from r3l.errors import UserError
+from r3l.rollout import explorers
+
+
+def check_engine(draft: Draft) -> None:
+    """Raises UserError for an argument that the engine does not know."""
+    check_engine_arguments(draft.config.actor)
+
+
+def check_loggers(draft: Draft) -> None:
+    """Raises UserError for a logger whose library is missing where the run starts."""
+    if draft.options.hardware is None or draft.backend.has_nodes:
+        loggers.check(draft.config.log)
+
+
+def check_checkpoint_command(draft: Draft) -> None:
+    """Raises UserError for a command on checkpoints that cannot run."""
+    here = draft.options.hardware is None
+    if here or draft.backend.has_nodes:
+        checkpoint_command.check(draft.config.learner.on_checkpoint, here=here)
+
+
+def check_samplers(draft: Draft) -> None:
+    """Raises UserError for an unknown sampler, task sampler or explorer."""
+    samplers.check(draft.config.buffer.sampler)
+    task_samplers.make(draft.config.buffer.tasks)
+    explorers.make(draft.config.explorer)
+
+
+def check_shares(draft: Draft) -> None:
+    """Raises UserError if a share of the training tasks is that of no environment of the run."""
+    env = draft.config.env
+    for name in draft.config.buffer.tasks.shares if env.others else ():
+        if name not in env.names:
+            raise UserError(
+                f"buffer.tasks.shares: {name} is no environment of this run, which are "
+                f"{', '.join(env.names)}; add it to env.others"
+            )
+
+
+def check_tasks(draft: Draft) -> None:
+    """Raises UserError for an unknown environment, option or file of tasks."""
+    _ = draft.tasks

@@ -1,0 +1,97 @@
+"""The addresses of a run's two services, and the keys without which others may not reach them."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
+from r3l.endpoints import check_bind, is_local
+from r3l.errors import UserError
+
+LOOPBACK = "tcp://127.0.0.1:*"
+EVERYWHERE = "tcp://0.0.0.0:*"
+KEYS = "keys"  # in a run's folder, if none are given and some are needed
+
+
+@dataclass(frozen=True)
+class Services:
+    """Where the buffer service and the weight publisher listen; `keys`: the folder of keys."""
+
+    buffer: str
+    weights: str
+    keys: Path | None = None
+
+    @property
+    def by_option(self) -> dict[str, str]:
+        """The addresses by the options that give them."""
+        return {"--buffer": self.buffer, "--weights": self.weights}
+
+    def reached_from(self, elsewhere: Sequence[str], run: Path) -> Services:
+        """The services of a run with actors `elsewhere`, on those machines.
+
+        Default addresses become ones that they reach. If other machines can reach an address, keys
+        are made in the run's folder unless there are some. Raises UserError for missing keys, and
+        for an address that actors cannot reach.
+        """
+        services = self
+        if elsewhere:
+            buffer, weights = (
+                bind.replace(LOOPBACK, EVERYWHERE) for bind in (self.buffer, self.weights)
+            )
+            services = replace(self, buffer=buffer, weights=weights)
+            for option, bind in services.by_option.items():
+                if is_local(bind):
+                    raise UserError(
+                        f"{option} {bind}: actors on {elsewhere[0]} cannot reach it; "
+                        f"give {EVERYWHERE}"
+                    )
+        keys = services.keys
+        if keys is None and all(map(is_local, services.by_option.values())):
+            return services
+        if keys is not None or (run / KEYS).exists():
+            check_keys(keys or run / KEYS)
+        return replace(services, keys=(keys or run / KEYS).resolve())
+
+
+def check_keys(folder: Path) -> None:
+    """Raises UserError unless the folder has the keys of every role."""
+    load(ServiceKeys, folder / "service.json")
+    load(ClientKeys, folder / "client.json")
+    load(ClientKeys, folder / "learner.json")
+
+
+def check_addresses(services: Services) -> None:
+    """Raises UserError for an address that a service cannot use, and for two with the same port.
+
+    Port 0 or * is any free one: the service takes it and says which.
+    """
+    ports: dict[int, str] = {}
+    for option, bind in services.by_option.items():
+        check_bind(bind, option, encrypted=True)
+        match = re.fullmatch(r"tcp://([\w.\-]+):(\d+|\*)", bind)
+        if match is None:
+            raise UserError(f"{option} {bind!r}: must look like tcp://127.0.0.1:5555")
+        host, port = match[1], int(match[2].replace("*", "0"))
+        if port in ports:
+            raise UserError(
+                f"{option} {bind}: has the same port as {ports[port]}; choose another port"
+            )
+        if port:
+            ports[port] = option
+        _check_free(option, bind, host, port)
+
+
+def _check_free(option: str, bind: str, host: str, port: int) -> None:
+    with socket.socket() as probe:
+        # As ZeroMQ does: connections of a run that has just ended do not keep its port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"{option} {bind}: cannot be used ({error}); choose a free port"
+            ) from None

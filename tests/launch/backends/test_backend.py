@@ -1,0 +1,17 @@
+"""What every backend does unless it says otherwise."""
+
+from pathlib import Path
+
+from launch.backends.backend import Backend
+from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Children
+from launch.checks.draft import Draft, PlanOptions
+from r3l.config import load
+
+
+def test_a_backend_starts_the_commands_as_children_here(run: Path) -> None:
+    backend, plan = Backend(), Draft(load(), PlanOptions(run)).plan()
+    assert type(backend.commands(plan)) is ProcessCommands
+    children = backend.reserve(plan)
+    assert type(children) is Children and children.logs == run / "logs" and not run.exists()
+    assert "buffer.cli serve" in backend.preview(plan) and backend.write_script(plan) == ""

@@ -1,0 +1,47 @@
+"""What follows from settings and options."""
+
+from pathlib import Path
+
+import pytest
+
+from launch.backends.local import Local
+from launch.checks.draft import Draft, PlanOptions
+from r3l.config import load
+from r3l.errors import UserError
+
+
+def draft(run: Path, *settings: str, **options: object) -> Draft:
+    return Draft(load(None, list(settings)), PlanOptions(run, **options))
+
+
+def test_machines_are_described_or_those_of_the_backend(run: Path) -> None:
+    hosts, machines = draft(run, hardware="2x8x80GB").found
+    assert hosts is not None and hosts.slots == {"host-0": 8, "host-1": 8}
+    assert len(machines) == 2 and draft(run, hardware="8cpu").found[0] is None
+    assert draft(run).found[0] is None and isinstance(draft(run).backend, Local)
+
+
+def test_each_environment_brings_its_first_tasks(run: Path) -> None:
+    both = draft(run, "env.others.keys={}", "model=builtin")
+    assert {task.env for task in both.tasks} == {"workshop", "keys"} and len(both.tasks) == 4
+
+
+def test_a_property_is_found_once_and_only_when_it_is_asked_for(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = draft(run, "model=/no/such/model")
+    with pytest.raises(UserError, match=r"no config.json"):
+        _ = missing.settled
+    good = draft(run)
+    assert good.model is good.model and good.settled.model == str(good.model)
+
+
+def test_the_precision_follows_the_device_unless_it_is_chosen(run: Path) -> None:
+    assert not draft(run).in_bfloat16 and draft(run, learner="1gpu").in_bfloat16
+    assert draft(run, "learner.dtype=bfloat16").in_bfloat16
+
+
+def test_actors_that_may_move_to_any_node_make_the_services_reachable(run: Path) -> None:
+    plan = draft(run, cluster="ray", hardware="2cpu", dry_run=True).plan()
+    assert plan.buffer_bind == "tcp://0.0.0.0:*" and plan.keys == run.resolve() / "keys"
+    assert draft(run).plan().keys is None

@@ -1,0 +1,41 @@
+"""Options that cannot be followed are refused in one line."""
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from tests.launch.fakes import refused
+
+
+def test_more_connections_than_the_system_allows_are_refused(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
+    line = refused("--run", run, "--connections", "4000")
+    assert "--connections 4000: need 5000 open files, this system allows 4096" in line
+
+
+def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 7")
+    lock = (tmp_path / ".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    line = refused("--run", str(tmp_path), "--resume", "learner.lr=1")
+    assert "another r3l-launch is using it" in line
+    assert (tmp_path / "config.yaml").read_text() == "seed: 7"
+    lock.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--hardware", "8x80GB"), "--hardware 8x80GB: only plans; add --dry-run"),
+        (("--hardware", "8x80GB", "--cluster", "ray"), "--hardware 8x80GB: only plans"),
+        (("--dry-run", "--hardware", "2x8x80GB", "--hostfile", "h"), "combined with --hostfile"),
+        (("--cluster", "ray", "--hostfile", "h"), "--cluster ray: cannot be combined with"),
+    ],
+)
+def test_machines_are_given_once_and_described_only_for_what_starts_later(
+    run: Path, options: tuple[str, ...], why: str
+) -> None:
+    assert why in refused("--run", run, *options) and not run.exists()

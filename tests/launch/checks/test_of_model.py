@@ -1,0 +1,62 @@
+"""Models that cannot be trained, or cannot play, are refused in one line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from envs.builtin.policy import builtin_policy
+from launch.checks.of_model import check_first_prompts, resolve_model
+from launch.cli import main
+from r3l.config import load
+from r3l.errors import UserError
+from r3l.records import Task
+from tests.launch.fakes import refused
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(builtin_policy(), model)
+    for file in model.glob("*.jinja"):
+        file.unlink()
+    settings = model / "tokenizer_config.json"
+    values = json.loads(settings.read_text())
+    values.pop("chat_template", None)
+    settings.write_text(json.dumps(values))
+    line = refused("--run", run, "--model", str(model))
+    assert "chat template" in line and not run.exists()
+    with pytest.raises(UserError, match="chat template"):
+        resolve_model(str(model))
+    assert resolve_model("builtin") == builtin_policy()
+
+
+def test_the_shipped_policy_says_that_it_knows_no_other_world_and_how_to_make_one_that_does(
+    run: Path,
+) -> None:
+    line = refused("--run", run, "--env", "countdown", "--check")
+    assert line.startswith("r3l-launch: --env countdown: the shipped policy")
+    assert "knows only workshop; give a --model" in line
+    assert line.endswith("r3l-learner warmup --env countdown --out runs/warm")
+    asked = CliRunner().invoke(main, ["--env", "countdown", "--model", "builtin", "--check"])
+    assert asked.exit_code == 0 and "knows only workshop" in asked.output
+    assert "shipped policy" not in CliRunner().invoke(main, ["--check"]).output
+
+
+def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "wordy.py"
+    file.write_text(
+        "from envs import EnvSpec\n"
+        "class Wordy:\n"
+        "    spec, in_process = EnvSpec('wordy', '', max_steps=1), True\n"
+        "    close = lambda self: None\n"
+        "    reset = lambda self, **_: ('the tool is in the box ' * 20, {})\n"
+        "    step = lambda self, action: ('done', 0.0, True, False, {})\n"
+    )
+    line = refused("--run", run, "--env", f"{file}:Wordy", "actor.max_model_len=64")
+    assert f"actor.max_model_len=64: the first prompt of task {file}:Wordy/train/" in line
+    assert "tokens, which leaves no room for a response" in line and not run.exists()
+    checked = load(None, [f"model={builtin_policy()}", "actor.max_model_len=100000"])
+    with pytest.raises(UserError, match="its context of 4096 tokens is shorter than the first"):
+        check_first_prompts(checked, [Task("t/1", "t", 1)], [5000])

@@ -1,0 +1,27 @@
+"""Settings that name what does not exist are refused in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.launch.fakes import refused
+
+
+def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
+    run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("math_verify")
+    train = tmp_path / "train.jsonl"
+    train.write_text('{"prompt": "1+1?", "answer": "2"}')
+    data = (f"env.options.train={train}", "env.options.eval=/no/such.jsonl")
+    line = refused("--run", run, "--env", "gsm8k", *data)
+    assert "gsm8k.eval: /no/such.jsonl cannot be read" in line and not run.exists()
+
+
+def test_shares_are_those_of_environments_of_the_run(run: Path) -> None:
+    shares = ("buffer.tasks=mixture", "buffer.tasks.shares={workshop: 3, gym: 1}")
+    line = refused("--run", run, *shares, "env.others.keys={}")
+    assert "buffer.tasks.shares: gym is no environment of this run, which are workshop" in line
+    line = refused("--run", run, "env.others.keys={}")
+    assert line.startswith("r3l-launch: env keys: the shipped policy")
+    assert "warmup --env workshop --env keys --out runs/warm" in line

@@ -1,0 +1,53 @@
+"""Addresses of the services, and their keys."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import zmq
+
+from buffer.wire.curve_keys import generate
+from launch.checks.services import Services, check_addresses
+from r3l.errors import UserError
+from tests.launch.fakes import refused
+
+
+def test_a_port_in_use_is_named(run: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for option in ("--buffer", "--weights"):
+            line = refused("--run", run, option, f"tcp://127.0.0.1:{port}")
+            assert f"{option} tcp://127.0.0.1:{port}" in line and "free port" in line
+    assert not run.exists()
+
+
+def test_a_port_is_free_again_as_soon_as_its_run_has_ended() -> None:
+    with zmq.Context() as context:
+        service, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        port = service.bind_to_random_port("tcp://127.0.0.1")
+        client.connect(f"tcp://127.0.0.1:{port}")
+        client.send(b"hello")
+        service.recv_multipart()
+        service.close(linger=0)  # who closes first keeps the port for a minute, in TIME_WAIT
+        client.close(linger=0)
+    check_addresses(Services(f"tcp://127.0.0.1:{port}", "tcp://127.0.0.1:*"))
+
+
+def test_services_of_actors_elsewhere_leave_loopback_with_keys(tmp_path: Path) -> None:
+    here = Services("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
+    assert here.reached_from((), tmp_path) == here
+    away = here.reached_from(("node-1",), tmp_path)
+    assert away == Services("tcp://0.0.0.0:*", "tcp://0.0.0.0:*", tmp_path / "keys")
+    with pytest.raises(UserError, match=r"--weights .*:7: actors on node-1 cannot"):
+        Services("tcp://127.0.0.1:*", "tcp://127.0.0.1:7").reached_from(("node-1",), tmp_path)
+
+
+def test_keys_that_are_there_must_be_those_of_every_role(tmp_path: Path) -> None:
+    open_to_all = Services("tcp://0.0.0.0:*", "tcp://0.0.0.0:*")
+    generate(tmp_path / "keys")
+    assert open_to_all.reached_from((), tmp_path).keys == tmp_path / "keys"
+    (tmp_path / "keys" / "learner.json").unlink()
+    with pytest.raises(UserError, match=r"learner\.json"):
+        open_to_all.reached_from((), tmp_path)
