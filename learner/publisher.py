@@ -3,8 +3,8 @@
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
 It holds one copy of the weights, cut into chunks, and for each chunk the patches that led to it
-(r3l.weights.chunks). A subscriber requests a set chunk by chunk, in pieces, so a slow or stopped
-one delays no other and costs only the memory of the few pieces in transit to it.
+(r3l.weights.chunks). A subscriber requests a set chunk by chunk, by ranges, so a slow or stopped
+one delays no other and costs only the memory of the few ranges in transit to it.
 
 Publishing replaces one chunk after the other. A request for a chunk that was replaced already is
 replied to with `gone`; the subscriber keeps what it has and asks for the new version. A subscriber
@@ -250,23 +250,23 @@ class WeightPublisher:
                 if keep:
                     with self._keeping:
                         self._slow[client] = version, time.monotonic()
-                return self._piece(reply, chunk, have, at, min(size, CHUNK_BYTES))
+                return self._range(reply, chunk, have, at, min(size, CHUNK_BYTES))
         raise RecordError(f"weights: unknown request {str(request)[:200]}")
 
-    def _piece(
+    def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
         """`size` bytes from `at` on of all that a subscriber with version `have` of a chunk needs,
         and the lengths of its frames."""
         patches = chunk.since(have)
         if patches is None:
-            lengths, piece = [len(chunk.data)], chunk.data.data[at : at + size]
+            lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]
         else:
             frames = [patch.to_wire() for patch in patches]
             lengths = [len(frame) for frame in frames]
-            piece = memoryview(b"".join(frames))[at : at + size]
-        self.sent["full_bytes" if patches is None else "patch_bytes"] += len(piece)
-        return reply | {"full": patches is None, "lengths": lengths}, [piece]
+            sent = memoryview(b"".join(frames))[at : at + size]
+        self.sent["full_bytes" if patches is None else "patch_bytes"] += len(sent)
+        return reply | {"full": patches is None, "lengths": lengths}, [sent]
 
     # ── slow subscribers ────────────────────────────────────────────────────────────────
 

@@ -1,10 +1,10 @@
 """The weight subscriber: polls for newer weights and fetches them while generation goes on.
 
-poll `latest` ─► newer? ─► request the chunks that differ, in pieces, a few under way at a time
+poll `latest` ─► newer? ─► request the chunks that differ, by ranges, a few in flight
                                └─► whole or patches, each checked ─► staged set ─► engine.load
 
-Over a slow link a set may take minutes. A deadline is for the next bytes (a piece), what came is
-kept when the connection breaks, and the publisher is asked to keep the version until it is whole.
+Over a slow link a set may take minutes. A deadline is for the next range, received bytes are kept
+when the connection breaks, and the publisher is asked to keep the version until all are received.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import zmq
 import zmq.asyncio
 
+from actors.weights.chunk_requests import ChunkRange, ChunkRequests, CompleteChunk, RangeSize
 from actors.weights.journal_follower import JournalFollower
-from actors.weights.pieces import Pace, Piece, Pieces, Whole
 from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire.curve_keys import ClientKeys, load, present
 from r3l.actor_metrics import ActorMetrics
@@ -34,15 +34,15 @@ from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
 
 log = logging.getLogger(__name__)
 
-CREDIT = 4
-"""Pieces of chunks requested and not yet received."""
+REQUESTS_IN_FLIGHT = 4
+"""Requests for ranges of chunks that have no reply yet."""
 STAGING = 2
 """Chunks checked and staged at the same time."""
 LOOK_S = 0.05
 """Between two looks at this process's memory while a reply is awaited."""
 REPLY_MEMORY = 256 << 20
-"""Bytes this process may grow by until a reply has come: several times CREDIT whole chunks."""
-SUPERSEDED = "superseded"
+"""Bytes this process may grow by while it waits: several times REQUESTS_IN_FLIGHT chunks."""
+NO_LONGER_SERVED = "no_longer_served"
 LATE_S = 10.0
 """After a fetch took so long, the publisher is asked to keep its version."""
 
@@ -68,7 +68,7 @@ class WeightSubscriber:
         self.metrics = ActorMetrics()
         self.loaded: tuple[str, int] | None = None
         self.staged: StagedWeights | None = None
-        self._pieces, self._pace = Pieces(), Pace()
+        self._requests, self._range_size = ChunkRequests(), RangeSize()
         self._late = False  # newer versions come faster than this link carries one
         self._keys = load(ClientKeys, keys) if keys else None
         self._rids = itertools.count()
@@ -106,12 +106,12 @@ class WeightSubscriber:
         """Stage the manifest's set; chunks that are staged already are not requested.
 
         Raises WeightsError for a chunk that is damaged or no longer served, PublisherUnavailable if
-        nothing comes. Bytes that came are kept for the next attempt if it is for this version, and
-        whole chunks for any.
+        nothing comes. Received bytes are kept for the next attempt if it is for this version,
+        complete chunks for any.
         """
         staged, began = self._stage(manifest), time.monotonic()
-        self._pieces.begin(manifest, staged)
-        requested: dict[int, Piece] = {}
+        self._requests.begin(manifest, staged)
+        requested: dict[int, ChunkRange] = {}
         staging: set[asyncio.Task[None]] = set()
         try:
             await self._request_more(staged, manifest, requested)
@@ -119,23 +119,23 @@ class WeightSubscriber:
                 asked = time.monotonic()
                 header, payload = await self._receive()
                 self._late = self._late or time.monotonic() > began + LATE_S
-                piece = requested.pop(header.get("rid", UNKNOWN), None)
-                self._check_piece(header, manifest, piece)
-                assert piece is not None
+                wanted = requested.pop(header.get("rid", UNKNOWN), None)
+                self._check_reply(header, manifest, wanted)
+                assert wanted is not None
                 nbytes = self._count(payload, whole=bool(header.get("full")))
-                self._pace.came(piece, nbytes, time.monotonic() - asked)
-                have = staged.versions[piece.chunk]
-                whole = self._pieces.add(piece, have, header, payload)
+                self._range_size.received(wanted, nbytes, time.monotonic() - asked)
+                have = staged.versions[wanted.chunk]
+                complete = self._requests.add(wanted, have, header, payload)
                 await self._request_more(staged, manifest, requested)
-                if whole is not None:
+                if complete is not None:
                     await _until_fewer(staging, STAGING)
-                    store = asyncio.to_thread(self._store, staged, manifest, whole)
+                    store = asyncio.to_thread(self._store, staged, manifest, complete)
                     staging.add(asyncio.create_task(store))
             await _until_fewer(staging, 1)
         except BaseException as error:
             self.disconnect()  # replies under way must not reach the next request
             if isinstance(error, PublisherUnavailable):
-                self._pace.stalled()
+                self._range_size.stalled()
             raise
         finally:  # threads cannot be cancelled
             await asyncio.gather(*staging, return_exceptions=True)
@@ -176,36 +176,42 @@ class WeightSubscriber:
             old.origin, old.versions = manifest.origin, [UNKNOWN] * manifest.layout.num_chunks
         return old
 
-    def _store(self, staged: StagedWeights, manifest: Manifest, whole: Whole) -> None:
-        if whole.full:
-            staged.replace(whole.chunk, manifest, whole.frames[0])
+    def _store(self, staged: StagedWeights, manifest: Manifest, complete: CompleteChunk) -> None:
+        if complete.full:
+            staged.replace(complete.chunk, manifest, complete.frames[0])
         else:
-            staged.patch(whole.chunk, manifest, whole.frames)
+            staged.patch(complete.chunk, manifest, complete.frames)
 
-    def _check_piece(self, header: dict[str, Any], manifest: Manifest, piece: Piece | None) -> None:
+    def _check_reply(
+        self, header: dict[str, Any], manifest: Manifest, wanted: ChunkRange | None
+    ) -> None:
         if header.get("gone"):
             self._late = True
-            raise WeightsError(f"weights {manifest.version}: no longer served", cause=SUPERSEDED)
+            raise WeightsError(
+                f"weights {manifest.version}: no longer served", cause=NO_LONGER_SERVED
+            )
         got = (header.get("version"), header.get("index"))
-        if piece is None or got != (manifest.version, piece.chunk):
+        if wanted is None or got != (manifest.version, wanted.chunk):
             raise WeightsError("weights: a reply to another request", cause="out_of_step")
 
     async def _request_more(
-        self, staged: StagedWeights, manifest: Manifest, requested: dict[int, Piece]
+        self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]
     ) -> None:
-        """Request pieces until CREDIT are under way, or all that are missing."""
-        while len(requested) < CREDIT and (piece := self._pieces.next(self._pace.size)):
+        """Request ranges until REQUESTS_IN_FLIGHT have no reply, or all that are missing."""
+        while len(requested) < REQUESTS_IN_FLIGHT and (
+            wanted := self._requests.next(self._range_size.size)
+        ):
             request = {
                 "op": "chunk",
                 "origin": manifest.origin,
                 "version": manifest.version,
-                "index": piece.chunk,
-                "have": staged.versions[piece.chunk],
-                "at": piece.at,
-                "size": piece.size,
+                "index": wanted.chunk,
+                "have": staged.versions[wanted.chunk],
+                "at": wanted.at,
+                "size": wanted.size,
                 "keep": self._late,
             }
-            requested[await self._send(request)] = piece
+            requested[await self._send(request)] = wanted
 
     async def _send(self, request: dict[str, Any]) -> int:
         if self._socket is None:
@@ -217,7 +223,7 @@ class WeightSubscriber:
     def _connect(self) -> zmq.asyncio.Socket:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVHWM, 2 * CREDIT)
+        socket.setsockopt(zmq.RCVHWM, 2 * REQUESTS_IN_FLIGHT)
         socket.setsockopt(zmq.MAXMSGSIZE, MANIFEST_LIMIT)  # of a frame
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
@@ -269,14 +275,14 @@ async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
 WeightSource = WeightSubscriber | JournalFollower
 
 
-class Loads(Protocol):
+class LoadsWeights(Protocol):
     """An engine that loads a staged set."""
 
     async def load(self, path: str, manifest: Manifest) -> float:
         """Load the set while running requests wait; returns the pause in seconds."""
 
 
-async def follow(subscriber: WeightSource, policy: Loads, *, every_s: float = 0.1) -> None:
+async def follow(subscriber: WeightSource, policy: LoadsWeights, *, every_s: float = 0.1) -> None:
     """Keep the engine on the newest weights until cancelled.
 
     A failed fetch is counted and tried again while generation goes on. Versions that are replaced
@@ -302,8 +308,12 @@ async def follow(subscriber: WeightSource, policy: Loads, *, every_s: float = 0.
                 )
                 manifest = None
         except WeightsError as error:
-            if not isinstance(error, PublisherUnavailable):  # else go on with what came of this set
+            if not isinstance(
+                error, PublisherUnavailable
+            ):  # else continue with the received bytes of this set
                 manifest = None
             metrics.weights_failed[error.cause] += 1
-            log.log(logging.INFO if error.cause == SUPERSEDED else logging.WARNING, "%s", error)
+            log.log(
+                logging.INFO if error.cause == NO_LONGER_SERVED else logging.WARNING, "%s", error
+            )
         await asyncio.sleep(every_s)

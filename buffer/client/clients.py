@@ -43,7 +43,9 @@ WARN_AFTER_S = 10.0
 TELL_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that its client is to be closed
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
-REQUESTS_AT_ONCE = messages.CREDIT // 2  # the other half is for requests that were given up
+REQUESTS_AT_ONCE = (
+    messages.REQUESTS_IN_FLIGHT // 2
+)  # the other half is for requests that were given up
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -33,7 +33,7 @@ from buffer.wire.access import Access
 from buffer.wire.binding import bind
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.frames import LARGE, Frame, has_message, receive_from_peer
-from buffer.wire.messages import CREDIT, Request
+from buffer.wire.messages import REQUESTS_IN_FLIGHT, Request
 from buffer.wire.traffic import LOOKS_S, Limits
 from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
@@ -143,8 +143,10 @@ class Service:
         try:
             header = messages.read_header(frames)
             rid = header["rid"]
-            if self._waiting[client] >= CREDIT:
-                raise LimitExceeded(f"{CREDIT} requests wait for replies; wait for some first")
+            if self._waiting[client] >= REQUESTS_IN_FLIGHT:
+                raise LimitExceeded(
+                    f"{REQUESTS_IN_FLIGHT} requests wait for replies; wait for some first"
+                )
             request = messages.read_request(client, header, frames[1:])
             messages.check_role(request.operation, role)
             self._dispatch(request)
@@ -232,7 +234,7 @@ class Service:
 
 def _bind(router: Any, address: str) -> str:
     router.set(zmq.ROUTER_MANDATORY, 1)  # without it replies to slow peers vanish silently
-    router.set(zmq.SNDHWM, 2 * CREDIT)
+    router.set(zmq.SNDHWM, 2 * REQUESTS_IN_FLIGHT)
     router.set(zmq.RCVHWM, 64)
     router.set(zmq.MAXMSGSIZE, messages.MESSAGE_LIMIT)
     router.set(zmq.BACKLOG, BACKLOG)

@@ -35,7 +35,7 @@ from r3l.records import Record
 
 PROTOCOL = 6
 MESSAGE_LIMIT = codec.RECORD_LIMIT + (1 << 20)  # bytes; a larger frame ends the connection
-CREDIT = 256  # requests a client may have waiting for a reply
+REQUESTS_IN_FLIGHT = 256  # requests a client may have waiting for a reply
 HOLD_LIMIT_S = 3600.0  # seconds a reply may be held back
 
 

@@ -24,7 +24,7 @@ from r3l.codec import pack, unpack
 from r3l.errors import RecordError, WeightsError
 from r3l.weights.manifest import Bytes
 
-WORTH = 0.25
+MOST_CHANGED_SHARE = 0.25
 """Share of changed elements above which a chunk is sent whole: coding would take about as long as
 sending it over 1 Gbit/s."""
 Elements = npt.NDArray[Any]
@@ -72,12 +72,12 @@ def checksum(data: Bytes) -> int:
 def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
     """The patch from `old` (bytes of `base`) to `new` (bytes of `version`), both uint8 [n].
 
-    None if more than a share WORTH of the elements of `width` bytes changed, or if the patch would
-    not be smaller than `new`.
+    None if more than MOST_CHANGED_SHARE of the elements of `width` bytes changed, or if the patch
+    would not be smaller than `new`.
     """
     before, after = old.view(_ELEMENT[width]), new.view(_ELEMENT[width])
     differ = before != after
-    if np.count_nonzero(differ) > WORTH * len(after):
+    if np.count_nonzero(differ) > MOST_CHANGED_SHARE * len(after):
         return None
     places = np.flatnonzero(differ)
     gaps = np.diff(places.astype(_GAP), prepend=_GAP.type(0))

@@ -13,7 +13,7 @@ from tests.actors.weights.fakes import Engine, laid_out, some_weights, updated
 from tests.actors.weights.slow_link import SlowLink, slow_link
 
 ELEMENTS = 250_000  # 500 kB, one chunk
-TIMEOUT_S = 1.5  # less than a set takes, more than a piece
+TIMEOUT_S = 1.5  # less than a set takes, more than a range
 Scenario = Callable[[WeightSubscriber, Engine, SlowLink], Awaitable[None]]
 
 
@@ -108,17 +108,17 @@ def test_bytes_of_a_version_that_is_no_longer_wanted_are_dropped(
             manifest = await subscriber.latest()
             assert manifest is not None
             fetching = asyncio.create_task(subscriber.fetch(manifest))
-            while subscriber._pieces.held < 100_000:
+            while subscriber._requests.held < 100_000:
                 await asyncio.sleep(0.01)
             newer = updated(weights)
             publisher.publish(2, newer)
             with pytest.raises(WeightsError, match="no longer served"):
                 await fetching
-            assert subscriber._pieces.held >= 100_000  # nobody knows yet what is wanted next
+            assert subscriber._requests.held >= 100_000  # nobody knows yet what is wanted next
             newest = await subscriber.latest()
             assert newest is not None
-            subscriber._pieces.begin(newest, subscriber._stage(newest))
-            assert subscriber._pieces.held == 0
+            subscriber._requests.begin(newest, subscriber._stage(newest))
+            assert subscriber._requests.held == 0
             staged = await subscriber.fetch(newest)
             assert open(staged.path, "rb").read() == laid_out(newer)  # noqa: SIM115
             subscriber.close()

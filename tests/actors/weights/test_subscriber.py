@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import learner.publisher
-from actors.weights.pieces import Piece
+from actors.weights.chunk_requests import ChunkRange
 from actors.weights.subscriber import WeightSubscriber, follow
 from buffer.wire.curve_keys import generate
 from learner.publisher import WeightPublisher
@@ -196,7 +196,7 @@ def test_a_damaged_chunk_is_refused(publisher: WeightPublisher) -> None:
 def test_a_version_replaced_during_a_fetch_costs_only_the_changed_chunks(
     publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.weights.subscriber.CREDIT", 1)
+    monkeypatch.setattr("actors.weights.subscriber.REQUESTS_IN_FLIGHT", 1)
     weights = some_weights(elements=16_000_000)
     publisher.publish(1, weights)
 
@@ -213,10 +213,10 @@ def test_a_version_replaced_during_a_fetch_costs_only_the_changed_chunks(
             await request(*arguments)
 
         monkeypatch.setattr(subscriber, "_request_more", request_more)
-        subscriber._pace.size = CHUNK_BYTES
+        subscriber._range_size.size = CHUNK_BYTES
         with pytest.raises(WeightsError) as gone:
             await subscriber.fetch(manifest)
-        assert gone.value.cause == "superseded"
+        assert gone.value.cause == "no_longer_served"
         assert await update(subscriber) == 2
         assert held(subscriber.staged) == laid_out(newer)
         assert subscriber.metrics.weights_full_bytes == len(laid_out(newer))  # none came twice
@@ -228,7 +228,7 @@ def test_a_version_replaced_during_a_fetch_costs_only_the_changed_chunks(
 def test_chunks_on_their_way_stay_as_they_were_when_newer_weights_are_published(
     publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.weights.subscriber.CREDIT", 100)
+    monkeypatch.setattr("actors.weights.subscriber.REQUESTS_IN_FLIGHT", 100)
     weights = some_weights(elements=24_000_000)
     publisher.publish(1, weights)
 
@@ -236,16 +236,16 @@ def test_chunks_on_their_way_stay_as_they_were_when_newer_weights_are_published(
         manifest = await subscriber.latest()
         assert manifest is not None
         staged = subscriber._stage(manifest)
-        requested: dict[int, Piece] = {}
-        subscriber._pace.size = CHUNK_BYTES
-        subscriber._pieces.begin(manifest, staged)
+        requested: dict[int, ChunkRange] = {}
+        subscriber._range_size.size = CHUNK_BYTES
+        subscriber._requests.begin(manifest, staged)
         await subscriber._request_more(staged, manifest, requested)
         while publisher.sent["full_bytes"] < manifest.layout.total_bytes:
             await asyncio.sleep(0.01)
         publisher.publish(2, updated(weights))
         while requested:
             header, payload = await subscriber._receive()
-            whole = subscriber._pieces.add(requested.pop(header["rid"]), -1, header, payload)
+            whole = subscriber._requests.add(requested.pop(header["rid"]), -1, header, payload)
             assert whole is not None
             subscriber._store(staged, manifest, whole)
         assert held(staged) == laid_out(weights)

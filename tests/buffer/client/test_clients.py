@@ -14,7 +14,7 @@ import pytest
 
 from buffer import AsyncBufferClient, BufferClient, Wait
 from buffer.client import clients
-from buffer.wire.messages import CREDIT
+from buffer.wire.messages import REQUESTS_IN_FLIGHT
 from r3l.errors import BufferUnavailable, ClientClosed, R3LError
 from r3l.records import GroupPlan
 
@@ -98,10 +98,13 @@ def test_a_client_queues_requests_beyond_its_limit(serve):
 
     async def ask() -> list[object]:
         async with AsyncBufferClient(served.endpoint) as client:
-            draws = (client.draw(1, 0, consumer=f"c{n}", wait_s=0.2) for n in range(2 * CREDIT))
+            draws = (
+                client.draw(1, 0, consumer=f"c{n}", wait_s=0.2)
+                for n in range(2 * REQUESTS_IN_FLIGHT)
+            )
             return await asyncio.gather(*draws)
 
-    assert asyncio.run(ask()) == [None] * (2 * CREDIT)
+    assert asyncio.run(ask()) == [None] * (2 * REQUESTS_IN_FLIGHT)
 
 
 @pytest.mark.system

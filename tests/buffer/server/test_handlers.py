@@ -9,7 +9,7 @@ from buffer import BufferClient
 from buffer.client import calls
 from buffer.server.handlers import WriteHandlers
 from buffer.wire import messages
-from buffer.wire.messages import CREDIT, reply_id
+from buffer.wire.messages import REQUESTS_IN_FLIGHT, reply_id
 from buffer.wire.operations import DrawHead
 from r3l.errors import LimitExceeded
 from r3l.records import GroupPlan
@@ -92,13 +92,13 @@ def test_a_client_with_the_most_waiting_requests_is_refused_one_more(serve, lear
     served = serve()
     learner.connect(served.endpoint)
     draw, stats = calls.draw(1, 0, wait_s=60.0), calls.stats()
-    for number in range(CREDIT):
+    for number in range(REQUESTS_IN_FLIGHT):
         learner.send_multipart(draw.frames(f"draw {number}", 0.0))
     learner.send_multipart(stats.frames("one more", 0.0))
-    with pytest.raises(LimitExceeded, match=f"{CREDIT} requests wait for replies"):
+    with pytest.raises(LimitExceeded, match=f"{REQUESTS_IN_FLIGHT} requests wait for replies"):
         _reply(learner, stats, "one more")
     with BufferClient(served.endpoint) as client:
         assert client.stats().refused == {"LimitExceeded": 1}
     assert served.stop() == 0
-    for number in range(CREDIT):  # and every one of them is replied to
+    for number in range(REQUESTS_IN_FLIGHT):  # and every one of them is replied to
         assert _reply(learner, draw, f"draw {number}") is None

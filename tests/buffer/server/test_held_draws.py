@@ -192,7 +192,7 @@ def test_clients_that_leave_with_thousands_of_waiting_draws_take_no_groups(serve
     for number in range(40):
         client = context.socket(zmq.DEALER)
         client.connect(served.endpoint)
-        for of_it in range(messages.CREDIT - 1):
+        for of_it in range(messages.REQUESTS_IN_FLIGHT - 1):
             client.send_multipart(draw.frames(f"{number}-{of_it}", 0.0))
         client.send_multipart(stats.frames(f"{number}", 0.0))
         assert client.poll(60_000) and messages.reply_id(client.recv_multipart()) == f"{number}"
@@ -201,5 +201,5 @@ def test_clients_that_leave_with_thousands_of_waiting_draws_take_no_groups(serve
     with BufferClient(served.endpoint, timeout_s=60) as learner:
         learner.add_tasks(tasks(9))
         learner.put(learner.lease("a", 0, GroupPlan(1)).group_id, "a", done())
-        until(lambda: learner.stats().undelivered == 40 * (messages.CREDIT - 1))
+        until(lambda: learner.stats().undelivered == 40 * (messages.REQUESTS_IN_FLIGHT - 1))
         assert learner.stats().drawn_by == {} and len(learner.draw(1, 0).groups) == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from r3l.errors import WeightsError
-from r3l.weights.patch import WORTH, Patch, apply, checksum, encode
+from r3l.weights.patch import MOST_CHANGED_SHARE, Patch, apply, checksum, encode
 
 WIDTHS = {2: np.uint16, 4: np.uint32}
 
@@ -65,7 +65,7 @@ def test_every_change_of_a_chunk_of_any_length_is_found_in_its_place(
     patch = patch_between(old, new, width)
     changed = sum(o != n for o, n in zip(old.tolist(), new.tolist(), strict=True))
     if patch is None:
-        assert changed > WORTH * size or old.nbytes < 200
+        assert changed > MOST_CHANGED_SHARE * size or old.nbytes < 200
         return
     assert patch.changed == changed
     apply(patch, old.view(np.uint8), version=3)
@@ -73,7 +73,9 @@ def test_every_change_of_a_chunk_of_any_length_is_found_in_its_place(
     assert room[:shift].sum() == room[shift + width * size :].sum() == 0
 
 
-@pytest.mark.parametrize(("share", "made"), [(0.9 * WORTH, True), (1.1 * WORTH, False)])
+@pytest.mark.parametrize(
+    ("share", "made"), [(0.9 * MOST_CHANGED_SHARE, True), (1.1 * MOST_CHANGED_SHARE, False)]
+)
 def test_a_chunk_is_patched_up_to_the_share_of_changes_that_is_worth_it(
     share: float, made: bool
 ) -> None:

@@ -1,0 +1,169 @@
+"""Decides which bytes of a weight set to request next, and joins the replies to chunks.
+
+    next ─► ChunkRange (chunk, at, size) ─► publisher ─► add ─► CompleteChunk, with its last byte
+
+A chunk is requested in ranges of about a second each, so that a deadline can be for the next bytes,
+and so that little is lost with a connection: received bytes are kept while their version is wanted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from actors.weights.staging import StagedWeights
+from r3l.errors import WeightsError
+from r3l.weights.manifest import CHUNK_BYTES, Manifest
+
+SMALLEST, FIRST = 16 << 10, 64 << 10  # bytes of a range
+FAST_S, SLOW_S = 0.25, 2.0  # between two replies, for larger or smaller ranges
+PATCH_SLACK = 64 << 10  # bytes that patches may take beyond their chunk
+
+
+class ChunkRange(NamedTuple):
+    """`size` bytes of what a publisher sends for chunk number `chunk`, from byte `at` on."""
+
+    chunk: int
+    at: int
+    size: int
+
+
+class CompleteChunk(NamedTuple):
+    """What a publisher sent for chunk number `chunk`: its bytes (`full`, one frame), or patches."""
+
+    chunk: int
+    full: bool
+    frames: list[memoryview]
+
+
+@dataclass
+class RangeSize:
+    """Adapts the size of the next range, in bytes, to the speed of the link."""
+
+    size: int = FIRST
+
+    def received(self, requested: ChunkRange, nbytes: int, seconds: float) -> None:
+        """Count a reply of `nbytes`, `seconds` after the one before."""
+        if nbytes < requested.size or requested.size != self.size:
+            return  # the end of a chunk, or requested with another size
+        if seconds < FAST_S:
+            self.size = min(2 * self.size, CHUNK_BYTES)
+        elif seconds > SLOW_S:
+            self.size = max(self.size // 2, SMALLEST)
+
+    def stalled(self) -> None:
+        """Count a deadline that passed without a reply."""
+        self.size = max(self.size // 8, SMALLEST)
+
+
+@dataclass
+class PartialChunk:
+    """A chunk of which some bytes are received. `lengths`: of its frames; `received`, `requested`:
+    bytes, from its start."""
+
+    have: int
+    full: bool
+    lengths: tuple[int, ...]
+    data: bytearray
+    received: int = 0
+    requested: int = 0
+
+
+@dataclass
+class ChunkRequests:
+    """The requests for the chunks of one version, over several connections."""
+
+    of: tuple[str, int] = ("", -1)
+    _manifest: Manifest | None = None
+    _partial: dict[int, PartialChunk] = field(default_factory=dict)
+    _unrequested: deque[int] = field(default_factory=deque)
+
+    def begin(self, manifest: Manifest, staged: StagedWeights) -> None:
+        """Begin to fetch the manifest's set, or continue; received bytes of another are dropped."""
+        if self.of != (manifest.origin, manifest.version):
+            self.of = (manifest.origin, manifest.version)
+            self._partial.clear()
+        self._manifest = manifest
+        missing = staged.missing(manifest)
+        for index in list(self._partial):
+            chunk = self._partial[index]
+            chunk.requested = chunk.received
+            if index not in missing or chunk.have != staged.versions[index]:
+                del self._partial[index]
+        self._unrequested = deque(index for index in missing if index not in self._partial)
+
+    @property
+    def held(self) -> int:
+        """Received bytes of chunks that are not complete."""
+        return sum(chunk.received for chunk in self._partial.values())
+
+    def next(self, size: int) -> ChunkRange | None:
+        """The range to request next, of at most `size` bytes; None: all are requested."""
+        for index, chunk in self._partial.items():
+            if left := len(chunk.data) - chunk.requested:
+                found = ChunkRange(index, chunk.requested, min(size, left))
+                chunk.requested += found.size
+                return found
+        return ChunkRange(self._unrequested.popleft(), 0, size) if self._unrequested else None
+
+    def add(
+        self,
+        requested: ChunkRange,
+        have: int,
+        header: dict[str, Any],
+        payload: Sequence[memoryview],
+    ) -> CompleteChunk | None:
+        """Add the reply to a request, which was made with version `have` of the chunk staged.
+        Returns the chunk when it is complete. Raises WeightsError for a reply that does not fit."""
+        full, lengths, body = self._checked(requested, header, payload)
+        chunk = self._partial.get(requested.chunk)
+        if chunk is None:
+            if len(body) == sum(lengths):
+                return CompleteChunk(requested.chunk, full, _split(body, lengths))
+            total = sum(lengths)
+            chunk = PartialChunk(
+                have, full, lengths, bytearray(total), requested=requested.at + len(body)
+            )
+            self._partial[requested.chunk] = chunk
+        if (chunk.full, chunk.lengths, chunk.received) != (full, lengths, requested.at):
+            del self._partial[requested.chunk]
+            raise WeightsError("weights: a range that does not fit the last", cause="out_of_step")
+        chunk.data[requested.at : requested.at + len(body)] = body
+        chunk.received += len(body)
+        if chunk.received < len(chunk.data):
+            return None
+        del self._partial[requested.chunk]
+        return CompleteChunk(requested.chunk, full, _split(memoryview(chunk.data), lengths))
+
+    def _checked(
+        self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
+    ) -> tuple[bool, tuple[int, ...], memoryview]:
+        """(full, lengths of all frames, the bytes) of a reply; its numbers bound what memory this
+        process takes."""
+        assert self._manifest is not None
+        full, lengths = header.get("full"), header.get("lengths")
+        if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:
+            span = self._manifest.layout.span(requested.chunk)
+            if _fits(requested, span.stop - span.start, full, lengths, len(payload[0])):
+                return full, tuple(lengths), payload[0]
+        raise WeightsError(
+            f"weights: a reply that is no range of chunk {requested.chunk}", cause="malformed"
+        )
+
+
+def _fits(requested: ChunkRange, size: int, full: bool, lengths: list[Any], nbytes: int) -> bool:
+    """Whether `nbytes` can be that range of a chunk of `size` bytes, in frames of `lengths`."""
+    if not all(type(length) is int and length >= 0 for length in lengths):
+        return False
+    total = sum(lengths)
+    possible = lengths == [size] if full else total <= size + PATCH_SLACK
+    return possible and nbytes == min(requested.size, total - requested.at)
+
+
+def _split(data: memoryview, lengths: Sequence[int]) -> list[memoryview]:
+    """The frames of these lengths."""
+    ends = accumulate(lengths, initial=0)
+    return [data[start:end] for start, end in pairwise(ends)]
