@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from buffer.storage.checksums import checksum
+from buffer.storage.result_checksums import checksum
 from r3l import codec
 from r3l.errors import SickResult
 from r3l.records import Role, SlotResult, SlotStatus
@@ -15,7 +15,7 @@ class Outcome(NamedTuple):
     """How a slot was resolved, and its result as it was `encoded`.
 
     `reward`: of its attempt, None without one; `oldest`: oldest policy version that sampled any of
-    it, -1 without one; `newest`: the newest one; `checksum`: as in buffer.storage.checksums.
+    it, -1 without one; `newest`: the newest one; `checksum`: as in buffer.storage.result_checksums.
     """
 
     role: Role

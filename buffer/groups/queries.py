@@ -55,7 +55,7 @@ def drawn(txn: Txn, draw: DrawRow) -> list[bytes]:
     those whose group was evicted since."""
     recalled = (task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in draw.recalled)
     found = (codec.encode(one) for one in recalled if one is not None)
-    return _limited(chain((txn.sealed(group_id) for group_id in draw.groups), found))
+    return _limited(chain((txn.record(group_id) for group_id in draw.groups), found))
 
 
 def records(txn: Txn, rows: Iterable[GroupRow]) -> list[bytes]:

@@ -12,7 +12,7 @@ from buffer.groups.incoming import Outcome
 from buffer.groups.learner_version import check_version
 from buffer.groups.states import Operation
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage import checksums
+from buffer.storage import result_checksums
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Parts
 from buffer.wire import operations
@@ -143,7 +143,7 @@ def _check_outcome(row: GroupRow, outcome: Outcome) -> None:
 def _count_late(row: GroupRow, sent: Sequence[Outcome]) -> int:
     """How many results are of stragglers that the group was completed without. Raise Conflict if
     another resolved slot is sent with another result than the first."""
-    kept, late = checksums.by_slot(row), 0
+    kept, late = result_checksums.by_slot(row), 0
     for outcome in sent:
         first = kept.get(outcome.key, outcome.checksum)
         if first == outcome.checksum:
@@ -214,7 +214,7 @@ def _finish(work: UnitOfWork, row: GroupRow, by: Operation, last: Sequence[Outco
     if lacks_contrast(work, row):
         return expire_without_contrast(work, row, by, parts)
     row = work.move(row, "complete", by)
-    work.txn.seal(row, parts)
+    work.txn.write_record(row, parts)
     return row
 
 
@@ -243,7 +243,7 @@ def _straggler(role: Role, slot: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _straggler_checksum(role: Role, slot: int) -> int:
-    return checksums.checksum(_straggler(role, slot))
+    return result_checksums.checksum(_straggler(role, slot))
 
 
 def _size(outcomes: Sequence[Outcome]) -> int:

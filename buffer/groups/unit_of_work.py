@@ -86,13 +86,13 @@ class UnitOfWork:
 
         `last`: results that were not written as parts.
         """
-        sealed = not row.unfinished
+        has_record = not row.unfinished
         self.drop(cause, "group", row.task_id)
         self.drop(cause, "base", row.task_id, row.done_base)
         self.drop(cause, "distilled", row.task_id, row.done - row.done_base)
         row = self.move(row, "expired", by, cause=cause)
-        if not sealed:
-            self.txn.seal(row, last)
+        if not has_record:
+            self.txn.write_record(row, last)
         return row
 
     def save_draw(self, draw: DrawRow) -> None:

@@ -43,7 +43,7 @@ def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled 
     row = txn.row(group_id)
     if row is None or not txn.record_is_sound(row):
         return None
-    group = codec.decode(Group, txn.sealed(group_id))
+    group = codec.decode(Group, txn.record(group_id))
     for attempt in group.trajectories:
         if (attempt.role, attempt.slot) == (role, slot):
             return Recalled(into, group_id, attempt.without_context())
@@ -64,5 +64,5 @@ class _Result(msgspec.Struct):
 
 
 def _results(txn: Txn, row: GroupRow) -> list[_Result]:
-    bodies = codec.group_bodies(txn.sealed(row.group_id))
+    bodies = codec.group_bodies(txn.record(row.group_id))
     return [msgspec.msgpack.decode(body, type=_Result) for body in bodies]

@@ -15,8 +15,8 @@
     draw      draw -> DrawRow                  every batch that was drawn
     ledger    step -> LedgerRow                every batch that was trained
 
-Every value but the schema carries its seal (buffer.storage.seals). Group ids and integers sort in
-the order they were made. A new table needs its name here, its accessors in
+Every value but the schema carries its checksum (buffer.storage.value_checksums). Group ids and
+integers sort in the order they were made. A new table needs its name here, its accessors in
 buffer.storage.transaction and, unless it follows from others, its export in buffer.tools.archive.
 """
 

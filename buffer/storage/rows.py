@@ -33,7 +33,7 @@ class GroupRow(Record):
     `deadline`: wall-clock second after which another actor may take the group over;
     `lease_expired`: that deadline passed and was counted. `rid`: id of the request that got
     the lease; a request that is sent again gets the same lease.
-    `resolved`: slots in the order of their results, `checksums` theirs (buffer.storage.checksums).
+    `resolved`: slots in the order of their results; `checksums`: of these results, in this order.
     `done`: slots with a trajectory, `done_base` of them base slots, `rewards` in the order they
     came; `failures`: "role/cause" of every failed slot. `oldest`: oldest policy version of all
     trajectories, -1 without one. `nbytes`: size of the results. `fingerprints`: hashes of the

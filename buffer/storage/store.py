@@ -17,7 +17,7 @@ from typing import Any, Self
 import lmdb
 from lmdb import verify as lmdb_verify
 
-from buffer.storage import checksums, folder_lock, tabular
+from buffer.storage import folder_lock, result_checksums, tabular
 from buffer.storage.layout import SCHEMA, TABLES
 from buffer.storage.store_path import check_store
 from buffer.storage.transaction import Txn
@@ -165,7 +165,7 @@ class Store:
             found = [
                 one
                 for row in sorted(newest, key=lambda row: row.group_id)
-                for one in tabular.rows(checksums.read(txn, row), row.steps)
+                for one in tabular.rows(result_checksums.read(txn, row), row.steps)
             ]
         return tabular.made(kind, found)
 

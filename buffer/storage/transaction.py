@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from buffer.storage import seals
+from buffer.storage import value_checksums
 from buffer.storage.layout import (
     SCHEMA,
     history_key,
@@ -47,24 +47,24 @@ class Txn:
     def get(self, table: str, key: bytes) -> bytes | None:
         """The value under `key`, copied out of the map; raises StoreError if it is damaged."""
         stored = self._raw.get(key, db=self._tables[table]) if key else None
-        return None if stored is None else seals.opened(table, key, stored)
+        return None if stored is None else value_checksums.remove(table, key, stored)
 
     def sound(self, table: str, key: bytes) -> bool:
         """True if there is a value under `key` and it is not damaged."""
         stored = self._raw.get(key, db=self._tables[table])
-        return stored is not None and seals.fits(table, key, stored)
+        return stored is not None and value_checksums.fits(table, key, stored)
 
     def damaged(self) -> Iterator[str]:
         """Every damaged value, one line each."""
         for table, db in self._tables.items():
             with self._raw.cursor(db) as cursor:
                 for key, stored in cursor:
-                    if not seals.fits(table, key, stored):
+                    if not value_checksums.fits(table, key, stored):
                         yield f"table {table}, key {key!r:.100}: damaged, its checksum does not fit"
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Write or overwrite."""
-        self._raw.put(key, seals.sealed(table, key, value), db=self._tables[table])
+        self._raw.put(key, value_checksums.add(table, key, value), db=self._tables[table])
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a key if it is there."""
@@ -80,7 +80,7 @@ class Txn:
                 for key, value in (cursor.iterprev if backwards else cursor.iternext)():
                     if not key.startswith(prefix):
                         return
-                    yield key, seals.opened(table, key, value)
+                    yield key, value_checksums.remove(table, key, value)
 
     def keys(self, table: str, prefix: bytes = b"", *, backwards: bool = False) -> Iterator[bytes]:
         """Every key that begins with `prefix`, in order; values are not read."""
@@ -238,7 +238,7 @@ class Txn:
             parts["base" if role == b"base" else "distilled", int(slot)] = data
         return parts
 
-    def seal(self, row: GroupRow, last: Parts | None = None) -> None:
+    def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
         """Write the record of a finished group from its parts and `last`, results not written as
         parts, and delete the parts."""
         parts = self.parts(row.group_id)
@@ -259,7 +259,7 @@ class Txn:
             if row is not None and row.purpose == "train" and row.whole and row.done:
                 yield row
 
-    def sealed(self, group_id: str) -> bytes:
+    def record(self, group_id: str) -> bytes:
         """The record of a finished group; raises NotFound."""
         data = self.get("group", group_id.encode())
         if data is None:
@@ -272,8 +272,8 @@ class Txn:
 
     def group_bytes(self, row: GroupRow) -> bytes:
         """The record of a group; of an unfinished one, with the results accepted so far."""
-        sealed = self.get("group", row.group_id.encode())
-        return sealed or self._compose(row, self.parts(row.group_id))
+        record = self.get("group", row.group_id.encode())
+        return record or self._compose(row, self.parts(row.group_id))
 
     def head(self, row: GroupRow) -> Group:
         """The group without its results."""
@@ -364,7 +364,7 @@ def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
 
 @lru_cache(maxsize=1024)
 def _read_task(data: bytes) -> Task:
-    """A task; cached, because every lease, seal and read of its groups needs it."""
+    """A task; cached, because every lease, write and read of its groups needs it."""
     return codec.decode(Task, data)
 
 

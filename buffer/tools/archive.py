@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from buffer.storage import checksums
+from buffer.storage import result_checksums
 from buffer.storage.layout import SCHEMA
 from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Progress, Regraded
 from buffer.storage.store import Store
@@ -140,7 +140,7 @@ def _put_group(txn: Txn, group: Group) -> None:
     ):
         raise UserError(f"import of group {group.group_id}: tables states and groups differ")
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
-    sums = tuple(checksums.checksum(parts[slot]) for slot in row.resolved)
+    sums = tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved)
     txn.put_row(row.but(checksums=sums))
     if row.unfinished:
         for (role, slot), data in parts.items():
@@ -163,7 +163,7 @@ TABLES: dict[str, Table] = {
     ),
     "states": Table(GroupRow, Txn.rows, _put_row),
     "groups": Table(
-        Group, lambda txn: (checksums.read(txn, row) for row in txn.rows()), _put_group
+        Group, lambda txn: (result_checksums.read(txn, row) for row in txn.rows()), _put_group
     ),
     "draws": Table(DrawRow, Txn.draws, Txn.put_draw),
     "ledger": Table(LedgerRow, Txn.steps, Txn.put_step),

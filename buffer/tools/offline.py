@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from buffer.client.calls import Draw
 from buffer.sampling import task_history
-from buffer.storage import checksums, counts
+from buffer.storage import counts, result_checksums
 from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn, not_found
@@ -67,7 +67,7 @@ def group(store: Store, group_id: str) -> Group:
         found = txn.row(group_id)
         if found is None:
             raise not_found(txn, group_id)
-        return checksums.read(txn, found)
+        return result_checksums.read(txn, found)
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from buffer.storage import checksums, counts, folder_lock
+from buffer.storage import counts, folder_lock, result_checksums
 from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
@@ -62,7 +62,7 @@ def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> G
     ordered = [results[slot] for slot in row.resolved]
     done = [one for one in ordered if one.trajectory is not None]
     return row.but(
-        checksums=tuple(checksums.checksum(parts[slot]) for slot in row.resolved),
+        checksums=tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved),
         done=len(done),
         done_base=sum(one.role == "base" for one in done),
         rewards=tuple(one.trajectory.reward for one in done if one.trajectory is not None),

@@ -162,7 +162,7 @@ class StoredDraws:
     def _group(self, name: str) -> Group:
         store, group_id = self.places[name]
         with store.read() as txn:
-            return replace(codec.decode(Group, txn.sealed(group_id)), group_id=name)
+            return replace(codec.decode(Group, txn.record(group_id)), group_id=name)
 
     def _recalled(
         self, rows: list[GroupRow], config: RunConfig, version: int, number: int

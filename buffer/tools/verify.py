@@ -9,7 +9,7 @@ from typing import Any
 from lmdb import verify as lmdb_verify
 
 from buffer.groups.states import broken_rule
-from buffer.storage import checksums, counts
+from buffer.storage import counts, result_checksums
 from buffer.storage.layout import history_key, tag_prefix, u64
 from buffer.storage.rows import DrawRow, Drop, GroupRow
 from buffer.storage.store import Store
@@ -43,7 +43,7 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
     try:
         data = txn.group_bytes(row)
         record = read_group(data, row)
-        damage = list(checksums.damage(txn, row, data, record))
+        damage = list(result_checksums.damage(txn, row, data, record))
     except R3LError as error:
         yield f"{name}: {error}"
         return

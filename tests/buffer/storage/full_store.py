@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from buffer.groups import retention
-from buffer.storage import checksums
+from buffer.storage import result_checksums
 from buffer.storage.rows import DrawRow
 from r3l import codec
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
@@ -93,7 +93,7 @@ def contents(store):
     with store.read() as txn:
         draws = [codec.decode(DrawRow, data) for _, data in txn.scan("draw")]
         return {
-            "groups": [plain(checksums.read(txn, row)) for row in txn.rows()],
+            "groups": [plain(result_checksums.read(txn, row)) for row in txn.rows()],
             "draws": [plain(draw) for draw in draws],
             "ledger": [plain(step) for step in txn.steps()],
             "tombs": [key.decode() for key, _ in txn.scan("tomb")],

@@ -4,7 +4,7 @@ are refused."""
 import pytest
 
 from buffer import BufferClient
-from buffer.storage import checksums
+from buffer.storage import result_checksums
 from buffer.storage.layout import SCHEMA
 from buffer.storage.store import Store
 from buffer.tools import archive, offline
@@ -117,5 +117,5 @@ def test_a_record_of_a_later_schema_is_named_and_harms_no_other(full):
     assert f"g0000000004: record of schema {codec.SCHEMA + 1}" in problem
     with full.store.read() as txn:
         with pytest.raises(SchemaVersionError):
-            checksums.read(txn, txn.row("g0000000004"))
-        assert checksums.read(txn, txn.row("g0000000003")).state == "drawn"
+            result_checksums.read(txn, txn.row("g0000000004"))
+        assert result_checksums.read(txn, txn.row("g0000000003")).state == "drawn"

@@ -74,7 +74,7 @@ def test_the_record_of_an_unfinished_group_has_the_accepted_results(desk, tasks,
         assert list(txn.parts(group)) == [("base", 2), ("base", 10)]
         assert txn.group_bytes(txn.row(group))
         with pytest.raises(NotFound, match="has no record"):
-            txn.sealed(group)
+            txn.record(group)
 
 
 def test_a_draw_or_step_that_cannot_be_is_missing(txn):

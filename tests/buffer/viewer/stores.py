@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from buffer.storage.checksums import checksum
+from buffer.storage.result_checksums import checksum
 from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
 from r3l import codec
@@ -104,4 +104,4 @@ def _write_group(txn, number, task, made) -> None:
     )  # fmt: skip
     txn.put_row(row)
     txn.add_tag(row)
-    txn.seal(row, encoded)
+    txn.write_record(row, encoded)

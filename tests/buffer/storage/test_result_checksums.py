@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from buffer import cli
-from buffer.storage import checksums
+from buffer.storage import result_checksums
 from buffer.storage.transaction import read_group
 from buffer.tools import archive, offline
 from buffer.tools.verify import verify
@@ -72,7 +72,7 @@ def test_a_group_is_refused_or_unchanged_whichever_byte_is_damaged(filled):
             value[at] ^= 1 << chance.randrange(8)
             txn.put("group", key, bytes(value))
             try:
-                assert codec.encode(checksums.read(txn, row)) == expected, at
+                assert codec.encode(result_checksums.read(txn, row)) == expected, at
             except R3LError:
                 refused += 1
     assert refused > 0.95 * len(sound)  # all but the times and the state, which GroupRow holds

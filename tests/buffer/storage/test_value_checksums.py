@@ -1,4 +1,4 @@
-"""Seals: no flipped bit of a store is believed, whatever table, key or page it is in."""
+"""No flipped bit of a store is believed, whatever table, key or page it is in."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from buffer import cli
-from buffer.storage import seals
+from buffer.storage import value_checksums
 from buffer.storage.layout import TABLES
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
@@ -41,8 +41,8 @@ def damage(store: Store, table: str, key: bytes, change=lambda stored: stored[:-
 
 
 def test_a_value_under_another_key_or_table_is_not_believed() -> None:
-    stored = seals.sealed("state", b"g1", b"value")
-    assert seals.opened("state", b"g1", stored) == b"value"
+    stored = value_checksums.add("state", b"g1", b"value")
+    assert value_checksums.remove("state", b"g1", stored) == b"value"
     for table, key, data in (
         ("state", b"g2", stored),
         ("draw", b"g1", stored),
@@ -51,7 +51,7 @@ def test_a_value_under_another_key_or_table_is_not_believed() -> None:
         ("state", b"g1", b""),
     ):
         with pytest.raises(StoreError, match="checksum does not fit"):
-            seals.opened(table, key, data)
+            value_checksums.remove(table, key, data)
 
 
 def test_no_flipped_bit_of_the_file_goes_unseen(filled, tmp_path, soak) -> None:

@@ -2,7 +2,8 @@
 
 It is computed when a result is accepted. It is compared when a result is sent again, by `verify`,
 and by the tools that read a store without its service (replay, show, export). Damage of the file is
-found before that, by the seal of every value (buffer.storage.seals).
+found before that, by the checksum of every value
+(buffer.storage.value_checksums).
 """
 
 from __future__ import annotations

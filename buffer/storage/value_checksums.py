@@ -1,0 +1,48 @@
+"""Checksums of values: every value of every table is followed by one of table, key and value.
+
+    stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
+
+The schema alone has none, so that stores of every schema can be told apart. A checksum is compared
+at every read, so a bit that flips on its way to the disk or on it is named instead of believed, and
+a value that ends up under another key too. LMDB checks none of its pages.
+"""
+
+from __future__ import annotations
+
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
+
+from r3l.errors import StoreError
+
+BYTES = 8
+"""Length of a checksum."""
+WITHOUT = ("sys", b"schema")
+
+
+def add(table: str, key: bytes, value: bytes | memoryview) -> bytes:
+    """The value, and its checksum after it."""
+    if (table, key) == WITHOUT:
+        return bytes(value)
+    return b"".join((value, _checksum(table, key, value)))
+
+
+def remove(table: str, key: bytes, stored: bytes) -> bytes:
+    """The value without its checksum; raises StoreError if the checksum does not fit."""
+    if not fits(table, key, stored):
+        raise StoreError(
+            f"table {table}, key {key!r:.100}: is damaged, its checksum does not fit; "
+            "r3l-buffer verify lists all damage, a copy made before it helps",
+            cause="damage",
+        )
+    return stored if (table, key) == WITHOUT else stored[:-BYTES]
+
+
+def fits(table: str, key: bytes, stored: bytes) -> bool:
+    """Whether a stored value is what was written under this key."""
+    if (table, key) == WITHOUT:
+        return True
+    value = memoryview(stored)[:-BYTES]
+    return len(stored) >= BYTES and stored[-BYTES:] == _checksum(table, key, value)
+
+
+def _checksum(table: str, key: bytes, value: bytes | memoryview) -> bytes:
+    return xxh3_64_digest(value, xxh3_64_intdigest(b"\0".join((table.encode(), key))))
