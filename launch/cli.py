@@ -211,12 +211,13 @@ def train(
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
     from r3l import config as configuration
+    from r3l.settings.flat import flat_settings
 
     folder = run_folder(run)
     if not isinstance(config, configuration.RunConfig):
         values = config if isinstance(config, Mapping) else {}
         file = Path(config) if isinstance(config, str | Path) else None
-        overrides = [f"{key}={json.dumps(value)}" for key, value in _by_key(values)]
+        overrides = [f"{key}={json.dumps(value)}" for key, value in flat_settings(values).items()]
         file, demo = settings_file(file, None, folder, resume=resume)
         config = configuration.load(file, overrides, demo=demo)
     if resume and (done := nothing_to_do(folder, config)):
@@ -228,15 +229,6 @@ def train(
     if code:
         raise TrainingStopped(f"run {folder}: ended with code {code}; see the lines above")
     return folder
-
-
-def _by_key(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(section.key, value) of nested settings, so that they are merged with those of a file."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from ((f"{key}.{inner}", one) for inner, one in _by_key(value))
-        else:
-            yield key, value
 
 
 @contextmanager

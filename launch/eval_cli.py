@@ -31,6 +31,7 @@ from launch.evaluation.printing import comparison_table, conversations, table
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
+from r3l.files.run_folder import RunFolder
 from r3l.process.command_line import OneLine
 from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
@@ -222,9 +223,11 @@ def _configured(options: dict[str, Any]) -> RunConfig:
     model_name = options["model"] or (trained and _model_of(trained, options["weights"]))
     named = {"model": model_name or "builtin", "env": options["env_name"], "seed": options["seed"]}
     alone = [] if options["env_name"] is None else ["env.others={}"]
-    settings_file, demo = (None, DEMO) if trained is None else (trained / "config.yaml", None)
+    settings_file = None if trained is None else RunFolder(trained).started().own_config
     config = configuration.load(
-        settings_file, [*as_overrides(named), *alone, *options["overrides"]], demo=demo
+        settings_file,
+        [*as_overrides(named), *alone, *options["overrides"]],
+        demo=None if trained else DEMO,
     )
     model = resolve_model(
         config.model, config.actor.earlier_reasoning, weights=options["engine"] is None
@@ -235,8 +238,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
 
 def _model_of(run: Path, weights: str) -> str:
     """The model folder of a run. Raises UserError if there is none."""
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"--run {run}: has no config.yaml, so it is not a run; check the name")
+    RunFolder(run).started()
     wanted = [run / "best", run / "model"] if weights == "best" else [run / "model"]
     found = next((folder for folder in wanted if (folder / "config.json").is_file()), None)
     if found is None:
@@ -368,7 +370,7 @@ def _default_folder(config: RunConfig, settings: Settings) -> Path:
     env = Path(config.env.name).name if "/" in config.env.name else config.env.name
     model = Path(config.model)
     name = model.name  # that of a run's model is best or model
-    if (model.parent / "config.yaml").is_file():
+    if RunFolder(model.parent).exists:
         name = f"{model.parent.name}-{name}"
     return Path("runs") / "eval" / f"{name}-{env.replace(':', '-')}-{stamp:08x}"
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TextIO
 
 from buffer.wire.curve_keys import generate
-from launch import resume
 from launch.checks import of_command_line, of_model, of_places, of_resume, of_settings
 from launch.checks.draft import Draft, PlanOptions
 from launch.inspection import versions
 from launch.topology.run_plan import Plan
 from r3l.config import RunConfig
 from r3l.errors import UserError, did_you_mean
+from r3l.files.run_folder import RunFolder
 from r3l.model_folder import user_path
 
 PRESETS = Path(__file__).parent / "presets"
@@ -75,8 +75,8 @@ def write_run_folder(plan: Plan) -> TextIO:
         lock = of_command_line.lock(plan.run)
         if plan.keys is not None and not plan.keys.exists():
             generate(plan.keys)
-        resume.write_config(plan.run, plan.config)
-        versions.write(plan.run)
+        RunFolder(plan.run).write_settings(plan.config)
+        RunFolder(plan.run).write_versions(versions.installed())
     except OSError as error:
         raise UserError(
             f"run {plan.run}: cannot be written ({error.strerror}); choose another with --run"
@@ -105,7 +105,7 @@ def settings_file(
         return config, DEMO
     if resume:
         of_command_line.check_exists_only_if(run, resume=True)
-        return run / "config.yaml", None
+        return RunFolder(run).own_config, None
     if preset is not None:
         return preset_file(preset), None
     return None, DEMO

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.backends.processes import Child
-from learner.run_files import EXIT_CODES, LAST_HEARTBEAT
+from learner.run_files import EXIT_CODES
 from r3l.errors import BufferUnavailable, RestartNeeded, TrainingStopped, UserError
+from r3l.files.run_folder import RunFolder
 
 WINDOW_S = 3600.0
 FINAL = {EXIT_CODES[UserError], EXIT_CODES[TrainingStopped]}
@@ -73,10 +74,8 @@ class LastHeartbeat:
 
     def overdue(self) -> bool:
         """Whether the last heartbeat is so old that the learner should have ended itself."""
-        try:
-            stamp = (self.run / LAST_HEARTBEAT).stat().st_mtime_ns
-        except FileNotFoundError:
-            stamp = 0
+        last = RunFolder(self.run).heartbeat()
+        stamp = last.stamp if last else 0
         if stamp != self._stamp:
             self._stamp, self._seen = stamp, time.monotonic()
         return time.monotonic() - self._seen > self.limit_s + GRACE_S
@@ -84,5 +83,5 @@ class LastHeartbeat:
     @property
     def doing(self) -> str:
         """What the learner was doing at its last heartbeat."""
-        path = self.run / LAST_HEARTBEAT
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        last = RunFolder(self.run).heartbeat()
+        return last.doing if last else ""

@@ -23,12 +23,12 @@ from launch.console.progress import (
     run_name,
 )
 from launch.restarts import FINAL, LastHeartbeat, Restarts
-from launch.resume import config_file, drop_next_config, reported, settle_config
 from launch.silence import Silence
 from launch.topology.run_plan import Plan
-from learner.run_files import DONE_LINE, HANGS_LINE, PROGRESS, WEIGHTS_LINE
-from learner.watchdog import note_hang
+from learner.run_files import DONE_LINE, HANGS_LINE, WEIGHTS_LINE
 from r3l.endpoints import reached
+from r3l.files.progress_lines import AgainLine, EvalLine
+from r3l.files.run_folder import RunFolder
 from r3l.process.room import room_lack
 
 WATCH_S = 0.2
@@ -53,7 +53,8 @@ class Run:
         self.plan, self.say = plan, self.console.say
         self.commands = commands or ProcessCommands(plan)
         self.children = children or Children(plan.run / "logs")
-        self.progress = ProgressReader(plan.run / PROGRESS)
+        self.folder = RunFolder(plan.run)
+        self.progress = ProgressReader(self.folder.progress)
         self.startup = Startup()
         self.notices = NoticeReader(plan.run / "logs")
         config, actors = plan.config, [f"actor-{index}" for index in range(plan.actors)]
@@ -69,8 +70,8 @@ class Run:
         wanted = plan.actors * config.actor.concurrent_requests
         self.session_waits = SessionWaits(wanted, config.env.workers)
         # Earlier launches of the run count too.
-        self.evaluations: list[dict[str, float]] = reported(plan.run, "eval")
-        self.steps = max((line["step"] for line in reported(plan.run, "step")), default=0)
+        history = self.folder.history()
+        self.evaluations, self.steps = history.evaluations, history.reached
         self.began = self.moved = time.monotonic()
         self.quiet_s = QUIET_S
         self.room_at, self.lack = self.began, ""
@@ -88,7 +89,7 @@ class Run:
             self.silence.close()
             killed = self.children.stop()
             self._show_progress()
-            drop_next_config(self.plan.run)
+            self.folder.drop_next_settings()
         if killed:
             when = "at the second Ctrl-C" if self.children.impatient else "after the deadline"
             self.say(f"killed {when}: {', '.join(killed)}")
@@ -175,7 +176,7 @@ class Run:
             self.last_heartbeat.renew()
             command = self.commands.learner() + (["--resume"] if resume else [])
             # Launchers have these arguments too, but not in one sequence.
-            worker = ("-m", "learner.cli", "train", "--config", str(config_file(self.plan.run)))
+            worker = ("-m", "learner.cli", "train", "--config", str(self.folder.config_file))
             return self.children.start(name, command, self.commands.learner_env(), worker=worker)
         index = int(name.removeprefix("actor-"))
         # A stopped one would not notice another death signal, and keep its GPU.
@@ -250,7 +251,7 @@ class Run:
             self.last_heartbeat.doing,
             "launcher" if learner is self.killed else "itself",
         )
-        note_hang(self.plan.run, doing, ended_by)
+        self.folder.add_hang(doing, ended_by)
         self.say(
             f"learner hung: no heartbeat for {self.last_heartbeat.limit_s:g} s (learner.hang_s) "
             f"since it began {doing}; ended by {ended_by}, stacks in {learner.log}"
@@ -293,15 +294,14 @@ class Run:
             self.say(notice)
         for line in self.progress.new():
             self.moved, self.quiet_s = time.monotonic(), QUIET_S
-            if line["kind"] == "eval":
+            if isinstance(line, EvalLine):
                 self.evaluations.append(line)
                 self.console.evaluation(line)
-            elif line["kind"] == "again":
-                self.console.again(line["step"])
-                self.say(f"learner continues from step {line['step']} (it had reached "
-                         f"{line['reached']})")  # fmt: skip
+            elif isinstance(line, AgainLine):
+                self.console.again(line.step)
+                self.say(f"learner continues from step {line.step} (it had reached {line.reached})")
             else:
-                self.steps = line["step"]
+                self.steps = line.step
                 self._settle_config()
                 self.console.step(line, self.plan.config.learner.steps)
                 if waits := self.session_waits.line(line):
@@ -309,7 +309,7 @@ class Run:
 
     def _settle_config(self) -> None:
         try:
-            settle_config(self.plan.run, self.steps)
+            self.folder.settle_settings(self.steps)
         except OSError as error:
             self.say(f"{self.plan.run}: the settings could not be written ({error})")
 
@@ -319,8 +319,8 @@ class Run:
             return f"done ({self.steps} steps, {seconds:.0f} s)"
         first, last = self.evaluations[0], self.evaluations[-1]
         return (
-            f"eval success {first['success']:.2f} -> {last['success']:.2f} "
-            f"({last['tasks']:.0f} tasks, {self.steps} steps, {seconds:.0f} s)"
+            f"eval success {first.success:.2f} -> {last.success:.2f} "
+            f"({last.tasks} tasks, {self.steps} steps, {seconds:.0f} s)"
         )
 
     def _interrupt(self, signum: int, frame: object) -> None:

@@ -23,7 +23,6 @@ from learner.offline.regrade import regrade_command
 from learner.run_files import (
     DONE_LINE,
     EXIT_CODES,
-    JOURNAL,
     LEARNER_LIVES,
     READY_LINE,
     WEIGHTS_LINE,
@@ -34,6 +33,7 @@ from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind, check_endpoint
 from r3l.errors import RestartNeeded, UserError
+from r3l.files.run_folder import JOURNAL, RunFolder
 from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
 from r3l.process.command_line import OneLineGroup
 from r3l.process.ending import end_process
@@ -181,7 +181,6 @@ def _train(
     from learner import checkpoint
     from learner.checkpoint import State
     from learner.loop import Training
-    from learner.step import out_of_memory
     from learner.step.trainer import Trainer
 
     algorithm, start = config.algorithm.build(), begins.checkpoint
@@ -201,7 +200,7 @@ def _train(
         Training(trainer, algorithm, config, rank, begins.tokenizer, run, state).execute()
     except RestartNeeded as error:
         if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
-            out_of_memory.keep_budget(run, int(budget))
+            RunFolder(run).keep_token_budget(int(budget))
         raise
     if _leading():
         click.echo(DONE_LINE)
@@ -223,7 +222,6 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     """Check what a run needs before a model is loaded. Raises UserError."""
     from learner import checkpoint
     from learner.outputs import checkpoint_command
-    from learner.step import out_of_memory
     from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
 
@@ -238,7 +236,7 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     if _leading():
         warn_of_other_versions("deepspeed", "torch", "peft")
         checkpoint_command.check(config.learner.on_checkpoint)
-    budget = out_of_memory.kept_budget(run, config.learner.tokens_per_micro_batch)
+    budget = RunFolder(run).token_budget(config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
     origin = fingerprint(model)
     newest = checkpoint.latest(run / checkpoint.CHECKPOINTS) if resume else None

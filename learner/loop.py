@@ -22,17 +22,17 @@ from buffer import Draw
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, State
 from learner.offline.offline_rank0 import OfflineRank0
-from learner.outputs.best_model import BEST, candidate_folder
+from learner.outputs.best_model import candidate_folder
 from learner.outputs.checkpoint_command import CheckpointCommand
-from learner.rank0 import SKIPPED, Rank0
+from learner.rank0 import Rank0
 from learner.ranks import Follower, meet, still_waiting
 from learner.step.batch import weight_metrics
-from learner.step.out_of_memory import keep_budget
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig
 from r3l.errors import TrainingStopped, UserError
+from r3l.files.run_folder import BEST, RunFolder
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Training:
         result = self.trainer.step(rows)
         self.trainer.check_weights(draw.version + 1, result.metrics["learner/grad_norm"])
         if result.out_of_memory:
-            keep_budget(self.run, self.trainer.budget)
+            RunFolder(self.run).keep_token_budget(self.trainer.budget)
         result.metrics["learner/pack_s"] = packed
         if self.command:
             result.metrics["learner/on_checkpoint_failed"] = float(self.command.failed)
@@ -135,7 +135,7 @@ class Training:
         names = "; ".join(" ".join(group.group_id for group in draw.groups) for draw in skipped)
         raise TrainingStopped(
             f"{limit} steps in a row (learner.bad_steps_in_a_row) had a loss or gradient that is "
-            f"not finite; inspect their groups, also listed in {SKIPPED}: {names}",
+            f"not finite; inspect their groups, also listed in skipped.jsonl: {names}",
             cause="not_finite",
         )
 

@@ -7,7 +7,6 @@ buffer ── draw ─► (train) ─► commit ─► publish weights ─► me
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import Counter
@@ -44,9 +43,10 @@ from learner.outputs.best_model import keep_if_best, remove_candidates
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
-from learner.watchdog import count_hangs, heartbeat
+from learner.watchdog import heartbeat
 from r3l.config import RunConfig
 from r3l.errors import BufferUnavailable, NotFound, TrainingStopped, UserError
+from r3l.files.run_folder import RunFolder, SkippedStep
 from r3l.process.notices import notice
 from r3l.records import Group, Task
 
@@ -55,7 +55,6 @@ log = logging.getLogger(__name__)
 DRAW_WAIT_S = 2.0
 SAY_S, SAY_LATER_S = 5.0, 60.0
 """How often the user is told what a step waits for: the first one of this process, and others."""
-SKIPPED = "skipped.jsonl"
 
 
 class Rank0:
@@ -85,7 +84,7 @@ class Rank0:
         self.meter = SafetyMeter(config.learner.safety)
         self.fingerprints: dict[int, str] = {}
         self.generated = (time.monotonic(), 0.0)
-        self.counts = Counter[str](hangs=count_hangs(run))
+        self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
         self.commits = CommitTimes()
         self.drawn = State(0)
         self.max_staleness = config.buffer.max_staleness
@@ -263,24 +262,22 @@ class Rank0:
         """
         self.counts["skipped_steps"] += 1
         self.counts["out_of_memory"] += result.out_of_memory
-        groups = [group.group_id for group in draw.groups]
-        line = {
-            "version": version,
-            "time": time.time(),
-            "draw": draw.draw_id,
-            "loss": repr(result.metrics["learner/loss"]),
-            "grad_norm": repr(result.metrics["learner/grad_norm"]),
-            "groups": groups,
-            "tasks": [group.task.task_id for group in draw.groups],
-        }
-        with (self.run / SKIPPED).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        folder = RunFolder(self.run)
+        step = SkippedStep(
+            version=version,
+            draw=draw.draw_id,
+            loss=repr(result.metrics["learner/loss"]),
+            grad_norm=repr(result.metrics["learner/grad_norm"]),
+            groups=[group.group_id for group in draw.groups],
+            tasks=[group.task.task_id for group in draw.groups],
+        )
+        folder.add_skipped(step)
         self.client.discard(draw.draw_id, "not_finite")
         skipped = float(self.counts["skipped_steps"])
         self.reporter.scalars(version, {"learner/skipped_steps": skipped})
         notice(
-            f"step {version + 1} skipped: loss {line['loss']}, gradient norm {line['grad_norm']}; "
-            f"its groups are listed in {SKIPPED}"
+            f"step {version + 1} skipped: loss {step.loss}, gradient norm {step.grad_norm}; its "
+            f"groups are listed in {folder.skipped_file.name}"
         )
         meet(self.trainer)
 

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
 import threading
 import time
 from pathlib import Path
 from typing import Self
 
-from learner.run_files import HANGS, HANGS_LINE, LAST_HEARTBEAT, STACKS
+from learner.run_files import HANGS_LINE, STACKS
 from r3l.errors import LearnerHung
+from r3l.files.run_folder import RunFolder
 
 STDERR = 2  # not sys.stderr, whose lock the hung thread may hold
 LONGEST_TICK_S = 1.0
@@ -36,7 +36,7 @@ class Watchdog:
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s
-        self._file = folder / LAST_HEARTBEAT if folder else None
+        self._folder = RunFolder(folder) if folder else None
         self._began = time.monotonic()
         self._last = ("to start", self._began)
         self._ended = threading.Event()
@@ -66,10 +66,9 @@ class Watchdog:
             silent = time.monotonic() - since
             if silent > self.limit_s:
                 self._end(doing, silent)
-            if self._file is not None and since != written:
-                # On a full disk the file is empty but its time is new, which is enough.
-                with contextlib.suppress(OSError):
-                    self._file.write_text(doing, encoding="utf-8")
+            if self._folder is not None and since != written:
+                with contextlib.suppress(OSError):  # its time is new even on a full disk
+                    self._folder.write_heartbeat(doing)
                 written = since
 
     def _end(self, doing: str, silent: float) -> None:
@@ -93,16 +92,3 @@ def heartbeat(doing: str) -> None:
     """This process is alive and begins `doing`."""
     if _watchdog is not None:
         _watchdog.heartbeat(doing)
-
-
-def note_hang(run: Path, doing: str, ended_by: str) -> None:
-    """Record in the run folder that the learner hung while `doing` something."""
-    line = {"time": time.time(), "doing": doing, "ended_by": ended_by}
-    with (run / HANGS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
-def count_hangs(run: Path) -> int:
-    """How often the learner of this run hung."""
-    path = run / HANGS
-    return len(path.read_bytes().splitlines()) if path.is_file() else 0

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 
 from launch.backends.processes import import_path
-from launch.resume import config_file
 from launch.topology.run_plan import Plan
 from learner.run_files import LAUNCHER, LEARNER_LIVES
 from r3l.endpoints import reached
+from r3l.files.run_folder import RunFolder
 from r3l.process.memory import STEADY_MEMORY
 
 
@@ -30,10 +30,15 @@ class ProcessCommands:
         self.buffer_endpoint, self.weights_endpoint = plan.buffer_bind, plan.weights_bind
         self.free_port: Callable[[], int | str] = free_port  # of DeepSpeed's ranks
 
+    @property
+    def config_file(self) -> str:
+        """The settings that a process started now reads."""
+        return str(RunFolder(self.plan.run).config_file)
+
     def buffer(self) -> list[str]:
         """The buffer service."""
         return [
-            *_python("buffer.cli"), "serve", "--config", str(config_file(self.plan.run)),
+            *_python("buffer.cli"), "serve", "--config", self.config_file,
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
             "--connections", str(self.plan.connections),
             "--outlive", str(self.plan.run / LEARNER_LIVES), *_keys(self.plan, "service.json"),
@@ -54,7 +59,7 @@ class ProcessCommands:
         """One rank of the learner, once the environment says which."""
         return [
             *_python("learner.cli"),
-            "train", "--config", str(config_file(self.plan.run)), "--run", str(self.plan.run),
+            "train", "--config", self.config_file, "--run", str(self.plan.run),
             "--buffer", reached(self.buffer_endpoint), "--weights", self.weights_endpoint,
             *_keys(self.plan, ""),
         ]  # fmt: skip
@@ -88,7 +93,7 @@ class ProcessCommands:
     def actor_reaching(self, index: int, machine: str) -> list[str]:
         """One actor on its own machine, from which the services are reached on `machine`."""
         return [
-            *_python("actors.cli"), "--config", str(config_file(self.plan.run)),
+            *_python("actors.cli"), "--config", self.config_file,
             "--buffer", reached(self.buffer_endpoint, machine),
             "--weights", reached(self.weights_endpoint, machine),
             "--name", f"actor-{index}", *_keys(self.plan, "client.json"),

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from launch.console.progress import eval_line, run_name, step_line, who_waits
 from launch.inspection.snapshot import RECENT, forecast
 from launch.inspection.status import ago
+from r3l.files.progress_lines import EvalLine, StepLine
 
 CURVE = 40  # steps shown as a curve
 BARS = "▁▂▃▄▅▆▇█"
@@ -35,16 +36,16 @@ class Console:
         if line:
             self.say(line)
 
-    def step(self, values: dict[str, Any], steps: int) -> None:
-        """Show an optimizer step, a line of the progress file, of `steps`."""
-        self.say(step_line(values, steps))
+    def step(self, line: StepLine, steps: int) -> None:
+        """Show an optimizer step of `steps`."""
+        self.say(step_line(line, steps))
 
     def again(self, version: int) -> None:
         """Forget the steps after `version`: the learner went back to a checkpoint."""
 
-    def evaluation(self, values: dict[str, Any]) -> None:
-        """Show an evaluation, a line of the progress file."""
-        self.say(eval_line(values))
+    def evaluation(self, line: EvalLine) -> None:
+        """Show an evaluation."""
+        self.say(eval_line(line))
 
     def close(self) -> None:
         """End a view."""
@@ -56,10 +57,10 @@ class Quiet(Console):
     def starting(self, line: str) -> None:
         """Show nothing."""
 
-    def step(self, values: dict[str, Any], steps: int) -> None:
+    def step(self, line: StepLine, steps: int) -> None:
         """Show nothing."""
 
-    def evaluation(self, values: dict[str, Any]) -> None:
+    def evaluation(self, line: EvalLine) -> None:
         """Show nothing."""
 
 
@@ -72,8 +73,8 @@ class LiveView(Console):
 
         self._run, self._steps = run_name(run), steps
         self._starts, self._began = "the buffer service", time.time()
-        self._recent: deque[dict[str, Any]] = deque(maxlen=max(CURVE, RECENT + 1))
-        self._evaluated: dict[str, Any] = {}
+        self._recent: deque[StepLine] = deque(maxlen=max(CURVE, RECENT + 1))
+        self._evaluated: EvalLine | None = None
         self._terminal = Terminal(file=file, highlight=False)
         self._live = Live(
             console=self._terminal,
@@ -89,20 +90,20 @@ class LiveView(Console):
         """Show which processes still start."""
         self._starts = line.partition(": ")[2] or "waits for the first step"
 
-    def step(self, values: dict[str, Any], steps: int) -> None:
+    def step(self, line: StepLine, steps: int) -> None:
         """Show an optimizer step in the view, without a line of its own."""
         self._steps = steps
-        self._recent.append(values)
+        self._recent.append(line)
 
     def again(self, version: int) -> None:
         """Take later steps out of the curves."""
-        while self._recent and self._recent[-1]["step"] > version:
+        while self._recent and self._recent[-1].step > version:
             self._recent.pop()
 
-    def evaluation(self, values: dict[str, Any]) -> None:
+    def evaluation(self, line: EvalLine) -> None:
         """Show an evaluation in the view, and as a line."""
-        self._evaluated = values
-        self.say(eval_line(values))
+        self._evaluated = line
+        self.say(eval_line(line))
 
     def close(self) -> None:
         """Draw the view a last time and leave it there."""
@@ -141,14 +142,14 @@ class LiveView(Console):
             return ""
         return f"{progress.step_s:.1f} s a step, ETA {ago(max(progress.end_s, 0.0))}"
 
-    def _rows(self, steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    def _rows(self, steps: list[StepLine]) -> list[tuple[str, str]]:
         if not steps:
             return [("starts", self._starts)]
-        last = steps[-1]
+        last = steps[-1].metrics
         evaluated = ""
         if self._evaluated:
-            evaluated = f"   held-out {self._evaluated['success']:.2f} at step "
-            evaluated += str(self._evaluated["step"])
+            success, step = self._evaluated.success, self._evaluated.step
+            evaluated = f"   held-out {success:.2f} at step {step}"
         return [
             (
                 "success",
@@ -169,9 +170,9 @@ class LiveView(Console):
         ]
 
 
-def _curve(steps: list[dict[str, Any]], tag: str) -> str:
+def _curve(steps: list[StepLine], tag: str) -> str:
     """The last value of a share, after the last CURVE as bars."""
-    values = [step[tag] for step in steps if tag in step][-CURVE:]
+    values = [step.metrics[tag] for step in steps if tag in step.metrics][-CURVE:]
     if not values:
         return "–"
     bars = "".join(BARS[min(int(max(value, 0.0) * len(BARS)), len(BARS) - 1)] for value in values)

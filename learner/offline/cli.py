@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from learner.run_files import settings_of
+from r3l.files.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from learner.offline.replayed_run import ReplayedRun
@@ -25,7 +25,7 @@ def weights_command(run: Path, version: int, out: Path) -> None:
     """Rebuild a published version of RUN from its journal, bit for bit."""
     from learner.offline.rebuild import write_version
 
-    click.echo(write_version(run, settings_of(run, version), version, out))
+    click.echo(write_version(run, RunFolder(run).settings_of(version), version, out))
 
 
 @click.command("replay")

@@ -16,9 +16,9 @@ from torch import Tensor
 from buffer.storage.store import Store
 from buffer.tools import offline
 from envs.builtin.policy import model_path
-from learner.run_files import JOURNAL
 from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.files.run_folder import JOURNAL
 from r3l.model_folder import check_model_folder
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import base_tensors, check_base, merged_into

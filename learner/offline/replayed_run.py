@@ -8,11 +8,9 @@ the checkpoint and the journal, bit for bit.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,15 +21,16 @@ from buffer.tools import offline
 from envs.builtin.policy import model_path
 from learner import checkpoint
 from learner.offline.rebuild import tensors_of
-from learner.run_files import JOURNAL, PROGRESS, settings_of
 from learner.step.batch import Row
 from learner.step.model import resolve_dtype
 from learner.step.trainer import StepResult, Trainer
 from r3l.errors import NotFound, UserError
+from r3l.files.run_folder import JOURNAL, RunFolder
 from r3l.model_folder import check_model_folder, fingerprint
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 
+Metrics = Mapping[str, float]
 EXACT = ("loss", "grad_norm")
 
 
@@ -61,11 +60,12 @@ class ReplayedRun:
 
     def __init__(self, run: Path, step: int) -> None:
         self.run, self.step = run, step
-        self.config = settings_of(run, step)
+        self.folder = RunFolder(run)
+        self.config = self.folder.settings_of(step)
         self.store = open_store(run)
         try:
             self.draw_of(step)
-            self.lines = _progress(run)
+            self.lines = {line.step: line.metrics for line in self.folder.history().steps}
             self.trainer, self.version = self._trainer(step)
         except BaseException:
             self.store.close()
@@ -101,7 +101,7 @@ class ReplayedRun:
         self.version = number
         return Replayed(number, result.metrics, self._compare(number, result, line))
 
-    def _compare(self, number: int, result: StepResult, line: Mapping[str, Any]) -> dict[str, bool]:
+    def _compare(self, number: int, result: StepResult, line: Metrics) -> dict[str, bool]:
         tags = {name: f"learner/{name}" for name in EXACT}
         same = {
             name.replace("grad_norm", "gradient norm"): line[tag] == result.metrics[tag]
@@ -121,7 +121,7 @@ class ReplayedRun:
         version = 0 if start is None else checkpoint.read_state(start).version
         for number in range(version + 1, step):
             self.draw_of(number)
-            if settings_of(self.run, number) != self.config:
+            if self.folder.settings_of(number) != self.config:
                 raise UserError(
                     f"step {step}: the run's settings changed after step {number}, and the newest "
                     f"checkpoint before it is of step {version}; keep more of them with "
@@ -198,11 +198,3 @@ def _equal(trainer: Trainer, kept: Mapping[str, Tensor]) -> bool:
             return False
         names.add(name)
     return names == set(kept)
-
-
-def _progress(run: Path) -> dict[int, dict[str, Any]]:
-    """The line of each step; the last one, if the run went back and made it again."""
-    path = run / PROGRESS
-    whole = path.read_bytes().rpartition(b"\n")[0] if path.is_file() else b""
-    lines = [json.loads(line) for line in whole.splitlines()]
-    return {line["step"]: line for line in lines if line["kind"] == "step"}

@@ -5,16 +5,19 @@ run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluati
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from pathlib import Path
 
 from learner.metrics.evaluator import Evaluation
+from r3l.errors import UserError
+from r3l.files.progress_lines import EvalLine
+from r3l.files.run_folder import BEST, RunFolder, write_evaluation
+from r3l.files.whole_file import rename_whole
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
-BEST, CANDIDATES = "best", "candidates"
+CANDIDATES = "candidates"
 
 
 def candidate_folder(run: Path, version: int) -> Path:
@@ -30,22 +33,23 @@ def keep_if_best(run: Path, evaluation: Evaluation) -> None:
     """
     try:
         _keep_if_best(run, evaluation)
-    except OSError as error:
-        log.warning("%s: not kept, training goes on (%s)", run / BEST, error)
-        notice_again(BEST, f"{run / BEST} could not be written ({error})")
+    except (OSError, UserError) as error:
+        log.warning("%s: not kept, training continues (%s)", run / BEST, error)
+        notice_again(BEST, f"{run / BEST} is not replaced ({error})")
 
 
 def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
     candidate, best = candidate_folder(run, evaluation.version), run / BEST
     if not candidate.is_dir():
         return
-    record = best / "evaluation.json"
-    before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
-    if before is not None and evaluation.metrics["success"] <= before["success"]:
+    before, line = (
+        RunFolder(run).best_evaluation(),
+        EvalLine(evaluation.version, evaluation.metrics),
+    )
+    if before is not None and line.success <= before.success:
         shutil.rmtree(candidate)
         return
-    values = {"version": evaluation.version, **evaluation.metrics}
-    (candidate / record.name).write_text(json.dumps(values) + "\n", encoding="utf-8")
+    write_evaluation(candidate, line)
     place = best.resolve()  # `best` may be a link to another disk
     coming, replaced = place.with_name(".coming-best"), place.with_name(".replaced-best")
     for left in (coming, replaced):
@@ -56,7 +60,7 @@ def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
         shutil.copytree(candidate, coming)
     if place.exists():
         place.rename(replaced)
-    coming.rename(place)
+    rename_whole(coming, place)
     for left in (replaced, candidate):
         shutil.rmtree(left, ignore_errors=True)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from r3l.errors import UserError
+from r3l.settings.flat import flat_settings
 from r3l.settings.learner import LearnerConfig
 
 OWNED = {
@@ -135,24 +136,16 @@ def _without_auto(tree: dict[str, Any]) -> dict[str, Any]:
 
 def _clashes(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """The user's owned keys whose values differ from ours."""
-    known, found = _leaves(ours), []
-    for path, value in _leaves(theirs).items():
+    known, found = flat_settings(ours), []
+    for path, value in flat_settings(theirs).items():
         owner = next((o for o in OWNED if path == o or path.startswith(f"{o}.")), None)
         off = value is False and path.endswith(".enabled") and not known.get(path)
         adam = (
             path == "optimizer.type" and value == "Adam"
         )  # DeepSpeed's Adam decays weights as AdamW does
         same = adam or (path in known and known[path] == value)
-        if owner is not None and path not in FREE and not same and not off:
+        if owner is not None and value != {} and path not in FREE and not same and not off:
             found.append(f"{path}={json.dumps(value)} (use learner settings {OWNED[owner]})")
-    return found
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = prefix + key
-        found |= _leaves(value, f"{path}.") if isinstance(value, dict) else {path: value}
     return found
 
 

@@ -1,20 +1,11 @@
-"""Out of memory: how it is recognised, and the smaller token budget that is kept.
-
-A learner that had to halve its token budget per micro-batch writes the new one into the run
-folder, so that the next start begins with it.
-"""
+"""Recognises a lack of memory, and chooses a smaller token budget for the micro-batches."""
 
 from __future__ import annotations
 
-import json
-import uuid
-from pathlib import Path
-
 import torch
 
-from r3l.errors import TrainingStopped, UserError
+from r3l.errors import TrainingStopped
 
-LIMITS = "limits.json"
 MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC")
 
 
@@ -40,27 +31,3 @@ def smaller_budget(budget: int, longest: int) -> int:
             longest=longest,
         )
     return max(budget // 2, longest)
-
-
-def kept_budget(run: Path, configured: int) -> int:
-    """The token budget to start with: as configured, or as an earlier start had to lower it.
-    Raises UserError if the file cannot be read."""
-    path = run / LIMITS
-    if not path.is_file():
-        return configured
-    try:
-        kept = int(json.loads(path.read_bytes())["tokens_per_micro_batch"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"{path}: holds no token budget ({error!r:.80}); delete the file to begin with the "
-            f"configured {configured}"
-        ) from None
-    return min(configured, kept)
-
-
-def keep_budget(run: Path, budget: int) -> None:
-    """Record a lowered budget; several ranks may do so at the same time. Deleting the file brings
-    back the configured one."""
-    building = run / f".{LIMITS}-{uuid.uuid4().hex}"
-    building.write_text(json.dumps({"tokens_per_micro_batch": budget}) + "\n", encoding="utf-8")
-    building.replace(run / LIMITS)

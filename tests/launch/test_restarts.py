@@ -7,7 +7,7 @@ import pytest
 
 from launch.backends.processes import Children
 from launch.restarts import GRACE_S, LastHeartbeat, Restarts
-from learner.run_files import LAST_HEARTBEAT
+from r3l.files.run_folder import RunFolder
 from tests.launch.fakes import until
 
 
@@ -76,7 +76,7 @@ def test_a_learner_is_overdue_if_its_last_heartbeat_is_older_than_its_limit_and_
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("launch.restarts.time.monotonic", lambda: now[0])
-    heartbeat, file = LastHeartbeat(tmp_path, limit_s=10.0), tmp_path / LAST_HEARTBEAT
+    heartbeat, file = LastHeartbeat(tmp_path, limit_s=10.0), RunFolder(tmp_path).heartbeat_file
     heartbeat.renew()
     assert heartbeat.doing == "" and not heartbeat.overdue()
     now[0] += 10 + GRACE_S

@@ -12,11 +12,13 @@ from click.testing import CliRunner
 from envs.builtin.policy import builtin_policy
 from launch import resume
 from launch.cli import main
-from launch.resume import changed_settings, config_file, drop_next_config, settle_config
-from launch.resume import write_config as write
-from r3l.config import RunConfig, dump, load
+from launch.resume import changed_settings
+from r3l.config import RunConfig, load
 from r3l.errors import UserError
+from r3l.files.progress_lines import StepLine
+from r3l.files.run_folder import RunFolder
 from tests.launch.fakes import refused
+from tests.r3l.files.made import evaluation
 
 
 def config(*overrides: str) -> RunConfig:
@@ -26,7 +28,7 @@ def config(*overrides: str) -> RunConfig:
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
     """The folder of a run that was begun with the defaults."""
-    write(tmp_path, config())
+    RunFolder(tmp_path).write_settings(config())
     return tmp_path
 
 
@@ -37,10 +39,13 @@ def reached(run: Path, version: int, *, evaluated: int = -1, model: bool = True)
     state = {"schema": 3, "version": version, "groups": [], "origin": "", "files": {}}
     state |= {"dtype": "torch.float32"}
     (folder / "state.json").write_text(json.dumps(state))
-    lines = [{"kind": "eval", "step": 0}, {"kind": "step", "step": version}]
-    lines += [{"kind": "eval", "step": evaluated}] if evaluated >= 0 else []
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (run / "progress.jsonl").write_text(text + '{"kind": "st')
+    folder = RunFolder(run)
+    folder.add_progress(evaluation(0))
+    folder.add_progress(StepLine(version))
+    if evaluated >= 0:
+        folder.add_progress(evaluation(evaluated))
+    with folder.progress.open("a") as file:
+        file.write('{"kind": "st')
     if model:
         (run / "model").mkdir()
         (run / "model" / "config.json").write_text("{}")
@@ -89,32 +94,6 @@ def test_the_command_refuses_another_seed_and_starts_nothing(begun: Path) -> Non
     line = refused("--run", begun, "--resume", "--seed", "7")
     assert f"run {begun}: has another seed: 0 -> 7; " in line
     assert not (begun / "logs").exists()
-
-
-def test_other_settings_replace_the_runs_own_when_a_step_is_made_with_them(begun: Path) -> None:
-    before, new = dump(config()), config("learner.lr=0.5")
-    write(begun, new)
-    assert load(config_file(begun)) == new and (begun / "config.yaml").read_text() == before
-    for step in (8, 9):
-        settle_config(begun, step)
-        assert load(begun / "config.yaml") == load(config_file(begun)) == new
-    drop_next_config(begun)
-    assert load(config_file(begun)) == new
-    kept = {path.name for path in begun.iterdir()}
-    assert kept == {"config.yaml", "config.before-step-000008.yaml"}
-    assert (begun / "config.before-step-000008.yaml").read_text() == before
-
-
-def test_other_settings_without_a_step_leave_no_trace(begun: Path) -> None:
-    before = dump(config())
-    write(begun, config("learner.lr=0.5"))
-    drop_next_config(begun)
-    settle_config(begun, 8)
-    assert [path.name for path in begun.iterdir()] == ["config.yaml"]
-    assert config_file(begun).read_text() == before
-    write(begun, config("learner.lr=0.5"))  # and its launcher was killed
-    write(begun, config())
-    assert config_file(begun) == begun / "config.yaml"
 
 
 def test_a_run_with_nothing_left_to_do_says_so_and_starts_nothing(begun: Path) -> None:

@@ -1,13 +1,11 @@
 """A run: processes that die are started again, signals end it, silence is broken."""
 
-import json
 import os
 import signal
 import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,10 @@ from launch import restarts
 from launch.console.live_view import Console
 from launch.supervisor import Run
 from learner.run_files import WEIGHTS_LINE
-from learner.watchdog import count_hangs
+from r3l.files.progress_lines import AgainLine, EvalLine, StepLine
+from r3l.files.run_folder import RunFolder
 from tests.launch.fakes import Played, handlers_put_back, plan_for
+from tests.r3l.files.made import evaluation
 
 
 @pytest.mark.parametrize(("before", "seen"), [("SIG_DFL", "SIGHUP"), ("SIG_IGN", "")])
@@ -253,7 +253,7 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
     assert said[0].startswith("learner hung: no heartbeat for 1 s (learner.hang_s) since it "
                               f"began step 7; ended by {ended_by}, stacks in ")  # fmt: skip
     assert "restarted from its last checkpoint (1 of 3 restarts within an hour" in said[1]
-    assert len(said) == 3 and count_hangs(tmp_path) == 1
+    assert len(said) == 3 and len(RunFolder(tmp_path).hangs()) == 1
     log = (tmp_path / "logs" / "learner.log").read_text()
     assert 'File "<string>", line 1' in log
 
@@ -271,14 +271,12 @@ def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_l
 
 
 def test_the_summary_goes_from_the_runs_first_evaluation_to_its_last(tmp_path: Path) -> None:
-    lines = [
-        '{"kind": "eval", "step": 0, "success": 0.1, "tasks": 8}',
-        '{"kind": "step", "step": 3}',
-    ]
-    (tmp_path / "progress.jsonl").write_text("\n".join(lines) + "\n")
+    folder = RunFolder(tmp_path)
+    folder.add_progress(evaluation(0, 0.1))
+    folder.add_progress(StepLine(3))
     run = Run(plan_for(tmp_path, resume=True), lambda line: None)
     assert run._summary().startswith("eval success 0.10 -> 0.10 (8 tasks, 3 steps, ")
-    run.evaluations.append({"success": 0.9, "tasks": 8})
+    run.evaluations.append(evaluation(3, 0.9))
     assert run._summary().startswith("eval success 0.10 -> 0.90 (8 tasks, 3 steps, ")
 
 
@@ -362,22 +360,18 @@ def test_steps_evaluations_and_what_starts_go_to_the_console_and_the_rest_are_li
         def starting(self, line: str) -> None:
             shown.append(f"starting {line}")
 
-        def step(self, values: dict[str, Any], steps: int) -> None:
-            shown.append(f"step {values['step']} of {steps}")
+        def step(self, line: StepLine, steps: int) -> None:
+            shown.append(f"step {line.step} of {steps}")
 
-        def evaluation(self, values: dict[str, Any]) -> None:
-            shown.append(f"evaluation {values['step']}")
+        def evaluation(self, line: EvalLine) -> None:
+            shown.append(f"evaluation {line.step}")
 
         def again(self, version: int) -> None:
             shown.append(f"again {version}")
 
     run = Run(plan_for(tmp_path, "learner.steps=9"), Noted(shown.append))
-    lines = [
-        {"kind": "step", "step": 1, "time": 1.0},
-        {"kind": "eval", "step": 1, "time": 1.0},
-        {"kind": "again", "step": 1, "reached": 2, "time": 1.0},
-    ]
-    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for line in (StepLine(1), evaluation(1), AgainLine(1, 2)):
+        RunFolder(tmp_path).add_progress(line)
     run._show_progress()
     assert shown == [
         "step 1 of 9",

@@ -14,12 +14,13 @@ from buffer import BufferStats, Draw
 from buffer.storage.rows import TrainedAttempt
 from learner import rank0
 from learner.metrics.reporter import Reporter
-from learner.rank0 import SKIPPED, Rank0
+from learner.rank0 import Rank0
 from learner.step.trainer import StepResult
-from learner.watchdog import Watchdog, note_hang
+from learner.watchdog import Watchdog
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import load
 from r3l.errors import BufferUnavailable, DrawExpired, NotFound, UserError
+from r3l.files.run_folder import RunFolder
 from r3l.records import Group
 from tests.learner.fakes import explore_group
 
@@ -102,7 +103,9 @@ def rank(calls: list[str], tmp_path: Path) -> Iterator[Rank0]:
 
 
 def reported(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    file = run / "progress.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def test_a_waiting_learner_says_what_is_missing_and_from_whom(
@@ -149,7 +152,7 @@ def test_a_learner_that_waits_for_a_silent_buffer_is_alive_and_can_be_stopped(
 
 
 def test_a_learner_counts_the_hangs_of_the_learners_before_it(tmp_path: Path) -> None:
-    note_hang(tmp_path, "micro-batch 1 of 2", "itself")
+    RunFolder(tmp_path).add_hang("micro-batch 1 of 2", "itself")
     anything: Any = SimpleNamespace()
     assert Rank0(*[anything] * 4, load(None), ([], []), tmp_path).counts == {"hangs": 1}
 
@@ -222,7 +225,7 @@ def test_a_skipped_batch_is_discarded_and_listed_with_its_groups(
 ) -> None:
     rank.skip_step(DRAW, 0, StepResult(False, METRICS | {"learner/loss": float("nan")}))
     assert calls == ["discard 6 not_finite"]
-    line = json.loads((tmp_path / SKIPPED).read_text())
+    line = json.loads((tmp_path / "skipped.jsonl").read_text())
     assert (line["draw"], line["loss"], line["groups"]) == (6, "nan", ["g5"])
     assert reported(tmp_path) == [] and rank.state(0).groups == ()
     said = "r3l-notice: step 1 skipped: loss nan, gradient norm 1.0; its groups are listed in"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.run_files import HANGS_LINE, LAST_HEARTBEAT, STACKS
-from learner.watchdog import count_hangs, note_hang
+from learner.run_files import HANGS_LINE, STACKS
+from r3l.files.run_folder import RunFolder
 from tests.learner.fakes import (
     ROOT,
     Learning,
@@ -60,7 +60,7 @@ def test_a_process_that_hangs_ends_with_the_stack_of_every_thread(
     assert f"\n{HANGS_LINE}: rank 0 sent no heartbeat for 2 s" in output
     assert "since it began piece 5" in output
     assert "in hung_helper" in output and 'File "<string>", line 17 in <module>' in output
-    assert (tmp_path / LAST_HEARTBEAT).read_text() == "piece 5"
+    assert RunFolder(tmp_path).heartbeat().doing == "piece 5"
 
 
 def test_a_process_with_heartbeats_keeps_running_and_shows_its_stacks_when_asked(
@@ -68,20 +68,13 @@ def test_a_process_with_heartbeats_keeps_running_and_shows_its_stacks_when_asked
 ) -> None:
     process = started(tmp_path, "work")
     end = time.monotonic() + 30
-    while not (tmp_path / LAST_HEARTBEAT).exists():
+    while not RunFolder(tmp_path).heartbeat():
         assert time.monotonic() < end
         time.sleep(0.01)
     os.kill(process.pid, STACKS)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and HANGS_LINE not in output
     assert 'File "<string>", line' in output and output.endswith("done\n")
-
-
-def test_hangs_of_a_run_are_counted_over_all_restarts_of_its_learner(tmp_path: Path) -> None:
-    assert count_hangs(tmp_path) == 0
-    note_hang(tmp_path, "micro-batch 1 of 2", "itself")
-    note_hang(tmp_path, "checkpoint 4", "launcher")
-    assert count_hangs(tmp_path) == 2
 
 
 @pytest.mark.system

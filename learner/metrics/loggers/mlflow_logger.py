@@ -12,8 +12,9 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urlparse
 
-from learner.metrics.logger import Logger, Session, kept_id
+from learner.metrics.logger import Logger, Session
 from r3l.errors import UserError
+from r3l.files.run_folder import RunFolder
 
 EXPERIMENT = "r3l"
 REACH_S = 5.0
@@ -56,13 +57,13 @@ class MLflowLogger(Logger):
             if found
             else self._client.create_experiment(name, artifact_location=place)
         )
-        made = None
-        if not (session.run / ".mlflow-id").is_file():
-            made = self._client.create_run(experiment, run_name=session.run.name).info.run_id
-        self._id = kept_id(session.run, "mlflow", made or "")
-        if made is None:
+        folder = RunFolder(session.run)
+        self._id = folder.service_id("mlflow")
+        if self._id:
             self._client.set_terminated(self._id, status="RUNNING")
         else:
+            made = self._client.create_run(experiment, run_name=session.run.name)
+            self._id = folder.keep_service_id("mlflow", made.info.run_id)
             settings = [Param(k, str(v)) for k, v in session.settings.items()]
             self._client.log_batch(self._id, params=settings)
 

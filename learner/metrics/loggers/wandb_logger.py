@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import urlparse
 from uuid import uuid4
 
-from learner.metrics.logger import Logger, Session, kept_id
+from learner.metrics.logger import Logger, Session
 from r3l.errors import UserError
+from r3l.files.run_folder import RunFolder
 
 UNSENT = ("offline", "disabled", "dryrun")
 
@@ -40,11 +41,12 @@ class WandbLogger(Logger):
     def __init__(self, session: Session) -> None:
         import wandb
 
-        self._histogram = wandb.Histogram
+        self._histogram, folder = wandb.Histogram, RunFolder(session.run)
+        known = folder.service_id("wandb")
         self._run = wandb.init(
             project=session.target or os.environ.get("WANDB_PROJECT", "r3l"),
             name=session.run.name,
-            id=kept_id(session.run, "wandb", uuid4().hex[:12]),
+            id=known or folder.keep_service_id("wandb", uuid4().hex[:12]),
             resume="allow",
             dir=str(session.run),
             config=session.config.model_dump(mode="json"),

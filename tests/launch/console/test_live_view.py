@@ -17,25 +17,23 @@ from launch.console.live_view import Console, Quiet, console_for
 from launch.console.progress import who_waits
 
 STEP = {
-    "kind": "step", "time": 1000.0, "group/reward_mean": 0.5, "group/success_base": 0.25,
+    "group/reward_mean": 0.5, "group/success_base": 0.25,
     "group/success_retry": 0.75, "staleness/mean": 1.2, "staleness/max": 3.0,
     "actor/tokens_per_s": 1812.0, "learner/tokens_per_s": 940.0, "actor/idle_share": 0.74,
     "learner/idle_share": 0.02,
-}  # fmt: skip
-EVAL = {
-    "kind": "eval", "step": 10, "time": 1.0, "success": 0.5, "reward": 0.5, "steps": 3.0,
-    "tasks": 8, "failed": 0,
 }  # fmt: skip
 SHOW = f"""
 import sys, time
 from pathlib import Path
 from launch.console.live_view import console_for
+from r3l.files.progress_lines import StepLine
+from tests.r3l.files.made import evaluation
 console = console_for(Path("runs/demo"), 40, print, quiet="quiet" in sys.argv)
 console.starting("5 s: " + ", ".join(f"actor-{{n}} starts its engine" for n in range(9)))
 time.sleep(1.2)
 for step in range(1, 11):
-    console.step({STEP!r} | {{"step": step, "time": time.time() - 60 + 6 * step}}, 40)
-console.evaluation({EVAL!r})
+    console.step(StepLine(step, {STEP!r}, time.time() - 60 + 6 * step), 40)
+console.evaluation(evaluation(10))
 console.say("actor-0 ended with [red]exit code 9[/red]; restarted")
 time.sleep(1.2)
 console.close()

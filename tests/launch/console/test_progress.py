@@ -1,5 +1,6 @@
 """The learner's progress file, and its lines for people."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,19 @@ from launch.console.progress import (
     eval_line,
     step_line,
 )
+from r3l.files.progress_lines import StepLine, to_json
+from tests.r3l.files.made import evaluation
 
 
 def test_progress_lines_are_read_once_and_only_when_whole(tmp_path: Path) -> None:
     path = tmp_path / "progress"
-    reader = ProgressReader(path)
+    reader, line = ProgressReader(path), json.dumps(to_json(StepLine(1, time=1.0)))
     assert reader.new() == []
-    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    assert reader.new() == [{"a": 1}, {"a": 2}]
+    path.write_text(f"{line}\nno line\n{line}\n{line[:9]}")
+    assert reader.new() == [StepLine(1, time=1.0)] * 2
     with path.open("a") as file:
-        file.write(": 3}\n")
-    assert reader.new() == [{"a": 3}] and reader.new() == []
+        file.write(f"{line[9:]}\n")
+    assert reader.new() == [StepLine(1, time=1.0)] and reader.new() == []
 
 
 def test_what_still_starts_is_said_every_few_seconds_until_all_are_ready(
@@ -63,53 +66,54 @@ def test_notices_of_all_logs_are_read_once_after_the_name_of_their_process(tmp_p
 
 def test_a_step_line_shows_what_was_measured_and_a_dash_for_the_rest() -> None:
     values = {
-        "step": 7, "group/reward_mean": 0.5, "group/success_base": 0.25, "staleness/mean": 1.25,
+        "group/reward_mean": 0.5, "group/success_base": 0.25, "staleness/mean": 1.25,
         "staleness/max": 3.0, "actor/tokens_per_s": 812.4, "learner/idle_share": 0.1,
         "actor/idle_share": 0.6,
     }  # fmt: skip
-    line = step_line(values, 100)
+    line = step_line(StepLine(7, values), 100)
     assert line.startswith("step   7/100  reward 0.50  success base 0.25 retry   –   trigger   – ")
     assert line.endswith("staleness 1.2 max 3  812 tok/s  actors idle 60 %: learner-bound")
-    assert "learner idle 70 %: actor-bound" in step_line(values | {"learner/idle_share": 0.7}, 100)
+    assert "learner idle 70 %: actor-bound" in step_line(
+        StepLine(7, values | {"learner/idle_share": 0.7}), 100
+    )
 
 
 def test_lengths_and_what_is_cut_off_are_shown_of_steps_and_evaluations() -> None:
     step = {"group/length_mean": 812.4, "group/length_p95": 1200, "group/length_max": 2100}
-    line = step_line(step | {"step": 1}, 9)
+    line = step_line(StepLine(1, step), 9)
     assert "trigger   –   tokens 812 p95 1200 max 2100  staleness" in line
-    line = step_line(step | {"step": 1, "group/cut_attempts": 0.5, "group/cut_responses": 0.02}, 9)
+    cut = {"group/cut_attempts": 0.5, "group/cut_responses": 0.02}
+    line = step_line(StepLine(1, step | cut), 9)
     assert "max 2100  cut off 50% of attempts, 2% of responses  staleness" in line
-    assert "cut off" not in step_line(step | {"step": 1, "group/cut_attempts": 0.004}, 9)
-    values = {"step": 5, "success": 0.5, "reward": 0.25, "steps": 3.5, "tasks": 20, "failed": 0}
+    assert "cut off" not in step_line(StepLine(1, step | {"group/cut_attempts": 0.004}), 9)
     lengths = {"length_mean": 30, "length_p95": 40, "length_max": 50, "cut_attempts": 1.0}
     shown = "tokens 30 p95 40 max 50  cut off 100% of attempts, 0% of responses  (20 tasks)"
-    assert eval_line(values | lengths).endswith(f"steps 3.5  {shown}")
+    assert eval_line(evaluation(5, tasks=20, **lengths)).endswith(f"steps 3.5  {shown}")
 
 
 def test_an_eval_line_shows_failed_tasks_with_share_and_causes_only_if_there_are_any() -> None:
-    values = {"step": 5, "success": 0.5, "reward": 0.25, "steps": 3.5, "tasks": 20, "failed": 0}
     line = "eval at step 5: success 0.50  reward 0.25  steps 3.5  (20 tasks"
-    assert eval_line(values) == line + ")"
-    assert eval_line(values | {"failed": 2}) == line + ", 2 failed (10%))"
+    assert eval_line(evaluation(5, tasks=20)) == line + ")"
+    assert eval_line(evaluation(5, tasks=20, failed=2)) == line + ", 2 failed (10%))"
     causes = {"failed_environment_hang": 1.0, "failed_environment_KeyError": 4.0}
     named = ", 5 failed (25%): environment_KeyError, environment_hang)"
-    assert eval_line(values | causes | {"failed": 5}) == line + named
+    assert eval_line(evaluation(5, tasks=20, failed=5, **causes)) == line + named
 
 
 def test_attempts_that_wait_for_the_environment_are_said_once_with_the_setting_to_change() -> None:
     waits = SessionWaits(wanted=96, workers=None)
-    assert waits.line({"time": 100.0, "actor/session_wait_s": 50.0}) == ""
-    assert waits.line({"time": 110.0, "actor/session_wait_s": 140.0}) == ""  # 9 of 96
-    line = waits.line({"time": 120.0, "actor/session_wait_s": 860.0})
+    assert waits.line(StepLine(1, {"actor/session_wait_s": 50.0}, 100.0)) == ""
+    assert waits.line(StepLine(1, {"actor/session_wait_s": 140.0}, 110.0)) == ""  # 9 of 96
+    line = waits.line(StepLine(1, {"actor/session_wait_s": 860.0}, 120.0))
     assert line.startswith("72 attempts wait for the environment")
     assert "raise env.workers (processes per actor and environment), or `sessions`" in line
-    assert waits.line({"time": 130.0, "actor/session_wait_s": 1580.0}) == ""
+    assert waits.line(StepLine(1, {"actor/session_wait_s": 1580.0}, 130.0)) == ""
 
 
 def test_attempts_that_hardly_wait_are_not_mentioned() -> None:
     waits = SessionWaits(wanted=10, workers=2)
-    assert waits.line({"time": 1.0}) == waits.line({"time": 2.0}) == ""
-    assert "env.workers=2" in waits.line({"time": 4.0, "actor/session_wait_s": 2.2})
+    assert waits.line(StepLine(1, time=1.0)) == waits.line(StepLine(1, time=2.0)) == ""
+    assert "env.workers=2" in waits.line(StepLine(1, {"actor/session_wait_s": 2.2}, 4.0))
 
 
 def test_the_end_of_a_run_says_where_its_model_is_and_what_to_do_next(tmp_path: Path) -> None:

@@ -1,23 +1,18 @@
 """A run that has ended: settings, progress, a store of groups."""
 
-import json
-
 import pytest
 
 from buffer.storage.store import Store
-from learner.run_files import PROGRESS
 from r3l import config as configuration
 from r3l.config import RunConfig
+from r3l.files.progress_lines import StepLine
+from r3l.files.run_folder import RunFolder
 from tests.buffer.viewer import stores
+from tests.r3l.files.made import evaluation
 
 
 def step(number, **metrics):
-    return {"kind": "step", "step": number, "time": 1000.0 + 10 * number, **metrics}
-
-
-def evaluation(number, success):
-    return {"kind": "eval", "step": number, "time": 1.0, "success": success, "reward": success,
-            "tasks": 50, "steps": 3.0, "failed": 0}  # fmt: skip
+    return StepLine(number, metrics, 1000.0 + 10 * number)
 
 
 @pytest.fixture
@@ -29,7 +24,8 @@ def ended(tmp_path):
     lines = [evaluation(0, 0.25)]
     lines += [step(n, **{"group/success_base": n / 10, "learner/loss": 0.5}) for n in (1, 2, 3, 4)]
     lines.append(evaluation(4, 0.75))
-    (run / PROGRESS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for line in lines:
+        RunFolder(run).add_progress(line)
     store = Store(run / "buffer", map_gib=0.25)
     stores.write(store, 40, tasks=4)
     store.close()

@@ -9,10 +9,13 @@ from click.testing import CliRunner
 from buffer.storage.store import Store
 from launch.cli import main
 from launch.inspection.report import contents, curves, summary
+from r3l.files.progress_lines import History
+from r3l.files.run_folder import RunFolder
 from tests.buffer.viewer import stores
 from tests.buffer.viewer.chromium import Browser
 from tests.launch.fakes import refused
-from tests.launch.inspection.conftest import evaluation, step
+from tests.launch.inspection.conftest import step
+from tests.r3l.files.made import evaluation
 
 
 def written(run, *options):
@@ -35,7 +38,7 @@ def test_a_report_holds_curves_corrections_settings_and_versions(ended):
     assert {"r3l", "Python", "numpy", "schema of the store"} <= {
         name for name, _ in data["versions"]
     }
-    assert not list(ended.glob("*.partial"))
+    assert not list(ended.glob(".building-*"))
 
 
 def test_a_long_run_is_thinned_evenly_with_its_ends(ended):
@@ -44,12 +47,12 @@ def test_a_long_run_is_thinned_evenly_with_its_ends(ended):
     points = loss["lines"][0]["points"]
     assert len(points) == 400 and (points[0], points[-1]) == ([0, 0.0], [4999, 4999.0])
     assert tested["lines"][0]["points"] == [[0, 0.5]]
-    assert summary([], [], 60) == ["no step was trained"]
+    assert summary(History([], []), 60) == ["no step was trained"]
 
 
 def test_a_run_without_a_store_has_a_report_too(ended):
     (ended / "buffer" / "data.mdb").unlink()
-    assert contents(ended)["groups"] == [] and "report.html" in written(ended)
+    assert contents(RunFolder(ended))["groups"] == [] and "report.html" in written(ended)
 
 
 def test_what_is_wrong_is_one_line(ended, tmp_path):

@@ -14,6 +14,8 @@ from launch.inspection.snapshot import forecast, last_errors, processes_of, take
 from launch.inspection.status import lines
 from r3l import config as configuration
 from r3l.config import RunConfig
+from r3l.files.progress_lines import StepLine
+from r3l.files.run_folder import RunFolder
 from r3l.records import GroupPlan, Task
 from tests.buffer.fakes import Served, until
 from tests.launch.inspection.conftest import step
@@ -49,7 +51,7 @@ def test_processes_leases_and_actors_of_a_run_that_goes_on(live):
     with BufferClient(served.endpoint, name="test") as client:
         client.add_tasks([Task("door/1", "doors", 1)])
         lease = client.lease("actor-0.ab", 0, GroupPlan(2), {"weight_version": 0.0})
-        now = take(run)
+        now = take(RunFolder(run))
     assert [(one.name, one.pid) for one in now.processes] == [
         ("buffer", served.process.pid), ("actor-0", actor.pid),
     ]  # fmt: skip
@@ -68,7 +70,7 @@ def test_a_stopped_service_is_seen_and_named(live, monkeypatch):
     monkeypatch.setattr(snapshot, "REPLY_S", 1.0)
     served.process.send_signal(signal.SIGSTOP)
     until(lambda: processes_of(run)[0].state == "stopped")
-    now = take(run)
+    now = take(RunFolder(run))
     assert (now.buffer.reply_s, now.buffer.error) == (None, "no reply for 1 s")
     said = [one.what for one in findings(now)]
     assert f"buffer (process {served.process.pid}) is stopped" in said
@@ -82,13 +84,13 @@ def test_the_heartbeat_of_an_earlier_learner_says_nothing(tmp_path):
     for since, doing in ((800.0, "step 7"), (1000.0, "")):
         now = healthy(learner_doing="", heartbeat_ago_s=None)
         now.process("learner").since = since
-        snapshot._add_heartbeat(now, beat)
+        snapshot._add_heartbeat(now, RunFolder(tmp_path))
         assert (now.learner_doing, now.heartbeat_ago_s) == (doing, 4100.0 if doing else None)
     assert "starts" in "\n".join(lines(now))
 
 
 def test_the_next_step_is_forecast_from_the_median_of_the_last_ones():
-    steps = [step(n) for n in range(1, 5)] + [step(5) | {"time": 2000.0}]  # after a pause
+    steps = [step(n) for n in range(1, 5)] + [StepLine(5, time=2000.0)]  # after a pause
     found = forecast(steps, 9, now=2004.0)
     assert (found.last_ago_s, found.step_s, found.next_s, found.end_s) == (4.0, 10.0, 6.0, 36.0)
     late = forecast(steps, 9, now=2015.0)
@@ -100,8 +102,7 @@ def test_the_next_step_is_forecast_from_the_median_of_the_last_ones():
 
 def test_idle_shares_are_means_of_the_last_ten_steps():
     steps = [
-        {"kind": "step", "step": n, "time": float(n), "learner/idle_share": float(n > 3) * n / 10}
-        for n in range(1, 14)
+        StepLine(n, {"learner/idle_share": float(n > 3) * n / 10}, float(n)) for n in range(1, 14)
     ]
     found = forecast(steps, 20, now=14.0)
     assert found.learner_idle == pytest.approx(sum(range(4, 14)) / 100)

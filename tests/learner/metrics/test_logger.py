@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.metrics.logger import Session, check_installed, kept_id
+from learner.metrics.logger import Session, check_installed
 from r3l.config import load
 from r3l.errors import UserError
 
@@ -13,11 +13,6 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() 
     check_installed("json", "json")
     with pytest.raises(UserError, match=r"^log x: nowhere is not installed; pip install 'r3l\[x\]"):
         check_installed("x", "nowhere")
-
-
-def test_a_run_keeps_its_id_over_its_lives(tmp_path: Path) -> None:
-    assert [kept_id(tmp_path, "a", new) for new in ("1", "2")] == ["1", "1"]
-    assert kept_id(tmp_path, "b", "2") == "2"
 
 
 def test_settings_are_named_in_full_and_plain() -> None:

@@ -13,14 +13,13 @@ from learner.metrics.evaluator import Evaluation
 from learner.metrics.logger import Session
 from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
-from learner.run_files import PROGRESS
 from r3l.config import load
 
 TAG = "learner/loss"
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / PROGRESS).read_text().splitlines()]
+    return [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
 
 
 def scalars(run: Path, tag: str) -> dict[int, float]:
@@ -66,7 +65,7 @@ def test_a_resumed_learner_that_lost_no_step_says_nothing_of_it(tmp_path: Path) 
 
 def test_half_a_line_of_a_killed_learner_is_cut_off(tmp_path: Path) -> None:
     report(tmp_path, 1)
-    with (tmp_path / PROGRESS).open("a") as file:
+    with (tmp_path / "progress.jsonl").open("a") as file:
         file.write('{"kind": "step", "st')
     report(tmp_path, 2, start=1)
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]

@@ -17,7 +17,7 @@ def test_a_folder_that_is_no_run_is_named_in_one_line(tmp_path: Path, command: l
     done = CliRunner().invoke(main, [verb, str(tmp_path), *rest])
     assert done.exit_code == 2 and list(tmp_path.iterdir()) == []
     [line] = [line for line in done.output.splitlines() if line.startswith("r3l-learner: ")]
-    assert "no config.yaml there; give the folder of a run" in line
+    assert "has no config.yaml" in line
 
 
 def test_a_run_without_its_store_is_named_in_one_line(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_version_that_cannot_be_rebuilt_leaves_nothing(
     out.mkdir()
     assert "exists already" in rebuild(run, 1, out).output
     [line] = rebuild(tmp_path, 1, tmp_path / "other").output.splitlines()
-    assert "no config.yaml there" in line
+    assert "has no config.yaml" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
 
 

@@ -1,6 +1,5 @@
 """Which of the evaluated weights are kept as the best of a run."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +10,7 @@ from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import report
 from learner.metrics.evaluator import Evaluation
 from learner.outputs.best_model import candidate_folder, keep_if_best
+from r3l.files.run_folder import RunFolder
 
 
 def evaluated(run: Path, version: int, success: float, *, saved: bool = True) -> Evaluation:
@@ -25,8 +25,9 @@ def evaluated(run: Path, version: int, success: float, *, saved: bool = True) ->
 
 def best(run: Path) -> tuple[str, int]:
     """(the weights in `best/`, the version its record names)."""
-    record = json.loads((run / "best" / "evaluation.json").read_text())
-    return (run / "best" / "model.safetensors").read_text(), record["version"]
+    record = RunFolder(run).best_evaluation()
+    assert record is not None
+    return (run / "best" / "model.safetensors").read_text(), record.step
 
 
 def test_only_more_success_replaces_the_best_model_and_other_candidates_are_removed(
@@ -90,4 +91,4 @@ def test_a_best_model_that_cannot_be_kept_ends_nothing(
 ) -> None:
     (tmp_path / "best").symlink_to(tmp_path / "nowhere" / "at" / "all")
     keep_if_best(tmp_path, evaluated(tmp_path, 5, 0.3))
-    assert "not kept, training goes on" in caplog.text
+    assert "not kept, training continues" in caplog.text

@@ -1,14 +1,10 @@
 """Memory that runs out: recognised, and answered with a smaller token budget."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from learner.step.out_of_memory import (
     is_out_of_memory,
-    keep_budget,
-    kept_budget,
     smaller_budget,
 )
 from r3l.errors import TrainingStopped
@@ -18,13 +14,6 @@ def test_the_budget_is_halved_until_it_is_the_longest_sequence() -> None:
     assert smaller_budget(8192, 300) == 4096 and smaller_budget(512, 300) == 300
     with pytest.raises(TrainingStopped, match="longest sequence 300 tokens"):
         smaller_budget(300, 300)
-
-
-def test_a_lowered_budget_is_remembered_in_the_run_folder(tmp_path: Path) -> None:
-    assert kept_budget(tmp_path, 8192) == 8192
-    keep_budget(tmp_path, 2048)
-    assert kept_budget(tmp_path, 8192) == 2048
-    assert kept_budget(tmp_path, 1024) == 1024
 
 
 def test_a_failed_allocation_is_told_apart_from_other_errors() -> None:

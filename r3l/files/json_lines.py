@@ -1,0 +1,101 @@
+"""Files with one JSON object on each line, which are only appended to.
+
+A process that is killed while it writes may leave half a line at the end. Readers ignore it, and
+the next line that is appended takes its place. A line that cannot be read is left out and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from r3l.errors import UserError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Lines(Generic[T]):
+    """The lines of a file, and how many are `damaged` and left out."""
+
+    values: list[T]
+    damaged: int = 0
+
+
+def append(path: Path, value: Mapping[str, Any]) -> None:
+    """Append a line, which is in the file when this returns. Raises OSError."""
+    with path.open("a+b", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        whole = _end_of_whole_lines(path, end)
+        if whole < end:
+            log.warning("%s: half a line at its end is removed", path)
+            file.truncate(whole)
+        line = json.dumps(value).encode() + b"\n"
+        while line:
+            line = line[file.write(line) :]
+
+
+def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
+    """All whole lines of a file, which may be missing. `parse` may raise LookupError, TypeError or
+    ValueError for an object that it cannot read. Raises UserError for a file that cannot be opened.
+    """
+    try:
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+    except FileNotFoundError:
+        return Lines([])
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); mend the file") from None
+    lines = parsed(whole.split(b"\n") if whole else (), parse)
+    if lines.damaged:
+        log.warning("%s: %d damaged lines are left out", path, lines.damaged)
+    return lines
+
+
+def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
+    """The values of lines; those that cannot be read are left out and counted."""
+    values = list[T]()
+    for line in lines:
+        try:
+            value = json.loads(line)
+            if isinstance(value, dict):
+                values.append(parse(value))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            continue
+    return Lines(values, len(lines) - len(values))
+
+
+class GrowingFile:
+    """The complete lines of a file that grows, from its present end or from the offset `at`."""
+
+    def __init__(self, path: Path, at: int | None = None) -> None:
+        self.path = path
+        self._at = (path.stat().st_size if path.exists() else 0) if at is None else at
+
+    def new(self) -> list[bytes]:
+        """Lines written since the last call."""
+        if not self.path.exists() or self.path.stat().st_size == self._at:
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._at)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._at += len(whole) + len(newline)
+        return whole.split(b"\n") if newline else []
+
+
+def _end_of_whole_lines(path: Path, end: int) -> int:
+    """The offset after the last line break of a file of `end` bytes."""
+    with path.open("rb") as file:
+        while end:
+            start = max(0, end - BLOCK)
+            file.seek(start)
+            if (at := file.read(end - start).rfind(b"\n")) >= 0:
+                return start + at + 1
+            end = start
+    return 0

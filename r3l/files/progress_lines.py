@@ -1,0 +1,115 @@
+"""The lines of `progress.jsonl`: what a learner reports to its launcher and to later readers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import msgspec
+
+MEASURED = {"success", "reward", "steps", "tasks", "failed"}
+"""What every evaluation has measured."""
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """An optimizer step: the version that it made, when it ended, and its metrics by tag."""
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class EvalLine:
+    """An evaluation of version `step`: its metrics by the end of their tag, MEASURED ones and more.
+
+    Raises ValueError if one of MEASURED is missing.
+    """
+
+    step: int
+    metrics: Mapping[str, float]
+    time: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        if lost := MEASURED - self.metrics.keys():
+            raise ValueError(f"lacks {', '.join(sorted(lost))}")
+
+    @property
+    def success(self) -> float:
+        """The share of attempts that succeeded, on average over tasks."""
+        return self.metrics["success"]
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks were played."""
+        return int(self.metrics["tasks"])
+
+    @property
+    def failed(self) -> int:
+        """How many attempts have no result."""
+        return int(self.metrics["failed"])
+
+
+@dataclass(frozen=True)
+class AgainLine:
+    """A learner that continues from version `step`, although an earlier one had `reached` a later
+    one: the steps between do not count."""
+
+    step: int
+    reached: int
+    time: float = field(default_factory=time.time)
+
+
+ProgressLine = StepLine | EvalLine | AgainLine
+KINDS: dict[str, type[ProgressLine]] = {"step": StepLine, "eval": EvalLine, "again": AgainLine}
+"""By the `kind` on a line."""
+
+
+def to_json(line: ProgressLine) -> dict[str, Any]:
+    """The object on the line of a file: flat, so that a table can be made of many."""
+    kind = next(name for name, each in KINDS.items() if each is type(line))
+    values = asdict(line)
+    metrics = values.pop("metrics", {})
+    return {"kind": kind, "step": line.step, "time": line.time, **values, **metrics}
+
+
+def from_json(values: Mapping[str, Any]) -> ProgressLine:
+    """The line of an object. Raises LookupError, TypeError or ValueError if it is none."""
+    kind = KINDS[values["kind"]]
+    own = {each.name for each in fields(kind)} - {"metrics"}
+    read = {name: values[name] for name in own}
+    read["metrics"] = {n: v for n, v in values.items() if n not in own and n != "kind"}
+    line: ProgressLine = msgspec.convert(read, kind)  # its ValidationError is a ValueError
+    return line
+
+
+@dataclass(frozen=True)
+class History:
+    """The steps that count, in order, and the last evaluation of each version, by version."""
+
+    steps: list[StepLine]
+    evaluations: list[EvalLine]
+    damaged: int = 0
+
+    @property
+    def reached(self) -> int:
+        """The last version that was made; 0 before the first step."""
+        return self.steps[-1].step if self.steps else 0
+
+
+def history_of(lines: Iterable[ProgressLine], damaged: int = 0) -> History:
+    """What the lines say in the end."""
+    steps, evaluations = list[StepLine](), dict[int, EvalLine]()
+    for line in lines:
+        if isinstance(line, EvalLine):
+            evaluations[line.step] = line
+            continue
+        first_void = line.step if isinstance(line, StepLine) else line.step + 1
+        while steps and steps[-1].step >= first_void:
+            steps.pop()
+        if isinstance(line, StepLine):
+            steps.append(line)
+    return History(steps, [evaluations[step] for step in sorted(evaluations)], damaged)

@@ -1,0 +1,265 @@
+"""The folder of a run: the one reader and writer of the files in it.
+
+    config.yaml, config.next.yaml, config.before-step-000051.yaml      settings
+    progress.jsonl                                                     steps and evaluations
+    .last-heartbeat, hangs.jsonl, skipped.jsonl, limits.json           how the learner fares
+    best/evaluation.json, versions.json, .wandb-id                     what belongs to its outputs
+
+A file that may be missing is read as absent, and so is one that a power loss left empty. A damaged
+one is refused by name. Other modules own the folders `buffer/`, `checkpoints/`, `journal/`.
+
+    config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
+         │                                              │ the first step that is made with them
+         └─► config.before-step-000051.yaml             └─► config.yaml
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.errors import UserError
+from r3l.files import json_lines, progress_lines
+from r3l.files.progress_lines import EvalLine, History, ProgressLine
+from r3l.files.whole_file import read_json, write_json, write_whole
+
+BEST = "best"
+"""The folder of the weights with the best evaluation."""
+JOURNAL = "journal"
+"""The folder of published weights (r3l.weights.journal)."""
+EVALUATION = "evaluation.json"
+BUDGET = "tokens_per_micro_batch"
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """What the learner began to do at `time`, by the clock of the file system; `stamp`: that time
+    in nanoseconds."""
+
+    doing: str
+    stamp: int
+
+    @property
+    def time(self) -> float:
+        """In seconds."""
+        return self.stamp / 1e9
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A hang of the learner: what it was doing, and whether the launcher or itself ended it."""
+
+    doing: str
+    ended_by: str
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class SkippedStep:
+    """A batch that was not trained on, since its loss or gradient is not finite."""
+
+    version: int
+    draw: int
+    loss: str
+    grad_norm: str
+    groups: list[str]
+    tasks: list[str]
+    time: float = field(default_factory=time.time)
+
+
+class RunFolder:
+    """Everything that the processes of a run leave in its folder `path`.
+
+    Reading raises UserError for a damaged file, writing raises OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs, self.store = path / "logs", path / "buffer"
+        self.progress = path / "progress.jsonl"
+        self.hangs_file, self.skipped_file = path / "hangs.jsonl", path / "skipped.jsonl"
+        self.heartbeat_file = path / ".last-heartbeat"
+        self.own_config, self._next = path / "config.yaml", path / "config.next.yaml"
+
+    # ── settings ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.own_config.is_file()
+
+    def started(self) -> RunFolder:
+        """This folder. Raises UserError if no run was started here."""
+        if not self.exists:
+            raise UserError(
+                f"run {self.path}: has no config.yaml, so no run was started there; check the name"
+            )
+        return self
+
+    @property
+    def config_file(self) -> Path:
+        """The configuration that the processes of the run read now."""
+        return self._next if self._next.exists() else self.own_config
+
+    def settings(self) -> RunConfig:
+        """The configuration that the processes of the run read now."""
+        self.started()
+        return _load(self.config_file)
+
+    def own_settings(self) -> RunConfig:
+        """The configuration of the last step."""
+        self.started()
+        return _load(self.own_config)
+
+    def settings_of(self, step: int) -> RunConfig:
+        """The configuration with which the run made an optimizer step."""
+        self.started()
+        changed = {_step_of(path): path for path in self.path.glob("config.before-step-*.yaml")}
+        later = min((at for at in changed if at > step), default=None)
+        return _load(self.own_config if later is None else changed[later])
+
+    def write_settings(self, config: RunConfig) -> None:
+        """Write the configuration that the processes of the run read; an earlier one stays until
+        the first step is made with this one."""
+        self._next.unlink(missing_ok=True)
+        if not self.own_config.exists():
+            write_whole(self.own_config, configuration.dump(config))
+        elif self.own_settings() != config:
+            write_whole(self._next, configuration.dump(config))
+
+    def settle_settings(self, step: int) -> None:
+        """A step is made: its settings become the run's own, and those before it are kept."""
+        if not self._next.exists() or self._next.read_bytes() == self.own_config.read_bytes():
+            return
+        before = self.path / f"config.before-step-{step:06d}.yaml"
+        write_whole(before, self.own_config.read_bytes())
+        write_whole(self.own_config, self._next.read_bytes())
+
+    def drop_next_settings(self) -> None:
+        """The run has ended: forget settings with which no step was made."""
+        self._next.unlink(missing_ok=True)
+
+    # ── progress ────────────────────────────────────────────────────────────────────────
+
+    def add_progress(self, line: ProgressLine) -> None:
+        """Append a step or an evaluation."""
+        json_lines.append(self.progress, progress_lines.to_json(line))
+
+    def history(self) -> History:
+        """The steps and evaluations that count."""
+        lines = json_lines.read(self.progress, progress_lines.from_json)
+        return progress_lines.history_of(lines.values, lines.damaged)
+
+    # ── how the learner fares ───────────────────────────────────────────────────────────
+
+    def write_heartbeat(self, doing: str) -> None:
+        """Note what the learner does. On a full disk the file is empty but its time is new."""
+        self.heartbeat_file.write_text(doing, encoding="utf-8")
+
+    def heartbeat(self) -> Heartbeat | None:
+        """The last heartbeat of a learner, if there was one."""
+        try:
+            stamp = self.heartbeat_file.stat().st_mtime_ns
+            doing = self.heartbeat_file.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+        return Heartbeat(doing, stamp)
+
+    def add_hang(self, doing: str, ended_by: str) -> None:
+        """Record that the learner hung."""
+        json_lines.append(self.hangs_file, asdict(Hang(doing, ended_by)))
+
+    def hangs(self) -> list[Hang]:
+        """Every hang of the run."""
+        return json_lines.read(self.hangs_file, lambda line: msgspec.convert(line, Hang)).values
+
+    def add_skipped(self, step: SkippedStep) -> None:
+        """Record a batch that was not trained on."""
+        json_lines.append(self.skipped_file, asdict(step))
+
+    def keep_token_budget(self, budget: int) -> None:
+        """Record a lowered token budget; several ranks may do so at the same time. Deleting the
+        file brings back the configured one."""
+        write_json(self.path / "limits.json", {BUDGET: budget})
+
+    def token_budget(self, configured: int) -> int:
+        """The token budget to start with: as configured, or as an earlier start had to lower it."""
+        remedy = f"delete the file to begin with the configured {configured}"
+        path = self.path / "limits.json"
+        values = read_json(path, remedy)
+        if values is None:
+            return configured
+        kept = values.get(BUDGET)
+        if not isinstance(kept, int) or kept < 1:
+            raise UserError(f"{path}: holds no token budget ({kept!r:.80}); {remedy}")
+        return min(configured, kept)
+
+    # ── what belongs to its outputs ─────────────────────────────────────────────────────
+
+    def best_evaluation(self) -> EvalLine | None:
+        """The evaluation of the weights in `best/`, if there are any."""
+        path = self.path / BEST / EVALUATION
+        remedy = "delete it, and the next evaluation is the best one"
+        values = read_json(path, remedy)
+        if values is None:
+            return None
+        try:
+            line = progress_lines.from_json(values)
+            if not isinstance(line, EvalLine):
+                raise ValueError("not an evaluation")
+        except (LookupError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: damaged ({error!s:.80}); {remedy}") from None
+        return line
+
+    def versions(self) -> dict[str, str]:
+        """What the run was last started with, by name; empty if it is not known."""
+        values = read_json(self.path / "versions.json", "delete it; nothing else depends on it")
+        return {name: str(version) for name, version in (values or {}).items()}
+
+    def write_versions(self, versions: Mapping[str, str]) -> None:
+        """Note what the run is started with."""
+        write_json(self.path / "versions.json", versions)
+
+    def service_id(self, service: str) -> str:
+        """The id under which a service such as wandb knows this run; "" if it has none."""
+        path = self.path / f".{service}-id"
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: damaged (not UTF-8); delete it to begin new curves") from None
+
+    def keep_service_id(self, service: str, own: str) -> str:
+        """Keep the id, so that a resumed run continues its curves; returns it."""
+        write_whole(self.path / f".{service}-id", own)
+        return own
+
+
+def write_evaluation(weights: Path, evaluation: EvalLine) -> None:
+    """Write the evaluation of a folder of weights into it."""
+    write_json(weights / EVALUATION, progress_lines.to_json(evaluation))
+
+
+def _load(path: Path) -> RunConfig:
+    """The settings of a file, which were written whole. Raises UserError that names it."""
+    try:
+        if not path.stat().st_size:
+            raise UserError("is empty, as after a power loss; copy it back from elsewhere")
+        return configuration.load(path)
+    except UserError as error:
+        raise error if path.name in str(error) else UserError(f"{path}: {error}") from None
+
+
+def _step_of(path: Path) -> int:
+    """The step before which settings applied."""
+    try:
+        return int(path.stem.rpartition("-")[2])
+    except ValueError:
+        raise UserError(f"{path}: its name ends in no step; rename or remove it") from None

@@ -1,0 +1,86 @@
+"""Writes files and folders that are whole or absent, even if the process or the machine dies.
+
+write under another name ─► flush to disk ─► rename ─► flush the folder
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from r3l.errors import UserError
+
+log = logging.getLogger(__name__)
+BUILDING = ".building-"
+"""How the name of a file or folder begins while it is written."""
+
+
+def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
+    """Write a file; its earlier content stays until all of the new one is on disk.
+
+    Several processes may write the same file: the last one counts. Raises OSError, and leaves the
+    earlier content.
+    """
+    if isinstance(content, str):
+        content = content.encode()
+    parts = [content] if isinstance(content, bytes) else content
+    building = path.with_name(f"{BUILDING}{path.name}-{uuid4().hex[:8]}")
+    try:
+        with building.open("wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        building.replace(path)
+    finally:
+        building.unlink(missing_ok=True)
+    flush(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value as JSON, whole. Raises OSError."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any] | None:
+    """The JSON object of a file; None if there is no file, or if it is empty, as some file systems
+    leave it after a power loss. Raises UserError, with the `remedy`, if it is damaged."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    if not data:
+        log.warning("%s is empty, as after a power loss; it is treated as missing", path)
+        return None
+    try:
+        value = json.loads(data)
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: damaged ({error!s:.80}); {remedy}") from None
+    return value
+
+
+def rename_whole(building: Path, final: Path) -> None:
+    """Flush a file or folder with everything in it to disk, then give it its final name. Raises
+    OSError."""
+    inside = sorted(building.rglob("*")) if building.is_dir() else []
+    flush(*(path for path in inside if not path.is_symlink()), building)
+    building.rename(final)
+    flush(final.parent)
+
+
+def flush(*places: Path) -> None:
+    """Flush files, and the names in folders, to disk."""
+    for place in places:
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,68 @@
+"""Files with one JSON object on each line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r3l.errors import UserError
+from r3l.files import json_lines
+from r3l.files.json_lines import GrowingFile, append, read
+
+
+def number(value: dict[str, Any]) -> int:
+    return int(value["n"])
+
+
+def test_lines_are_read_back_in_their_order_and_no_file_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    assert read(path, number) == json_lines.Lines([])
+    for n in range(3):
+        append(path, {"n": n})
+    assert read(path, number).values == [0, 1, 2]
+
+
+@pytest.mark.parametrize("half", ['{"n": 7', "x" * 200_000])
+def test_half_a_line_at_the_end_is_ignored_and_replaced_by_the_next_one(
+    tmp_path: Path, half: str
+) -> None:
+    path = tmp_path / "lines"
+    append(path, {"n": 1})
+    with path.open("a") as file:
+        file.write(half)
+    assert read(path, number) == json_lines.Lines([1])
+    append(path, {"n": 2})
+    assert path.read_text() == '{"n": 1}\n{"n": 2}\n'
+
+
+def test_a_file_that_is_half_a_line_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("half")
+    append(path, {"n": 1})
+    assert read(path, number) == json_lines.Lines([1])
+
+
+def test_lines_that_cannot_be_read_are_left_out_counted_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"n": 1}\nno line\n[]\n{"m": 1}\n{"n": []}\n\xff\n\n{"n": 2}\n')
+    assert read(path, number) == json_lines.Lines([1, 2], damaged=6)
+    assert "6 damaged lines are left out" in caplog.text
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read(tmp_path, number)
+
+
+def test_a_growing_file_gives_each_complete_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("old\n")
+    new, whole = GrowingFile(path), GrowingFile(path, 0)
+    with path.open("a") as file:
+        file.write("a\nb")
+    assert new.new() == [b"a"] and whole.new() == [b"old", b"a"]
+    with path.open("a") as file:
+        file.write("\n\n")
+    assert new.new() == [b"b", b""] and new.new() == []

@@ -1,0 +1,169 @@
+"""What a run leaves in its folder, and what is read of it when it is damaged."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from r3l.config import RunConfig, dump, load
+from r3l.errors import UserError
+from r3l.files.progress_lines import AgainLine, StepLine
+from r3l.files.run_folder import Hang, RunFolder, SkippedStep, write_evaluation
+from tests.r3l.files.made import evaluation
+
+READERS: dict[str, Callable[[RunFolder], object]] = {
+    "config.yaml": RunFolder.own_settings,
+    "config.next.yaml": RunFolder.settings,
+    "config.before-step-000005.yaml": lambda run: run.settings_of(2),
+    "progress.jsonl": RunFolder.history,
+    "hangs.jsonl": RunFolder.hangs,
+    ".last-heartbeat": RunFolder.heartbeat,
+    "limits.json": lambda run: run.token_budget(8192),
+    "versions.json": RunFolder.versions,
+    "best/evaluation.json": RunFolder.best_evaluation,
+    ".wandb-id": lambda run: run.service_id("wandb"),
+}
+"""Every file that is read, and what reads it."""
+
+
+def config(*overrides: str) -> RunConfig:
+    return load(None, list(overrides))
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> RunFolder:
+    """A run that was begun with the defaults."""
+    run = RunFolder(tmp_path)
+    run.write_settings(config())
+    return run
+
+
+@pytest.fixture
+def full(begun: RunFolder) -> RunFolder:
+    """A run with every file."""
+    begun.write_settings(config("learner.lr=0.5"))
+    begun.settle_settings(5)
+    begun.write_settings(config("learner.lr=0.25"))
+    for line in (evaluation(0), StepLine(1, {"learner/loss": 0.5}),
+                 StepLine(2, {"learner/loss": 0.25}), AgainLine(1, 2), StepLine(2)):  # fmt: skip
+        begun.add_progress(line)
+    begun.add_hang("micro-batch 1 of 2", "itself")
+    begun.add_skipped(SkippedStep(3, 4, "nan", "nan", ["g1"], ["t1"]))
+    begun.write_heartbeat("checkpoint 4 – naïve")
+    begun.keep_token_budget(2048)
+    begun.write_versions({"r3l": "0.1"})
+    begun.keep_service_id("wandb", "abc")
+    (begun.path / "best").mkdir()
+    write_evaluation(begun.path / "best", evaluation(2))
+    return begun
+
+
+def test_everything_is_read_back_as_it_was_written(full: RunFolder) -> None:
+    assert {path.name for path in full.path.iterdir()} == {
+        *(name.partition("/")[0] for name in READERS), "skipped.jsonl",
+    }  # fmt: skip
+    rates = [full.settings_of(step).learner.lr for step in (4, 5)]
+    assert rates == [config().learner.lr, 0.5] and full.settings().learner.lr == 0.25
+    history = full.history()
+    assert [line.step for line in history.steps] == [1, 2] and history.damaged == 0
+    (hang,) = full.hangs()
+    assert hang == Hang("micro-batch 1 of 2", "itself", hang.time)
+    assert (beat := full.heartbeat()) is not None and beat.doing == "checkpoint 4 – naïve"
+    assert (full.token_budget(8192), full.token_budget(1024)) == (2048, 1024)
+    assert full.versions() == {"r3l": "0.1"} and full.service_id("wandb") == "abc"
+    best = full.best_evaluation()
+    assert best is not None and (best.step, best.success) == (2, 0.5)
+
+
+def test_what_is_missing_is_absent_and_a_folder_without_settings_is_no_run(
+    tmp_path: Path,
+) -> None:
+    run = RunFolder(tmp_path / "nothing")
+    assert run.history().steps == run.hangs() == [] and run.heartbeat() is None
+    assert run.token_budget(8192) == 8192 and run.versions() == {}
+    assert run.service_id("wandb") == "" and run.best_evaluation() is None
+    for read in (run.started, run.settings, run.own_settings, lambda: run.settings_of(1)):
+        with pytest.raises(UserError, match=r"nothing: has no config\.yaml, so no run was started"):
+            read()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_is_cut_or_has_a_flipped_bit_is_read_or_refused_by_its_name(
+    full: RunFolder, name: str
+) -> None:
+    path, chance = full.path / name, random.Random(name)
+    whole = path.read_bytes()
+    cuts = range(len(whole)) if len(whole) < 600 else chance.sample(range(len(whole)), 60)
+    damaged = [whole[:cut] for cut in (0, *cuts)] + [bytes(len(whole))]
+    for _ in range(150 if len(whole) < 600 else 60):
+        changed = bytearray(whole)
+        changed[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        damaged.append(bytes(changed))
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            READERS[name](full)
+        except UserError as error:
+            assert path.name in str(error) and "\n" not in str(error), content
+
+
+def test_settings_that_a_power_loss_left_empty_are_refused(begun: RunFolder) -> None:
+    begun.own_config.write_text("")
+    for read in (begun.settings, begun.own_settings, lambda: begun.settings_of(1)):
+        with pytest.raises(UserError, match=r"config\.yaml: is empty, as after a power loss"):
+            read()
+
+
+def test_a_lost_evaluation_of_the_best_weights_is_reported(
+    full: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    (full.path / "best" / "evaluation.json").write_text("")
+    assert full.best_evaluation() is None
+    assert "evaluation.json is empty, as after a power loss" in caplog.text
+    (full.path / "best" / "evaluation.json").write_text('{"kind": "step", "step": 1, "time": 1}')
+    with pytest.raises(UserError, match=r"evaluation\.json: damaged \(not an evaluation\); delete"):
+        full.best_evaluation()
+
+
+def test_settings_before_a_step_with_another_name_are_refused(begun: RunFolder) -> None:
+    (begun.path / "config.before-step-last.yaml").write_text("seed: 1\n")
+    with pytest.raises(UserError, match=r"before-step-last\.yaml: its name ends in no step"):
+        begun.settings_of(1)
+
+
+def test_other_settings_replace_the_runs_own_when_a_step_is_made_with_them(
+    begun: RunFolder,
+) -> None:
+    before, new = dump(config()), config("learner.lr=0.5")
+    begun.write_settings(new)
+    assert begun.settings() == new and begun.own_config.read_text() == before
+    for step in (8, 9):
+        begun.settle_settings(step)
+        assert begun.own_settings() == begun.settings() == new
+    begun.drop_next_settings()
+    assert begun.settings() == new
+    kept = {path.name for path in begun.path.iterdir()}
+    assert kept == {"config.yaml", "config.before-step-000008.yaml"}
+    assert (begun.path / "config.before-step-000008.yaml").read_text() == before
+
+
+def test_other_settings_without_a_step_leave_no_trace(begun: RunFolder) -> None:
+    before = dump(config())
+    begun.write_settings(config("learner.lr=0.5"))
+    begun.drop_next_settings()
+    begun.settle_settings(8)
+    assert [path.name for path in begun.path.iterdir()] == ["config.yaml"]
+    assert begun.config_file.read_text() == before
+    begun.write_settings(config("learner.lr=0.5"))  # and its launcher was killed
+    begun.write_settings(config())
+    assert begun.config_file == begun.own_config
+
+
+def test_the_settings_are_those_with_which_a_step_was_made(tmp_path: Path) -> None:
+    names = {"config": 3, "config.before-step-000005": 1, "config.before-step-000008": 2}
+    for name, steps in names.items():
+        (tmp_path / f"{name}.yaml").write_text(dump(config(f"learner.steps={steps}")))
+    run = RunFolder(tmp_path)
+    found = [run.settings_of(step).learner.steps for step in (1, 4, 5, 7, 8, 20)]
+    assert found == [1, 1, 2, 2, 3, 3]
