@@ -7,6 +7,10 @@ math-verify limits its time by an alarm, which works in a main thread only, and 
 (towers of powers, thousands of brackets) can block the interpreter or fill its memory. So it runs
 in processes, under limits that the kernel enforces. The limit is in processor time, so that a busy
 machine does not turn right answers into wrong ones.
+
+A pool from a library is no replacement: multiprocessing's pools, pebble's too, unpickle what a
+worker sends, and workers evaluate the policy's text. In pebble's, workers share one lock, so that
+one killed while it holds it stops all, and an idle one that is killed ends the pool.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ import atexit
 import json
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
@@ -97,13 +100,14 @@ class _Worker:
     def ask(self, gold: str, answer: str, cpu_s: float) -> str:
         """The worker's verdict, timeout or crash."""
         process = self.process or self._start()
+        request = json.dumps({"gold": gold, "answer": answer, "cpu_s": cpu_s})
+        began = time.monotonic()
         try:
-            _write(process, {"gold": gold, "answer": answer, "cpu_s": cpu_s})
-            return _read(process, SILENT_S)
-        except (_TimedOut, _WorkerEnded, BrokenPipeError) as error:
+            return _exchange(process, request.encode() + b"\n", SILENT_S)
+        except (EOFError, BrokenPipeError):
             self.kill()
-            out_of_time = isinstance(error, _TimedOut) or process.returncode == -signal.SIGPROF
-            return "timeout" if out_of_time else "crash"
+            silent = time.monotonic() - began >= SILENT_S
+            return "timeout" if silent or process.returncode == -signal.SIGPROF else "crash"
 
     def kill(self) -> None:
         """Kill the process."""
@@ -115,46 +119,38 @@ class _Worker:
     def _start(self) -> subprocess.Popen[bytes]:
         # -P: modules in the worker's folder must not shadow the standard library's
         command = [sys.executable, "-P", str(WORKER)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        self.process = process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         try:
-            _read(self.process, START_S)
-        except (_TimedOut, _WorkerEnded) as error:
+            _exchange(process, b"", START_S)
+        except EOFError:
             self.kill()
             raise EnvironmentFailed(
-                f"the answer verifier does not start: {error}; check that math-verify is installed",
+                f"the answer verifier does not start (exit code {process.returncode}); check that "
+                "math-verify is installed",
                 cause="verifier_start",
             ) from None
-        return self.process
+        return process
 
 
-class _TimedOut(Exception):
-    pass
+def _exchange(process: subprocess.Popen[bytes], request: bytes, limit_s: float) -> str:
+    """Send a request and return the verdict; a process that takes longer is killed.
 
-
-class _WorkerEnded(Exception):
-    pass
-
-
-def _write(process: subprocess.Popen[bytes], request: dict[str, object]) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(request).encode() + b"\n")
-
-
-def _read(process: subprocess.Popen[bytes], timeout_s: float) -> str:
-    """The verdict in the next line. Raises _TimedOut, _WorkerEnded."""
-    assert process.stdout is not None
-    ready = select.poll()
-    ready.register(process.stdout, select.POLLIN)
-    end, line = time.monotonic() + timeout_s, b""
-    while not line.endswith(b"\n"):
-        left = end - time.monotonic()
-        if left <= 0 or not ready.poll(left * 1000):
-            raise _TimedOut(f"no answer for {timeout_s:g} s")
-        if not (part := os.read(process.stdout.fileno(), 65536)):
-            raise _WorkerEnded(f"it ended with exit code {process.wait()}")
-        line += part
+    Raises EOFError or BrokenPipeError if the process ends.
+    """
+    assert process.stdin is not None and process.stdout is not None  # both are pipes
+    deadline = threading.Timer(limit_s, process.kill)
+    deadline.daemon = True
+    deadline.start()
+    try:
+        process.stdin.write(request)
+        process.stdin.flush()
+        line = process.stdout.readline()
+    finally:
+        deadline.cancel()
+    if not line.endswith(b"\n"):
+        raise EOFError
     return str(json.loads(line)["verdict"])
 
 

@@ -4,8 +4,8 @@ request and reply.
     {"gold": "1/2", "answer": "0.5", "cpu_s": 3}  ─►  {"verdict": "correct"}
 
 Started as a file, so that it needs none of this package on its path. The kernel kills it if a
-comparison takes more than `cpu_s` of processor time or MEMORY_BYTES, so neither a huge integer nor
-a dead parent keeps it alive.
+comparison takes more than `cpu_s` of processor time, HANG_S or MEMORY_BYTES, so neither a huge
+integer, a hang nor a dead parent keeps it alive.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from functools import lru_cache
 from typing import Any
 
 MEMORY_BYTES = 2 << 30
+HANG_S = 60
+"""Longer than a comparison may take (envs.questions.verifier.SILENT_S)."""
 LONGEST = 2000
 """Longest answer that is compared, characters; longer ones are wrong."""
 DEEPEST = 30
@@ -38,13 +40,17 @@ def main() -> None:
     os.dup2(2, 1)  # a library's output must not look like a reply
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     logging.disable(logging.CRITICAL)
+    for timer in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(timer, signal.SIG_DFL)  # the parent may ignore them
     compare("1/2", "0.5")  # the first comparison imports libraries, which takes a second or more
     print(json.dumps({"verdict": "ready"}), file=answers)
     for line in sys.stdin:
         request = json.loads(line)
+        signal.alarm(HANG_S)
         signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])
         verdict = compare(request["gold"], request["answer"])
         signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
         print(json.dumps({"verdict": verdict}), file=answers)
 
 

@@ -47,6 +47,65 @@ def test_threads_share_the_pool(verifier):
     assert verdicts == dict.fromkeys(range(20), "correct")
 
 
+FAULTY = f"""
+import runpy, time
+worker = runpy.run_path({str(verifiers.WORKER)!r})
+def compare(gold, answer):
+    if answer == "exit":
+        raise SystemExit
+    if answer == "hog":
+        bytearray(4 << 30)
+    if answer == "hang":
+        time.sleep(1000)
+    return "correct"
+worker["main"].__globals__.update(compare=compare, HANG_S=2)
+worker["main"]()
+"""
+"""A worker whose comparisons leave the process, fill the memory or hang."""
+
+
+@pytest.fixture
+def faulty(tmp_path, monkeypatch):
+    (tmp_path / "worker.py").write_text(FAULTY)
+    monkeypatch.setattr(verifiers, "WORKER", tmp_path / "worker.py")
+    pool = verifiers.Verifier(workers=1)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize(("answer", "verdict"), [("exit", "crash"), ("hog", "crash")])
+def test_a_comparison_that_ends_its_process_is_a_verdict(faulty, answer, verdict):
+    assert faulty.check("2", answer) == verdict
+    assert faulty.check("2", "2") == "correct"
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_comparison_that_hangs_has_a_deadline(faulty, stopped, monkeypatch):
+    assert faulty.check("2", "2") == "correct"
+    monkeypatch.setattr(verifiers, "SILENT_S", 0.5)
+    if stopped:
+        os.kill(faulty._workers[0].process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert faulty.check("2", "2" if stopped else "hang") == "timeout"
+    assert time.monotonic() - began < 10
+
+
+def test_a_worker_that_hangs_ends_by_itself_if_its_parent_cannot_end_it(faulty):
+    assert faulty.check("2", "2") == "correct"
+    process = faulty._workers[0].process
+    process.stdin.write(b'{"gold": "2", "answer": "hang", "cpu_s": 100}\n')
+    process.stdin.flush()
+    assert process.wait(20) == -signal.SIGALRM
+
+
+def test_a_worker_that_does_not_start_fails_the_attempt_by_name(tmp_path, monkeypatch):
+    (tmp_path / "worker.py").write_text("raise SystemExit(3)")
+    monkeypatch.setattr(verifiers, "WORKER", tmp_path / "worker.py")
+    with pytest.raises(EnvironmentFailed, match="exit code 3") as caught:
+        verifiers.Verifier(workers=1).check("2", "2")
+    assert caught.value.cause == "verifier_start"
+
+
 def test_the_shared_pool_ends_its_workers_after_its_last_user_and_starts_others_later(monkeypatch):
     pytest.importorskip("math_verify")
     monkeypatch.setattr(verifiers, "LINGER_S", 0.0)
