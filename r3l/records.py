@@ -54,6 +54,43 @@ class Task(Record):
         _check_plain(self.options, "options")
 
 
+class Extra(Record):
+    """What only some explorers, algorithms and metrics read of an attempt of K steps.
+
+    `reward_parts`: numbers that the environment named as parts of the reward, each summed over the
+    steps that were played for the attempt; nothing is trained on them.
+    `step_rewards` float32 [K], in units of the reward, which they sum to, and `step_cut` bool [K],
+    True for responses that were cut off by their budget of tokens; both empty if not recorded.
+    `context`: text that was shown behind the system prompt. The first `opening_tokens` tokens are
+    the prompt with it, `plain_opening` int32 [P] those without it; `opening_tokens` 0: the tokens
+    of the attempt do not show it.
+    `source`: the stored attempt that was shown or continued, "group/role/slot"; its steps before
+    `start` were played again and not sampled.
+    """
+
+    reward_parts: dict[str, float] = msgspec.field(default_factory=dict)
+    step_rewards: Float32 = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+    step_cut: Bool = msgspec.field(default_factory=lambda: np.zeros(0, np.bool_))
+    context: str = ""
+    opening_tokens: Integer = 0
+    plain_opening: Int32 = msgspec.field(default_factory=lambda: np.zeros(0, np.int32))
+    source: str = ""
+    start: Integer = 0
+
+    def __post_init__(self) -> None:
+        _check_array("step_rewards", self.step_rewards, "float32", (len(self.step_rewards),))
+        _check_array("step_cut", self.step_cut, "bool", (len(self.step_cut),))
+        _check_array("plain_opening", self.plain_opening, "int32", (len(self.plain_opening),))
+        for name, value in self.reward_parts.items():
+            few = len(self.reward_parts) <= MOST_PARTS
+            if not (few and PART.fullmatch(name) and math.isfinite(value)):
+                raise RecordError(
+                    f"reward_parts holds {name!r:.80} = {value}; at most {MOST_PARTS} finite "
+                    "numbers are allowed, with names of letters, digits and _",
+                    field="reward_parts",
+                )
+
+
 class Trajectory(Record):
     """One attempt: a single token sequence exactly as the engine saw and sampled it.
 
@@ -67,17 +104,8 @@ class Trajectory(Record):
     `slot` counts within the role; `parent` is the base slot a distilled one came from, else -1.
     `actions[k]` is the policy's text at step k; `observations[k]` what it read before step k,
     so there is one more observation (the last reaction) than actions.
-    `faults` names the environment's own troubles that the attempt outlived, one name each time.
-    `cut`: how many of its own responses (a retry's from the pivot on) were cut off by their budget
-    of tokens. A `finish` of context_overflow: the last response was cut off by the context.
-    `parts`: the parts of the reward that the environment named, each summed over the steps that
-    were played (of a retry from the pivot on); nothing is trained on them.
-    `step_rewards` float32 [K], in units of the reward, which they sum to, and `step_cut` bool [K],
-    True for responses that were cut off by their budget; both empty in records without them.
-    `context`: text that was shown behind the system prompt. The first `opening` tokens are the
-    prompt with it, `plain` int32 [P] those without it; `opening` 0: the tokens do not show it.
-    `source`: the stored attempt that was shown or continued, "group/role/slot"; its steps before
-    `start` were played again and not sampled.
+    `faults` names the environment's own errors that did not end the attempt, one name each time.
+    A `finish` of context_overflow: the last response was cut off by the context.
     `temperature`: all its tokens were sampled at it, 0 is greedy; `logprobs` are those of the
     distribution ∝ exp(logits / temperature), of a greedy attempt those at 1.
     """
@@ -97,20 +125,11 @@ class Trajectory(Record):
     actions: tuple[str, ...]
     parent: Integer = -1
     pivot: Integer = -1
-    seed: Integer = 0
     finish: str = "terminated"
     feedback: str = ""
     faults: tuple[str, ...] = ()
     temperature: float = 1.0
-    cut: Integer = 0
-    parts: dict[str, float] = msgspec.field(default_factory=dict)
-    step_rewards: Float32 = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
-    step_cut: Bool = msgspec.field(default_factory=lambda: np.zeros(0, np.bool_))
-    context: str = ""
-    opening: Integer = 0
-    plain: Int32 = msgspec.field(default_factory=lambda: np.zeros(0, np.int32))
-    source: str = ""
-    start: Integer = 0
+    extra: Extra = msgspec.field(default_factory=Extra)
 
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)
@@ -121,13 +140,9 @@ class Trajectory(Record):
         _check_array("step_versions", self.step_versions, "int32", (steps,))
         _check_array("step_newest_versions", self.step_newest_versions, "int32", (steps,))
         _check_array("step_seconds", self.step_seconds, "float32", (steps,))
-        for name, dtype in (("step_rewards", "float32"), ("step_cut", "bool")):
-            value = getattr(self, name)
-            _check_array(name, value, dtype, (0,) if len(value) == 0 else (steps,))
-        _check_array("plain", self.plain, "int32", (len(self.plain),))
         _check_attempt(self)
         _check_spans(self.step_spans.tolist(), self.response_mask.tobytes())
-        _check_opening(self)
+        _check_extra(self, self.extra)
 
     @property
     def num_steps(self) -> int:
@@ -137,12 +152,12 @@ class Trajectory(Record):
     @property
     def oldest_version(self) -> int:
         """The oldest policy version that sampled any of its own steps."""
-        return int(self.step_versions[self.start :].min())
+        return int(self.step_versions[self.extra.start :].min())
 
     @property
     def newest_version(self) -> int:
         """The newest policy version that sampled any of its own steps."""
-        return int(self.step_newest_versions[self.start :].max())
+        return int(self.step_newest_versions[self.extra.start :].max())
 
     def versions_of(self, step: int) -> str:
         """The versions that sampled a step, for people: "version 3" or "versions 3 to 5"."""
@@ -154,35 +169,45 @@ class Trajectory(Record):
         """Whether it was sampled under a context that its tokens do not show: a retry under
         guidance, or an attempt whose context was left out. Its log-probabilities belong to that
         context."""
-        return self.role == "distilled" or bool(self.context and not self.opening)
+        hidden = self.extra.context and not self.extra.opening_tokens
+        return self.role == "distilled" or bool(hidden)
 
     def without_context(self) -> Trajectory:
         """The attempt as a plain one: the prompt without what was shown, the same responses."""
-        if not self.opening:
+        shown, plain = self.extra.opening_tokens, self.extra.plain_opening
+        if not shown:
             return self
-        shift = len(self.plain) - self.opening
-        head = np.zeros(len(self.plain))
+        head, rest = np.zeros(len(plain)), slice(shown, None)
         return msgspec.structs.replace(
             self,
-            token_ids=np.concatenate([self.plain, self.token_ids[self.opening :]]),
-            response_mask=np.concatenate([head > 0, self.response_mask[self.opening :]]),
-            logprobs=np.concatenate([head.astype(np.float32), self.logprobs[self.opening :]]),
-            step_spans=self.step_spans + np.int32(shift),
-            opening=0,
-            plain=np.zeros(0, np.int32),
+            token_ids=np.concatenate([plain, self.token_ids[rest]]),
+            response_mask=np.concatenate([head > 0, self.response_mask[rest]]),
+            logprobs=np.concatenate([head.astype(np.float32), self.logprobs[rest]]),
+            step_spans=self.step_spans + np.int32(len(plain) - shown),
+            extra=msgspec.structs.replace(self.extra, opening_tokens=0, plain_opening=plain[:0]),
         )
 
     @property
+    def first_played(self) -> int:
+        """The first step that was played for this attempt; those before are the prefix of a
+        distilled one, or of a stored one."""
+        return max(self.pivot, self.extra.start)
+
+    @property
+    def cut_responses(self) -> int:
+        """How many responses sampled for this attempt were cut off by their budget of tokens."""
+        return int(self.extra.step_cut[self.first_played :].sum())
+
+    @property
     def generated_tokens(self) -> int:
-        """Tokens sampled for this attempt; neither the prefix of a distilled one nor steps of a
-        stored one."""
-        spans = self.step_spans[max(self.pivot, self.start) :]
+        """Tokens sampled for this attempt, from `first_played` on."""
+        spans = self.step_spans[self.first_played :]
         return int((spans[:, 1] - spans[:, 0]).sum())
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The attempt as chat messages, for people; ends with the last reaction."""
-        told = f"{self.system}\n{self.context}".strip()
+        told = f"{self.system}\n{self.extra.context}".strip()
         turns = [{"role": "system", "content": told}] if told else []
         for observation, action in zip(self.observations, self.actions, strict=False):
             turns.append({"role": "user", "content": observation})
@@ -191,8 +216,8 @@ class Trajectory(Record):
 
     def _repr_html_(self) -> str:
         """The attempt in a notebook; the steps that were sampled for it are marked."""
-        first = max(self.pivot, self.start)
-        turns = [notebook.text("system", f"{self.system}\n{self.context}".strip())]
+        first = self.first_played
+        turns = [notebook.text("system", f"{self.system}\n{self.extra.context}".strip())]
         for k, (start, end) in enumerate(self.step_spans.tolist()):
             made = f"{end - start} tokens, {self.versions_of(k)}"
             told = f"{made}{' (pivot)' if k == self.pivot else ''}" if k >= first else "its prefix"
@@ -411,20 +436,9 @@ def _check_attempt(attempt: Trajectory) -> None:
         raise RecordError(
             f"temperature is {attempt.temperature}; it must be 0 or more", field="temperature"
         )
-    for name, value in attempt.parts.items():
-        if len(attempt.parts) > MOST_PARTS or not PART.fullmatch(name) or not math.isfinite(value):
-            raise RecordError(
-                f"parts holds {name!r:.80} = {value}; at most {MOST_PARTS} finite numbers are "
-                "allowed, with names of letters, digits and _",
-                field="parts",
-            )
     if (attempt.step_newest_versions < attempt.step_versions).any():
         raise RecordError(
             "a step's newest version is older than its oldest one", field="step_newest_versions"
-        )
-    if not 0 <= attempt.start < steps:
-        raise RecordError(
-            f"start {attempt.start}: must be 0 to {steps - 1}, with {steps} steps", field="start"
         )
     if not -1 <= attempt.pivot < steps:
         raise RecordError(
@@ -450,14 +464,22 @@ def _check_spans(spans: list[list[int]], mask: bytes) -> None:
         raise RecordError("response_mask and step_spans disagree", field="response_mask")
 
 
-def _check_opening(attempt: Trajectory) -> None:
-    """Raise unless what was shown lies before the first response, with the prompt without it."""
-    first = int(attempt.step_spans[0, 0])
-    if not 0 <= attempt.opening <= first or bool(attempt.opening) != bool(len(attempt.plain)):
+def _check_extra(attempt: Trajectory, extra: Extra) -> None:
+    """Raise unless the details of an attempt agree with its steps and tokens."""
+    steps, first = attempt.num_steps, int(attempt.step_spans[0, 0])
+    for name, value in (("step_rewards", extra.step_rewards), ("step_cut", extra.step_cut)):
+        if len(value) not in (0, steps):
+            raise RecordError(f"{name} holds {len(value)} values for {steps} steps", field=name)
+    if not 0 <= extra.start < steps:
         raise RecordError(
-            f"opening {attempt.opening}: must be 0 to {first}, the first response, and come with "
-            "the plain prompt",
-            field="opening",
+            f"start {extra.start}: must be 0 to {steps - 1}, with {steps} steps", field="start"
+        )
+    shown = extra.opening_tokens
+    if not 0 <= shown <= first or bool(shown) != bool(len(extra.plain_opening)):
+        raise RecordError(
+            f"opening_tokens {shown}: must be 0 to {first}, the first response, and come with "
+            "plain_opening",
+            field="opening_tokens",
         )
 
 

@@ -89,7 +89,7 @@ def _of_attempt(result: SlotResult, trained: Sequence[int]) -> dict[str, Any]:
         names = ("parent", "pivot", "reward", "steps", "tokens", "length", "seconds",
                  "oldest_version", "newest_version", "staleness")  # fmt: skip
         return {"finish": "", **dict.fromkeys(names)}
-    own = max(one.pivot, one.start)
+    own = one.first_played
     return {
         "finish": one.finish,
         "parent": one.parent,

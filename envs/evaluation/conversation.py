@@ -64,8 +64,8 @@ def conversation(task: Task, attempt: int, result: SlotResult, *, several: bool)
     played = result.trajectory
     if played is None:
         return Conversation(task.task_id, attempt, family, cause=result.cause)
-    rewards = played.step_rewards.tolist() or [None] * played.num_steps
-    cuts = played.step_cut.tolist() or [False] * played.num_steps
+    rewards = played.extra.step_rewards.tolist() or [None] * played.num_steps
+    cuts = played.extra.step_cut.tolist() or [False] * played.num_steps
     tokens = (played.step_spans[:, 1] - played.step_spans[:, 0]).tolist()
     turns = zip(played.observations, played.actions, tokens, rewards, cuts, strict=False)
     return Conversation(

@@ -21,11 +21,11 @@ def truncation_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Lengths in tokens and shares cut off, of all attempts of `groups`, retries included; nothing
     without attempts. A retry's responses are those from its pivot on."""
     attempts = [t for group in groups for t in group.trajectories]
-    spans = [span for t in attempts for span in t.step_spans[max(t.pivot, 0) :].tolist()]
+    spans = [span for t in attempts for span in t.step_spans[t.first_played :].tolist()]
     return _measure(
         [len(t.token_ids) for t in attempts],
         [end - start for start, end in spans],
-        cut=sum(t.cut for t in attempts),
+        cut=sum(t.cut_responses for t in attempts),
         overflowed=sum(t.finish == OVERFLOW for t in attempts),
         without_room=sum(r.cause == OVERFLOW for group in groups for r in group.results),
     )

@@ -62,8 +62,10 @@ def group_metrics(
     metrics |= {f"group/reflection_{cause}": n / len(reflected) for cause, n in unread.items()}
     metrics |= {f"group/failed_{cause}": float(n) for cause, n in failures.items()}
     metrics |= {f"group/fault_{name}": float(n) for name, n in faults.items()}
-    parts = {name for t in bases for name in t.parts}
-    metrics |= {f"group/part_{n}": mean(t.parts.get(n, 0.0) for t in bases) for n in parts}
+    parts = {name for t in bases for name in t.extra.reward_parts}
+    metrics |= {
+        f"group/part_{n}": mean(t.extra.reward_parts.get(n, 0.0) for t in bases) for n in parts
+    }
     metrics |= {f"group/{name}": value for name, value in truncation_metrics(groups).items()}
     by_env = success_by_environment(groups) if several else {}
     metrics |= {f"group/success_base_{env}": share for env, share in by_env.items()}

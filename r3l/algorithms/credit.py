@@ -59,7 +59,7 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
     masks = []
     for one in trajectories:
         pivot = one.pivot if one.role == "distilled" else pivots.get(one.slot, -1)
-        first = max(pivot if mask_prefix else -1, one.start)
+        first = max(pivot if mask_prefix else -1, one.extra.start)
         masks.append(pivot_mask(one.response_mask, one.step_spans, first))
     return masks
 
@@ -79,7 +79,7 @@ def lengths(
 ) -> list[int]:
     """|τ_i| of each trajectory: its trained tokens; for "attempt" all its response tokens."""
     if normalize == "attempt":
-        masks = [pivot_mask(t.response_mask, t.step_spans, t.start) for t in trajectories]
+        masks = [pivot_mask(t.response_mask, t.step_spans, t.extra.start) for t in trajectories]
     return [int(mask.sum()) for mask in masks]
 
 

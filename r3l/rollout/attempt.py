@@ -20,7 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
-from r3l.records import LARGEST_REWARD, MOST_PARTS, Int32, Role, Task, Trajectory
+from r3l.records import LARGEST_REWARD, MOST_PARTS, Extra, Int32, Role, Task, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import StepAnswer, fault_in, guarded, parts_in, read_reset, read_step
 from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
@@ -93,13 +93,8 @@ class Attempt:
     feedback: str = ""
     faults: list[str] = field(default_factory=list)
     temperature: float = 1.0
-    cut: int = 0
-    parts: dict[str, float] = field(default_factory=dict)
-    context: str = ""
-    opening: int = 0
-    plain: list[int] = field(default_factory=list)
-    source: str = ""
-    start: int = 0
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    extra: Extra = field(default_factory=Extra)
 
     def given(self, ids: Sequence[int]) -> None:
         """Append read-only tokens to the record and to what is shown."""
@@ -117,7 +112,6 @@ class Attempt:
         self.versions.append(sample.version)
         self.newest_versions.append(sample.newest_version)
         self.cuts.append(sample.finish_reason == "length")
-        self.cut += self.cuts[-1]
 
     @property
     def reward(self) -> float:
@@ -143,20 +137,16 @@ class Attempt:
             actions=tuple(self.actions),
             parent=parent,
             pivot=pivot,
-            seed=self.task.seed,
             finish=self.finish,
             feedback=self.feedback,
             faults=tuple(self.faults),
             temperature=self.temperature,
-            cut=self.cut,
-            parts=dict(list(self.parts.items())[:MOST_PARTS]),
-            step_rewards=(np.array(self.rewards) / self.threshold).astype(np.float32),
-            step_cut=np.array(self.cuts, dtype=np.bool_),
-            context=self.context,
-            opening=self.opening,
-            plain=np.array(self.plain, dtype=np.int32),
-            source=self.source,
-            start=self.start,
+            extra=replace(
+                self.extra,
+                reward_parts=dict(list(self.reward_parts.items())[:MOST_PARTS]),
+                step_rewards=(np.array(self.rewards) / self.threshold).astype(np.float32),
+                step_cut=np.array(self.cuts, dtype=np.bool_),
+            ),
         )
 
 
@@ -167,6 +157,10 @@ async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "
     first = await _reset(env, task)
     tokens = Tokens()
     tokens.given(chat.open(f"{system}\n{context}".strip() if context else system, first))
+    extra = Extra()
+    if context:
+        plain = np.array(chat.open(system, first), dtype=np.int32)
+        extra = Extra(context=context, opening_tokens=len(tokens.ids), plain_opening=plain)
     return Attempt(
         task,
         system,
@@ -174,9 +168,7 @@ async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "
         shown=tokens,
         observations=[first],
         threshold=env.spec.success_threshold,
-        context=context,
-        opening=len(tokens.ids) if context else 0,
-        plain=list(chat.open(system, first)) if context else [],
+        extra=extra,
     )
 
 
@@ -207,7 +199,7 @@ async def branch(
     if guidance:
         shown = Tokens()
         if step == 0:
-            told = "\n".join((base.system, *filter(None, [base.context]), guidance)).strip()
+            told = "\n".join((base.system, *filter(None, [base.extra.context]), guidance)).strip()
             shown.given(chat.open(told, base.observations[0]))
         else:
             shown.given(record.ids)
@@ -224,14 +216,10 @@ async def branch(
         newest_versions=base.step_newest_versions[:step].tolist(),
         seconds=base.step_seconds[:step].tolist(),
         rewards=rewards,
-        cuts=base.step_cut[:step].tolist() if len(base.step_cut) else [False] * step,
+        cuts=base.extra.step_cut[:step].tolist() or [False] * step,
         snapshots=list(snapshots[:step]),
         threshold=env.spec.success_threshold,
-        context=base.context,
-        opening=base.opening,
-        plain=base.plain.tolist(),
-        source=base.source,
-        start=min(base.start, step),
+        extra=replace(base.extra, start=min(base.extra.start, step)),
     )
 
 
@@ -264,7 +252,7 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
         if fault := fault_in(info):
             attempt.faults.append(fault)
         for name, value in parts_in(info).items():
-            attempt.parts[name] = attempt.parts.get(name, 0.0) + value
+            attempt.reward_parts[name] = attempt.reward_parts.get(name, 0.0) + value
         attempt.finish = _finish(attempt, env, sample, terminated, truncated)
         if not attempt.finish:
             attempt.given(chat.close(sample.token_ids))
@@ -323,7 +311,7 @@ async def regraded(env: Environment, task: Task, one: Trajectory) -> Trajectory:
             _same(env, one.observations[k + 1], observation, k + 1)
             if terminated or truncated:
                 raise _diverged(env, f"it ends at step {k}, before the last step {last}", k)
-        if k >= max(one.pivot, one.start):  # what was played
+        if k >= one.first_played:
             faults += [fault] if (fault := fault_in(info)) else []
             for name, value in parts_in(info).items():
                 parts[name] = parts.get(name, 0.0) + value
@@ -339,8 +327,11 @@ async def regraded(env: Environment, task: Task, one: Trajectory) -> Trajectory:
         finish=ended,
         feedback=await _feedback(env),
         faults=tuple(faults),
-        parts=dict(list(parts.items())[:MOST_PARTS]),
-        step_rewards=(np.array(rewards) / spec.success_threshold).astype(np.float32),
+        extra=replace(
+            one.extra,
+            reward_parts=dict(list(parts.items())[:MOST_PARTS]),
+            step_rewards=(np.array(rewards) / spec.success_threshold).astype(np.float32),
+        ),
     )
 
 

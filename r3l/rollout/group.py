@@ -139,7 +139,7 @@ class _Explorer:
         except EpisodeError as error:
             self.on_failure(error)
             return SlotResult("base", slot, "failed", cause=error.cause)
-        self.snapshots[slot] = [] if attempt.start else attempt.snapshots
+        self.snapshots[slot] = [] if attempt.extra.start else attempt.snapshots
         return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
 
     def _opening(self, slot: int, spec: EnvSpec) -> Opening:
@@ -155,12 +155,12 @@ class _Explorer:
         chat, stored = self.policy.chat, opening.stored
         if stored is not None and opening.start:
             attempt = await branch(stored.trajectory, opening.start, self.task, chat, env)
-            attempt.start = opening.start
         else:
             attempt = await start(self.task, chat, env, opening.context)
         if stored is not None:
             one = stored.trajectory
-            attempt.source = f"{stored.group_id}/{one.role}/{one.slot}"
+            source = f"{stored.group_id}/{one.role}/{one.slot}"
+            attempt.extra = replace(attempt.extra, source=source, start=opening.start)
         return attempt
 
     async def _distilled(self, slot: int, base: SlotResult) -> SlotResult:

@@ -85,19 +85,20 @@ def test_an_actor_plays_a_group_that_was_handed_a_stored_attempt(
     finally:
         service.stop()
     assert sorted(first.rewards.tolist()) == [0.0, 1.0]
-    assert all(one.source == "" and one.start == 0 for one in first.trajectories)
+    assert all(one.extra.source == "" and one.extra.start == 0 for one in first.trajectories)
     stored = {f"{first.group_id}/base/{one.slot}": one for one in first.trajectories}
     assert len(second.trajectories) == 2
-    [source] = {one.source for one in second.trajectories}
+    [source] = {one.extra.source for one in second.trajectories}
     shown = stored[source]
     masks = group_masks(second.trajectories, mask_prefix=False)
     for one, mask in zip(second.trajectories, masks, strict=True):
+        begun = one.extra.start
         if explorer == "in_context":
-            assert shown.reward == 0.0 and one.start == 0 and "It failed." in one.context
+            assert shown.reward == 0.0 and begun == 0 and "It failed." in one.extra.context
             continue
         assert shown.reward == 1.0 or explorer == "partial"
-        assert one.start in (1, 2) and one.actions[: one.start] == shown.actions[: one.start]
-        own = int(one.step_spans[one.start, 0])
+        assert begun in (1, 2) and one.actions[:begun] == shown.actions[:begun]
+        own = int(one.step_spans[begun, 0])
         assert one.token_ids[:own].tolist() == shown.token_ids[:own].tolist()
         assert not mask[:own].any() and mask[own:].any()
-        assert one.step_versions[one.start :].tolist() == [1] * (3 - one.start)
+        assert one.step_versions[begun:].tolist() == [1] * (3 - begun)

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from r3l.errors import RecordError
-from r3l.records import Group, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.records import Extra, Group, GroupPlan, ReflectionRecord, SlotResult, Task
 
 TASK = Task("t", "workshop", 0)
 
@@ -32,9 +32,6 @@ def test_a_trajectory_counts_its_steps_and_what_it_sampled(make_trajectory):
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
-        ({"parts": {"a b": 1.0}}, "parts"),
-        ({"parts": {"a": float("inf")}}, "parts"),
-        ({"parts": {f"part{k}": 1.0 for k in range(17)}}, "parts"),
         ({"step_newest_versions": np.zeros(1, dtype=np.int32)}, "step_newest_versions"),
         ({"step_newest_versions": np.array([0, -1], dtype=np.int32)}, "step_newest_versions"),
         ({"pivot": 2}, "pivot"),
@@ -54,6 +51,46 @@ def test_a_malformed_trajectory_is_refused_by_field(make_trajectory, change, fie
     with pytest.raises(RecordError) as caught:
         replace(good, **change)
     assert caught.value.facts["field"] == field
+
+
+PROMPT = np.zeros(2, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"reward_parts": {"a b": 1.0}}, "reward_parts"),
+        ({"reward_parts": {"a": float("inf")}}, "reward_parts"),
+        ({"reward_parts": {f"part{k}": 1.0 for k in range(17)}}, "reward_parts"),
+        ({"step_rewards": np.zeros(3, dtype=np.float32)}, "step_rewards"),
+        ({"step_rewards": np.zeros(2)}, "step_rewards"),
+        ({"step_cut": np.zeros(1, dtype=np.bool_)}, "step_cut"),
+        ({"step_cut": np.zeros(2, dtype=np.int32)}, "step_cut"),
+        ({"start": 2}, "start"),
+        ({"start": -1}, "start"),
+        ({"opening_tokens": 2}, "opening_tokens"),
+        ({"plain_opening": PROMPT}, "opening_tokens"),
+        ({"opening_tokens": 9, "plain_opening": PROMPT}, "opening_tokens"),
+        ({"opening_tokens": 2, "plain_opening": np.zeros(2)}, "plain_opening"),
+    ],
+)
+def test_malformed_details_of_a_trajectory_are_refused_by_field(make_trajectory, extra, field):
+    with pytest.raises(RecordError) as caught:
+        replace(make_trajectory([2, 3]), extra=Extra(**extra))
+    assert caught.value.facts["field"] == field
+
+
+def test_responses_cut_off_are_counted_from_the_first_step_that_was_played(make_trajectory):
+    cut = np.array([True, False, True])
+    made = make_trajectory([2, 3, 4])
+    assert [replace(made, extra=Extra(step_cut=cut, start=k)).cut_responses for k in range(3)] == [
+        2,
+        1,
+        1,
+    ]
+    retry = make_trajectory([2, 3, 4], role="distilled", parent=0, pivot=1)
+    assert replace(retry, extra=Extra(step_cut=cut)).cut_responses == 1
+    assert made.cut_responses == 0
 
 
 def test_a_slot_has_a_trajectory_exactly_when_done_and_a_cause_exactly_when_failed(

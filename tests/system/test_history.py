@@ -53,9 +53,9 @@ def stored(run: Path) -> list[Group]:
 
 def test_a_run_trains_on_groups_that_began_with_a_stored_success(run: Path) -> None:
     bases = [one for group in stored(run) for one in group.trajectories if one.role == "base"]
-    begun = [one for one in bases if one.start]
-    assert begun and all(one.source for one in begun)
-    assert all(0 < one.start < one.num_steps for one in begun)
+    begun = [one for one in bases if one.extra.start]
+    assert begun and all(one.extra.source for one in begun)
+    assert all(0 < one.extra.start < one.num_steps for one in begun)
 
 
 def test_an_actor_that_follows_the_journal_plays_with_the_newest_version(run: Path) -> None:

@@ -119,7 +119,7 @@ def truncated_failures(rewards: Float64, trajectories: Sequence[Trajectory]) -> 
     """Selection: in a group without a success the attempts that their environment did not end, or
     of which a response was cut off."""
     failed = bool((rewards < SUCCESS).all())
-    truncated = [one.finish != "terminated" or one.cut > 0 for one in trajectories]
+    truncated = [one.finish != "terminated" or one.cut_responses > 0 for one in trajectories]
     return np.array(truncated, dtype=np.bool_) & failed
 
 

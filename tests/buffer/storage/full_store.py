@@ -7,7 +7,7 @@ from buffer.groups import retention
 from buffer.storage import result_checksums
 from buffer.storage.rows import DrawRow
 from r3l import codec
-from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
+from r3l.records import AuxSample, Extra, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
 from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import finished
 
@@ -32,8 +32,8 @@ def retried():
         step_versions=np.array([1, 1], "i4"), step_newest_versions=np.array([1, 1], "i4"),
         step_seconds=seconds,
         reward=0.1 + 0.2, system="be brief", observations=("saw", "ü", ""), actions=("do", ""),
-        parent=0, pivot=1, seed=1 << 40, finish="truncated", feedback="cause: \0",
-        faults=("timeout", "timeout"), parts={"format": 0.1 + 0.2},
+        parent=0, pivot=1, finish="truncated", feedback="cause: \0",
+        faults=("timeout", "timeout"), extra=Extra(reward_parts={"format": 0.1 + 0.2}),
     )  # fmt: skip
     aux = AuxSample("reflect", np.array([1, -2], "i4"), np.array([False, True]))
     said = ReflectionRecord('{"pivot": 1}', outcome="failure", pivot=1, tokens=9, version=1)

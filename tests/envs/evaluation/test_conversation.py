@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from envs.evaluation.conversation import conversation
-from r3l.records import SlotResult, Task
+from r3l.records import Extra, SlotResult, Task
 from tests.learner.fakes import RESPONSE, trajectory
 
 
@@ -32,7 +32,9 @@ def test_a_record_without_rewards_of_steps_has_turns_without_them():
     import numpy as np
 
     rewards, cuts = np.array([0, 0, 1], np.float32), np.array([True, False, False])
-    full = replace(bare, trajectory=replace(bare.trajectory, step_rewards=rewards, step_cut=cuts))
+    full = replace(
+        bare, trajectory=replace(bare.trajectory, extra=Extra(step_rewards=rewards, step_cut=cuts))
+    )
     task = Task("a/1", "a", 1)
     found = {
         name: [(turn.reward, turn.cut) for turn in conversation(task, 0, one, several=False).turns]

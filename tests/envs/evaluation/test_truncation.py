@@ -1,12 +1,13 @@
 """Lengths, and what is cut off by the context or by its budget."""
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from envs.evaluation.truncation import TruncationWarning, truncation_metrics
 from learner.metrics.group_metrics import group_metrics
 from r3l.config import load
-from r3l.records import Group, SlotResult
+from r3l.records import Extra, Group, SlotResult
 from tests.learner.fakes import FIRST, RESPONSE, STEP, explore_group, trajectory
 
 
@@ -17,7 +18,8 @@ def cut_group() -> Group:
     first, second, retry, _ = group.results
     assert first.trajectory is not None and second.trajectory is not None
     overflowed = replace(first, trajectory=replace(first.trajectory, finish="context_overflow"))
-    cut = replace(second, trajectory=replace(second.trajectory, cut=2))
+    cuts = Extra(step_cut=np.array([True, True, False, False]))
+    cut = replace(second, trajectory=replace(second.trajectory, extra=cuts))
     no_room = SlotResult("distilled", 1, "failed", cause="context_overflow")
     return replace(group, results=(overflowed, cut, retry, no_room))
 

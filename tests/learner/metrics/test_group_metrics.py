@@ -13,7 +13,7 @@ from learner.metrics.group_metrics import (
     unstamped,
 )
 from r3l.config import load
-from r3l.records import AuxSample, Group, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.records import AuxSample, Extra, Group, GroupPlan, ReflectionRecord, SlotResult, Task
 from tests.learner.fakes import explore_group, trajectory
 
 
@@ -155,7 +155,10 @@ def test_parts_of_the_reward_are_means_over_base_attempts() -> None:
     first, second, *others = group.results
     assert first.trajectory is not None
     told = replace(
-        first, trajectory=replace(first.trajectory, parts={"format": 0.5, "answer": 1.0})
+        first,
+        trajectory=replace(
+            first.trajectory, extra=Extra(reward_parts={"format": 0.5, "answer": 1.0})
+        ),
     )
     metrics = group_metrics([replace(group, results=(told, second, *others))])
     assert (metrics["group/part_format"], metrics["group/part_answer"]) == (0.25, 0.5)

@@ -95,7 +95,7 @@ def test_a_lenient_verifier_changes_rewards_parts_and_last_reactions_alone(
         for before, after in zip(old.trajectories, new.trajectories, strict=True):
             assert after.token_ids.tolist() == before.token_ids.tolist()
             assert after.observations == (*before.observations[:-1], before.observations[-1] + "!")
-            assert after.parts == {"right": 3.0 if before.role == "base" else 2.0}
+            assert after.extra.reward_parts == {"right": 3.0 if before.role == "base" else 2.0}
     opened = Store(tmp_path / "new", read_only=True)
     rows = [row for row in offline.rows(opened) if row["done"] == 2]
     assert [row["contrast"] for row in rows] == [pytest.approx(1 / 3)] * 4

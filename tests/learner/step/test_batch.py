@@ -29,7 +29,7 @@ from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.published.r3 import R3Config
 from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import UserError
-from r3l.records import Group, GroupPlan, Recalled, SlotResult, Task, Trajectory
+from r3l.records import Extra, Group, GroupPlan, Recalled, SlotResult, Task, Trajectory
 from tests.learner.fakes import explore_group, trajectory
 
 
@@ -232,8 +232,8 @@ def test_a_recalled_token_beyond_the_vocabulary_is_refused() -> None:
 def test_a_recalled_attempt_without_its_context_has_the_ratio_one() -> None:
     group = explore_group((0.0, 1.0), ())
     shown = trajectory("base", 0, 1.0, seed=3)
-    plain = replace(shown, context="", opening=0)
-    bare = replace(shown, context="an earlier attempt")
+    plain = replace(shown, extra=Extra())
+    bare = replace(shown, extra=Extra(context="an earlier attempt"))
     for one, distilled in ((plain, False), (bare, True)):
         recalled = [Recalled(group.group_id, "g9", one)]
         rows = rows_of([group], GRPOConfig(group_size=2).build(), recalled=recalled)
@@ -265,13 +265,15 @@ def test_only_tokens_that_the_learners_weights_sampled_without_guidance_are_fres
 
 def rewards_to_go(advantages: Float64, trajectories: Sequence[Trajectory]) -> list[Float64]:
     """An advantage for every step: what was still to be earned from it on."""
-    steps = [np.cumsum(one.step_rewards[::-1])[::-1] for one in trajectories]
+    steps = [np.cumsum(one.extra.step_rewards[::-1])[::-1] for one in trajectories]
     return [by_step(values, one) for values, one in zip(steps, trajectories, strict=True)]
 
 
 def test_an_algorithm_may_give_every_token_an_advantage_of_its_own() -> None:
-    one = trajectory("base", 0, 1.0, steps=2, step_rewards=np.array([0.75, 0.25], np.float32))
-    other = trajectory("base", 1, 0.0, steps=3, step_rewards=np.zeros(3, np.float32))
+    one = trajectory(
+        "base", 0, 1.0, steps=2, extra=Extra(step_rewards=np.array([0.75, 0.25], np.float32))
+    )
+    other = trajectory("base", 1, 0.0, steps=3, extra=Extra(step_rewards=np.zeros(3, np.float32)))
     results = tuple(SlotResult("base", t.slot, "done", trajectory=t) for t in (one, other))
     group = Group("g0", Task("t/0", "t", 0), GroupPlan(2), "complete", results)
     algorithm = Algorithm(
@@ -318,7 +320,9 @@ def test_what_trained_on_an_attempt_is_named_with_its_place_in_the_store() -> No
 
 
 def test_of_advantages_of_single_tokens_the_mean_is_named() -> None:
-    one = trajectory("base", 0, 1.0, steps=2, step_rewards=np.array([0.75, 0.25], np.float32))
+    one = trajectory(
+        "base", 0, 1.0, steps=2, extra=Extra(step_rewards=np.array([0.75, 0.25], np.float32))
+    )
     group = Group(
         "g0",
         Task("t/0", "t", 0),

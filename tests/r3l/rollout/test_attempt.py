@@ -89,8 +89,14 @@ def test_a_response_that_its_budget_or_the_context_cuts_off_is_told_in_the_recor
     settings = ("actor.max_response_tokens=1", "algorithm.group_size=2")
     slots = by_slot(explore(policy, *settings))
     base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
-    assert base is not None and (base.cut, base.num_steps) == (3, 3)  # one character and no end
-    assert retry is not None and (retry.cut, retry.num_steps) == (2, 3)  # two steps of its own
+    assert base is not None and (base.cut_responses, base.num_steps) == (
+        3,
+        3,
+    )  # one character each
+    assert retry is not None and (retry.cut_responses, retry.num_steps) == (
+        2,
+        3,
+    )  # of its own
 
     class Narrow(ScriptedPolicy):
         async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
@@ -188,5 +194,5 @@ def test_parts_of_a_reward_are_summed_over_the_steps_that_were_played() -> None:
     base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
     assert base is not None and retry is not None and retry.pivot > 0
     right = sum(action != "x" for action in base.actions)
-    assert base.parts == {"right": float(right), "cost": -0.5 * base.num_steps}
-    assert retry.parts["cost"] == -0.5 * (retry.num_steps - retry.pivot)
+    assert base.extra.reward_parts == {"right": float(right), "cost": -0.5 * base.num_steps}
+    assert retry.extra.reward_parts["cost"] == -0.5 * (retry.num_steps - retry.pivot)

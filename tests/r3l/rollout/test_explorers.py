@@ -78,20 +78,23 @@ def test_attempts_of_a_cut_play_its_first_steps_again_and_train_their_own_alone(
     handed, policy = stored_success(), ScriptedPolicy(lambda prompt: "x")
     results = explore(policy, "algorithm=grpo", "explorer=prefix", handed=[handed], seed=3)
     tries = [one.trajectory for one in results]
-    assert len({one.start for one in tries}) == 1  # type: ignore[union-attr]
+    assert len({one.extra.start for one in tries}) == 1  # type: ignore[union-attr]
     for one in tries:
-        assert one is not None and one.start in (1, 2) and one.source == "g7/base/0"
-        first = int(one.step_spans[one.start, 0])
-        assert one.actions == (*handed.trajectory.actions[: one.start], *"xx")[:3]
+        assert one is not None and one.extra.start in (1, 2) and one.extra.source == "g7/base/0"
+        first = int(one.step_spans[one.extra.start, 0])
+        assert one.actions == (*handed.trajectory.actions[: one.extra.start], *"xx")[:3]
         assert one.token_ids[:first].tolist() == handed.trajectory.token_ids[:first].tolist()
         [mask] = group_masks([one], mask_prefix=False)
         assert not mask[:first].any() and mask[first:].sum() == one.generated_tokens > 0
         oldest, newest = np.array([[0, 5, 9], [99, 8, 9]], np.int32)
         late = replace(one, step_versions=oldest, step_newest_versions=newest)
-        assert late.oldest_version == (5 if one.start == 1 else 9)
+        assert late.oldest_version == (5 if one.extra.start == 1 else 9)
         assert late.newest_version == 9  # its first step is the stored attempt's
-        assert one.step_rewards.tolist() == [0.0] * 3 and one.step_cut.tolist() == [False] * 3
-    assert len(policy.prompts) == 2 * (3 - tries[0].start)  # type: ignore[union-attr]
+        assert (
+            one.extra.step_rewards.tolist() == [0.0] * 3
+            and one.extra.step_cut.tolist() == [False] * 3
+        )
+    assert len(policy.prompts) == 2 * (3 - tries[0].extra.start)  # type: ignore[union-attr]
 
 
 def test_a_shown_failure_stays_in_the_attempt_and_can_be_left_out() -> None:
@@ -102,16 +105,27 @@ def test_a_shown_failure_stays_in_the_attempt_and_can_be_left_out() -> None:
     [result, _] = explore(policy, *settings, handed=[Recalled("", "g3", failed)])
     plain = stored_success().trajectory
     shown = result.trajectory
-    assert shown is not None and shown.source == "g3/base/0" and "It failed." in shown.context
-    assert "step 0 does: x" in shown.context and shown.context in shown.messages[0]["content"]
-    text = CharTokenizer().decode(shown.token_ids[: shown.opening].tolist())
+    assert (
+        shown is not None
+        and shown.extra.source == "g3/base/0"
+        and "It failed." in shown.extra.context
+    )
+    assert (
+        "step 0 does: x" in shown.extra.context
+        and shown.extra.context in shown.messages[0]["content"]
+    )
+    text = CharTokenizer().decode(shown.token_ids[: shown.extra.opening_tokens].tolist())
     assert "reflect briefly" in text and not shown.reframed
     bare = shown.without_context()
     assert bare.token_ids.tolist() == plain.token_ids.tolist()
     assert bare.step_spans.tolist() == plain.step_spans.tolist()
     assert bare.response_mask.tolist() == plain.response_mask.tolist()
     assert bare.logprobs.tolist() == plain.logprobs.tolist()
-    assert bare.reframed and bare.context == shown.context and bare.without_context() is bare
+    assert (
+        bare.reframed
+        and bare.extra.context == shown.extra.context
+        and bare.without_context() is bare
+    )
 
 
 def test_a_retry_of_an_attempt_with_a_context_keeps_it() -> None:
@@ -123,8 +137,8 @@ def test_a_retry_of_an_attempt_with_a_context_keeps_it() -> None:
         slots = by_slot(explore(policy, *settings, handed=[Recalled("", "g3", failed)]))
         base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
         assert base is not None and retry is not None and retry.reward == 1.0
-        assert (retry.context, retry.opening) == (base.context, base.opening)
-        size = base.opening
+        size, own = base.extra.opening_tokens, retry.extra
+        assert (own.context, own.opening_tokens) == (base.extra.context, size)
         assert retry.token_ids[:size].tolist() == base.token_ids[:size].tolist()
         assert "It failed." in policy.prompts[-1] and "say b" in policy.prompts[-1]
 
@@ -132,7 +146,7 @@ def test_a_retry_of_an_attempt_with_a_context_keeps_it() -> None:
 def test_an_attempt_of_one_step_has_no_cut_and_step_rewards_add_up() -> None:
     rule = explorers.make(ExplorerConfig(name="prefix"))
     one = stored_success()
-    assert one.trajectory.step_rewards.tolist() == [0.0, 0.0, 1.0]
+    assert one.trajectory.extra.step_rewards.tolist() == [0.0, 0.0, 1.0]
     short = replace(one, trajectory=trajectory("base", 0, 1.0, steps=1))
     random = np.random.default_rng(0)
     assert rule.openings([short], 2, random, Prompts()) == [Opening()] * 2

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from r3l.algorithms.published.r3 import R3Config, mixed, ranked
+from r3l.records import Extra
 from tests.r3l.algorithms.fakes import get
 
 RANK = {"peak_share": 0.2, "ranking_max": 0.5}
@@ -100,7 +101,7 @@ def test_the_ranking_follows_its_transcription(given_entropies, share):
 
 def test_only_the_truncated_of_a_group_without_success_need_their_entropies(make_trajectory):
     group = [replace(make_trajectory(slot=0), finish="step_limit"), make_trajectory(slot=1)]
-    group.append(replace(make_trajectory(slot=2), cut=1))
+    group.append(replace(make_trajectory(slot=2), extra=Extra(step_cut=np.ones(2, np.bool_))))
     needs = get("r3").ranking.needs
     assert needs(np.array([0.0, 0.0, 0.0]), group).tolist() == [True, False, True]
     assert needs(np.array([0.0, 1.0, 0.0]), group).tolist() == [False] * 3
