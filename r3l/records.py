@@ -81,14 +81,11 @@ class Extra(Record):
         _check_array("step_rewards", self.step_rewards, "float32", (len(self.step_rewards),))
         _check_array("step_cut", self.step_cut, "bool", (len(self.step_cut),))
         _check_array("plain_opening", self.plain_opening, "int32", (len(self.plain_opening),))
-        for name, value in self.reward_parts.items():
-            few = len(self.reward_parts) <= MOST_PARTS
-            if not (few and PART.fullmatch(name) and math.isfinite(value)):
-                raise RecordError(
-                    f"reward_parts holds {name!r:.80} = {value}; at most {MOST_PARTS} finite "
-                    "numbers are allowed, with names of letters, digits and _",
-                    field="reward_parts",
-                )
+        parts = self.reward_parts
+        named = all(PART.fullmatch(name) for name in parts)
+        if not named or len(parts) > MOST_PARTS or not all(map(math.isfinite, parts.values())):
+            rule = f"at most {MOST_PARTS} finite numbers, with names of letters, digits and _"
+            raise RecordError(f"reward_parts {parts!r:.200}: {rule}", field="reward_parts")
 
 
 class Trajectory(Record):
@@ -169,8 +166,9 @@ class Trajectory(Record):
         """Whether it was sampled under a context that its tokens do not show: a retry under
         guidance, or an attempt whose context was left out. Its log-probabilities belong to that
         context."""
-        hidden = self.extra.context and not self.extra.opening_tokens
-        return self.role == "distilled" or bool(hidden)
+        return self.role == "distilled" or bool(
+            self.extra.context and not self.extra.opening_tokens
+        )
 
     def without_context(self) -> Trajectory:
         """The attempt as a plain one: the prompt without what was shown, the same responses."""
@@ -189,8 +187,7 @@ class Trajectory(Record):
 
     @property
     def first_played(self) -> int:
-        """The first step that was played for this attempt; those before are the prefix of a
-        distilled one, or of a stored one."""
+        """The first step played for this attempt, not taken over from its base or a stored one."""
         return max(self.pivot, self.extra.start)
 
     @property
@@ -440,10 +437,6 @@ def _check_attempt(attempt: Trajectory) -> None:
         raise RecordError(
             "a step's newest version is older than its oldest one", field="step_newest_versions"
         )
-    if not -1 <= attempt.pivot < steps:
-        raise RecordError(
-            f"pivot {attempt.pivot}: must be -1 to {steps - 1}, with {steps} steps", field="pivot"
-        )
 
 
 def _check_spans(spans: list[list[int]], mask: bytes) -> None:
@@ -470,10 +463,11 @@ def _check_extra(attempt: Trajectory, extra: Extra) -> None:
     for name, value in (("step_rewards", extra.step_rewards), ("step_cut", extra.step_cut)):
         if len(value) not in (0, steps):
             raise RecordError(f"{name} holds {len(value)} values for {steps} steps", field=name)
-    if not 0 <= extra.start < steps:
-        raise RecordError(
-            f"start {extra.start}: must be 0 to {steps - 1}, with {steps} steps", field="start"
-        )
+    for name, step, least in (("pivot", attempt.pivot, -1), ("start", extra.start, 0)):
+        if not least <= step < steps:
+            raise RecordError(
+                f"{name} {step}: must be {least} to {steps - 1}, with {steps} steps", field=name
+            )
     shown = extra.opening_tokens
     if not 0 <= shown <= first or bool(shown) != bool(len(extra.plain_opening)):
         raise RecordError(
