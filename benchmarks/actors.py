@@ -25,7 +25,7 @@ from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient
 from envs.builtin.policy import builtin_policy
 from envs.registry import make, task_source
-from launch.plan import DEMO
+from launch.checks.presets import DEMO
 from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig

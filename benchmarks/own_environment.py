@@ -27,8 +27,8 @@ import psutil
 from actors.engine import VLLMPolicy
 from envs.evaluation.evaluation_folder import EvaluationFolder
 from envs.isolation.pool import environments_of_all
+from launch.checks.presets import DEMO
 from launch.evaluation.play import play_all
-from launch.plan import DEMO
 from learner.warmup import tiny_policy
 from r3l import config as configuration
 from r3l.process.memory import freeze_heap

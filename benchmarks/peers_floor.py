@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 from benchmarks.peers_trl import PROMPTS, SAMPLES, TOKENS
-from launch.plan import DEMO
+from launch.checks.presets import DEMO
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.rollout.interfaces import Sample, SampleParams

@@ -141,6 +141,7 @@ def train_command(
         from launch.backends.registry import backend
         from launch.checks.draft import PlanOptions
         from launch.checks.of_model import foreign_world
+        from launch.checks.presets import check_model_is_named, settings_file
         from launch.console.live_view import console_for
         from launch.resume import nothing_to_do
         from launch.supervisor import Run
@@ -149,14 +150,14 @@ def train_command(
         set_file_modes()
         check_not_empty({"--env": env_name, "--model": model, "--preset": preset})
         options = PlanOptions(plans.run_folder(run_name), resume=resume, **places)
-        file, demo = plans.settings_file(config_path, preset, options.run, resume=resume)
+        file, demo = settings_file(config_path, preset, options.run, resume=resume)
         config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)
         instead = configuration.dump(config).rstrip("\n") if print_config else ""
         instead = instead or (prompt_texts(config) if show_prompts else "")
         if instead := instead or (nothing_to_do(options.run, config) if resume else ""):
             click.echo(instead)
             return
-        plans.check_model_is_named(config, preset)
+        check_model_is_named(config, preset)
         if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
             click.echo("checks the settings, the model and the environment …", err=True)
         plan, starter = plans.make_plan(config, options), backend(options.cluster)
@@ -207,7 +208,8 @@ def train(
     the run ended early. Call it in the main thread.
     """
     from launch.checks.draft import PlanOptions
-    from launch.plan import make_plan, run_folder, settings_file, write_run_folder
+    from launch.checks.presets import settings_file
+    from launch.plan import make_plan, run_folder, write_run_folder
     from launch.resume import nothing_to_do
     from launch.supervisor import Run
     from r3l import config as configuration

@@ -18,12 +18,9 @@ from launch.checks.draft import Draft, PlanOptions
 from launch.inspection import versions
 from launch.topology.run_plan import Plan
 from r3l.config import RunConfig
-from r3l.errors import UserError, did_you_mean
+from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
 from r3l.model_folder import user_path
-
-PRESETS = Path(__file__).parent / "presets"
-DEMO = PRESETS / "demo.yaml"
 
 CHECKS: tuple[Callable[[Draft], None], ...] = (
     # What costs nothing comes first: a typing mistake is answered at once.
@@ -91,36 +88,3 @@ def run_folder(name: str | None) -> Path:
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")
     return user_path(name) if "/" in name else Path("runs") / name
-
-
-def settings_file(
-    config: Path | None, preset: str | None, run: Path, *, resume: bool
-) -> tuple[Path | None, Path | None]:
-    """(the YAML file of a run's settings, the file with the shipped policy's defaults below it), by
-    the options of r3l-launch: `--config`, the run's own, or a preset. Raises UserError."""
-    if preset is not None and (config is not None or resume):
-        other = "--resume" if resume else "--config"
-        raise UserError(f"--preset {preset}: cannot be combined with {other}; leave one out")
-    if config is not None:
-        return config, DEMO
-    if resume:
-        of_command_line.check_exists_only_if(run, resume=True)
-        return RunFolder(run).own_config, None
-    if preset is not None:
-        return preset_file(preset), None
-    return None, DEMO
-
-
-def preset_file(name: str) -> Path:
-    """The file of a preset. Raises UserError for an unknown one."""
-    known = {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
-    if name not in known:
-        guess = did_you_mean(name, known)
-        raise UserError(f"--preset {name}: unknown{guess}; the presets are {', '.join(known)}")
-    return known[name]
-
-
-def check_model_is_named(config: RunConfig, preset: str | None) -> None:
-    """Raises UserError if a preset leaves the model to the user, and the user gave none."""
-    if preset is not None and "model" not in config.model_fields_set:
-        raise UserError(f"--preset {preset}: names no model; give its folder with --model")

@@ -24,7 +24,7 @@ from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import SETTINGS, VARIANTS, parsed
 from benchmarks.results.lines import LINES, POLICIES, append, digest, known, processor, read_lines
 from envs.registry import all_options
-from launch.plan import preset_file
+from launch.checks.presets import preset_file
 from learner.warmup.recipe import warmed_for
 from r3l import config as configuration
 from r3l.errors import UserError

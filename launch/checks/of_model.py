@@ -51,23 +51,25 @@ def check_first_steps(draft: Draft) -> None:
     context."""
     if not draft.options.dry_run:
         lengths = try_tasks(draft.config.env, draft.tasks, draft.chat)
-        check_first_prompts(draft.settled, draft.tasks, lengths)
+        check_first_prompts(draft.model, draft.config.actor.max_model_len, draft.tasks, lengths)
 
 
-def check_first_prompts(config: RunConfig, first: Sequence[Task], lengths: Sequence[int]) -> None:
+def check_first_prompts(
+    model: Path, max_model_len: int, tasks: Sequence[Task], lengths: Sequence[int]
+) -> None:
     """Raises UserError if a task's first prompt, of so many tokens, fills the context."""
-    model = json.loads((Path(config.model) / "config.json").read_bytes())
-    most = model.get("max_position_embeddings") or config.actor.max_model_len
-    for task, length in zip(first, lengths, strict=True):
-        if length >= config.actor.max_model_len:
+    settings = json.loads((model / "config.json").read_bytes())
+    most = settings.get("max_position_embeddings") or max_model_len
+    for task, length in zip(tasks, lengths, strict=True):
+        if length >= max_model_len:
             raise UserError(
-                f"actor.max_model_len={config.actor.max_model_len}: the first prompt of task "
-                f"{task.task_id} has {length} tokens, which leaves no room for a response; raise it"
+                f"actor.max_model_len={max_model_len}: the first prompt of task {task.task_id} has "
+                f"{length} tokens, which leaves no room for a response; raise it"
             )
         if length >= most:
             raise UserError(
-                f"model {config.model}: its context of {most} tokens is shorter than the first "
-                f"prompt of task {task.task_id} with {length}; choose a model with a longer one"
+                f"model {model}: its context of {most} tokens is shorter than the first prompt of "
+                f"task {task.task_id} with {length}; choose a model with a longer one"
             )
 
 

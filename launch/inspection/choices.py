@@ -17,7 +17,7 @@ def show(ctx: click.Context, param: click.Parameter, given: bool) -> None:
 def table() -> str:
     """The names of presets, environments and algorithms."""
     from envs.registry import ENVIRONMENTS, FAMILIES
-    from launch.plan import PRESETS
+    from launch.checks.presets import PRESETS
     from r3l.algorithms.registry import REGISTRY
 
     families = [f"{family}:NAME" for family in FAMILIES]

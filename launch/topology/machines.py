@@ -1,4 +1,4 @@
-"""The machines of a plan: this one, those of a hostfile, or those that a user describes."""
+"""The machines of a plan: this one, the hostfile's, or described ones."""
 
 from __future__ import annotations
 

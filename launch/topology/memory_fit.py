@@ -81,7 +81,7 @@ def share_memory(
             )
         else:
             left = max(USABLE * gib - states, gib / 2 if force else 0.0)
-            shares[gpu_set] = int(100 * min(MOST, left / (count + with_rank) / gib)) / 100
+            shares[gpu_set] = _equal_part(left / gib, count + with_rank)
         if estimate is not None and gib is not None:
             share = shares[gpu_set]
             takes = given if given is not None else MOST if share is None else share
@@ -90,6 +90,12 @@ def share_memory(
                 check_engine_fits(requested, estimate, fitted)
             lines[_engine_line(requested, estimate, fitted)] = None
     return SharedMemory(shares, tuple(lines))
+
+
+def _equal_part(left: float, processes: int) -> float:
+    """The part of what is `left` of a GPU's memory (as a share of it) that each process gets, in
+    whole hundredths."""
+    return int(100 * min(MOST, left / processes)) / 100
 
 
 def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: float | None) -> None:

@@ -1,7 +1,7 @@
 """The placement of a run's processes: machines and GPUs, shares of GPU memory, CPU threads.
 
-Ranks take the first GPUs. Actors take the GPUs that are left, or if none is, share those of the
-ranks; they take turns. No function here reads anything but its arguments.
+Ranks take the first GPUs. Actors take turns on the GPUs that are left. If no GPU is left, they
+share those of the ranks. No function here reads anything but its arguments.
 """
 
 from __future__ import annotations
@@ -187,9 +187,10 @@ def _rank_threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> int | None:
-    """OpenMP threads of each rank, None if the cores are not known. On CPUs all cores of its
-    machine, though actors use them too: steps are what such a run waits for, and waiting threads
-    sleep. On GPUs its share of them."""
+    """OpenMP threads of each rank, None if the cores are not known.
+
+    On CPUs a rank gets all cores of its machine. Actors use them too, but such a run waits for its
+    steps, and waiting threads sleep. On GPUs a rank gets its share of the cores."""
     found = []
     for machine, count in ((_named(part.machine, machines), part.count) for part in ranks):
         if machine.cores is None:
@@ -207,15 +208,16 @@ def _actor_threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> dict[str, int | None]:
-    """OpenMP threads of an actor by its machine, None if the cores are not known: its share of
-    them; where neither learner nor actors have GPUs, of those of all machines."""
-    beside = {part.machine: part.count for part in ranks}
+    """OpenMP threads of an actor by its machine, None if the cores are not known.
+
+    It is the actor's share of the machine's cores, or without any GPUs of those of all machines."""
+    trained = {part.machine: part.count for part in ranks}
     if requested.device == "cpu" and not any(machine.gpus for machine in machines):
         cores = sum(machine.cores or 1 for machine in machines)
         return dict.fromkeys(engines, max(1, cores // (requested.actors + requested.ranks)))
     found = dict[str, int | None]()
     for machine in machines:
-        count = engines[machine.name] + beside.get(machine.name, 0)
+        count = engines[machine.name] + trained.get(machine.name, 0)
         found[machine.name] = machine.cores and _share(machine.cores, max(count, 1))
     return found
 

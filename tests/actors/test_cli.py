@@ -16,7 +16,7 @@ from actors.cli import main
 from actors.engine import VLLMPolicy
 from buffer import AsyncBufferClient, BufferClient
 from envs.builtin.policy import builtin_policy
-from launch.plan import DEMO
+from launch.checks.presets import DEMO
 from r3l.config import dump, load
 from r3l.errors import EngineDead
 from tests.buffer.fakes import Served

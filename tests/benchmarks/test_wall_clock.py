@@ -21,7 +21,7 @@ from benchmarks.results.wall_clock import (
     main,
 )
 from envs.registry import all_options
-from launch.plan import preset_file
+from launch.checks.presets import preset_file
 from r3l.errors import UserError
 from r3l.settings import yaml_text
 

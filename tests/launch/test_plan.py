@@ -1,4 +1,4 @@
-"""The order of the checks, and the presets."""
+"""The order of the checks, and what --check answers."""
 
 import fcntl
 import inspect
@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from envs import registry
 from envs.builtin.policy import builtin_policy
 from launch import plan
 from launch.cli import main
-from r3l.config import load
 from tests.launch.fakes import refused
 
 
@@ -43,50 +41,6 @@ def test_every_check_is_in_the_list_once() -> None:
         and list(inspect.signature(function).parameters) == ["draft"]
     ]
     assert sorted(map(str, defined)) == sorted(map(str, plan.CHECKS))
-
-
-PAPER = {  # environment -> training tasks, optimizer steps, tokens per response, options
-    "alfworld": (3553, 740, 512, {"admissible": True, "max_steps": 25}),
-    "webshop": (
-        10587,
-        2205,
-        512,
-        {"products": 0, "goals": "human", "admissible": True, "max_steps": 15},
-    ),
-    "scienceworld": (3592, 748, 512, {"max_steps": 25}),
-    "gsm8k": (7473, 1556, 4096, {"attempts": 3}),
-}
-
-
-@pytest.mark.parametrize("name", PAPER)
-def test_a_preset_has_the_settings_of_the_paper_and_its_released_code(name: str) -> None:
-    config = load(plan.preset_file(f"paper-{name}"))
-    algorithm, actor, learner = config.algorithm, config.actor, config.learner
-    tasks, steps, response, options = PAPER[name]
-    assert (config.env.name, config.env.train_tasks, config.env.options) == (name, tasks, options)
-    assert (algorithm.name, algorithm.group_size, algorithm.alpha) == ("r3l", 8, 3.0)
-    assert (algorithm.normalize, algorithm.sft_pool, algorithm.sft_weight) == ("token", "shared", 1)
-    assert algorithm.verified_requires_success and algorithm.kl_coef == 0
-    assert (actor.temperature, actor.reflect_temperature, config.eval.temperature) == (
-        1.0,
-        1.0,
-        0.4,
-    )
-    assert (actor.max_response_tokens, actor.max_reflection_tokens) == (response, 4096)
-    assert actor.max_model_len == 20480
-    assert (learner.lr, learner.betas, learner.weight_decay) == (1e-6, (0.9, 0.999), 0.01)
-    assert (learner.grad_clip, learner.groups_per_step, learner.steps) == (1.0, 96, steps)
-    assert steps * 96 <= 20 * tasks < (steps + 1) * 96, "20 epochs, not more"
-    assert (learner.sync_every, config.buffer.max_staleness, config.eval.every) == (1, 1, 20)
-    assert "model" not in config.model_fields_set
-
-
-@pytest.mark.parametrize("path", sorted(plan.PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_preset_names_only_options_that_its_environment_has(path: Path) -> None:
-    config = load(plan.preset_file(path.stem))
-    module, _, kind = registry.ENVIRONMENTS[config.env.name].partition(":")
-    options = inspect.signature(getattr(import_module(module), kind)).parameters
-    assert set(config.env.options) <= set(options)
 
 
 def test_a_check_says_what_is_missing_and_starts_nothing(

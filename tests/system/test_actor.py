@@ -17,7 +17,7 @@ from buffer import BufferClient, Lease
 from buffer.wire.curve_keys import generate
 from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
-from launch.plan import DEMO
+from launch.checks.presets import DEMO
 from learner.publisher import WeightPublisher
 from r3l import config as configuration
 from r3l.process.notices import NOTICE_LINE

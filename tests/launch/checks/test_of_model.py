@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from envs.builtin.policy import builtin_policy
 from launch.checks.of_model import check_first_prompts, resolve_model
 from launch.cli import main
-from r3l.config import load
 from r3l.errors import UserError
 from r3l.records import Task
 from tests.launch.fakes import refused
@@ -57,6 +56,5 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
     line = refused("--run", run, "--env", f"{file}:Wordy", "actor.max_model_len=64")
     assert f"actor.max_model_len=64: the first prompt of task {file}:Wordy/train/" in line
     assert "tokens, which leaves no room for a response" in line and not run.exists()
-    checked = load(None, [f"model={builtin_policy()}", "actor.max_model_len=100000"])
     with pytest.raises(UserError, match="its context of 4096 tokens is shorter than the first"):
-        check_first_prompts(checked, [Task("t/1", "t", 1)], [5000])
+        check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])

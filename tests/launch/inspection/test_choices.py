@@ -5,14 +5,13 @@ from click.testing import CliRunner
 
 from envs.builtin.policy import model_path
 from envs.registry import ENVIRONMENTS, FAMILIES
-from launch import plan
-from launch.checks import draft, of_model
+from launch.checks import draft, of_model, presets
 from launch.cli import main
 from launch.inspection import choices
 from r3l.algorithms.registry import REGISTRY
 from r3l.records import Task
 
-PRESETS = sorted(path.stem for path in plan.PRESETS.glob("*.yaml"))
+PRESETS = sorted(path.stem for path in presets.PRESETS.glob("*.yaml"))
 
 
 def printed(*arguments):
