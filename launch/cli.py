@@ -142,14 +142,15 @@ def train_command(
         from launch.checks.draft import PlanOptions
         from launch.checks.of_model import foreign_world
         from launch.checks.presets import check_model_is_named, settings_file
+        from launch.checks.resume import nothing_to_do
         from launch.console.live_view import console_for
-        from launch.resume import nothing_to_do
         from launch.supervisor import Run
         from r3l import config as configuration
+        from r3l.files.run_folder import run_folder
 
         set_file_modes()
         check_not_empty({"--env": env_name, "--model": model, "--preset": preset})
-        options = PlanOptions(plans.run_folder(run_name), resume=resume, **places)
+        options = PlanOptions(run_folder(run_name), resume=resume, **places)
         file, demo = settings_file(config_path, preset, options.run, resume=resume)
         config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)
         instead = configuration.dump(config).rstrip("\n") if print_config else ""
@@ -209,10 +210,11 @@ def train(
     """
     from launch.checks.draft import PlanOptions
     from launch.checks.presets import settings_file
-    from launch.plan import make_plan, run_folder, write_run_folder
-    from launch.resume import nothing_to_do
+    from launch.checks.resume import nothing_to_do
+    from launch.plan import make_plan, write_run_folder
     from launch.supervisor import Run
     from r3l import config as configuration
+    from r3l.files.run_folder import run_folder
     from r3l.settings.flat import flat_settings
 
     folder = run_folder(run)

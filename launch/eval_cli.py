@@ -217,7 +217,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
     from actors.engine_arguments import check_engine_arguments
     from launch.checks.of_model import resolve_model
     from launch.checks.presets import DEMO
-    from launch.plan import run_folder
+    from r3l.files.run_folder import run_folder
 
     check_not_empty({"--env": options["env_name"], "--model": options["model"]})
     trained = None if options["run_name"] is None else run_folder(options["run_name"])

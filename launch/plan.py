@@ -7,20 +7,17 @@ settings, options ─► Draft ─► CHECKS, one after the other ─► Plan �
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TextIO
 
 from buffer.wire.curve_keys import generate
-from launch.checks import of_command_line, of_model, of_places, of_resume, of_settings
+from launch.checks import of_command_line, of_model, of_places, of_settings
 from launch.checks.draft import Draft, PlanOptions
 from launch.inspection import versions
 from launch.topology.run_plan import Plan
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
-from r3l.model_folder import user_path
 
 CHECKS: tuple[Callable[[Draft], None], ...] = (
     # What costs nothing comes first: a typing mistake is answered at once.
@@ -44,8 +41,8 @@ CHECKS: tuple[Callable[[Draft], None], ...] = (
     of_places.check_memory,
     of_places.check_services,
     of_places.check_disk,
-    of_resume.check_changes,
-    of_resume.check_checkpoint,
+    of_settings.check_changes,
+    of_model.check_checkpoint,
     # Last what plays: the user's own code runs here for the first time.
     of_model.check_first_steps,
     of_model.check_world,
@@ -79,12 +76,3 @@ def write_run_folder(plan: Plan) -> TextIO:
             f"run {plan.run}: cannot be written ({error.strerror}); choose another with --run"
         ) from None
     return lock
-
-
-def run_folder(name: str | None) -> Path:
-    """The folder of a run: a bare name is under runs/, anything with a separator is a path, and
-    without a name the time is one. Raises UserError."""
-    if name is not None and not name.strip():
-        raise UserError("--run: the name is empty; give one, or leave --run out")
-    name = name or time.strftime("%Y%m%d-%H%M%S")
-    return user_path(name) if "/" in name else Path("runs") / name

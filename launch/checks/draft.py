@@ -11,8 +11,8 @@ from envs.builtin.policy import model_path
 from envs.registry import tasks_of_all
 from launch.backends.backend import Backend
 from launch.backends.registry import LOCAL, backend
+from launch.checks.resume import changed_settings
 from launch.checks.services import LOOPBACK, Services
-from launch.resume import changed_settings
 from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, described, hosts_of
 from launch.topology.memory_estimate import Estimate

@@ -9,12 +9,13 @@ from pathlib import Path
 from envs.builtin.policy import builtin_policy, model_path
 from envs.preflight import try_tasks
 from launch.checks.draft import Draft
+from learner import checkpoint
 from learner.step.deepspeed_config import deepspeed_config
 from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
@@ -44,6 +45,14 @@ def check_learner(draft: Draft) -> None:
         )
     deepspeed_config(draft.learner, bf16=draft.in_bfloat16)
     check_targets(draft.learner.lora, draft.model)
+
+
+def check_checkpoint(draft: Draft) -> None:
+    """Raises UserError if the run cannot continue from its newest checkpoint."""
+    newest = checkpoint.latest(draft.options.run / checkpoint.CHECKPOINTS)
+    if draft.options.resume and newest is not None:
+        dtype = "torch.bfloat16" if draft.in_bfloat16 else "torch.float32"
+        checkpoint.check(newest, draft.learner, dtype=dtype, origin=fingerprint(draft.model))
 
 
 def check_first_steps(draft: Draft) -> None:

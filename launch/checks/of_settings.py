@@ -50,3 +50,8 @@ def check_shares(draft: Draft) -> None:
 def check_tasks(draft: Draft) -> None:
     """Raises UserError for an unknown environment, option or file of tasks."""
     _ = draft.tasks
+
+
+def check_changes(draft: Draft) -> None:
+    """Raises UserError if a resumed run has a setting that makes it another run."""
+    _ = draft.changed

@@ -12,8 +12,7 @@ from buffer.viewer import page
 from launch.inspection import snapshot
 from launch.inspection.snapshot import BALANCED, Snapshot
 from launch.inspection.status import ago, waits
-from launch.plan import run_folder
-from r3l.files.run_folder import RunFolder
+from r3l.files.run_folder import RunFolder, run_folder
 
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4

@@ -14,11 +14,10 @@ from buffer.tools import offline
 from buffer.viewer import page
 from buffer.viewer.view import shown as shown_store
 from launch.inspection import corrections, versions
-from launch.plan import run_folder
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.progress_lines import EvalLine, History, StepLine
-from r3l.files.run_folder import RunFolder
+from r3l.files.run_folder import RunFolder, run_folder
 from r3l.files.whole_file import write_whole
 
 POINTS = 400  # of a curve; longer ones are thinned

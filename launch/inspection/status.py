@@ -10,8 +10,7 @@ import click
 from buffer.viewer import page
 from launch.inspection import snapshot
 from launch.inspection.snapshot import Actor, Snapshot
-from launch.plan import run_folder
-from r3l.files.run_folder import RunFolder
+from r3l.files.run_folder import RunFolder, run_folder
 
 SHOWN = 8  # leases
 MIB = 1 << 20

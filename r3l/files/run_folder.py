@@ -28,6 +28,7 @@ from r3l.errors import UserError
 from r3l.files import json_lines, progress_lines
 from r3l.files.progress_lines import EvalLine, History, ProgressLine
 from r3l.files.whole_file import read_json, write_json, write_whole
+from r3l.model_folder import user_path
 
 BEST = "best"
 """The folder of the weights with the best evaluation."""
@@ -263,3 +264,12 @@ def _step_of(path: Path) -> int:
         return int(path.stem.rpartition("-")[2])
     except ValueError:
         raise UserError(f"{path}: its name ends in no step; rename or remove it") from None
+
+
+def run_folder(name: str | None) -> Path:
+    """The folder of a run: a bare name is under runs/, anything with a separator is a path, and
+    without a name the time is one. Raises UserError."""
+    if name is not None and not name.strip():
+        raise UserError("--run: the name is empty; give one, or leave --run out")
+    name = name or time.strftime("%Y%m%d-%H%M%S")
+    return user_path(name) if "/" in name else Path("runs") / name

@@ -1,6 +1,5 @@
 """r3l-launch: options, overrides and prompts."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from click.testing import CliRunner
 
 import r3l
 from launch.cli import main
-from launch.plan import run_folder
 from r3l.config import load
 from tests.launch.fakes import refused
 
@@ -20,15 +18,6 @@ def test_prompts_are_shown_with_the_overrides_of_the_environment(run: Path) -> N
     assert result.exit_code == 0 and not run.exists()
     assert "--- guidance\nadvice: {improvement_suggestion}." in result.output
     assert "--- system\nEach item needs one tool" in result.output
-
-
-@pytest.mark.parametrize(
-    ("name", "folder"), [("v1.2", "runs/v1.2"), ("./first", "first"), ("/tmp/r", "/tmp/r")]
-)
-def test_a_bare_run_name_is_a_folder_under_runs_and_any_other_a_path(
-    name: str, folder: str
-) -> None:
-    assert run_folder(name) == Path(folder)
 
 
 def test_ctrl_c_while_a_run_is_checked_says_that_nothing_was_started(
@@ -41,10 +30,6 @@ def test_ctrl_c_while_a_run_is_checked_says_that_nothing_was_started(
     result = CliRunner().invoke(main, ["--run", str(run)])
     assert (result.exit_code, run.exists()) == (130, False)
     assert result.stderr == "r3l-launch: interrupted; nothing was started\n"
-
-
-def test_a_run_without_a_name_is_named_by_the_time() -> None:
-    assert re.fullmatch(r"runs/\d{8}-\d{6}", str(run_folder(None)))
 
 
 def test_every_setting_is_printed_as_yaml_that_makes_the_same_run(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from r3l.config import dump, load
 from tests.launch.fakes import refused
 
 
@@ -25,3 +26,9 @@ def test_shares_are_those_of_environments_of_the_run(run: Path) -> None:
     line = refused("--run", run, "env.others.keys={}")
     assert line.startswith("r3l-launch: env keys: the shipped policy")
     assert "warmup --env workshop --env keys --out runs/warm" in line
+
+
+def test_another_run_of_the_same_name_is_refused(run: Path) -> None:
+    run.mkdir()
+    (run / "config.yaml").write_text(dump(load()))
+    assert "seed" in refused("--run", run, "--resume", "seed=8")

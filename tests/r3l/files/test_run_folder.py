@@ -1,6 +1,7 @@
 """What a run leaves in its folder, and what is read of it when it is damaged."""
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
 from r3l.files.progress_lines import AgainLine, StepLine
-from r3l.files.run_folder import Hang, RunFolder, SkippedStep, write_evaluation
+from r3l.files.run_folder import Hang, RunFolder, SkippedStep, run_folder, write_evaluation
 from tests.r3l.files.made import evaluation
 
 READERS: dict[str, Callable[[RunFolder], object]] = {
@@ -167,3 +168,16 @@ def test_the_settings_are_those_with_which_a_step_was_made(tmp_path: Path) -> No
     run = RunFolder(tmp_path)
     found = [run.settings_of(step).learner.steps for step in (1, 4, 5, 7, 8, 20)]
     assert found == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("v1.2", "runs/v1.2"), ("./first", "first"), ("/tmp/r", "/tmp/r")]
+)
+def test_a_bare_run_name_is_a_folder_under_runs_and_any_other_a_path(
+    name: str, folder: str
+) -> None:
+    assert run_folder(name) == Path(folder)
+
+
+def test_a_run_without_a_name_is_named_by_the_time() -> None:
+    assert re.fullmatch(r"runs/\d{8}-\d{6}", str(run_folder(None)))

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
-from launch import resume
+from launch.checks import resume
+from launch.checks.resume import changed_settings
 from launch.cli import main
-from launch.resume import changed_settings
 from r3l.config import RunConfig, load
 from r3l.errors import UserError
 from r3l.files.progress_lines import StepLine
