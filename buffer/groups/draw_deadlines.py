@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from buffer.groups.states import Operation
+from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import DrawRow
 from r3l.records import GroupState
@@ -82,7 +82,7 @@ def describe_holders(work: UnitOfWork) -> str:
     )
 
 
-def _return_groups(work: UnitOfWork, drawn: DrawRow, by: Operation) -> int:
+def _return_groups(work: UnitOfWork, drawn: DrawRow, by: Trigger) -> int:
     """Move the groups of an open draw back to their state before it; returns how many."""
     returned = 0
     for group_id in drawn.groups:

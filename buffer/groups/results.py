@@ -10,7 +10,7 @@ import msgspec
 from buffer.groups import incoming
 from buffer.groups.incoming import Outcome
 from buffer.groups.learner_version import check_version
-from buffer.groups.states import Operation
+from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import result_checksums
 from buffer.storage.rows import GroupRow
@@ -89,7 +89,7 @@ def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
 
 
 def expire_without_contrast(
-    work: UnitOfWork, row: GroupRow, by: Operation, last: Parts | None = None
+    work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
 ) -> GroupRow:
     """Expire a group so that another one replaces it in the batch: it is in flight no more, and
     admission grants that other one. The next draw names it. `last`: as for UnitOfWork.expire."""
@@ -202,7 +202,7 @@ def _resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[Outcome]) -> G
     )
 
 
-def _finish(work: UnitOfWork, row: GroupRow, by: Operation, last: Sequence[Outcome]) -> GroupRow:
+def _finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[Outcome]) -> GroupRow:
     """Make a group whose slots are resolved one record; it expires without a trajectory, or without
     contrast if the algorithm needs that.
 

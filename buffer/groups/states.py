@@ -1,4 +1,4 @@
-"""The states of a group and of its slots, and the operations that may change them.
+"""The states of a group and of its slots, and the triggers that may change them.
 
     lease          put           put, clock         draw          commit
     ─────► leased ─────► filling ──────────► complete ────► drawn ──────► trained
@@ -32,8 +32,9 @@
     expired   expired   set_version
     expired   evicted   evict
 
-`clock` is every deadline that passes: leases and draws expire, stragglers are given up, and
-unfinished groups become too old. A state that stays the same changes its holder, slots or steps.
+A trigger is an operation of the buffer, or `clock`: a deadline passes, so that a lease or a draw
+expires, stragglers are given up, or an unfinished group becomes too old. A move from a state to
+itself changes only the group's holder, slots or steps.
 A group that is complete or trained skips `drawn` when its draw is committed or discarded after it
 expired. A group whose slots are resolved expires instead of being complete if it has no trajectory,
 or no contrast and the algorithm needs it. A finished evaluation ends in `complete`, and only such a
@@ -59,13 +60,13 @@ from buffer.storage.rows import GroupRow
 from r3l.errors import IllegalMove
 from r3l.records import GroupState, SlotStatus
 
-Operation = Literal[
+Trigger = Literal[
     "lease", "renew", "release", "put", "clock", "draw", "commit", "release_draws", "discard",
     "set_version", "evict",
 ]  # fmt: skip
 State = GroupState | Literal["new", "evicted"]
 
-MOVES: dict[tuple[State, State], tuple[Operation, ...]] = {
+MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
     ("new", "leased"): ("lease",),
     ("leased", "leased"): ("lease", "renew", "release", "clock"),
     ("leased", "filling"): ("put",),
@@ -90,7 +91,7 @@ MOVES: dict[tuple[State, State], tuple[Operation, ...]] = {
     ("expired", "expired"): ("set_version",),
     ("expired", "evicted"): ("evict",),
 }
-SLOT_MOVES: dict[SlotStatus, tuple[Operation, ...]] = {
+SLOT_MOVES: dict[SlotStatus, tuple[Trigger, ...]] = {
     "done": ("put",),
     "failed": ("put", "clock"),
     "not_triggered": ("put",),
@@ -105,7 +106,7 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
 }
 
 
-def check_move(before: GroupRow | None, after: GroupRow, by: Operation) -> None:
+def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
     """Raise IllegalMove unless `by` may make this row of the one before (None: a new group)."""
     state: State = "new" if before is None else before.state
     if by not in MOVES.get((state, after.state), ()):
@@ -127,7 +128,7 @@ def check_evict(row: GroupRow) -> None:
         raise _illegal(row, "evict", f"it may not remove a {row.purpose} group that is {row.state}")
 
 
-def _check_slots(before: GroupRow | None, after: GroupRow, by: Operation) -> None:
+def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
     kept = () if before is None else before.resolved
     if after.resolved == kept:
         return
@@ -148,7 +149,7 @@ def _check_slots(before: GroupRow | None, after: GroupRow, by: Operation) -> Non
             raise _illegal(after, by, f"it may not resolve {count} slots as {status}")
 
 
-def _illegal(row: GroupRow, by: Operation, why: str) -> IllegalMove:
+def _illegal(row: GroupRow, by: Trigger, why: str) -> IllegalMove:
     return IllegalMove(
         f"group {row.group_id}: {by}: {why} (buffer.groups.states); report this fault",
         group_id=row.group_id,

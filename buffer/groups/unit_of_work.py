@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from buffer.groups import states
 from buffer.groups.index import Index
-from buffer.groups.states import Operation
+from buffer.groups.states import Trigger
 from buffer.storage import counts
 from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow
 from buffer.storage.transaction import Parts, Txn, not_found
@@ -56,7 +56,7 @@ class UnitOfWork:
             raise not_found(self.txn, group_id)
         return found
 
-    def save(self, row: GroupRow, by: Operation) -> GroupRow:
+    def save(self, row: GroupRow, by: Trigger) -> GroupRow:
         """Write a group's new row; raises IllegalMove if `by` may not make it of the one before."""
         before = self.find(row.group_id)
         states.check_move(before, row, by)
@@ -67,7 +67,7 @@ class UnitOfWork:
         self.index.put(row)
         return row
 
-    def move(self, row: GroupRow, state: GroupState, by: Operation, **changes: Any) -> GroupRow:
+    def move(self, row: GroupRow, state: GroupState, by: Trigger, **changes: Any) -> GroupRow:
         """Write that a group entered `state` now."""
         times = row.times | {state: self.now}
         return self.save(row.but(state=state, times=times, **changes), by)
@@ -79,9 +79,7 @@ class UnitOfWork:
         self.index.forget_replay(row)
         self._add(counts.evicted(row))
 
-    def expire(
-        self, row: GroupRow, cause: str, by: Operation, last: Parts | None = None
-    ) -> GroupRow:
+    def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
         """Expire a group and its attempts, counted under `cause`; its results stay readable.
 
         `last`: results that were not written as parts.

@@ -7,7 +7,7 @@ import pytest
 
 from buffer import BufferClient
 from buffer.groups import states
-from buffer.groups.states import MOVES, RULES, SLOT_MOVES, Operation, check_evict, check_move
+from buffer.groups.states import MOVES, RULES, SLOT_MOVES, Trigger, check_evict, check_move
 from buffer.storage.rows import GroupRow
 from buffer.tools.verify import verify
 from r3l.errors import IllegalMove
@@ -15,7 +15,7 @@ from r3l.records import GROUP_STATES, GroupPlan, SlotResult, Task
 from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Desk, finished
 
-OPERATIONS = get_args(Operation)
+TRIGGERS = get_args(Trigger)
 EVERYTHING = RetentionConfig(groups=0, grace_s=0.0)
 SLOTS = (("base", 0), ("base", 1))
 
@@ -54,10 +54,10 @@ def test_the_docstring_shows_the_tables():
 def test_every_state_can_be_entered_and_left_and_every_operation_moves_something():
     assert {after for _, after in MOVES} - {"evicted"} == set(GROUP_STATES) == set(RULES)
     assert {before for before, _ in MOVES} - {"new"} == set(GROUP_STATES)
-    assert {by for operations in MOVES.values() for by in operations} == set(OPERATIONS)
+    assert {by for operations in MOVES.values() for by in operations} == set(TRIGGERS)
 
 
-@pytest.mark.parametrize("by", OPERATIONS)
+@pytest.mark.parametrize("by", TRIGGERS)
 @pytest.mark.parametrize("after", GROUP_STATES)
 @pytest.mark.parametrize("before", ["new", *GROUP_STATES])
 def test_a_move_is_refused_unless_the_table_has_it(before, after, by):
