@@ -7,9 +7,8 @@ from functools import lru_cache
 
 import msgspec
 
-from buffer.groups import incoming
-from buffer.groups.incoming import Outcome
 from buffer.groups.learner_version import check_version
+from buffer.groups.slot_outcome import SlotOutcome, decode_outcome
 from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import result_checksums
@@ -43,7 +42,7 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
             state="evicted",
         )
     row = row or work.row(args.group_id)
-    sent = [incoming.check(memoryview(result)) for result in args.results]
+    sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):
         raise RecordError("a slot is resolved twice in one put", field="slot")
     new = [outcome for outcome in sent if outcome.key not in row.resolved]
@@ -78,7 +77,7 @@ def is_quorum(work: UnitOfWork, row: GroupRow) -> bool:
 def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
     """Complete a group with the results it has: its open slots fail with cause STRAGGLER."""
     open_slots = [slot for slot in row.plan.slots() if slot not in row.resolved]
-    failed = [incoming.check(_straggler(role, slot)) for role, slot in open_slots]
+    failed = [decode_outcome(_straggler(role, slot)) for role, slot in open_slots]
     work.count("quorums")
     return _finish(work, _resolved(work, row, failed), "clock", failed)
 
@@ -107,7 +106,7 @@ def check_cause(cause: str) -> None:
         raise LimitExceeded(f"cause {cause!r:.120}: at most {CAUSE_LIMIT} bytes, none of them NUL")
 
 
-def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[Outcome]) -> None:
+def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOutcome]) -> None:
     """Raise unless this actor may resolve these slots of the group now."""
     for outcome in new:
         _check_outcome(row, outcome)
@@ -129,7 +128,7 @@ def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[Outcom
         raise StoreError(f"the store is full: {work.full}; nothing was written", cause="full")
 
 
-def _check_outcome(row: GroupRow, outcome: Outcome) -> None:
+def _check_outcome(row: GroupRow, outcome: SlotOutcome) -> None:
     if outcome.key not in row.plan.slots():
         raise RecordError(
             f"{outcome.role} slot {outcome.slot} is not in the plan of group {row.group_id} "
@@ -140,7 +139,7 @@ def _check_outcome(row: GroupRow, outcome: Outcome) -> None:
         check_cause(outcome.cause)
 
 
-def _count_late(row: GroupRow, sent: Sequence[Outcome]) -> int:
+def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
     """How many results are of stragglers that the group was completed without. Raise Conflict if
     another resolved slot is sent with another result than the first."""
     kept, late = result_checksums.by_slot(row), 0
@@ -163,7 +162,7 @@ def _count_late(row: GroupRow, sent: Sequence[Outcome]) -> int:
 
 
 def _accept(
-    work: UnitOfWork, row: GroupRow, new: Sequence[Outcome], fingerprint: tuple[int, str] | None
+    work: UnitOfWork, row: GroupRow, new: Sequence[SlotOutcome], fingerprint: tuple[int, str] | None
 ) -> GroupRow:
     """Take in results of open slots; the last one finishes the group, and so does one that makes
     the quorum after the deadline."""
@@ -184,7 +183,7 @@ def _accept(
     return give_up_stragglers(work, filled) if is_quorum(work, filled) else filled
 
 
-def _resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[Outcome]) -> GroupRow:
+def _resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
     """The row with these slots resolved; failures are counted."""
     done = [outcome for outcome in outcomes if outcome.reward is not None]
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
@@ -202,7 +201,7 @@ def _resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[Outcome]) -> G
     )
 
 
-def _finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[Outcome]) -> GroupRow:
+def _finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
     """Make a group whose slots are resolved one record; it expires without a trajectory, or without
     contrast if the algorithm needs that.
 
@@ -246,5 +245,5 @@ def _straggler_checksum(role: Role, slot: int) -> int:
     return result_checksums.checksum(_straggler(role, slot))
 
 
-def _size(outcomes: Sequence[Outcome]) -> int:
+def _size(outcomes: Sequence[SlotOutcome]) -> int:
     return sum(len(outcome.encoded) for outcome in outcomes)

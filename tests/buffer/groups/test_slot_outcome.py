@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer.groups import incoming
+from buffer.groups.slot_outcome import decode_outcome
 from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import (
@@ -23,7 +23,7 @@ def test_a_damaged_result_is_refused_or_can_be_read_again(damage):
     for at, byte in damage:
         damaged[at % len(damaged)] = byte
     try:
-        outcome = incoming.check(bytes(damaged))
+        outcome = decode_outcome(bytes(damaged))
     except RecordError:
         return
     result = codec.decode(SlotResult, bytes(damaged))
@@ -99,21 +99,21 @@ def _changed(**changes):
 )  # fmt: skip
 def test_each_malformed_field_of_a_result_is_refused(changes):
     with pytest.raises(RecordError):
-        incoming.check(_changed(**changes))
+        decode_outcome(_changed(**changes))
 
 
 def test_the_outcome_of_a_slot_result_says_how_the_slot_was_resolved():
     oldest, newest = np.array([[7, 5], [8, 5]], dtype=np.int32)
     data = codec.encode(full_result(step_versions=oldest, step_newest_versions=newest))
-    outcome = incoming.check(data)
+    outcome = decode_outcome(data)
     assert outcome[:-2] == ("base", 0, "done", "", 0.5, 5, 8)
     assert outcome.checksum == zlib.crc32(codec.body(SlotResult, data))
-    failed = incoming.check(codec.encode(SlotResult("distilled", 3, "failed", cause="engine")))
+    failed = decode_outcome(codec.encode(SlotResult("distilled", 3, "failed", cause="engine")))
     assert failed[:-2] == ("distilled", 3, "failed", "engine", None, -1, -1)
 
 
 def test_fields_with_a_default_may_be_missing_and_a_reward_may_be_an_integer():
     schema, kind, fields = msgpack.unpackb(codec.encode(full_result()))
     del fields["aux"], fields["trajectory"]["feedback"]
-    assert incoming.check(msgpack.packb([schema, kind, fields])).reward == 0.5
-    assert incoming.check(_changed(reward=2)).reward == 2.0
+    assert decode_outcome(msgpack.packb([schema, kind, fields])).reward == 0.5
+    assert decode_outcome(_changed(reward=2)).reward == 2.0

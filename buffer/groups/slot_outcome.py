@@ -1,4 +1,4 @@
-"""What the service keeps of a slot result that a client sent."""
+"""Decodes a slot result that a client sent to the outcome that the service keeps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from r3l.records import Role, SlotResult, SlotStatus
 from r3l.rollout import symptoms
 
 
-class Outcome(NamedTuple):
+class SlotOutcome(NamedTuple):
     """How a slot was resolved, and its result as it was `encoded`.
 
     `reward`: of its attempt, None without one; `oldest`: oldest policy version that sampled any of
-    it, -1 without one; `newest`: the newest one; `checksum`: as in buffer.storage.result_checksums.
+    it, -1 without one; `newest`: the newest one; `checksum`: of buffer.storage.result_checksums.
     """
 
     role: Role
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
         return self.role, self.slot
 
 
-def check(encoded: bytes | memoryview) -> Outcome:
+def decode_outcome(encoded: bytes | memoryview) -> SlotOutcome:
     """The outcome of an encoded slot result; raises RecordError for anything else, SickResult for
     log-probabilities and versions that cannot be."""
     result = codec.decode(SlotResult, encoded)
@@ -49,7 +49,7 @@ def check(encoded: bytes | memoryview) -> Outcome:
         symptom = symptoms.of_logprobs(attempt.logprobs)
     if symptom is not None:
         raise SickResult(symptom.message, cause=symptom.cause)
-    return Outcome(
+    return SlotOutcome(
         result.role,
         result.slot,
         result.status,
