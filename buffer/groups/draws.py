@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines
-from buffer.groups.leases import check_name
-from buffer.groups.results import (
+from buffer.groups.completion import (
     NO_CONTRAST,
     REPLACED_BATCHES,
-    check_cause,
     expire_without_contrast,
     lacks_contrast,
 )
+from buffer.groups.leases import check_name
+from buffer.groups.results import check_cause
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick

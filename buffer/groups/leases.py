@@ -10,8 +10,8 @@ from msgspec import structs
 
 from buffer.groups import draw_deadlines
 from buffer.groups.admission import admits, ahead_of_takeover
+from buffer.groups.completion import give_up_stragglers, may_finish_without_stragglers
 from buffer.groups.learner_version import check_version
-from buffer.groups.results import give_up_stragglers, is_quorum
 from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import task_history
@@ -93,7 +93,7 @@ def expire_overdue(work: UnitOfWork) -> None:
             work.count("leases_expired")
             work.save(row.but(lease_expired=True), "clock")
     for row in index.unfinished("train") if work.config.straggler_s else ():
-        if is_quorum(work, row):
+        if may_finish_without_stragglers(work, row):
             give_up_stragglers(work, row)
     oldest_useful = index.progress.version - work.max_staleness
     for row in index.unheld("train"):

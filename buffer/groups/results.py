@@ -1,30 +1,32 @@
-"""Results: they fill a group, and the last one or a deadline finishes it."""
+"""Accepts results: checks them, then fills the slots of their group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import msgspec
 
+from buffer.groups.completion import (
+    finish,
+    give_up_stragglers,
+    may_finish_without_stragglers,
+    straggler_checksum,
+    with_resolved,
+)
 from buffer.groups.learner_version import check_version
 from buffer.groups.slot_outcome import SlotOutcome, decode_outcome
-from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import result_checksums
 from buffer.storage.rows import GroupRow
-from buffer.storage.transaction import Parts
 from buffer.wire import operations
 from buffer.wire.operations import PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
-from r3l.records import STRAGGLER, Role, SlotResult, SlotStatus
+from r3l.records import SlotResult, SlotStatus
 from r3l.weights import stamps
 
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * operations.TASK_LIMIT  # bytes of all results of a group
-NO_CONTRAST = "no_contrast"  # cause of a group that another one replaces
-REPLACED_BATCHES = 8  # as many groups as that many batches are named by the next draw
 _SMALL = 256  # bytes of a result that is accepted beyond the limit too: room for failures
 
 
@@ -60,41 +62,6 @@ def resolve(work: UnitOfWork, args: operations.Resolve) -> PutAck:
     status: SlotStatus = "failed" if args.cause else "not_triggered"
     result = codec.encode(SlotResult(args.role, args.slot, status, cause=args.cause))
     return put(work, operations.Put(args.group_id, args.actor, None, (msgspec.Raw(result),)))
-
-
-def is_quorum(work: UnitOfWork, row: GroupRow) -> bool:
-    """True if a training group waited `straggler_s` and has `min_base` base attempts."""
-    config = work.config
-    return (
-        config.straggler_s > 0
-        and row.purpose == "train"
-        and row.unfinished
-        and row.done_base >= config.min_base
-        and work.now > row.times["leased"] + config.straggler_s
-    )
-
-
-def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
-    """Complete a group with the results it has: its open slots fail with cause STRAGGLER."""
-    open_slots = [slot for slot in row.plan.slots() if slot not in row.resolved]
-    failed = [decode_outcome(_straggler(role, slot)) for role, slot in open_slots]
-    work.count("quorums")
-    return _finish(work, _resolved(work, row, failed), "clock", failed)
-
-
-def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
-    """True for a training group with equal rewards, if the run's algorithm replaces such groups."""
-    return work.needs_contrast and row.purpose == "train" and row.contrast == 0
-
-
-def expire_without_contrast(
-    work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
-) -> GroupRow:
-    """Expire a group so that another one replaces it in the batch: it is in flight no more, and
-    admission grants that other one. The next draw names it. `last`: as for UnitOfWork.expire."""
-    replaced = (*work.index.progress.replaced, row.group_id)
-    work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
-    return work.expire(row, NO_CONTRAST, by, last)
 
 
 # ── checks ──────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +114,7 @@ def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
         first = kept.get(outcome.key, outcome.checksum)
         if first == outcome.checksum:
             continue
-        if first != _straggler_checksum(*outcome.key):
+        if first != straggler_checksum(*outcome.key):
             raise Conflict(
                 f"{outcome.role} slot {outcome.slot} of group {row.group_id} was resolved with "
                 "another result already; that one stays",
@@ -166,55 +133,23 @@ def _accept(
 ) -> GroupRow:
     """Take in results of open slots; the last one finishes the group, and so does one that makes
     the quorum after the deadline."""
-    filled = _resolved(work, row, new).but(
+    filled = with_resolved(work, row, new).but(
         nbytes=row.nbytes + _size(new),
         lease_expired=False,
         deadline=work.now + work.config.lease_s,
         fingerprints=_with_fingerprint(work, row, fingerprint),
     )
     if filled.whole:
-        return _finish(work, filled, "put", new)
+        return finish(work, filled, "put", new)
     for outcome in new:
         work.txn.put_part(row.group_id, outcome.role, outcome.slot, outcome.encoded)
     if row.state == "filling":
         filled = work.save(filled, "put")
     else:
         filled = work.move(filled, "filling", "put")
-    return give_up_stragglers(work, filled) if is_quorum(work, filled) else filled
-
-
-def _resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
-    """The row with these slots resolved; failures are counted."""
-    done = [outcome for outcome in outcomes if outcome.reward is not None]
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    for outcome in failed:
-        work.drop(outcome.cause, outcome.role, row.task_id)
-    versions = [outcome.oldest for outcome in done] + [row.oldest] * (row.oldest >= 0)
-    return row.but(
-        resolved=(*row.resolved, *(outcome.key for outcome in outcomes)),
-        checksums=(*row.checksums, *(outcome.checksum for outcome in outcomes)),
-        failures=(*row.failures, *(f"{outcome.role}/{outcome.cause}" for outcome in failed)),
-        done=row.done + len(done),
-        done_base=row.done_base + sum(outcome.role == "base" for outcome in done),
-        rewards=(*row.rewards, *(outcome.reward for outcome in done)),
-        oldest=min(versions, default=-1),
+    return (
+        give_up_stragglers(work, filled) if may_finish_without_stragglers(work, filled) else filled
     )
-
-
-def _finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
-    """Make a group whose slots are resolved one record; it expires without a trajectory, or without
-    contrast if the algorithm needs that.
-
-    `last`: outcomes that were not written as parts.
-    """
-    parts = {outcome.key: outcome.encoded for outcome in last}
-    if not row.done:
-        return work.expire(row, "no_trajectories", by, parts)
-    if lacks_contrast(work, row):
-        return expire_without_contrast(work, row, by, parts)
-    row = work.move(row, "complete", by)
-    work.txn.write_record(row, parts)
-    return row
 
 
 def _with_fingerprint(
@@ -233,16 +168,6 @@ def _with_fingerprint(
         work.count("fingerprint_conflicts")
         known.append(new)
     return row.fingerprints | {version: "|".join(known)}
-
-
-def _straggler(role: Role, slot: int) -> bytes:
-    """The result of a slot that its group did not wait for."""
-    return codec.encode(SlotResult(role, slot, "failed", cause=STRAGGLER))
-
-
-@lru_cache(maxsize=1024)
-def _straggler_checksum(role: Role, slot: int) -> int:
-    return result_checksums.checksum(_straggler(role, slot))
 
 
 def _size(outcomes: Sequence[SlotOutcome]) -> int:

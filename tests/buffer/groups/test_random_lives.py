@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from buffer.groups import leases
-from buffer.groups.results import REPLACED_BATCHES
+from buffer.groups.completion import REPLACED_BATCHES
 from buffer.sampling.samplers import SAMPLERS
 from buffer.storage.store import Store
 from buffer.tools.verify import verify

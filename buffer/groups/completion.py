@@ -1,0 +1,102 @@
+"""Completes a group: with its last result, or without its stragglers; one without contrast expires.
+
+results.put ────────────────► with_resolved ─► finish ─► complete, and its record is written
+leases, after a deadline ──► give_up_stragglers ─┘  └──► expired: no trajectory, no contrast
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from buffer.groups.slot_outcome import SlotOutcome, decode_outcome
+from buffer.groups.states import Trigger
+from buffer.groups.unit_of_work import UnitOfWork
+from buffer.storage import result_checksums
+from buffer.storage.rows import GroupRow
+from buffer.storage.transaction import Parts
+from r3l import codec
+from r3l.records import STRAGGLER, Role, SlotResult
+
+NO_CONTRAST = "no_contrast"  # cause of a group that another one replaces
+REPLACED_BATCHES = 8  # the next draw names at most this many batches' worth of replaced groups
+
+
+def may_finish_without_stragglers(work: UnitOfWork, row: GroupRow) -> bool:
+    """True if a training group waited `straggler_s` and has `min_base` base attempts."""
+    config = work.config
+    return (
+        config.straggler_s > 0
+        and row.purpose == "train"
+        and row.unfinished
+        and row.done_base >= config.min_base
+        and work.now > row.times["leased"] + config.straggler_s
+    )
+
+
+def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
+    """Complete a group with the results it has: its open slots fail with cause STRAGGLER."""
+    open_slots = [slot for slot in row.plan.slots() if slot not in row.resolved]
+    failed = [decode_outcome(_straggler(role, slot)) for role, slot in open_slots]
+    work.count("quorums")
+    return finish(work, with_resolved(work, row, failed), "clock", failed)
+
+
+def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
+    """True for a training group with equal rewards, if the run's algorithm replaces such groups."""
+    return work.needs_contrast and row.purpose == "train" and row.contrast == 0
+
+
+def expire_without_contrast(
+    work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
+) -> GroupRow:
+    """Expire a group so that another one replaces it in the batch: it is in flight no more, and
+    admission grants that other one. The next draw names it. `last`: as for UnitOfWork.expire."""
+    replaced = (*work.index.progress.replaced, row.group_id)
+    work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
+    return work.expire(row, NO_CONTRAST, by, last)
+
+
+def with_resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
+    """The row with these slots resolved; failures are counted."""
+    done = [outcome for outcome in outcomes if outcome.reward is not None]
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    for outcome in failed:
+        work.drop(outcome.cause, outcome.role, row.task_id)
+    versions = [outcome.oldest for outcome in done] + [row.oldest] * (row.oldest >= 0)
+    return row.but(
+        resolved=(*row.resolved, *(outcome.key for outcome in outcomes)),
+        checksums=(*row.checksums, *(outcome.checksum for outcome in outcomes)),
+        failures=(*row.failures, *(f"{outcome.role}/{outcome.cause}" for outcome in failed)),
+        done=row.done + len(done),
+        done_base=row.done_base + sum(outcome.role == "base" for outcome in done),
+        rewards=(*row.rewards, *(outcome.reward for outcome in done)),
+        oldest=min(versions, default=-1),
+    )
+
+
+def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
+    """Make a group whose slots are resolved one record; it expires without a trajectory, or without
+    contrast if the algorithm needs that.
+
+    `last`: outcomes that were not written as parts.
+    """
+    parts = {outcome.key: outcome.encoded for outcome in last}
+    if not row.done:
+        return work.expire(row, "no_trajectories", by, parts)
+    if lacks_contrast(work, row):
+        return expire_without_contrast(work, row, by, parts)
+    row = work.move(row, "complete", by)
+    work.txn.write_record(row, parts)
+    return row
+
+
+def _straggler(role: Role, slot: int) -> bytes:
+    """The result of a slot that its group did not wait for."""
+    return codec.encode(SlotResult(role, slot, "failed", cause=STRAGGLER))
+
+
+@lru_cache(maxsize=1024)
+def straggler_checksum(role: Role, slot: int) -> int:
+    """The checksum of the result of a slot that its group did not wait for."""
+    return result_checksums.checksum(_straggler(role, slot))
