@@ -63,15 +63,17 @@ def with_resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcom
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     for outcome in failed:
         work.drop(outcome.cause, outcome.role, row.task_id)
-    versions = [outcome.oldest for outcome in done] + [row.oldest] * (row.oldest >= 0)
-    return row.but(
+    versions = [outcome.oldest for outcome in done] + [row.oldest_version] * (
+        row.oldest_version >= 0
+    )
+    return row.with_changes(
         resolved=(*row.resolved, *(outcome.key for outcome in outcomes)),
         checksums=(*row.checksums, *(outcome.checksum for outcome in outcomes)),
         failures=(*row.failures, *(f"{outcome.role}/{outcome.cause}" for outcome in failed)),
         done=row.done + len(done),
         done_base=row.done_base + sum(outcome.role == "base" for outcome in done),
         rewards=(*row.rewards, *(outcome.reward for outcome in done)),
-        oldest=min(versions, default=-1),
+        oldest_version=min(versions, default=-1),
     )
 
 

@@ -89,6 +89,6 @@ def _return_groups(work: UnitOfWork, drawn: DrawRow, by: Trigger) -> int:
         row = work.row(group_id)
         if row.state == "drawn" and row.draw_id == drawn.draw_id:
             before: GroupState = "trained" if row.steps else "complete"
-            work.save(row.but(state=before, draw_id=0), by)
+            work.save(row.with_changes(state=before, draw_id=0), by)
             returned += 1
     return returned

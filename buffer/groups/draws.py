@@ -307,12 +307,12 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
     oldest_replayed = version - (work.max_staleness if limit is None else limit)
     oldest_useful = version - work.max_staleness
     for row in work.index.drawable():
-        if row.oldest < oldest_useful:
+        if row.oldest_version < oldest_useful:
             work.expire(row, "stale", "draw")
         elif lacks_contrast(work, row):
             expire_without_contrast(work, row, "draw")
     for row in work.index.replayable():
-        if row.oldest < oldest_replayed or lacks_contrast(work, row):
+        if row.oldest_version < oldest_replayed or lacks_contrast(work, row):
             work.index.forget_replay(row)
 
 

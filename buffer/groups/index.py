@@ -83,7 +83,7 @@ class Index:
         replayable = row.state == "trained" and len(row.steps) < self.reuse
         _keep(self.live, row, not row.closed)
         _keep(self._unfinished[row.purpose], row, row.unfinished)
-        _keep(self._unheld[row.purpose], row, row.unfinished and not row.held)
+        _keep(self._unheld[row.purpose], row, row.unfinished and not row.has_holder)
         _keep(self._complete, row, complete)
         _keep(self._replayable, row, replayable)
         self.next_group = max(self.next_group, int(row.group_id[1:]) + 1)
@@ -142,8 +142,8 @@ class Index:
         if config.late_groups == "expire":
             return []
         oldest = version - self.max_staleness(config)
-        held = [row for row in self._unfinished["train"].values() if row.held]
-        return [row for row in held if 0 <= row.oldest <= oldest]
+        held = [row for row in self._unfinished["train"].values() if row.has_holder]
+        return [row for row in held if 0 <= row.oldest_version <= oldest]
 
     def forget_replay(self, row: GroupRow) -> None:
         """Remove a trained group from those that may be drawn again."""

@@ -65,5 +65,5 @@ def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
         if state == "trained" and not steps:
             state = "complete"
         draw_id = 0 if row.draw_id == drawn.draw_id else row.draw_id
-        work.save(row.but(state=state, steps=steps, draw_id=draw_id), "set_version")
+        work.save(row.with_changes(state=state, steps=steps, draw_id=draw_id), "set_version")
     return rewound

@@ -50,7 +50,7 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     if isinstance(row, Wait):
         return row
     work.count("leases")
-    row = row.but(
+    row = row.with_changes(
         actor=args.actor, rid=rid, lease_expired=False, deadline=work.now + work.config.lease_s
     )
     return _lease(work, work.save(row, "lease"))
@@ -65,7 +65,7 @@ def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
         if row is None or not row.unfinished or row.actor != args.actor:
             lost.append(group_id)
             continue
-        renewed = row.but(lease_expired=False, deadline=work.now + work.config.lease_s)
+        renewed = row.with_changes(lease_expired=False, deadline=work.now + work.config.lease_s)
         work.save(renewed, "renew")
     return Ids(tuple(lost))
 
@@ -77,7 +77,7 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
     for group_id in dict.fromkeys(args.group_ids):
         row = work.index.live.get(group_id)
         if row is not None and row.unfinished and row.actor == args.actor:
-            free = row.but(actor="", rid="", deadline=work.now, lease_expired=False)
+            free = row.with_changes(actor="", rid="", deadline=work.now, lease_expired=False)
             work.save(free, "release")
             released.append(group_id)
     return Ids(tuple(released))
@@ -89,15 +89,15 @@ def expire_overdue(work: UnitOfWork) -> None:
     index, now = work.index, work.now
     draw_deadlines.expire_overdue(work)
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
-        if row.deadline < now and row.held:
+        if row.deadline < now and row.has_holder:
             work.count("leases_expired")
-            work.save(row.but(lease_expired=True), "clock")
+            work.save(row.with_changes(lease_expired=True), "clock")
     for row in index.unfinished("train") if work.config.straggler_s else ():
         if may_finish_without_stragglers(work, row):
             give_up_stragglers(work, row)
     oldest_useful = index.progress.version - work.max_staleness
     for row in index.unheld("train"):
-        if 0 <= row.oldest < oldest_useful:
+        if 0 <= row.oldest_version < oldest_useful:
             work.expire(row, "stale", "clock")
 
 

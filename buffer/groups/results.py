@@ -54,7 +54,7 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     if new:
         row = _accept(work, row, new, args.fingerprint)
         work.count("puts", len(new))
-    return PutAck(new=len(new), complete=row.whole, late=late)
+    return PutAck(new=len(new), complete=row.all_resolved, late=late)
 
 
 def resolve(work: UnitOfWork, args: operations.Resolve) -> PutAck:
@@ -133,13 +133,13 @@ def _accept(
 ) -> GroupRow:
     """Take in results of open slots; the last one finishes the group, and so does one that makes
     the quorum after the deadline."""
-    filled = with_resolved(work, row, new).but(
+    filled = with_resolved(work, row, new).with_changes(
         nbytes=row.nbytes + _size(new),
         lease_expired=False,
         deadline=work.now + work.config.lease_s,
         fingerprints=_with_fingerprint(work, row, fingerprint),
     )
-    if filled.whole:
+    if filled.all_resolved:
         return finish(work, filled, "put", new)
     for outcome in new:
         work.txn.put_part(row.group_id, outcome.role, outcome.slot, outcome.encoded)

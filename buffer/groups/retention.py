@@ -65,7 +65,10 @@ def _due(
             (groups, limits.groups),
             (nbytes / GIB, limits.gib),
             ((now - row.times["leased"]) / HOUR_S, limits.hours),
-            (version - row.oldest if row.oldest >= 0 else float("inf"), limits.versions),
+            (
+                version - row.oldest_version if row.oldest_version >= 0 else float("inf"),
+                limits.versions,
+            ),
         )
         if not any(limit is not None and value > limit for value, limit in measured):
             return

@@ -99,9 +99,18 @@ SLOT_MOVES: dict[SlotStatus, tuple[Trigger, ...]] = {
 RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
     "leased": ("no slot is resolved", lambda row: not row.resolved),
     "filling": ("some slots are resolved", lambda row: 0 < len(row.resolved) < row.slots),
-    "complete": ("all slots are resolved, without a step", lambda row: row.whole and not row.steps),
-    "drawn": ("it is a whole training group", lambda row: row.whole and row.purpose == "train"),
-    "trained": ("all slots are resolved, with a step", lambda row: row.whole and bool(row.steps)),
+    "complete": (
+        "all slots are resolved, without a step",
+        lambda row: row.all_resolved and not row.steps,
+    ),
+    "drawn": (
+        "it is a whole training group",
+        lambda row: row.all_resolved and row.purpose == "train",
+    ),
+    "trained": (
+        "all slots are resolved, with a step",
+        lambda row: row.all_resolved and bool(row.steps),
+    ),
     "expired": ("it has a cause", lambda row: bool(row.cause)),
 }
 

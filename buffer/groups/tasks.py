@@ -62,7 +62,7 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
     )
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan)
-    return row.but(handed=_handed(work, row))
+    return row.with_changes(handed=_handed(work, row))
 
 
 def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:

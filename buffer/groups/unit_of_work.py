@@ -70,7 +70,7 @@ class UnitOfWork:
     def move(self, row: GroupRow, state: GroupState, by: Trigger, **changes: Any) -> GroupRow:
         """Write that a group entered `state` now."""
         times = row.times | {state: self.now}
-        return self.save(row.but(state=state, times=times, **changes), by)
+        return self.save(row.with_changes(state=state, times=times, **changes), by)
 
     def evict(self, row: GroupRow) -> None:
         """Remove a closed group for good."""

@@ -60,7 +60,7 @@ class Deadline(Sampler):
     """The groups that become too old first."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
-        ordered = sorted(candidates, key=lambda row: (row.oldest, row.group_id))
+        ordered = sorted(candidates, key=lambda row: (row.oldest_version, row.group_id))
         return [Pick(row) for row in ordered[:count]]
 
 
@@ -68,7 +68,9 @@ class Freshest(Sampler):
     """The groups of the newest policy version, later leases first among equals."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
-        ordered = sorted(candidates, key=lambda row: (row.oldest, row.group_id), reverse=True)
+        ordered = sorted(
+            candidates, key=lambda row: (row.oldest_version, row.group_id), reverse=True
+        )
         return [Pick(row) for row in ordered[:count]]
 
 

@@ -31,7 +31,9 @@ def attempts(txn: Txn, task_id: str, *, waiting: bool = False) -> Iterator[Store
         for result in _results(txn, row):
             if result.trajectory is not None:
                 reward = result.trajectory.reward
-                yield StoredAttempt(row.group_id, result.role, result.slot, reward, row.oldest)
+                yield StoredAttempt(
+                    row.group_id, result.role, result.slot, reward, row.oldest_version
+                )
         looked_at += 1
         if looked_at == GROUPS:
             return

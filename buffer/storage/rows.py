@@ -35,7 +35,7 @@ class GroupRow(Record):
     the lease; a request that is sent again gets the same lease.
     `resolved`: slots in the order of their results; `checksums`: of these results, in this order.
     `done`: slots with a trajectory, `done_base` of them base slots, `rewards` in the order they
-    came; `failures`: "role/cause" of every failed slot. `oldest`: oldest policy version of all
+    came; `failures`: "role/cause" of every failed slot. `oldest_version`: of all
     trajectories, -1 without one. `nbytes`: size of the results. `fingerprints`: hashes of the
     weights by policy version. `cause`: why the group expired. `times`: second at which each state
     was entered. `draw_id`: latest draw, 0 after its return. `steps`: steps it was trained in.
@@ -56,7 +56,7 @@ class GroupRow(Record):
     resolved: tuple[tuple[Role, int], ...] = ()
     done: int = 0
     done_base: int = 0
-    oldest: int = -1
+    oldest_version: int = -1
     rewards: tuple[float, ...] = ()
     nbytes: int = 0
     checksums: tuple[int, ...] = ()
@@ -68,7 +68,7 @@ class GroupRow(Record):
     steps: tuple[int, ...] = ()
     handed: tuple[RecalledRow, ...] = ()
 
-    def but(self, **changes: Any) -> GroupRow:
+    def with_changes(self, **changes: Any) -> GroupRow:
         """A copy with other values of these fields."""
         return msgspec.structs.replace(self, **changes)
 
@@ -78,7 +78,7 @@ class GroupRow(Record):
         return self.state in ("leased", "filling")
 
     @property
-    def held(self) -> bool:
+    def has_holder(self) -> bool:
         """True if an actor has the lease and its deadline has not passed."""
         return self.unfinished and bool(self.actor) and not self.lease_expired
 
@@ -88,7 +88,7 @@ class GroupRow(Record):
         return self.plan.base + self.plan.distilled
 
     @property
-    def whole(self) -> bool:
+    def all_resolved(self) -> bool:
         """True if every slot is resolved."""
         return len(self.resolved) == self.slots
 

@@ -256,7 +256,7 @@ class Txn:
         prefix = task_id.encode() + b"\0"
         for key in self.keys("history", prefix, backwards=True):
             row = self.row(key[len(prefix) :].decode())
-            if row is not None and row.purpose == "train" and row.whole and row.done:
+            if row is not None and row.purpose == "train" and row.all_resolved and row.done:
                 yield row
 
     def record(self, group_id: str) -> bytes:

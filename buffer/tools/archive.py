@@ -141,7 +141,7 @@ def _put_group(txn: Txn, group: Group) -> None:
         raise UserError(f"import of group {group.group_id}: tables states and groups differ")
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
     sums = tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved)
-    txn.put_row(row.but(checksums=sums))
+    txn.put_row(row.with_changes(checksums=sums))
     if row.unfinished:
         for (role, slot), data in parts.items():
             txn.put_part(row.group_id, role, slot, data)

@@ -156,7 +156,7 @@ def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
         "mean_reward": sum(rewards) / len(rewards) if rewards else None,
         "min_reward": min(rewards, default=None),
         "contrast": row.contrast,
-        "version": row.oldest,
+        "version": row.oldest_version,
         "slots": row.plan.base + row.plan.distilled,
         "resolved": len(row.resolved),
         "done": row.done,

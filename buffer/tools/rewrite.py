@@ -61,12 +61,12 @@ def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> G
     results = {(one.role, one.slot): one for one in group.results}
     ordered = [results[slot] for slot in row.resolved]
     done = [one for one in ordered if one.trajectory is not None]
-    return row.but(
+    return row.with_changes(
         checksums=tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved),
         done=len(done),
         done_base=sum(one.role == "base" for one in done),
         rewards=tuple(one.trajectory.reward for one in done if one.trajectory is not None),
         failures=tuple(f"{one.role}/{one.cause}" for one in ordered if one.status == "failed"),
-        oldest=group.oldest_version,
+        oldest_version=group.oldest_version,
         nbytes=sum(map(len, parts.values())),
     )

@@ -92,7 +92,7 @@ class StoredDraws:
         ready = [row for row in self.rows.values() if self._drawable(row.group_id, number)]
         if len(ready) < size:
             return None
-        ready = [row.but(steps=tuple(self.uses.get(row.group_id, ()))) for row in ready]
+        ready = [row.with_changes(steps=tuple(self.uses.get(row.group_id, ()))) for row in ready]
         chance = samplers.chance(self.config.seed, number)
         picks = samplers.make(sampler).pick(ready, size, chance)
         picks = sorted(picks, key=lambda pick: pick.row.group_id)
@@ -139,7 +139,7 @@ class StoredDraws:
                 if (contrast and not row.contrast) or not txn.record_is_sound(row):
                     continue
                 name, found = prefix + row.group_id, found + 1
-                self.rows[name] = row.but(group_id=name)
+                self.rows[name] = row.with_changes(group_id=name)
                 self.places[name] = store, row.group_id
         if not found:
             raise UserError(

@@ -174,7 +174,7 @@ class Simulation:
         if self.drawn is None:
             self.drawn = desk.draw(desk.config.learner.groups_per_step, self.version)
             for group in self.drawn.groups if self.drawn else ():
-                age = self.version - desk.row(group).oldest
+                age = self.version - desk.row(group).oldest_version
                 assert 0 <= age <= desk.config.buffer.max_staleness
         elif self.chance.random() < 0.1:  # the learner dies and comes back
             desk.release_draws()

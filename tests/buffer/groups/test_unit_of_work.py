@@ -45,7 +45,7 @@ def test_counts_and_progress_are_written_when_the_work_is_finished(desk, begin):
 def test_every_change_of_a_row_is_in_the_store_the_index_and_the_counts(desk, begin, tasks):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(2)).group_id
-    renewed = begin(lambda work: work.save(work.row(group).but(deadline=2000.0), "renew"))
+    renewed = begin(lambda work: work.save(work.row(group).with_changes(deadline=2000.0), "renew"))
     assert desk.row(group) == renewed == desk.index.live[group]
     assert desk.index.counts["group/train/leased"] == 1
 

@@ -22,7 +22,7 @@ def _row(number, oldest=0, rewards=(0.0,), uses=0):
         task_index=0,
         plan=GroupPlan(1),
         state="trained" if uses else "complete",
-        oldest=oldest,
+        oldest_version=oldest,
         rewards=rewards,
         steps=tuple(range(uses)),
     )

@@ -105,10 +105,10 @@ def test_a_writer_whose_store_is_gone_sends_no_reply(working, queue, desk, tmp_p
 
 def test_the_clock_expires_leases_without_any_request(working, queue, desk):
     run(working, queue, lease())
-    assert desk.row("g0000000001").held
+    assert desk.row("g0000000001").has_holder
     working._ticked = 0.0
     with desk.store.write() as txn:
-        txn.put_row(txn.row("g0000000001").but(deadline=1.0))
+        txn.put_row(txn.row("g0000000001").with_changes(deadline=1.0))
     working.index = working._load()
     run(working, queue)
     assert desk.row("g0000000001").lease_expired

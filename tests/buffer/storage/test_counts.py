@@ -11,7 +11,9 @@ from r3l.records import GROUP_STATES, GroupPlan
 
 NEW = GroupRow("g0000000001", "t", 0, GroupPlan(2, 2), "leased")
 rows = st.builds(
-    lambda state, purpose, nbytes: NEW.but(state=state, purpose=purpose, tag="x", nbytes=nbytes),
+    lambda state, purpose, nbytes: NEW.with_changes(
+        state=state, purpose=purpose, tag="x", nbytes=nbytes
+    ),
     st.sampled_from(GROUP_STATES),
     st.sampled_from(counts.PURPOSES),
     st.integers(0, 100),
@@ -35,14 +37,14 @@ def test_groups_made_are_those_in_the_store_and_the_evicted_ones(lives, data):
 
 
 def test_a_finished_evaluation_is_counted_once_and_stays_counted_after_its_eviction():
-    held = NEW.but(purpose="eval", tag="step-3")
-    done = held.but(state="complete")
+    held = NEW.with_changes(purpose="eval", tag="step-3")
+    done = held.with_changes(state="complete")
     total, shown = Counter(), []
     for change in (
         counts.added(None, held),
         counts.added(held, done),
-        counts.added(done, done.but(nbytes=5)),
-        counts.evicted(done.but(nbytes=5)),
+        counts.added(done, done.with_changes(nbytes=5)),
+        counts.evicted(done.with_changes(nbytes=5)),
     ):
         total.update(change)
         shown.append(+counts.under(total, "eval_done"))
@@ -50,9 +52,9 @@ def test_a_finished_evaluation_is_counted_once_and_stays_counted_after_its_evict
 
 
 def test_drops_of_a_group_are_its_failures_and_all_of_it_if_it_expired():
-    row = NEW.but(done=3, done_base=1, failures=("base/engine",), state="complete")
+    row = NEW.with_changes(done=3, done_base=1, failures=("base/engine",), state="complete")
     assert counts.dropped(row) == {("engine", "base", "t"): 1}
-    expired = counts.dropped(row.but(state="expired", cause="stale"))
+    expired = counts.dropped(row.with_changes(state="expired", cause="stale"))
     assert counts.group_drops(expired) == {"stale": 1}
     assert counts.slot_drops(expired) == {"base/engine": 1, "base/stale": 1, "distilled/stale": 2}
 

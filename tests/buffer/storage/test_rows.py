@@ -33,18 +33,22 @@ NEW = GroupRow("g0000000001", "t", 0, GroupPlan(2, 1), "leased", actor="a")
 def test_a_group_is_unfinished_held_or_closed_by_its_state_and_lease(
     changes, unfinished, held, closed
 ):
-    row = NEW.but(**changes)
-    assert (row.unfinished, row.held, row.closed) == (unfinished, held, closed)
+    row = NEW.with_changes(**changes)
+    assert (row.unfinished, row.has_holder, row.closed) == (unfinished, held, closed)
 
 
 def test_a_group_is_whole_when_every_slot_of_its_plan_is_resolved():
-    assert NEW.slots == 3 and not NEW.whole
-    assert NEW.but(resolved=(("base", 0), ("base", 1), ("distilled", 0))).whole
+    assert NEW.slots == 3 and not NEW.all_resolved
+    assert NEW.with_changes(resolved=(("base", 0), ("base", 1), ("distilled", 0))).all_resolved
 
 
 def test_contrast_is_zero_without_two_rewards_that_differ():
-    assert [NEW.but(rewards=r).contrast for r in ((), (0.5,), (0.5, 0.5))] == [0.0, 0.0, 0.0]
-    assert NEW.but(rewards=(0.5, -1.0, 0.0)).contrast == 1.5
+    assert [NEW.with_changes(rewards=r).contrast for r in ((), (0.5,), (0.5, 0.5))] == [
+        0.0,
+        0.0,
+        0.0,
+    ]
+    assert NEW.with_changes(rewards=(0.5, -1.0, 0.0)).contrast == 1.5
 
 
 def test_evictions_add_up_and_the_last_one_says_whether_more_follow():

@@ -93,7 +93,7 @@ def _write_group(txn, number, task, made) -> None:
         resolved=tuple(encoded),
         done=3,
         done_base=2,
-        oldest=version,
+        oldest_version=version,
         rewards=(0.0, made.reward, 1.0),
         nbytes=sum(map(len, encoded.values())),
         checksums=tuple(map(checksum, encoded.values())),

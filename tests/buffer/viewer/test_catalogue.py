@@ -29,7 +29,7 @@ def test_a_change_is_seen_and_only_what_changed_is_decoded(store, monkeypatch):
     seen.read()  # nothing changed: nothing is read
     with store.write() as txn:
         row = txn.row("g0000000001")
-        txn.put_row(row.but(state="expired", cause="stale"))
+        txn.put_row(row.with_changes(state="expired", cause="stale"))
     decoded.clear()
     assert rows == 40 and seen.read()[-1]["cause"] == "stale" and seen.change > before
     assert decoded.count(stores.GroupRow) == 1

@@ -125,7 +125,7 @@ def test_a_run_that_goes_on_is_followed(browser, store, serve_store):
     with store.write() as txn:
         row = txn.row("g0000000040")
         times = row.times | {"expired": 2000.0}
-        txn.put_row(row.but(state="expired", cause="stale", times=times))
+        txn.put_row(row.with_changes(state="expired", cause="stale", times=times))
     browser.wait("document.querySelector('main').innerText.includes('expired: stale')")
 
 

@@ -83,7 +83,7 @@ def test_what_a_running_service_writes_is_seen(asked, store):
     before = asked.api("run")[1]["change"]
     asked.viewer.catalogue._next = 0.0
     with store.write() as txn:
-        txn.put_row(txn.row("g0000000040").but(state="expired", cause="stale"))
+        txn.put_row(txn.row("g0000000040").with_changes(state="expired", cause="stale"))
     assert asked.api("run")[1]["change"] > before
     assert asked.api("groups", filter="cause == 'stale'")[1]["total"] == 1
 
