@@ -58,19 +58,19 @@ class WriteHandlers:
         self._started = time.monotonic()
         self.held = HeldDraws()
         self.table: dict[str, WriteHandler] = {
-            "add_tasks": _plain(tasks.add_tasks),
+            "add_tasks": _needs_only_arguments(tasks.add_tasks),
             "lease": self._lease,
-            "put": _plain(results.put),
-            "resolve": _plain(results.resolve),
+            "put": _needs_only_arguments(results.put),
+            "resolve": _needs_only_arguments(results.resolve),
             "renew": self._renew,
-            "release": _plain(leases.release),
+            "release": _needs_only_arguments(leases.release),
             "draw": self._draw,
-            "release_draws": _plain(draws.release_draws),
-            "commit": _plain(draws.commit),
-            "discard": _plain(draws.discard),
-            "limit_staleness": _plain(learner_version.limit_staleness),
-            "set_version": _plain(learner_version.set_version),
-            "evict": _plain(_evict),
+            "release_draws": _needs_only_arguments(draws.release_draws),
+            "commit": _needs_only_arguments(draws.commit),
+            "discard": _needs_only_arguments(draws.discard),
+            "limit_staleness": _needs_only_arguments(learner_version.limit_staleness),
+            "set_version": _needs_only_arguments(learner_version.set_version),
+            "evict": _needs_only_arguments(_evict),
             "stats": self._stats,
         }
 
@@ -137,7 +137,7 @@ class WriteHandlers:
         )
 
 
-def _plain(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:
+def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:
     """The handler of an operation that needs nothing but its arguments."""
     return lambda work, request: function(work, request.arguments)
 
@@ -151,7 +151,7 @@ def _evict(work: UnitOfWork, args: Evict) -> Evicted:
 ReadHandler = Callable[[Txn, Any], tuple[Record, list[bytes]]]
 
 
-def _groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandler:
+def _reply_with_groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandler:
     """Replies with the groups that `find` finds."""
 
     def handler(txn: Txn, args: Any) -> tuple[Record, list[bytes]]:
@@ -161,7 +161,7 @@ def _groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandler:
     return handler
 
 
-def _alone(function: Callable[[Txn, Any], Record]) -> ReadHandler:
+def _reply_only(function: Callable[[Txn, Any], Record]) -> ReadHandler:
     """Replies with a record and no groups."""
     return lambda txn, args: (function(txn, args), [])
 
@@ -171,11 +171,11 @@ def _status(row: GroupRow) -> Status:
 
 
 READ_HANDLERS: dict[str, ReadHandler] = {
-    "history": _groups(queries.history),
-    "query": _groups(queries.query),
-    "ledger": _alone(queries.ledger),
-    "get": _groups(queries.groups),
-    "would_evict": _alone(queries.would_evict),
+    "history": _reply_with_groups(queries.history),
+    "query": _reply_with_groups(queries.query),
+    "ledger": _reply_only(queries.ledger),
+    "get": _reply_with_groups(queries.groups),
+    "would_evict": _reply_only(queries.would_evict),
 }
 
 
