@@ -1,10 +1,9 @@
 """Requests that were sent again because their reply was lost.
 
 Most operations find in the store that they were carried out: a lease and a draw keep the id of
-their request, a result its slot, a commit its step. The operations that are `replayed`
-(buffer.wire.operations) would do more, or count otherwise, the second time: a learner that went
-back would go back again, from its present version. Their last replies are kept in the store, by
-request id, and given again.
+their request, a result its slot, a commit its step. Some operations are not safe to repeat: a
+second `set_version` would rewind again. Each of these keeps its reply (`keeps_reply` in
+buffer.wire.operations): it is stored by request id and sent again.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class KeptReplies(Record):
 
 
 def once(work: UnitOfWork, request: Request, carry_out: Callable[[], Any]) -> Any:
-    """What `carry_out` returns; not called if a replayed operation was carried out before."""
-    if not request.operation.replayed:
+    """What `carry_out` returns, or the kept reply of this request."""
+    if not request.operation.keeps_reply:
         return carry_out()
     data = work.txn.get("sys", b"replies")
     known = {} if data is None else codec.decode(KeptReplies, data).replies

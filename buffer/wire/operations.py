@@ -3,6 +3,9 @@
 A new operation needs a request and a row here, a handler in buffer.server.handlers, and a client
 function in buffer.client.calls. Requests and replies are records, checked when they are read.
 Replies with groups are followed by their records, one frame each (buffer.wire.messages).
+An operation that would do more the second time keeps its reply (buffer.server.idempotency).
+`PROTOCOL` of buffer.wire.messages goes up when a request or reply changes, not for a new operation.
+The list CALLS of tests/buffer/wire/test_operations.py has every operation.
 """
 
 from __future__ import annotations
@@ -313,7 +316,7 @@ class Operation:
     `learner`: it decides about training, so that it needs a learner's key if the service has keys.
     `replies`: the kinds of a successful reply. `thread`: which thread of the service carries it
     out; the writer changes the store and knows what is not in it, the reader sees one moment of
-    the store. `replayed`: the reply is stored by request id and given again to a request that is
+    the store. `keeps_reply`: the reply is stored by request id and sent again to a request that is
     sent again; other operations find in the store what they did for it.
     """
 
@@ -321,28 +324,28 @@ class Operation:
     request: type[Record]
     replies: tuple[type[Record], ...]
     thread: Thread
-    replayed: bool = False
+    keeps_reply: bool = False
     learner: bool = False
 
 
 _ROWS = (
-    Operation("add_tasks", AddTasks, (Amount,), "writer", replayed=True, learner=True),
+    Operation("add_tasks", AddTasks, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("lease", AcquireLease, (Lease, Wait), "writer"),
     Operation("put", Put, (PutAck,), "writer"),
     Operation("resolve", Resolve, (PutAck,), "writer"),
     Operation("renew", Renew, (Ids,), "writer"),
     Operation("release", Release, (Ids,), "writer"),
     Operation("draw", DrawGroups, (DrawHead,), "writer", learner=True),
-    Operation("release_draws", ReleaseDraws, (Amount,), "writer", replayed=True, learner=True),
+    Operation("release_draws", ReleaseDraws, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("commit", Commit, (Amount,), "writer", learner=True),
     Operation("discard", Discard, (Amount,), "writer", learner=True),
     Operation("limit_staleness", LimitStaleness, (Amount,), "writer", learner=True),
-    Operation("set_version", SetVersion, (Amount,), "writer", replayed=True, learner=True),
+    Operation("set_version", SetVersion, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("history", GetHistory, (Groups,), "reader"),
     Operation("query", QueryGroups, (Groups,), "reader"),
     Operation("ledger", GetLedger, (Ids,), "reader"),
     Operation("get", GetGroups, (Groups,), "reader"),
-    Operation("evict", Evict, (Evicted,), "writer", replayed=True, learner=True),
+    Operation("evict", Evict, (Evicted,), "writer", keeps_reply=True, learner=True),
     Operation("would_evict", Evict, (Evicted,), "reader"),
     Operation("stats", GetStats, (BufferStats,), "writer"),
 )
