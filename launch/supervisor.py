@@ -29,7 +29,7 @@ from learner.run_files import DONE_LINE, HANGS_LINE, WEIGHTS_LINE
 from r3l.endpoints import reached
 from r3l.files.progress_lines import AgainLine, EvalLine
 from r3l.files.run_folder import RunFolder
-from r3l.process.room import room_lack
+from r3l.process.free_space import lacking_space
 
 WATCH_S = 0.2
 BUFFER_START_S = 30.0
@@ -274,7 +274,7 @@ class Run:
         """Say once that the disk or the shared memory is nearly used up, and that it is not."""
         if time.monotonic() < self.room_at:
             return
-        self.room_at, lack = time.monotonic() + ROOM_S, room_lack(self.plan.run)
+        self.room_at, lack = time.monotonic() + ROOM_S, lacking_space(self.plan.run)
         if bool(lack) != bool(self.lack):
             self.say(lack or "the disk and the shared memory have room again")
         self.lack = lack

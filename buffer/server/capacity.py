@@ -8,7 +8,7 @@ store takes new results only while it holds less than it did then.
 from __future__ import annotations
 
 from buffer.storage.store import Store
-from r3l.process.room import DISK_FLOOR
+from r3l.process.free_space import DISK_FLOOR
 
 RESERVE = 64 << 20  # bytes of the map kept for what is not a result, an eighth of a small map
 

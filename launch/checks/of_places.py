@@ -6,7 +6,7 @@ from launch.checks.draft import Draft
 from launch.topology.placement import place_ranks
 from r3l.errors import UserError
 from r3l.model_folder import float32_bytes
-from r3l.process.room import check_room
+from r3l.process.free_space import check_free_space
 
 
 def check_devices(draft: Draft) -> None:
@@ -37,4 +37,4 @@ def check_services(draft: Draft) -> None:
 def check_disk(draft: Draft) -> None:
     """Raises UserError if the disk has no room for the run."""
     if draft.options.hardware is None:
-        check_room(draft.options.run, float32_bytes(draft.model))
+        check_free_space(draft.options.run, float32_bytes(draft.model))

@@ -285,7 +285,7 @@ def test_a_disk_that_is_nearly_full_is_said_once_and_that_it_has_room_again(
 ) -> None:
     said: list[str] = []
     run, lacks = Run(plan_for(tmp_path), said.append), iter(["", "2 MiB", "1 MiB", "", ""])
-    monkeypatch.setattr("launch.supervisor.room_lack", lambda folder: next(lacks))
+    monkeypatch.setattr("launch.supervisor.lacking_space", lambda folder: next(lacks))
     monkeypatch.setattr("launch.supervisor.ROOM_S", -1.0)
     for _ in range(5):
         run._report_room()

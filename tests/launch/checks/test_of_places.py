@@ -8,7 +8,7 @@ from tests.launch.fakes import refused
 
 
 def test_a_nearly_full_disk_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("r3l.process.room._free", lambda path: 100 << 20)
+    monkeypatch.setattr("r3l.process.free_space._free", lambda path: 100 << 20)
     line = refused("--run", run)
     assert f"run {run}: 100 MiB are free on its disk, it needs " in line and not run.exists()
 

@@ -7,7 +7,7 @@ import pytest
 
 from r3l.errors import UserError
 from r3l.process import room
-from r3l.process.room import MIB, check_room, room_lack
+from r3l.process.free_space import MIB, check_free_space, lacking_space
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def test_a_run_needs_room_for_its_store_a_checkpoint_and_the_model(
 ) -> None:
     run = tmp_path / "runs" / "first"  # which is not there yet
     free[tmp_path] = 128 + 4 * 50
-    check_room(run, 50 * MIB)
+    check_free_space(run, 50 * MIB)
     with pytest.raises(UserError) as refused:
-        check_room(run, 51 * MIB)
+        check_free_space(run, 51 * MIB)
     assert str(refused.value) == (
         f"run {run}: 328 MiB are free on its disk, it needs 332 for its store, a checkpoint and "
         "the model; free some, or choose another disk with --run"
@@ -39,12 +39,12 @@ def test_a_run_needs_room_for_its_store_a_checkpoint_and_the_model(
 def test_a_run_needs_shared_memory(free: dict[Path, int], tmp_path: Path) -> None:
     free[tmp_path / "shm"] = 15
     with pytest.raises(UserError, match=r"shm: 15 MiB are free, engines .* need 16 \(a container"):
-        check_room(tmp_path, 0)
+        check_free_space(tmp_path, 0)
 
 
 def test_what_a_run_is_short_of_is_one_line(free: dict[Path, int], tmp_path: Path) -> None:
-    assert room_lack(tmp_path) == ""
+    assert lacking_space(tmp_path) == ""
     free[tmp_path] = 63
-    assert room_lack(tmp_path) == f"63 MiB are free on the disk of {tmp_path}; free some"
+    assert lacking_space(tmp_path) == f"63 MiB are free on the disk of {tmp_path}; free some"
     free |= {tmp_path: 64, tmp_path / "shm": 2}
-    assert room_lack(tmp_path).startswith(f"{tmp_path / 'shm'}: 2 MiB are free")
+    assert lacking_space(tmp_path).startswith(f"{tmp_path / 'shm'}: 2 MiB are free")

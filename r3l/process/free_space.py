@@ -1,4 +1,4 @@
-"""Free room on a run's disk and in shared memory: refused before a run, named while it goes on."""
+"""Checks the free space of a run's disk and of shared memory, before the run and during it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DISK_FLOOR = 64 * MIB
 SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 
-def check_room(run: Path, model_bytes: int) -> None:
+def check_free_space(run: Path, model_bytes: int) -> None:
     """Raise UserError unless a run can begin in a folder that need not exist: with room for the
     store, one checkpoint and the final model. `model_bytes`: size of its weights."""
     needed, free = 2 * DISK_FLOOR + 4 * model_bytes, _free(run)
@@ -22,18 +22,18 @@ def check_room(run: Path, model_bytes: int) -> None:
             f"run {run}: {free // MIB} MiB are free on its disk, it needs {needed // MIB} for its "
             "store, a checkpoint and the model; free some, or choose another disk with --run"
         )
-    if lack := shared_memory_lack():
+    if lack := lacking_shared_memory():
         raise UserError(f"{lack}; free some")
 
 
-def room_lack(run: Path) -> str:
-    """What a run is short of now, its disk or shared memory, in a line; "" if of nothing."""
+def lacking_space(run: Path) -> str:
+    """A line if the run's disk or shared memory is nearly full now; else ""."""
     if (free := _free(run)) < DISK_FLOOR:
         return f"{free // MIB} MiB are free on the disk of {run}; free some"
-    return shared_memory_lack()
+    return lacking_shared_memory()
 
 
-def shared_memory_lack() -> str:
+def lacking_shared_memory() -> str:
     """A line if the processes of this machine have nearly no shared memory left; else ""."""
     if not SHARED_MEMORY.is_dir() or (free := _free(SHARED_MEMORY)) >= SHARED_FLOOR:
         return ""
