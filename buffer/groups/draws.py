@@ -237,17 +237,17 @@ def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
     """The candidates that the sampler picks; none if there are too few."""
-    sampler, chance = work.config.sampler, samplers.chance(work.seed, work.index.next_draw)
+    sampler, source = work.config.sampler, samplers.random_source(work.seed, work.index.next_draw)
     again = work.index.replayed_in(args.count, sampler)
     if again is None:
         enough = len(ready) >= args.count
-        return samplers.make(sampler).pick(ready, args.count, chance) if enough else []
+        return samplers.make(sampler).pick(ready, args.count, source) if enough else []
     fresh = [row for row in ready if not row.steps]
     if len(fresh) < args.count - again:
         return []
-    picks = samplers.make(sampler).pick(fresh, args.count - again, chance)
+    picks = samplers.make(sampler).pick(fresh, args.count - again, source)
     trained = [row for row in ready if row.steps]
-    return picks + samplers.make_replay(sampler).pick(trained, again, chance)
+    return picks + samplers.make_replay(sampler).pick(trained, again, source)
 
 
 def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
@@ -259,7 +259,7 @@ def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
     if not rows.keys() >= set(before.groups):
         return []
     picks = zip(before.groups, before.probabilities, before.weights, strict=True)
-    return [Pick(rows[group_id], chance, weight) for group_id, chance, weight in picks]
+    return [Pick(rows[group_id], probability, weight) for group_id, probability, weight in picks]
 
 
 def _take_replaced(work: UnitOfWork, args: operations.DrawGroups) -> tuple[str, ...]:
@@ -291,10 +291,10 @@ def _recalled(
             work.index.progress.epoch,
         )
         # Not by the draw's number: that is another after a learner that was killed.
-        chance = samplers.chance(work.seed, args.version, int(row.group_id[1:]))
+        source = samplers.random_source(work.seed, args.version, int(row.group_id[1:]))
         found += [
             RecalledRow(row.group_id, one.group_id, one.role, one.slot)
-            for one in work.recall(context, chance)
+            for one in work.recall(context, source)
         ]
     return tuple(found)
 

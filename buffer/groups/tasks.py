@@ -73,8 +73,8 @@ def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:
         work.index.progress.version,
         work.index.progress.epoch,
     )
-    chance = samplers.chance(work.seed, int(row.group_id[1:]))
-    chosen = explorers.make(work.explorer).choose(context, chance)
+    source = samplers.random_source(work.seed, int(row.group_id[1:]))
+    chosen = explorers.make(work.explorer).choose(context, source)
     return tuple(RecalledRow(row.group_id, one.group_id, one.role, one.slot) for one in chosen)
 
 

@@ -9,18 +9,18 @@ into SAMPLERS; a new setting is a field of SamplerConfig (r3l.settings.sampling)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
+from r3l.algorithms.recall import RandomSource
 from r3l.settings import user_class
 from r3l.settings.sampling import SamplerConfig
 
 FLOOR = 0.01  # priority of a group without contrast, so that each can be drawn before it is stale
-Chance = Callable[[], np.random.Generator]  # made only if a sampler needs it
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ class Sampler(ABC):
         self.config = config
 
     @abstractmethod
-    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         """`count` different candidates."""
 
 
 class Fifo(Sampler):
     """The groups leased first. With η = 0 a batch does not depend on which finished first."""
 
-    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         return [Pick(row) for row in candidates[:count]]
 
 
 class Deadline(Sampler):
     """The groups that become too old first."""
 
-    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         ordered = sorted(candidates, key=lambda row: (row.oldest_version, row.group_id))
         return [Pick(row) for row in ordered[:count]]
 
@@ -67,7 +67,7 @@ class Deadline(Sampler):
 class Freshest(Sampler):
     """The groups of the newest policy version, later leases first among equals."""
 
-    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         ordered = sorted(
             candidates, key=lambda row: (row.oldest_version, row.group_id), reverse=True
         )
@@ -77,8 +77,8 @@ class Freshest(Sampler):
 class Uniform(Sampler):
     """Every group with the same probability, without replacement."""
 
-    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
-        return _random(candidates, np.ones(len(candidates)), count, chance, beta=0.0)
+    def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
+        return _random(candidates, np.ones(len(candidates)), count, source, beta=0.0)
 
 
 class Prioritised(Sampler):
@@ -87,12 +87,12 @@ class Prioritised(Sampler):
     contrast: largest minus smallest reward; u: steps the group was trained in.
     """
 
-    def pick(self, candidates: Sequence[GroupRow], count: int, chance: Chance) -> list[Pick]:
+    def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         contrast = np.array([row.contrast for row in candidates])
         uses = np.array([len(row.steps) for row in candidates])
         kept = np.maximum(0.0, 1.0 - self.config.decay * uses)
         weights = (contrast * kept + FLOOR) ** self.config.alpha
-        return _random(candidates, weights, count, chance, self.config.beta)
+        return _random(candidates, weights, count, source, self.config.beta)
 
 
 SAMPLERS: dict[str, type[Sampler]] = {
@@ -121,7 +121,7 @@ def check(config: SamplerConfig) -> None:
     make(config), make_replay(config)
 
 
-def chance(seed: int, *place: int) -> Chance:
+def random_source(seed: int, *place: int) -> RandomSource:
     """The random numbers of a draw, given its number, or of another place in a run; they are the
     same after a restart and in a replay."""
     return lambda: np.random.default_rng([seed, *place])
@@ -131,7 +131,7 @@ def _random(
     candidates: Sequence[GroupRow],
     weights: npt.NDArray[np.float64],
     count: int,
-    chance: Chance,
+    source: RandomSource,
     beta: float,
 ) -> list[Pick]:
     """`count` picks one after the other, each in proportion to the weights of those left.
@@ -139,7 +139,7 @@ def _random(
     Of independent exponential times with rates w_i, that of i is the smallest with probability
     w_i / Σ w; the same holds for the rest (Efraimidis and Spirakis 2006).
     """
-    arrival = chance().standard_exponential(len(candidates)) / weights
+    arrival = source().standard_exponential(len(candidates)) / weights
     picked = np.argsort(arrival, kind="stable")[:count]
     probability = weights / weights.sum()
     importance = (len(candidates) * probability) ** -beta

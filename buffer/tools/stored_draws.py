@@ -93,8 +93,8 @@ class StoredDraws:
         if len(ready) < size:
             return None
         ready = [row.with_changes(steps=tuple(self.uses.get(row.group_id, ()))) for row in ready]
-        chance = samplers.chance(self.config.seed, number)
-        picks = samplers.make(sampler).pick(ready, size, chance)
+        source = samplers.random_source(self.config.seed, number)
+        picks = samplers.make(sampler).pick(ready, size, source)
         picks = sorted(picks, key=lambda pick: pick.row.group_id)
         groups = [self._group(pick.row.group_id) for pick in picks]
         recalled = list(self._recalled([p.row for p in picks], self.config, version, number))
@@ -172,7 +172,7 @@ class StoredDraws:
         for place, row in enumerate(rows) if rule else ():
             assert rule is not None
             context = GroupContext(row.rewards, self._history(row), version, epoch)
-            for one in rule(context, samplers.chance(config.seed, number, place)):
+            for one in rule(context, samplers.random_source(config.seed, number, place)):
                 store, group_id = self.places[one.group_id]
                 with store.read() as txn:
                     read = task_history.read(txn, row.group_id, group_id, one.role, one.slot)

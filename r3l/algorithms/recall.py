@@ -4,7 +4,8 @@
 
 The buffer service asks the rule once, when it draws the group, and writes the answer into the draw,
 so that a resumed or replayed step recalls the same attempts. To add one, write a function from a
-GroupContext and a Chance to the attempts it chooses and return it from `AlgorithmConfig.recall`.
+GroupContext and a RandomSource to the attempts it chooses and return it from
+`AlgorithmConfig.recall`.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ class GroupContext:
     epoch: int
 
 
-Chance = Callable[[], np.random.Generator]
+RandomSource = Callable[[], np.random.Generator]
 """The random numbers of one choice, made only if a rule needs them."""
 
-Recall = Callable[[GroupContext, Chance], Sequence[StoredAttempt]]
+Recall = Callable[[GroupContext, RandomSource], Sequence[StoredAttempt]]
 
 
 def opposing(
     context: GroupContext,
-    chance: Chance,
+    source: RandomSource,
     *,
     count: int,
     successes_only: bool = False,
@@ -79,4 +80,4 @@ def opposing(
     ]
     if len(found) <= count:
         return found
-    return [found[i] for i in sorted(chance().choice(len(found), count, replace=False))]
+    return [found[i] for i in sorted(source().choice(len(found), count, replace=False))]

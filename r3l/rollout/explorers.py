@@ -19,7 +19,7 @@ from itertools import groupby
 
 import numpy as np
 
-from r3l.algorithms.recall import Chance, GroupContext, StoredAttempt
+from r3l.algorithms.recall import GroupContext, RandomSource, StoredAttempt
 from r3l.records import Recalled
 from r3l.rollout.prompts import Prompts
 from r3l.settings import user_class
@@ -44,7 +44,7 @@ class Explorer(ABC):
         self.config = config
 
     @abstractmethod
-    def choose(self, context: GroupContext, chance: Chance) -> Sequence[StoredAttempt]:
+    def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         """The stored attempts that a new group is handed; none: it begins as any group.
         `context.rewards` is empty."""
 
@@ -59,7 +59,7 @@ class Explorer(ABC):
 class Plain(Explorer):
     """Every attempt begins with its task."""
 
-    def choose(self, context: GroupContext, chance: Chance) -> Sequence[StoredAttempt]:
+    def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         return ()
 
     def openings(
@@ -73,10 +73,10 @@ class InContext(Explorer):
     groups of a task whose stored rewards have a mean below `threshold` show one of its stored
     failures, drawn at random, and ask the policy to reflect on it first."""
 
-    def choose(self, context: GroupContext, chance: Chance) -> Sequence[StoredAttempt]:
+    def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         history = list(context.history) if context.epoch > 0 else []
         failures = [one for one in history if not one.success]
-        random = chance()
+        random = source()
         if not failures or _mean(history) >= self.config.threshold:
             return ()
         if random.random() >= self.config.share:
@@ -108,8 +108,8 @@ class Prefix(Continued):
     the groups of a task whose stored rewards have a mean below `threshold` `share` begin inside a
     stored success, the others with the task itself."""
 
-    def choose(self, context: GroupContext, chance: Chance) -> Sequence[StoredAttempt]:
-        history, random = list(context.history), chance()
+    def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
+        history, random = list(context.history), source()
         successes = [one for one in history if one.success]
         if not successes or _mean(history) >= self.config.threshold:
             return ()
@@ -123,10 +123,10 @@ class Partial(Continued):
     inside a stored attempt. Its group is drawn in proportion to the variance of its rewards, the
     attempt in it at random."""
 
-    def choose(self, context: GroupContext, chance: Chance) -> Sequence[StoredAttempt]:
+    def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         groups = [list(own) for _, own in groupby(context.history, lambda one: one.group_id)]
         spread = np.array([np.var([one.reward for one in own]) for own in groups])
-        random = chance()
+        random = source()
         if not spread.sum() or random.random() >= self.config.share:
             return ()
         own = groups[random.choice(len(groups), p=spread / spread.sum())]

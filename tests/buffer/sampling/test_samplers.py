@@ -42,14 +42,14 @@ MANY = [_row(i, oldest=i * 7 % 5, rewards=(0.0, i % 3 / 2)) for i in range(20)]
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
 @pytest.mark.parametrize("count", [1, 7, 20])
 def test_every_sampler_picks_exactly_as_many_different_groups(name, count):
-    picked = _made(name).pick(MANY, count, samplers.chance(3, 1))
+    picked = _made(name).pick(MANY, count, samplers.random_source(3, 1))
     assert len({pick.row.group_id for pick in picked}) == len(picked) == count
 
 
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
 def test_the_same_seed_and_draw_pick_the_same_groups(name):
     sampler = _made(name)
-    first, second = (sampler.pick(MANY, 5, samplers.chance(3, 9)) for _ in range(2))
+    first, second = (sampler.pick(MANY, 5, samplers.random_source(3, 9)) for _ in range(2))
     assert first == second
 
 
@@ -58,7 +58,7 @@ def test_another_seed_and_another_draw_pick_other_groups(name):
     sampler = _made(name)
 
     def picks(seed, draw):
-        return tuple(map(_number, sampler.pick(MANY, 5, samplers.chance(seed, draw))))
+        return tuple(map(_number, sampler.pick(MANY, 5, samplers.random_source(seed, draw))))
 
     assert len({picks(seed, 1) for seed in range(20)}) > 15
     assert len({picks(1, draw) for draw in range(20)}) > 15
@@ -72,7 +72,7 @@ def test_contrast_is_the_range_of_rewards():
 
 def test_fifo_deadline_and_freshest_pick_in_their_orders():
     rows = [_row(1, 5), _row(2, 3), _row(3, 5), _row(4, 4)]
-    chance = samplers.chance(0, 0)
+    chance = samplers.random_source(0, 0)
 
     def picks(name):
         return [_number(pick) for pick in _made(name).pick(rows, 3, chance)]
@@ -131,7 +131,7 @@ def test_every_further_group_is_picked_in_proportion_to_its_priority_among_the_r
 def test_probabilities_are_exact_and_weights_correct_for_them(contrasts, alpha, beta):
     rows = [_row(i, rewards=(0.0, c)) for i, c in enumerate(contrasts)]
     sampler = _made("prioritised", alpha=alpha, beta=beta)
-    picks = sampler.pick(rows, len(rows), samplers.chance(0, 1))
+    picks = sampler.pick(rows, len(rows), samplers.random_source(0, 1))
     exact = (np.array(contrasts) + FLOOR) ** alpha
     exact /= exact.sum()
     for pick in picks:
@@ -144,7 +144,7 @@ def test_probabilities_are_exact_and_weights_correct_for_them(contrasts, alpha, 
 def test_the_priority_of_a_group_falls_linearly_with_its_uses():
     sampler = _made("prioritised", reuse=9, decay=0.25)
     rows = [_row(i, rewards=(0.0, 1.0), uses=uses) for i, uses in enumerate([0, 1, 4, 6])]
-    picks = sampler.pick(rows, 4, samplers.chance(0, 1))
+    picks = sampler.pick(rows, 4, samplers.random_source(0, 1))
     shares = {_number(pick): pick.probability for pick in picks}
     total = 1 + 0.75 + 4 * FLOOR
     wanted = [(1 + FLOOR) / total, (0.75 + FLOOR) / total, FLOOR / total, FLOOR / total]
