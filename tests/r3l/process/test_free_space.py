@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from r3l.errors import UserError
-from r3l.process import room
+from r3l.process import free_space
 from r3l.process.free_space import MIB, check_free_space, lacking_space
 
 
@@ -17,8 +17,8 @@ def free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[Path, int]:
     shared.mkdir()
     sizes = {tmp_path: 10_000, shared: 1000}
     usage = lambda path: SimpleNamespace(free=sizes[path] * MIB)  # noqa: E731
-    monkeypatch.setattr(room.shutil, "disk_usage", usage)
-    monkeypatch.setattr(room, "SHARED_MEMORY", shared)
+    monkeypatch.setattr(free_space.shutil, "disk_usage", usage)
+    monkeypatch.setattr(free_space, "SHARED_MEMORY", shared)
     return sizes
 
 
