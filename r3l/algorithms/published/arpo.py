@@ -3,6 +3,7 @@ entirely."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -10,9 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import recall
-from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration, Float64
-from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.published.grpo import RatioConfig
+from r3l.algorithms.algorithm import Algorithm, Estimator, Float64
+from r3l.algorithms.published.grpo import RatioConfig, kl_weight
 from r3l.algorithms.recall import Recall
 from r3l.records import Bool
 
@@ -21,13 +21,10 @@ class ARPOConfig(RatioConfig):
     """Settings of ARPO: GRPO's without the KL, and the age of a stored success."""
 
     name: Literal["arpo"] = Field("arpo", description="algorithm")
-    kl_coef: float = Field(
-        0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
-    )
+    kl_coef: float = kl_weight(0.0)
     recall_age: int | None = Field(
         None, ge=0, description="age of a stored success, versions; unset: any"
     )
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     @property
     def recall(self) -> Recall:
@@ -36,15 +33,8 @@ class ARPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """N base attempts under the clipped ratio."""
-        return Algorithm(
-            name=self.name,
-            exploration=Exploration(self.group_size),
-            estimator=self.standardised(),
-            mix_recalled=partial(replacing, estimator=self.standardised()),
-            token_loss=self.clipped(),
-            normalize=self.normalize,
-            kl_coef=self.kl_coef,
-        )
+        mix = partial(replacing, estimator=self.standardised())
+        return replace(super().build(), mix_recalled=mix)
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:

@@ -4,6 +4,7 @@ critique, may replace a failure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -12,8 +13,7 @@ from pydantic import Field
 
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
-from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.published.grpo import RatioConfig
+from r3l.algorithms.published.grpo import RatioConfig, kl_weight
 from r3l.records import Bool, Trajectory
 
 GAMMA = 0.1
@@ -26,16 +26,13 @@ class CritiqueGRPOConfig(RatioConfig):
 
     name: Literal["critique_grpo"] = Field("critique_grpo", description="algorithm")
     clip: bool = Field(True, description="clip the ratio of base attempts")
-    kl_coef: float = Field(
-        0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
-    )
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
+    kl_coef: float = kl_weight(0.0)
 
     def build(self) -> Algorithm:
         """N base attempts; failures get a critique and are refined from step 0."""
         attempts = self.clipped() if self.clip else self.ratio_corrected(losses.importance)
-        return Algorithm(
-            name=self.name,
+        return replace(
+            super().build(),
             exploration=Exploration(
                 base_slots=self.group_size,
                 distilled_slots=self.group_size,
@@ -45,11 +42,8 @@ class CritiqueGRPOConfig(RatioConfig):
                 from_start=True,
                 constrained=False,
             ),
-            estimator=self.standardised(),
             selection=one_refinement,
             token_loss=partial(losses.critique_grpo, attempts=attempts, gamma=GAMMA),
-            normalize=self.normalize,
-            kl_coef=self.kl_coef,
         )
 
 

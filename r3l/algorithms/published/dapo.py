@@ -5,6 +5,7 @@ full (its dynamic sampling): the buffer service expires them, see buffer.groups.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, Self
 
@@ -14,13 +15,13 @@ from pydantic import Field, model_validator
 from r3l.algorithms import advantages
 from r3l.algorithms.algorithm import (
     Algorithm,
-    Exploration,
     Float64,
     Shaping,
     keep_all,
     unshaped,
 )
-from r3l.algorithms.published.grpo import RatioConfig
+from r3l.algorithms.credit import NORMALIZE, Normalize
+from r3l.algorithms.published.grpo import RatioConfig, kl_weight
 from r3l.records import Bool, Trajectory
 
 
@@ -30,9 +31,8 @@ class DAPOConfig(RatioConfig):
 
     name: Literal["dapo"] = Field("dapo", description="algorithm")
     clip_high: float = Field(0.28, ge=0, description="ratios are clipped at 1 plus this")
-    kl_coef: float = Field(
-        0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
-    )
+    kl_coef: float = kl_weight(0.0)
+    normalize: Normalize = Field("token", description=NORMALIZE)
     filter: bool = Field(
         True, description="replace groups whose rewards are all equal until the batch is full"
     )
@@ -63,15 +63,10 @@ class DAPOConfig(RatioConfig):
         if self.overlong_buffer:
             limit, buffer = self.overlong_limit, self.overlong_buffer
             shaping = partial(less_overlong, limit=limit, buffer=buffer)
-        return Algorithm(
-            name=self.name,
-            exploration=Exploration(self.group_size),
-            estimator=self.standardised(),
+        return replace(
+            super().build(),
             selection=with_contrast if self.filter else keep_all,
             shaping=shaping,
-            token_loss=self.clipped(),
-            normalize="token",
-            kl_coef=self.kl_coef,
         )
 
 

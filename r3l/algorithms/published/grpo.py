@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,12 @@ from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
 from r3l.algorithms.ratio_correction import RatioCorrectedConfig
+
+
+def kl_weight(default: float) -> Any:
+    """The setting `kl_coef` with another default."""
+    meaning = "weight of the k3 KL to the reference model; 0: no reference model"
+    return Field(default, ge=0, description=meaning)
 
 
 class RatioConfig(RatioCorrectedConfig):
@@ -25,9 +31,9 @@ class RatioConfig(RatioCorrectedConfig):
     )
     clip_low: float = Field(0.2, ge=0, lt=1, description="ratios are clipped at 1 minus this")
     clip_high: float = Field(0.2, ge=0, description="ratios are clipped at 1 plus this")
-    kl_coef: float = Field(
-        0.01, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
-    )
+    kl_coef: float = kl_weight(0.01)
+
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def standardised(self) -> Estimator:
         """(R − mean)/(std + 1e-6)."""
@@ -38,15 +44,8 @@ class RatioConfig(RatioCorrectedConfig):
         clip = partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
         return self.ratio_corrected(clip)
 
-
-class GRPOConfig(RatioConfig):
-    """Settings of GRPO: standardised rewards, clip 0.2 on token ratios, KL 0.01."""
-
-    name: Literal["grpo"] = Field("grpo", description="algorithm")
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
-
     def build(self) -> Algorithm:
-        """N base attempts under the clipped ratio."""
+        """GRPO: N base attempts under the clipped ratio. Its relatives replace some parts."""
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),
@@ -55,3 +54,9 @@ class GRPOConfig(RatioConfig):
             normalize=self.normalize,
             kl_coef=self.kl_coef,
         )
+
+
+class GRPOConfig(RatioConfig):
+    """Settings of GRPO: standardised rewards, clip 0.2 on token ratios, KL 0.01."""
+
+    name: Literal["grpo"] = Field("grpo", description="algorithm")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
 from r3l.algorithms import losses
-from r3l.algorithms.algorithm import Algorithm, Exploration
+from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.published.grpo import RatioConfig
 
 
@@ -22,10 +23,4 @@ class GSPOConfig(RatioConfig):
     def build(self) -> Algorithm:
         """N base attempts under the clipped sequence ratio."""
         loss = partial(losses.gspo, clip_low=self.clip_low, clip_high=self.clip_high)
-        return Algorithm(
-            name=self.name,
-            exploration=Exploration(self.group_size),
-            estimator=self.standardised(),
-            token_loss=self.ratio_corrected(loss),
-            kl_coef=self.kl_coef,
-        )
+        return replace(super().build(), token_loss=self.ratio_corrected(loss))

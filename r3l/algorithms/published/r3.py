@@ -8,6 +8,7 @@ a group and the attempts it recalled, eq. 3 is Â = (R − mean) / (α·std + λ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -19,12 +20,10 @@ from r3l.algorithms.advantages import SUCCESS, Std
 from r3l.algorithms.algorithm import (
     Algorithm,
     EntropyRanking,
-    Exploration,
     Float64,
     Shaping,
     unshaped,
 )
-from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.published.grpo import RatioConfig
 from r3l.algorithms.recall import Recall
 from r3l.records import Bool, Trajectory
@@ -67,7 +66,6 @@ class R3Config(RatioConfig):
     length_limit: int = Field(
         32768, ge=1, description="L_max, response tokens from which there is no bonus"
     )
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     @property
     def recall(self) -> Recall | None:
@@ -86,16 +84,11 @@ class R3Config(RatioConfig):
         if self.ranking:
             rewards = partial(ranked, peak_share=self.peak_share, ranking_max=self.ranking_max)
             ranking = EntropyRanking(truncated_failures, rewards)
-        return Algorithm(
-            name=self.name,
-            exploration=Exploration(self.group_size),
-            estimator=self.standardised(),
+        return replace(
+            super().build(),
             shaping=shaping,
             ranking=ranking,
             mix_recalled=partial(mixed, alpha=self.alpha, scale=self.scale, std=self.std),
-            token_loss=self.clipped(),
-            normalize=self.normalize,
-            kl_coef=self.kl_coef,
         )
 
 

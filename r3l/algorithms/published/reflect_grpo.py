@@ -5,12 +5,12 @@ The retries are judged without their guidance, at a ratio of 1 (r3l.algorithms.l
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
 from r3l.algorithms.algorithm import Algorithm, Exploration
-from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.published.grpo import RatioConfig
 
 
@@ -21,13 +21,12 @@ class ReflectGRPOConfig(RatioConfig):
     constrained_reflection: bool = Field(
         True, description="decode reflections under their JSON schema"
     )
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """N base attempts; of the first N/2 (rounded down) those that failed reflect and are done
         again from step 0."""
-        return Algorithm(
-            name=self.name,
+        return replace(
+            super().build(),
             exploration=Exploration(
                 base_slots=self.group_size,
                 distilled_slots=self.group_size // 2,
@@ -36,8 +35,4 @@ class ReflectGRPOConfig(RatioConfig):
                 from_start=True,
                 constrained=self.constrained_reflection,
             ),
-            estimator=self.standardised(),
-            token_loss=self.clipped(),
-            normalize=self.normalize,
-            kl_coef=self.kl_coef,
         )

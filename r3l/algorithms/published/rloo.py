@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
 from r3l.algorithms import advantages, losses
-from r3l.algorithms.algorithm import Algorithm, Exploration
+from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.published.grpo import RatioConfig
+from r3l.algorithms.published.grpo import RatioConfig, kl_weight
 
 
 class RLOOConfig(RatioConfig):
@@ -19,20 +20,10 @@ class RLOOConfig(RatioConfig):
 
     name: Literal["rloo"] = Field("rloo", description="algorithm")
     clip: bool = Field(False, description="PPO's clipped ratio instead of log π; true is LOOP")
-    kl_coef: float = Field(
-        0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
-    )
+    kl_coef: float = kl_weight(0.0)
     normalize: Normalize = Field("sum", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """N base attempts; Â = R − the mean of the others."""
-        return Algorithm(
-            name=self.name,
-            exploration=Exploration(self.group_size),
-            estimator=advantages.leave_one_out,
-            token_loss=self.clipped()
-            if self.clip
-            else self.ratio_corrected(losses.policy_gradient),
-            normalize=self.normalize,
-            kl_coef=self.kl_coef,
-        )
+        loss = self.clipped() if self.clip else self.ratio_corrected(losses.policy_gradient)
+        return replace(super().build(), estimator=advantages.leave_one_out, token_loss=loss)

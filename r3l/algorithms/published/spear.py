@@ -13,15 +13,15 @@ step, from 1, the weight as in the authors' code (TencentYoutuResearch/SPEAR, `d
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms.algorithm import Algorithm, Exploration, Float64, ReplayContext
-from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.published.grpo import RatioConfig
+from r3l.algorithms.algorithm import Algorithm, Float64, ReplayContext
+from r3l.algorithms.published.grpo import RatioConfig, kl_weight
 from r3l.records import Bool
 
 
@@ -29,24 +29,16 @@ class SPEARConfig(RatioConfig):
     """Settings of SPEAR: GRPO's without the KL, and the warm-up of imitation."""
 
     name: Literal["spear"] = Field("spear", description="algorithm")
-    kl_coef: float = Field(
-        0.0, ge=0, description="weight of the k3 KL to the reference model; 0: no reference model"
-    )
+    kl_coef: float = kl_weight(0.0)
     imitation_steps: int = Field(
         200, ge=0, description="T, optimizer step at which the weight of replayed attempts is 1"
     )
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """N base attempts under the clipped ratio; replayed groups are imitated."""
-        return Algorithm(
-            name=self.name,
-            exploration=Exploration(self.group_size),
-            estimator=self.standardised(),
+        return replace(
+            super().build(),
             replay_rule=partial(imitated, steps=self.imitation_steps),
-            token_loss=self.clipped(),
-            normalize=self.normalize,
-            kl_coef=self.kl_coef,
         )
 
 

@@ -43,7 +43,7 @@ def test_an_unknown_setting_is_named_with_the_settings_the_algorithm_has():
     )
     assert refusal("algorithm=grpo", "algorithm.alpha=2").startswith(named)
     assert "algorithm.credit: unknown" in refusal("algorithm=opmd", "algorithm.credit=false")
-    assert "algorithm.normalize: unknown" in refusal("algorithm=gspo", "algorithm.normalize=token")
+    assert "algorithm.tau: unknown" in refusal("algorithm=gspo", "algorithm.tau=2")
 
 
 def test_settings_without_a_name_are_those_of_r3l(tmp_path):
