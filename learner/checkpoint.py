@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +31,7 @@ from safetensors import SafetensorError
 from learner.outputs.checkpoint_command import CheckpointCommand
 from learner.watchdog import heartbeat
 from r3l.errors import UserError
+from r3l.files.whole_file import rename_whole
 from r3l.process.notices import notice_again
 from r3l.settings.learner import LearnerConfig
 
@@ -165,7 +165,7 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
         tokenizer.save_pretrained(building)
         if folder.exists():
             shutil.rmtree(folder)
-        building.rename(folder)
+        rename_whole(building, folder)
 
     return (
         _written(trainer, partial(trainer.save_model, building), building)
@@ -255,8 +255,6 @@ def restore(trainer: Trainer, checkpoint: Path) -> State:
 
 def _finish(trainer: Trainer, building: Path, final: Path, state: State) -> None:
     """Write the state file of a checkpoint and rename its folder."""
-    for path in building.iterdir():
-        _flush(path)
     files = {path.name: path.stat().st_size for path in building.iterdir()}
     values = asdict(state) | {
         "schema": SCHEMA,
@@ -265,12 +263,9 @@ def _finish(trainer: Trainer, building: Path, final: Path, state: State) -> None
         "files": files,
     }
     (building / STATE).write_text(json.dumps(values, indent=1))
-    _flush(building / STATE)
-    _flush(building)
     if final.exists():
         shutil.rmtree(final)
-    building.rename(final)
-    _flush(final.parent)
+    rename_whole(building, final)
 
 
 def _lora(config: LearnerConfig) -> dict[str, Any] | None:
@@ -309,12 +304,3 @@ def _damage(checkpoint: Path) -> str:
 
 def _all(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))
-
-
-def _flush(path: Path) -> None:
-    """Write the file or folder to disk, so that it survives a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

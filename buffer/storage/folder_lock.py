@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from r3l.endpoints import SOCKET_PATH_LIMIT
-from r3l.errors import UserError
+from r3l.errors import R3LError, UserError
+from r3l.files.whole_file import whole_folder
 
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "glusterfs", "9p", "beegfs"}
 _REMOTE_PREFIX = "fuse."
@@ -61,16 +63,26 @@ def own_socket(path: Path) -> int:
     return lock
 
 
-def new_folder(folder: Path, what: str) -> Path:
-    """The path to write a folder at before it is renamed to its name; an interrupted earlier try
-    is removed. Raises UserError for a folder that is in use."""
+@contextmanager
+def new_folder(folder: Path, what: str) -> Iterator[Path]:
+    """A folder to fill, which is called `folder` when the block ends; after an error nothing is
+    left of it. Raises UserError for a folder that is in use or cannot be written."""
+    check_new(folder, what)
+    try:
+        with whole_folder(folder) as building:
+            yield building
+    except R3LError:
+        raise
+    except OSError as error:
+        raise UserError(f"{what} {folder}: cannot be written ({error.strerror})") from None
+
+
+def check_new(folder: Path, what: str) -> None:
+    """Raise UserError for a folder that is in use."""
     if not folder.name:
         raise UserError(f"{what} {folder}: give the folder by its name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{what} {folder}: is not empty; choose a new folder")
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    return partial
 
 
 def refuse_remote(folder: Path, mounts: str | None = None) -> None:

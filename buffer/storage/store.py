@@ -22,6 +22,7 @@ from buffer.storage.layout import SCHEMA, TABLES
 from buffer.storage.store_path import check_store
 from buffer.storage.transaction import Txn
 from r3l.errors import SchemaVersionError, StoreError, UserError
+from r3l.files.whole_file import flush, rename_whole, whole_folder
 from r3l.records import GroupState, Purpose
 
 PAGE = 4096  # bytes of LMDB's pages
@@ -231,15 +232,11 @@ class Store:
         The folder has the whole copy or does not exist. Raises UserError for a folder that is in
         use, StoreError for a full disk.
         """
-        partial = folder_lock.new_folder(folder, "copy to")
+        folder_lock.check_new(folder, "copy to")
         try:
-            partial.mkdir(parents=True)
-            self._env.copy(str(partial), compact=True)
-            _sync(partial / "data.mdb", partial)
-            partial.rename(folder)
-            _sync(folder.parent)
+            with whole_folder(folder) as building:
+                self._env.copy(str(building), compact=True)
         except (lmdb.Error, OSError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
             raise StoreError(f"copy to {folder}: {error}", cause="disk") from None
 
     def __enter__(self) -> Self:
@@ -271,10 +268,9 @@ def _create(folder: Path) -> None:
         tables = {name: env.open_db(name.encode()) for name in TABLES}
         with env.begin(write=True) as raw:
             Txn(raw, tables).put_schema()
-    _sync(partial / "data.mdb")
-    (partial / "data.mdb").rename(folder / "data.mdb")
+    rename_whole(partial / "data.mdb", folder / "data.mdb")
     shutil.rmtree(partial)
-    _sync(folder, folder.parent)
+    flush(folder.absolute().parent)
 
 
 def _refuse_empty(folder: Path) -> None:
@@ -294,13 +290,3 @@ def _refuse_other_files(folder: Path) -> None:
         raise UserError(
             f"store {folder}: holds {min(names - OURS)!r} and no store; choose an empty folder"
         )
-
-
-def _sync(*places: Path) -> None:
-    """Flush files, and the names in folders, to disk."""
-    for place in places:
-        handle = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

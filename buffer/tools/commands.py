@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -138,17 +137,12 @@ def export(folder: Path, target: Path) -> None:
 def import_(folder: Path, source: Path) -> None:
     """Make a store from the folder that `export` wrote."""
     archive.check(source)
-    partial = folder_lock.new_folder(folder, "store")
-    try:
-        store = Store(partial, map_gib=IMPORT_MAP_GIB)
+    with folder_lock.new_folder(folder, "store") as building:
+        store = Store(building, map_gib=IMPORT_MAP_GIB)
         try:
             rows = archive.restore(source, store)
         finally:
             store.close()
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     click.echo(json.dumps(rows))
 
 

@@ -5,7 +5,6 @@ store ─► compacted copy ─► each changed group: record or parts, row, cou
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,18 +22,13 @@ from r3l.records import Group, Role
 def rewritten(store: Store, folder: Path) -> Iterator[Store]:
     """A copy of a store to write to; when the block ends it is a store at `folder`, and after an
     error nothing is there. Raises UserError for a folder that is in use."""
-    partial = folder_lock.new_folder(folder, "store")
-    try:
-        store.copy(partial)
-        copy = Store(partial, map_gib=None)
+    with folder_lock.new_folder(folder, "store") as building:
+        store.copy(building)
+        copy = Store(building, map_gib=None)
         try:
             yield copy
         finally:
             copy.close()
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def put_group(txn: Txn, group: Group) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -19,6 +19,8 @@ from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import Report
 from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.files import json_lines
+from r3l.files.whole_file import write_whole
 
 SETTINGS, RESULTS, REPORT = "settings.json", "results.jsonl", "report.json"
 Settings = dict[str, Any]
@@ -51,15 +53,13 @@ class EvaluationFolder:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self._made = folder, not folder.exists()
         self.done: dict[tuple[str, int], Conversation] = {}
-        self._file: TextIO | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / SETTINGS).exists() and (folder / RESULTS).exists():
                 _check_same(folder, settings)
             else:
-                _write(folder / SETTINGS, json.dumps(settings, indent=1))
+                write_whole(folder / SETTINGS, json.dumps(settings, indent=1))
             if (folder / RESULTS).exists():
-                _cut_half_line(folder / RESULTS)
                 self.done = {one.key: one for one in read_attempts(folder, "--out")}
         except OSError as error:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
@@ -72,50 +72,43 @@ class EvaluationFolder:
     def add(self, attempt: Conversation) -> None:
         """Keep an attempt, which is on disk when this returns."""
         self.done[attempt.key] = attempt
-        if self._file is None:
-            self._file = (self.folder / RESULTS).open("a", encoding="utf-8")
-        self._file.write(_line(attempt))
-        self._file.flush()
+        json_lines.append(self.folder / RESULTS, msgspec.to_builtins(attempt))
 
     def finish(self, report: Report) -> None:
         """Write the report."""
-        _write(self.folder / REPORT, _pretty(report))
+        write_whole(self.folder / REPORT, _pretty(report))
 
     def close(self) -> None:
-        """Close the file. Of an evaluation that never began nothing is left."""
+        """Of an evaluation that never began leave nothing."""
         if self._made and not self.done:
             with suppress(OSError):
                 (self.folder / SETTINGS).unlink()
                 self.folder.rmdir()  # unless an engine's log is in it
-        if self._file is not None:
-            self._file.close()
 
 
-def write_whole(
+def write_evaluation(
     folder: Path, settings: Settings, attempts: Iterable[Conversation], report: Report
 ) -> None:
     """Write a finished evaluation, the report last. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / SETTINGS, json.dumps(settings, indent=1))
-    _write(folder / RESULTS, "".join(_line(one) for one in attempts))
-    _write(folder / REPORT, _pretty(report))
+    write_whole(folder / SETTINGS, json.dumps(settings, indent=1))
+    write_whole(folder / RESULTS, "".join(_line(one) for one in attempts))
+    write_whole(folder / REPORT, _pretty(report))
 
 
 def read_attempts(folder: Path, option: str) -> list[Conversation]:
     """The attempts in a folder, of each the last line. Raises UserError, which names `option`."""
-    try:
-        lines = (folder / RESULTS).read_bytes().splitlines()
-        found = [msgspec.json.decode(line, type=Conversation) for line in lines]
-    except OSError:
+    if not (folder / RESULTS).is_file():
         raise UserError(
             f"{option} {folder}: has no {RESULTS}, so it is not an evaluation; check the path"
-        ) from None
-    except (ValueError, TypeError):
+        )
+    lines = json_lines.read(folder / RESULTS, lambda line: msgspec.convert(line, Conversation))
+    if lines.damaged:
         raise UserError(
             f"{option} {folder}: its {RESULTS} has a line that is not a result; choose another "
             "folder"
-        ) from None
-    return list({one.key: one for one in found}.values())
+        )
+    return list({one.key: one for one in lines.values}.values())
 
 
 def read_settings(folder: Path, option: str) -> Settings:
@@ -144,18 +137,3 @@ def _line(attempt: Conversation) -> str:
 
 def _pretty(report: Report) -> str:
     return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole: a reader sees the earlier one or this one."""
-    building = path.with_name(f".{path.name}")
-    building.write_text(text, encoding="utf-8")
-    building.replace(path)
-
-
-def _cut_half_line(path: Path) -> None:
-    """Remove an incomplete last line, which a killed writer has left."""
-    whole, _, half = path.read_bytes().rpartition(b"\n")
-    if half:
-        with path.open("rb+") as file:
-            file.truncate(len(whole) + bool(whole))

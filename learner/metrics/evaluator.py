@@ -17,7 +17,7 @@ from pathlib import Path
 
 from buffer import BufferClient, BufferStats
 from envs.evaluation.conversation import Conversation, conversation
-from envs.evaluation.evaluation_folder import settings_of, write_whole
+from envs.evaluation.evaluation_folder import settings_of, write_evaluation
 from envs.evaluation.metrics import Report, report, scalars
 from r3l.codec import RECORD_LIMIT, encode
 from r3l.config import RunConfig
@@ -133,7 +133,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
     weights = f"step {evaluation.version}"
     settings = settings_of(config, model=str(run), weights=weights, split="eval")
     try:
-        write_whole(folder, settings, evaluation.attempts, evaluation.report)
+        write_evaluation(folder, settings, evaluation.attempts, evaluation.report)
     except OSError as error:
         log.warning("%s: not written, training continues (%s)", folder, error)
         notice_again(EVALUATIONS, f"{folder} could not be written ({error})")

@@ -19,6 +19,7 @@ from envs.builtin.policy import model_path
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import JOURNAL
+from r3l.files.whole_file import whole_folder
 from r3l.model_folder import check_model_folder
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import base_tensors, check_base, merged_into
@@ -89,16 +90,11 @@ def new_folder(out: Path) -> Iterator[Path]:
     exists or cannot be written."""
     if out.exists():
         raise UserError(f"--out {out}: exists already; name a new folder")
-    building = out.absolute().with_name(f".building-{out.name}")
     try:
-        building.mkdir(parents=True)
+        with whole_folder(out) as building:
+            yield building
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
-    try:
-        yield building
-        building.rename(out)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:

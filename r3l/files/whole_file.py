@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -67,20 +69,35 @@ def read_json(path: Path, remedy: str) -> dict[str, Any] | None:
     return value
 
 
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """A folder to fill, which gets its name when the block ends; after an error nothing is left of
+    it. Raises OSError."""
+    building = final.absolute().with_name(f"{BUILDING}{final.name}")
+    shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
+    building.mkdir(parents=True)
+    try:
+        yield building
+        rename_whole(building, final)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
 def rename_whole(building: Path, final: Path) -> None:
     """Flush a file or folder with everything in it to disk, then give it its final name. Raises
     OSError."""
     inside = sorted(building.rglob("*")) if building.is_dir() else []
-    flush(*(path for path in inside if not path.is_symlink()), building)
+    for path in (*inside, building):
+        if not path.is_symlink():
+            flush(path)
     building.rename(final)
-    flush(final.parent)
+    flush(final.absolute().parent)
 
 
-def flush(*places: Path) -> None:
-    """Flush files, and the names in folders, to disk."""
-    for place in places:
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def flush(place: Path) -> None:
+    """Flush a file, or the names in a folder, to disk."""
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -13,7 +13,7 @@ complete unless it was damaged later.
 
 from __future__ import annotations
 
-import os
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 
 from r3l.codec import pack, unpack
 from r3l.errors import R3LError, UserError
+from r3l.files.whole_file import BUILDING, write_whole
 from r3l.weights.chunks import Chunk, check
 from r3l.weights.manifest import MANIFEST_LIMIT, Bytes, Manifest
 from r3l.weights.patch import Patch, apply
@@ -212,18 +213,11 @@ class Journal:
         lengths = [[full, len(frame)] for full, frame in frames]
         head = pack({"manifest": manifest.to_wire(), "base": base, "frames": lengths}, HEAD_LIMIT)
         final = self.path(manifest.version)
-        building = final.with_suffix(".building")
         self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with building.open("wb") as file:
-                file.write(len(head).to_bytes(8, "big") + head)
-                for _, frame in frames:
-                    file.write(frame)
-                file.flush()
-                os.fsync(file.fileno())
-            building.rename(final)
-        finally:
-            building.unlink(missing_ok=True)
+        for left in self.folder.glob(f"{BUILDING}*"):  # of a learner that was killed
+            left.unlink()
+        begins = len(head).to_bytes(8, "big") + head
+        write_whole(final, itertools.chain([begins], (frame for _, frame in frames)))
         return 8 + len(head) + size
 
     def _forget(self) -> None:

@@ -18,6 +18,7 @@ from learner.outputs.checkpoint_command import CheckpointCommand
 from learner.step import optimizer_state, tensor_file
 from learner.step.trainer import Trainer
 from r3l.config import load
+from r3l.files import whole_file
 from tests.learner.step.fakes import tiny_folder
 from tests.learner.step.faulty import Silent, saved
 
@@ -99,7 +100,7 @@ def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
     if again:
         shutil.copytree(folder / "step-000006", folder / "step-000009")
         truncated(folder / "step-000009" / "model.safetensors")
-    flush, taken = checkpoint._flush, list[int]()
+    flush, taken = whole_file.flush, list[int]()
     while not taken or taken[-1] != -1:
         left = len(taken)
 
@@ -110,7 +111,7 @@ def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
             left -= 1
             flush(path)
 
-        monkeypatch.setattr(checkpoint, "_flush", flush_or_die)
+        monkeypatch.setattr(whole_file, "flush", flush_or_die)
         try:
             saved(trainer, folder, State(9), keep=3)
             taken.append(-1)
@@ -152,14 +153,14 @@ def test_a_checkpoint_that_the_users_command_reads_is_not_removed(
 def test_training_goes_on_while_a_checkpoint_goes_to_disk_and_the_next_one_waits(
     trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, flush, command = threading.Event(), checkpoint._flush, Reading("", 1.0)
+    slow, flush, command = threading.Event(), whole_file.flush, Reading("", 1.0)
     complete = command.submitted
 
     def flush_slowly(path: Path) -> None:
         assert slow.wait(60)
         flush(path)
 
-    monkeypatch.setattr(checkpoint, "_flush", flush_slowly)
+    monkeypatch.setattr(whole_file, "flush", flush_slowly)
     checkpoints = Checkpoints(trainer, tmp_path, Silent(), 2, command)
     checkpoints.save(State(1))
     assert checkpoint.latest(tmp_path) is None and not complete  # and `save` has returned
@@ -172,7 +173,7 @@ def test_training_goes_on_while_a_checkpoint_goes_to_disk_and_the_next_one_waits
 
 
 @pytest.mark.parametrize("wrong", [OSError(28, "No space left on device"), SafetensorError("full")])
-@pytest.mark.parametrize("place", ["optimizer_state.save", "write_tensors", "_flush"])
+@pytest.mark.parametrize("place", ["optimizer_state.save", "write_tensors", "flush"])
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     folder: Path,
     trainer: Trainer,
@@ -187,7 +188,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
 
     with monkeypatch.context() as broken:
         where = {"optimizer_state.save": optimizer_state, "write_tensors": tensor_file}
-        broken.setattr(where.get(place, checkpoint), place.split(".")[-1], full)
+        broken.setattr(where.get(place, whole_file), place.split(".")[-1], full)
         assert not saved(trainer, folder, State(9), keep=2)
     assert "could not be written, training goes on" in caplog.text
     assert f"r3l-notice: {folder} could not be written (" in capsys.readouterr().err

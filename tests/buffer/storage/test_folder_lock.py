@@ -54,12 +54,21 @@ def test_a_socket_that_cannot_be_made_is_refused(tmp_path):
 
 
 def test_a_new_folder_is_written_beside_its_name_and_half_of_an_earlier_one_removed(tmp_path):
-    half = tmp_path / "copy.partial"
+    half = tmp_path / ".building-copy"
     half.mkdir()
     (half / "data.mdb").write_text("half")
-    assert folder_lock.new_folder(tmp_path / "copy", "copy to") == half and not half.exists()
     (tmp_path / "copy").mkdir()
-    assert folder_lock.new_folder(tmp_path / "copy", "copy to") == half
-    (tmp_path / "copy" / "notes").write_text("mine")
-    with pytest.raises(UserError, match=r"copy to .*: is not empty"):
-        folder_lock.new_folder(tmp_path / "copy", "copy to")
+    with folder_lock.new_folder(tmp_path / "copy", "copy to") as building:
+        assert building == half and not list(half.iterdir())
+        (half / "notes").write_text("mine")
+    assert (tmp_path / "copy" / "notes").is_file() and not half.exists()
+    with (
+        pytest.raises(UserError, match=r"copy to .*: is not empty"),
+        folder_lock.new_folder(tmp_path / "copy", "copy to"),
+    ):
+        pass
+    with (
+        pytest.raises(UserError, match=r"store .*: cannot be written \(Not a directory\)"),
+        folder_lock.new_folder(tmp_path / "copy" / "notes" / "new", "store"),
+    ):
+        pass

@@ -148,8 +148,8 @@ def test_a_folder_or_database_of_another_program_is_refused_and_left_alone(tmp_p
 def test_an_interrupted_copy_leaves_no_folder_that_looks_whole(desk, tasks, tmp_path, monkeypatch):
     desk.add(tasks(1))
     target = tmp_path / "copy"
-    (tmp_path / "copy.partial").mkdir()
-    (tmp_path / "copy.partial" / "data.mdb").write_text("half of it")
+    (tmp_path / ".building-copy").mkdir()
+    (tmp_path / ".building-copy" / "data.mdb").write_text("half of it")
 
     def full(handle):
         raise OSError(28, "No space left on device")

@@ -38,7 +38,7 @@ def test_a_store_whose_attempts_were_left_out_is_sound_and_counts_them(trained, 
 def test_after_an_error_nothing_is_there(trained, tmp_path):
     with pytest.raises(KeyError), rewritten(trained.store, tmp_path / "new"):
         raise KeyError
-    assert not (tmp_path / "new").exists() and not list(tmp_path.glob("*.partial*"))
+    assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".building-*"))
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "file").touch()
     with pytest.raises(UserError, match="not empty"), rewritten(trained.store, tmp_path / "new"):

@@ -6,7 +6,7 @@ import pytest
 
 from envs.evaluation.comparison import compare, read_other
 from envs.evaluation.conversation import Conversation
-from envs.evaluation.evaluation_folder import settings_of, write_whole
+from envs.evaluation.evaluation_folder import settings_of, write_evaluation
 from envs.evaluation.metrics import report
 from r3l.config import load
 from r3l.errors import UserError
@@ -38,7 +38,7 @@ def test_the_means_of_a_task_are_compared_whatever_the_number_of_its_attempts():
 
 def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
     there = attempts([1.0, 0.0])
-    write_whole(tmp_path, settings("env=keys"), there, report(there))
+    write_evaluation(tmp_path, settings("env=keys"), there, report(there))
     assert read_other(tmp_path, {"t0", "t1"}, settings("env=keys", "seed=3")) == there
     with pytest.raises(UserError, match=r"2 tasks, 1 of them among the 2"):
         read_other(tmp_path, {"t0", "t9"}, settings("env=keys"))

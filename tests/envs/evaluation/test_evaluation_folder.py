@@ -10,7 +10,7 @@ from envs.evaluation.evaluation_folder import (
     read_attempts,
     read_settings,
     settings_of,
-    write_whole,
+    write_evaluation,
 )
 from envs.evaluation.metrics import report
 from r3l.config import load
@@ -56,7 +56,7 @@ def test_half_a_line_of_a_killed_evaluation_is_cut_off(tmp_path):
 def test_a_whole_evaluation_is_read_as_it_was_written_one_attempt_a_line(tmp_path):
     settings = settings_of(load(), model="m", weights="step 3", split="eval")
     attempts = [SAID, Conversation("t", 1, cause="environment_hang")]
-    write_whole(tmp_path, settings, attempts, report(attempts))
+    write_evaluation(tmp_path, settings, attempts, report(attempts))
     assert read_attempts(tmp_path, "--read") == attempts
     assert read_settings(tmp_path, "--read") == settings
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2

@@ -87,7 +87,7 @@ def test_a_lenient_verifier_changes_rewards_parts_and_last_reactions_alone(
     assert done.exit_code == 0, done.output
     said = json.loads(done.output)
     assert (said["changed"], said["successes_before"], said["successes"]) == (5, 4, 4)
-    assert sound(tmp_path / "new") and not list(tmp_path.glob("*.partial"))
+    assert sound(tmp_path / "new") and not list(tmp_path.glob(".building-*"))
     for old, new in zip(groups(store), groups(tmp_path / "new"), strict=True):
         rewards = [pytest.approx(2 / 3), 1.0][: len(old.trajectories)]
         assert new.rewards.tolist() == rewards
@@ -135,7 +135,7 @@ def test_a_world_that_does_not_replay_is_one_line_and_nothing_is_written(
     assert done.exit_code == 2
     [line] = [x for x in done.output.splitlines() if x.startswith("r3l-learner: ")]
     assert rule in line and (kind == "Nowhere" or "group g000000000" in line)
-    assert not (tmp_path / "new").exists() and not list(tmp_path.glob("*.partial"))
+    assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".building-*"))
 
 
 def test_diverged_attempts_can_be_left_out_and_each_is_named(store: Path, tmp_path: Path) -> None:

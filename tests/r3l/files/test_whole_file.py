@@ -8,7 +8,7 @@ import pytest
 
 from r3l.errors import UserError
 from r3l.files import whole_file
-from r3l.files.whole_file import read_json, rename_whole, write_json, write_whole
+from r3l.files.whole_file import read_json, rename_whole, whole_folder, write_json, write_whole
 
 
 def test_a_file_is_replaced_by_all_of_the_new_content(tmp_path: Path) -> None:
@@ -58,14 +58,26 @@ def test_a_folder_is_flushed_with_everything_in_it_before_it_has_its_name(
     (building / "inner" / "file").write_text("x")
     flush = whole_file.flush
 
-    def noted(*places: Path) -> None:
-        flushed.extend(place.name for place in places)
-        flush(*places)
+    def noted(place: Path) -> None:
+        flushed.append(place.name)
+        flush(place)
 
     monkeypatch.setattr(whole_file, "flush", noted)
     rename_whole(building, tmp_path / "final")
     assert flushed == ["inner", "file", "building", tmp_path.name]
     assert (tmp_path / "final" / "inner" / "file").read_text() == "x"
+
+
+def test_of_a_folder_that_could_not_be_filled_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "out") as building:
+        (building / "half").write_text("")
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
+    (tmp_path / building.name).mkdir()  # of a process that was killed
+    (tmp_path / building.name / "half").write_text("")
+    with whole_folder(tmp_path / "out") as building:
+        (building / "whole").write_text("")
+    assert os.listdir(tmp_path) == ["out"] and os.listdir(tmp_path / "out") == ["whole"]
 
 
 def test_an_object_is_read_back_a_missing_or_empty_file_is_none(
