@@ -16,7 +16,7 @@ from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.tools import commands as tools
 from buffer.tools.evict_command import evict
-from buffer.viewer.view import view
+from buffer.viewer.view_command import view
 from buffer.wire.access import CONNECTIONS, allow_files, check_connections
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration

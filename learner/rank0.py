@@ -38,7 +38,7 @@ from learner.metrics.group_metrics import (
     unstamped,
 )
 from learner.metrics.reporter import Reporter
-from learner.metrics.samples import correction_texts
+from learner.metrics.text_examples import correction_texts
 from learner.outputs.best_model import keep_if_best, remove_candidates
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting

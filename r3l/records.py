@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from r3l import notebook
 from r3l.errors import RecordError
 
 Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # of 64 bits
@@ -157,9 +156,9 @@ class Trajectory(Record):
         return int(self.step_newest_versions[self.extra.start :].max())
 
     def versions_of(self, step: int) -> str:
-        """The versions that sampled a step, for people: "version 3" or "versions 3 to 5"."""
+        """The versions that sampled a step, as text: "v3" or "v3 to v5"."""
         oldest, newest = self.step_versions[step], self.step_newest_versions[step]
-        return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
+        return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
     @property
     def reframed(self) -> bool:
@@ -200,36 +199,6 @@ class Trajectory(Record):
         """Tokens sampled for this attempt, from `first_played` on."""
         spans = self.step_spans[self.first_played :]
         return int((spans[:, 1] - spans[:, 0]).sum())
-
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """The attempt as chat messages, for people; ends with the last reaction."""
-        told = f"{self.system}\n{self.extra.context}".strip()
-        turns = [{"role": "system", "content": told}] if told else []
-        for observation, action in zip(self.observations, self.actions, strict=False):
-            turns.append({"role": "user", "content": observation})
-            turns.append({"role": "assistant", "content": action})
-        return [*turns, {"role": "user", "content": self.observations[-1]}]
-
-    def _repr_html_(self) -> str:
-        """The attempt in a notebook; the steps that were sampled for it are marked."""
-        first = self.first_played
-        turns = [notebook.text("system", f"{self.system}\n{self.extra.context}".strip())]
-        for k, (start, end) in enumerate(self.step_spans.tolist()):
-            made = f"{end - start} tokens, {self.versions_of(k)}"
-            told = f"{made}{' (pivot)' if k == self.pivot else ''}" if k >= first else "its prefix"
-            turns.append(notebook.text(f"before step {k}", self.observations[k]))
-            turns.append(notebook.text(f"step {k}: {told}", self.actions[k], marked=k >= first))
-        turns.append(notebook.text("last reaction", self.observations[-1]))
-        facts = {
-            "reward": self.reward,
-            "steps": self.num_steps,
-            "tokens": self.generated_tokens,
-            "pivot": self.pivot if self.pivot >= 0 else None,
-            "finish": self.finish,
-            "feedback": self.feedback,
-        }
-        return notebook.card(f"{self.role} {self.slot}", facts, *turns)
 
 
 class ReflectionRecord(Record):
@@ -289,17 +258,6 @@ class SlotResult(Record):
             raise RecordError(
                 f"slot {(self.role, self.slot)} holds {(attempt.role, attempt.slot)}", field="slot"
             )
-
-    def _repr_html_(self) -> str:
-        """The slot in a notebook: its reflection and its attempt."""
-        parts = []
-        if self.reflection is not None:
-            cause = self.reflection.cause and f", not usable: {self.reflection.cause}"
-            parts.append(notebook.text(f"reflection{cause}", self.reflection.text))
-        if self.trajectory is not None:
-            parts.append(notebook.Html(self.trajectory._repr_html_()))
-        facts = {"status": self.status, "cause": self.cause}
-        return notebook.card(f"{self.role} {self.slot}", facts, *parts)
 
 
 class Recalled(Record):
@@ -380,37 +338,6 @@ class Group(Record):
         """Every token sampled for the group: attempts and reflections."""
         attempts = sum(t.generated_tokens for t in self.trajectories)
         return attempts + sum(r.reflection.tokens for r in self.results if r.reflection)
-
-    def rewards_of(self, role: Role) -> str:
-        """The rewards of a role for people, such as "0 1 0.5"."""
-        return " ".join(f"{t.reward:.3g}" for t in self.trajectories if t.role == role)
-
-    def _repr_html_(self) -> str:
-        """The group in a notebook: its facts, and its slots, which unfold."""
-        newest = max((t.newest_version for t in self.trajectories), default=-1)
-        facts = {
-            "task": self.task.task_id,
-            "of": self.task.env,
-            "state": f"{self.state} {self.cause}".strip(),
-            "purpose": f"{self.purpose} {self.tag}".strip(),
-            "base rewards": self.rewards_of("base"),
-            "retry rewards": self.rewards_of("distilled"),
-            "versions": f"{self.oldest_version} to {newest}" if self.trajectories else None,
-            "tokens": self.generated_tokens,
-            "open slots": len(self.unresolved) or None,
-        }
-        ordered = sorted(self.results, key=lambda r: (r.slot, r.role))
-        slots = [notebook.folded(_title(r), notebook.Html(r._repr_html_())) for r in ordered]
-        return notebook.card(f"group {self.group_id}", facts, *slots)
-
-
-def _title(result: SlotResult) -> str:
-    """What a slot came to, in a line."""
-    one = result.trajectory
-    if one is None:
-        return f"{result.role} {result.slot}: {result.status} {result.cause}".strip()
-    pivot = f" from step {one.pivot}" if one.pivot >= 0 else ""
-    return f"{result.role} {result.slot}{pivot}: reward {one.reward:.3g}, {one.num_steps} steps"
 
 
 def _check_attempt(attempt: Trajectory) -> None:

@@ -48,6 +48,7 @@ TOPICS = {
     "buffer/groups/test_random_lives.py",
     "buffer/groups/test_reuse.py",
     "buffer/server/test_extreme_records.py",
+    "buffer/storage/test_frames.py",
     "buffer/storage/test_full_store.py",
     "buffer/storage/test_immutable_records.py",
     "launch/test_bad_inputs.py",

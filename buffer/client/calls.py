@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from buffer.storage import tabular
 from buffer.storage.rows import Evicted, Status, TrainedAttempt
 from buffer.storage.transaction import read_group
 from buffer.wire import messages, operations
 from buffer.wire.frames import Frame
 from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck, Wait
-from r3l import codec, notebook
+from r3l import attempt_frame, codec
 from r3l.errors import RecordError
 from r3l.records import (
     Group,
@@ -56,36 +54,15 @@ class Draw:
     """
 
     draw_id: int
-    groups: Sequence[Group]
+    groups: Sequence[Group] = field(repr=False)
     version: int
     probabilities: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
-    records: Sequence[bytes | memoryview] = ()
+    records: Sequence[bytes | memoryview] = field(default=(), repr=False)
     replaced: tuple[str, ...] = ()
-    recalled: Sequence[Recalled] = ()
+    recalled: Sequence[Recalled] = field(default=(), repr=False)
     recall_lost: int = 0
     replayed: tuple[str, ...] = ()
-
-    def _repr_html_(self) -> str:
-        """The batch in a notebook: a line for each group."""
-        weights = self.weights or (1.0,) * len(self.groups)
-        joined = Counter(one.into for one in self.recalled)
-        rows = [
-            (g.group_id, g.task.task_id, g.rewards_of("base"), g.rewards_of("distilled"),
-             self.version - g.oldest_version, weight, joined[g.group_id],
-             "yes" if g.group_id in self.replayed else "")
-            for g, weight in zip(self.groups, weights, strict=True)
-        ]  # fmt: skip
-        head = "group", "task", "base rewards", "retry rewards", "staleness", "weight", "recalled"
-        facts = {
-            "version": self.version,
-            "groups": len(self.groups),
-            "replaced": len(self.replaced) or None,
-            "recalled, evicted since": self.recall_lost or None,
-        }
-        return notebook.card(
-            f"draw {self.draw_id}", facts, notebook.table((*head, "replayed"), rows)
-        )
 
 
 def _as_it_is(reply: Any, groups: Sequence[Frame]) -> Any:
@@ -262,20 +239,22 @@ def frame(
     state: GroupState | None = None,
     limit: int = 1000,
     *,
-    kind: tabular.Kind = "pandas",
+    kind: attempt_frame.Kind = "pandas",
 ) -> Call[Any]:
     """The attempts of these groups, chosen as in `query`, as a pandas DataFrame, or a pyarrow Table
     for the kind "arrow": one row for each resolved slot, the columns of
-    buffer.storage.tabular.AttemptRow. Groups are in the order they were made.
+    r3l.attempt_frame.AttemptRow. Groups are in the order they were made.
 
     Raises UserError if the library is not installed.
     """
-    tabular.library(kind)
+    attempt_frame.library(kind)
 
     def parse(reply: Groups, encoded: Sequence[Frame]) -> Any:
         found = zip(ReceivedGroups(reply.now, encoded), reply.now, strict=True)
         ordered = sorted(found, key=lambda pair: pair[0].group_id)
-        return tabular.made(kind, (r for g, now in ordered for r in tabular.rows(g, now.steps)))
+        return attempt_frame.made(
+            kind, (row for group, now in ordered for row in attempt_frame.rows(group, now.steps))
+        )
 
     return Call("query", operations.QueryGroups(purpose, tag, state, limit), parse)
 

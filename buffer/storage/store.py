@@ -17,10 +17,11 @@ from typing import Any, Self
 import lmdb
 from lmdb import verify as lmdb_verify
 
-from buffer.storage import folder_lock, result_checksums, tabular
+from buffer.storage import folder_lock, result_checksums
 from buffer.storage.layout import SCHEMA, TABLES
 from buffer.storage.store_path import check_store
 from buffer.storage.transaction import Txn
+from r3l import attempt_frame
 from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.files.whole_file import flush, rename_whole, whole_folder
 from r3l.records import GroupState, Purpose
@@ -151,24 +152,24 @@ class Store:
         state: GroupState | None = None,
         limit: int | None = None,
         *,
-        kind: tabular.Kind = "pandas",
+        kind: attempt_frame.Kind = "pandas",
     ) -> Any:
         """The attempts of the newest `limit` groups (None: all) of a purpose, tag and state, as a
         pandas DataFrame, or a pyarrow Table for the kind "arrow".
 
-        One row for each resolved slot, the columns of buffer.storage.tabular.AttemptRow; groups
+        One row for each resolved slot, the columns of r3l.attempt_frame.AttemptRow; groups
         are in the order they were made. Raises UserError if the library is not installed,
         RecordError for a damaged group.
         """
-        tabular.library(kind)
+        attempt_frame.library(kind)
         with self.read() as txn:
             newest = list(islice(txn.listed(purpose, tag, state), limit))
             found = [
                 one
                 for row in sorted(newest, key=lambda row: row.group_id)
-                for one in tabular.rows(result_checksums.read(txn, row), row.steps)
+                for one in attempt_frame.rows(result_checksums.read(txn, row), row.steps)
             ]
-        return tabular.made(kind, found)
+        return attempt_frame.made(kind, found)
 
     @property
     def gone(self) -> bool:

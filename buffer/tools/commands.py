@@ -18,11 +18,9 @@ from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
 from buffer.tools import archive, filter, jsonl, offline
 from buffer.tools import verify as verification
-from r3l.errors import NotFound, ReflectionError
-from r3l.records import Group, ReflectionRecord, SlotResult, Trajectory
-from r3l.rollout.reflection import parse
+from r3l import attempt_view
+from r3l.errors import NotFound
 
-MANY_STEPS = 1 << 20  # of a base attempt that is not there
 IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(
     "--store", "folder", type=store_path, required=True, help="run, or folder of a store"
@@ -90,7 +88,7 @@ def show(folder: Path, group_id: str) -> None:
     GROUP_ID may be short: 42 is g0000000042.
     """
     with _reading(folder) as store:
-        _show(offline.group(store, _full_id(group_id)))
+        click.echo(attempt_view.text(offline.group(store, _full_id(group_id))))
 
 
 @click.command()
@@ -191,49 +189,3 @@ def _full_id(text: str) -> str:
     """A group's id as the store has it: 42 and g42 are g0000000042."""
     number = text.removeprefix("g")
     return f"g{int(number):010d}" if number.isdecimal() and len(number) < 10 else text
-
-
-def _show(group: Group) -> None:
-    click.echo(f"group {group.group_id}: {group.state} {group.cause}".rstrip())
-    click.echo(f"task {group.task.task_id} of {group.task.env}, seed {group.task.seed}")
-    bases = {r.slot: r.trajectory for r in group.results if r.role == "base"}
-    for result in sorted(group.results, key=lambda r: (r.slot, r.role)):
-        corrected = bases.get(result.slot) if result.role == "distilled" else None
-        click.echo(f"\n── {_title(result)}: {result.status} {result.cause}".rstrip())
-        if result.reflection is not None:
-            _show_reflection(result.reflection, corrected)
-        if result.trajectory is not None:
-            _show_trajectory(result.trajectory)
-
-
-def _title(result: SlotResult) -> str:
-    """`base 0`, or what a retry corrects and from which step."""
-    if result.role == "base":
-        return f"base {result.slot}"
-    attempt, reflection = result.trajectory, result.reflection
-    pivot = attempt.pivot if attempt else reflection.pivot if reflection else -1
-    return f"retry of base {result.slot}" + (f" from step {pivot}" if pivot >= 0 else "")
-
-
-def _show_reflection(record: ReflectionRecord, base: Trajectory | None) -> None:
-    """A reflection's outcome, diagnosis and advice; its text if it could not be used."""
-    try:
-        thought = parse(record.text, base.num_steps if base is not None else MANY_STEPS)
-    except ReflectionError:
-        click.echo(f"   reflection, not usable ({record.cause}): {record.text}")
-        return
-    click.echo(f"   reflection: {thought.trajectory_outcome}; {thought.trajectory_summary}")
-    if thought.root_cause_analysis:
-        click.echo(f"   root cause: {thought.root_cause_analysis}")
-    if thought.improvement_suggestion:
-        click.echo(f"   advice: {thought.improvement_suggestion}")
-
-
-def _show_trajectory(trajectory: Trajectory) -> None:
-    click.echo(
-        f"   reward {trajectory.reward}, {trajectory.num_steps} steps, "
-        f"{trajectory.generated_tokens} tokens, versions {trajectory.oldest_version} to "
-        f"{trajectory.newest_version}, pivot {trajectory.pivot}, {trajectory.finish}"
-    )
-    for message in trajectory.messages:
-        click.echo(f"   [{message['role']}] {message['content']}")

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from buffer.client.calls import Draw
 from buffer.sampling import task_history
 from buffer.storage import counts, result_checksums
-from buffer.storage.rows import GroupRow
+from buffer.storage.rows import GroupRow, TrainedAttempt
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn, not_found
 from r3l.errors import NotFound
@@ -131,6 +131,13 @@ def weights(store: Store, step: int) -> dict[str, float]:
         trained = txn.step(step)
         drawn = None if trained is None else txn.draw(trained.draw_id)
     return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
+
+
+def trained_attempts(store: Store, step: int) -> tuple[TrainedAttempt, ...]:
+    """How a step trained on the attempts of its draw; none for a step that is not in the ledger."""
+    with store.read() as txn:
+        trained = txn.step(step)
+    return () if trained is None else trained.attempts
 
 
 def stamps(store: Store, version: int) -> dict[str, list[str]]:

@@ -1,22 +1,24 @@
-"""A group for people: base, reflection and retry of each slot, with what every token did.
+"""A group as the page shows it: pairs of attempts, with what every token did.
 
-records ─► pairs (base, retry) ─► steps ─► tokens: text, log-probability, trained or not
+AttemptView ─► pairs (base, retry) ─► steps ─► tokens: text, log-probability
+ledger ─► what the learner trained on: the advantage, and from which step on
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
 from buffer.tools import jsonl, offline
-from r3l.algorithms.algorithm import Algorithm
-from r3l.records import Bool, Group, Int32, Role, SlotResult, Trajectory
+from r3l import attempt_view
+from r3l.attempt_view import AttemptView
+from r3l.records import Group, Int32, Role
 
 Plain = dict[str, Any]
-Shown = dict[tuple[Role, int], Plain]
 
 
 class Texts:
@@ -39,124 +41,65 @@ class Texts:
         return [stream.step(self._tokenizer, token) or "" for token in token_ids.tolist()]
 
 
-def plain_group(store: Store, group_id: str, algorithm: Algorithm | None, texts: Texts) -> Plain:
-    """A group as values JSON can hold: its facts and its `pairs`. Raises NotFound, RecordError.
-
-    `algorithm`: says which tokens are trained and with which advantage; None: not known, and all
-    sampled tokens are marked.
-    """
-    group = offline.group(store, group_id)
-    row = offline.row(store, group_id)
-    weight = offline.weights(store, row["step"]).get(group_id, 1.0) if row["step"] >= 0 else 1.0
+def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
+    """A group as values JSON can hold: its facts, its `pairs`, and what it `recalled` in the last
+    step that was trained on it. Raises NotFound, RecordError."""
+    group, row = offline.group(store, group_id), offline.row(store, group_id)
+    step = row["step"]
+    trained = [t for t in offline.trained_attempts(store, step) if t.into == group_id]
+    own = {(one.role, one.slot): one for one in trained if one.group_id == group_id}
     return row | {
         "times": group.times,
         "seed": str(group.task.seed),  # JavaScript's numbers have 53 bits
         "options": json.dumps(jsonl.plain(group.task.options), ensure_ascii=False),
         "fingerprints": group.fingerprints,
-        "weight": weight,
+        "weight": offline.weights(store, step).get(group_id, 1.0),
         "unresolved": group.unresolved,
-        "pairs": pairs(group, algorithm, texts),
+        "pairs": pairs(group, texts, own),
+        "recalled": [jsonl.plain(one) for one in trained if one.group_id != group_id],
     }
 
 
-def pairs(group: Group, algorithm: Algorithm | None, texts: Texts) -> list[Plain]:
-    """Base slots in order, each with its retry; a base with several retries comes once for each.
+def pairs(
+    group: Group, texts: Texts, trained: Mapping[tuple[Role, int], TrainedAttempt]
+) -> list[Plain]:
+    """The pairs of r3l.attempt_view as values JSON can hold, each with its `gain`. `trained`: how
+    the learner trained on attempts, by role and slot."""
 
-    {slot, base, retry, pivot, gain}: `base` and `retry` are slots as `_slot` shows them, None if
-    there is none yet; `pivot` is the retry's; `gain` its reward minus the base's, None if one has
-    no reward.
-    """
-    shown: Shown = {(r.role, r.slot): _slot(r, texts) for r in group.results}
-    _add_credit(shown, group, algorithm)
-    retries: dict[int, list[Plain]] = {}
-    for result in group.results:
-        if result.role == "distilled":
-            base = result.slot if result.trajectory is None else result.trajectory.parent
-            retries.setdefault(base, []).append(shown[result.role, result.slot])
-    found = []
-    for slot in sorted(set(range(group.plan.base)) | set(retries)):
-        own: Sequence[Plain | None] = retries.get(slot) or [None]
-        found += [_pair(slot, shown.get(("base", slot)), retry) for retry in own]
-    return found
+    def plain(one: AttemptView | None) -> Plain | None:
+        return None if one is None else _slot(one, group, texts, trained.get((one.role, one.slot)))
+
+    return [
+        {
+            "slot": pair.slot,
+            "base": plain(pair.base),
+            "retry": plain(pair.retry),
+            "pivot": pair.retry.pivot if pair.retry else -1,
+            "gain": pair.gain,
+        }
+        for pair in attempt_view.pairs(group)
+    ]
 
 
-def _pair(slot: int, base: Plain | None, retry: Plain | None) -> Plain:
-    gain = None
-    if base and retry and None not in (base["reward"], retry["reward"]):
-        gain = retry["reward"] - base["reward"]
-    return {
-        "slot": slot,
-        "base": base,
-        "retry": retry,
-        "pivot": retry["pivot"] if retry else -1,
-        "gain": gain,
+def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
+    """A slot; its steps, None without an attempt, have their tokens."""
+    shown: Plain = jsonl.plain(one) | {
+        "steps": None,
+        "advantage": None if used is None else used.advantage,
+        "by_token": used is not None and used.by_token,
+        "token_weight": None if used is None else used.weight,
     }
-
-
-def _slot(result: SlotResult, texts: Texts) -> Plain:
-    """One slot: its status, and of a trajectory everything that is shown."""
-    shown: Plain = {
-        "role": result.role,
-        "slot": result.slot,
-        "status": result.status,
-        "cause": result.cause,
-        "reflection": jsonl.plain(result.reflection),
-        "aux": [sample.kind for sample in result.aux],
-        "reward": None,
-        "pivot": -1,
-    }
-    if result.trajectory is not None:
-        shown |= _attempt(result.trajectory, texts)
-    return shown
-
-
-def _attempt(attempt: Trajectory, texts: Texts) -> Plain:
-    steps = []
-    for k, (start, end) in enumerate(attempt.step_spans.tolist()):
-        steps.append(
-            {
-                "observation": attempt.observations[k],
-                "action": attempt.actions[k],
-                "version": int(attempt.step_versions[k]),
-                "newest": int(attempt.step_newest_versions[k]),
-                "seconds": _number(attempt.step_seconds[k]),
+    if one.steps:
+        [attempt] = [t for t in group.trajectories if (t.role, t.slot) == (one.role, one.slot)]
+        shown["steps"] = [
+            jsonl.plain(step)
+            | {
                 "tokens": texts.of(attempt.token_ids[start:end]),
-                "logprobs": [_number(value) for value in attempt.logprobs[start:end]],
+                "logprobs": [round(value, 4) for value in attempt.logprobs[start:end].tolist()],
+                "trained": used is not None and k >= used.first_step,
             }
-        )
-    return {
-        "reward": attempt.reward,
-        "pivot": attempt.pivot,
-        "finish": attempt.finish,
-        "feedback": attempt.feedback,
-        "faults": list(attempt.faults),
-        "cut": attempt.cut_responses,
-        "parts": attempt.extra.reward_parts,
-        "temperature": attempt.temperature,
-        "system": attempt.system,
-        "length": len(attempt.token_ids),
-        "steps": steps,
-        "last": attempt.observations[-1],
-    }
-
-
-def _add_credit(shown: Shown, group: Group, algorithm: Algorithm | None) -> None:
-    """Add `advantage`, `kept` and, to every step, `trained`: 0 or 1 for each of its tokens."""
-    attempts = group.trajectories
-    masks: Sequence[Bool] = [one.response_mask for one in attempts]
-    advantages: Sequence[float | None] = [None] * len(attempts)
-    keep: Sequence[bool] = [True] * len(attempts)
-    if algorithm is not None and attempts:
-        masks = algorithm.masks(attempts)
-        found, kept = algorithm.advantages(group.rewards, attempts)
-        advantages, keep = found.tolist(), kept.tolist()
-    for one, mask, advantage, trains in zip(attempts, masks, advantages, keep, strict=True):
-        into = shown[one.role, one.slot]
-        into |= {"advantage": advantage, "kept": trains}
-        for step, (start, end) in zip(into["steps"], one.step_spans.tolist(), strict=True):
-            step["trained"] = [int(trains and bit) for bit in mask[start:end]]
-
-
-def _number(value: Any) -> float:
-    """Four digits behind the point are shown."""
-    return round(float(value), 4)
+            for k, (step, (start, end)) in enumerate(
+                zip(one.steps, attempt.step_spans.tolist(), strict=True)
+            )
+        ]
+    return shown

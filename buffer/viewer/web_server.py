@@ -29,7 +29,6 @@ from buffer.tools import filter, offline
 from buffer.viewer import page
 from buffer.viewer.attempts import Texts, plain_group
 from buffer.viewer.catalogue import Catalogue, Facts, tasks
-from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import NotFound, R3LError, UserError
 
 LIMIT = 500  # of lines in one reply
@@ -39,13 +38,12 @@ Query = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is shown. `title`: names it; `algorithm`: None if it is not known, and `notice` says
-    why; `facts`: more about the run, by name."""
+class ViewedStore:
+    """The store that a viewer shows. `title`: names it; `notice`: why its run's settings are not
+    known, "" if they are; `facts`: more about the run, by name."""
 
     title: str
     store: Store
-    algorithm: Algorithm | None
     texts: Texts
     notice: str = ""
     facts: tuple[tuple[str, str], ...] = ()
@@ -56,8 +54,8 @@ class Viewer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, shown: Shown, port: int) -> None:
-        self.shown, self.catalogue = shown, Catalogue(shown.store)
+    def __init__(self, viewed: ViewedStore, port: int) -> None:
+        self.viewed, self.catalogue = viewed, Catalogue(viewed.store)
         self.key = secrets.token_urlsafe(12)
         self.page, self.policy = page.served().encode(), page.policy()
         try:
@@ -90,8 +88,8 @@ class Viewer(ThreadingHTTPServer):
         }
         if name not in answers:
             raise NotFound(f"there is no {name!r:.40}; ask for {', '.join(answers)}")
-        if self.shown.store.gone:
-            raise UserError(f"store {self.shown.store.folder}: was moved or deleted; start again")
+        if self.viewed.store.gone:
+            raise UserError(f"store {self.viewed.store.folder}: was moved or deleted; start again")
         return answers[name](query)
 
     def _run(self, query: Query) -> Any:
@@ -100,12 +98,12 @@ class Viewer(ThreadingHTTPServer):
         for one in listed:
             counts = states.setdefault(one["purpose"], {})
             counts[one["state"]] = counts.get(one["state"], 0) + 1
-        with self.shown.store.read() as txn:
+        with self.viewed.store.read() as txn:
             version = txn.progress().version
         return {
-            "title": self.shown.title,
-            "notice": self.shown.notice,
-            "facts": self.shown.facts,
+            "title": self.viewed.title,
+            "notice": self.viewed.notice,
+            "facts": self.viewed.facts,
             "change": self.catalogue.change,
             "version": version,
             "total": self.catalogue.total,
@@ -129,8 +127,7 @@ class Viewer(ThreadingHTTPServer):
         return {"total": total, "groups": found[: _limit(query)]}
 
     def _group(self, query: Query) -> Any:
-        shown = self.shown
-        return plain_group(shown.store, query.get("id", ""), shown.algorithm, shown.texts)
+        return plain_group(self.viewed.store, query.get("id", ""), self.viewed.texts)
 
     def _accepted(self, query: Query) -> Sequence[Facts]:
         """The groups of a task, if one is named, that pass the filter, the newest first."""

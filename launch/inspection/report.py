@@ -12,7 +12,7 @@ import click
 from buffer.storage.store import Store
 from buffer.tools import offline
 from buffer.viewer import page
-from buffer.viewer.view import shown as shown_store
+from buffer.viewer.view_command import viewed
 from launch.inspection import corrections, versions
 from r3l.config import RunConfig
 from r3l.errors import UserError
@@ -124,7 +124,7 @@ def _run(run: Path, config: RunConfig, version: int) -> dict[str, Any]:
 
 def _add_groups(data: dict[str, Any], store: Store, run: Path) -> None:
     rows = list(offline.rows(store))
-    what = shown_store(store, run)
+    what = viewed(store, run)
     states: dict[str, dict[str, int]] = {}
     for row in rows:
         counts = states.setdefault(row["purpose"], {})
@@ -132,13 +132,8 @@ def _add_groups(data: dict[str, Any], store: Store, run: Path) -> None:
     data["run"] |= {"notice": what.notice, "total": len(rows), "listed": len(rows),
                     "states": states}  # fmt: skip
     best = corrections.best(store, rows)
-    data["group"] = {
-        one.group_id: corrections.shown(store, one, what.algorithm, what.texts) for one in best
-    }
-    data["corrections"] = [
-        {"group": one.group_id, "task": one.task, "result": one.result, "advice": one.advice}
-        for one in best
-    ]
+    data["group"] = {one.group_id: corrections.shown(store, one, what.texts) for one in best}
+    data["corrections"] = [corrections.line(one) for one in best]
     sample = {row["group"] for purpose in states for row in _sample(rows, purpose)}
     chosen = [row for row in rows if row["group"] in sample | set(data["group"])]
     with store.read() as txn:

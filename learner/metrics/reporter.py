@@ -41,7 +41,7 @@ class Reporter:
         histograms: dict[str, Any],
         corrections: Sequence[str] = (),
     ) -> None:
-        """Record one optimizer step. `corrections`: texts of learner.metrics.samples."""
+        """Record one optimizer step. `corrections`: texts of learner.metrics.text_examples."""
         self.scalars(version, metrics)
         for tag in histograms:
             check_tag(tag)

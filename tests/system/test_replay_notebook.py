@@ -32,6 +32,10 @@ def test_the_notebook_runs_and_its_step_is_replayed_bit_for_bit(
     whole = "\n".join(said.values())
     [replayed] = [line for line in whole.splitlines() if line.startswith("step 3: ")]
     assert "weights of the journal same" in replayed and "DIFFERS" not in whole
-    assert "base rewards" in whole and "image/png" in str(notebook.cells)
+    assert (
+        "── base 0: done" in whole
+        and "retry of base" in whole
+        and "image/png" in str(notebook.cells)
+    )
     assert "learner/behaviour_ess" in whole
     assert next(tmp_path.glob("r3l-*/offline.jsonl")).read_text().count("\n") == 10

@@ -85,8 +85,9 @@ def test_a_group_is_shown_with_what_a_retry_corrects_from_which_step_and_with_wh
             "── base 1: done",
             "── retry of base 1: not_triggered",
         ]
-        assert "reflection: failure; tried the blue key" in lines
-        assert "root cause: the door was red" in lines and "advice: take the red key" in lines
+        assert "trajectory_summary: tried the blue key" in lines
+        assert "root_cause_analysis: the door was red" in lines
+        assert "improvement_suggestion: take the red key" in lines
         assert "reflection, not usable (not_json): I was wrong" in lines
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from buffer.storage.store import Store
-from buffer.viewer.view import shown
+from buffer.viewer.view_command import viewed
 from buffer.viewer.web_server import Viewer
 from tests.buffer.viewer import stores
 
@@ -26,7 +26,7 @@ class Asked:
     """A viewer that serves in a thread."""
 
     def __init__(self, store):
-        self.viewer = Viewer(shown(store, store.folder.parent), 0)
+        self.viewer = Viewer(viewed(store, store.folder.parent), 0)
         self.thread = threading.Thread(target=self.viewer.serve_forever, daemon=True)
         self.thread.start()
 

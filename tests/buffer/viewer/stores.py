@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from buffer.storage.result_checksums import checksum
-from buffer.storage.rows import GroupRow
+from buffer.storage.rows import GroupRow, LedgerRow, TrainedAttempt
 from buffer.storage.store import Store
 from r3l import codec
 from r3l.records import GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
@@ -105,3 +105,17 @@ def _write_group(txn, number, task, made) -> None:
     txn.put_row(row)
     txn.add_tag(row)
     txn.write_record(row, encoded)
+    before = txn.step(version + 1)
+    used = trained(row.group_id) if made.state == "trained" else ()
+    txn.put_step(
+        LedgerRow(version + 1, 1, version + 1, (), at, (before.attempts if before else ()) + used)
+    )
+
+
+def trained(group_id: str) -> tuple[TrainedAttempt, ...]:
+    """How a step trained on a group: a retry and its base from the pivot on."""
+    return (
+        TrainedAttempt(group_id, group_id, "base", 0, -0.5, 1, 0.01),
+        TrainedAttempt(group_id, group_id, "base", 1, 0.25, 0, 0.01),
+        TrainedAttempt(group_id, group_id, "distilled", 0, 3.0, 1, 0.02),
+    )

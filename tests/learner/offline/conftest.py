@@ -39,7 +39,7 @@ def ended_run(folder: Path, *settings: str, played: Played = recorded_group) -> 
     prepare(run, model, *KEPT, *settings)
     served = Served(run / "buffer", "tcp://127.0.0.1:0", *buffer_options(), *settings)
     try:
-        plan = GroupPlan(2, 0) if played is alike else PLAN
+        plan = PLAN if played is recorded_group else GroupPlan(2, 0)
         with Recording(served.endpoint, played, plan=plan):
             learner = Learning(run, served.endpoint)
             assert learner.wait() == 0, learner.log()

@@ -2,21 +2,25 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from buffer.cli import commands as buffer
 from buffer.storage.store import Store
 from buffer.tools import offline
+from buffer.viewer.attempts import Texts, plain_group
 from learner.cli import main
-from learner.offline.replayed_run import Replayed, without
+from learner.offline.replayed_run import Replayed, ReplayedRun, without
 from r3l.errors import UserError
+from r3l.records import SlotResult
 from r3l.weights.journal import Journal
+from tests.learner.fakes import recorded_group
 from tests.learner.offline.conftest import alike, ended_run
 
 pytestmark = pytest.mark.system
@@ -77,6 +81,63 @@ def test_a_replayed_step_has_the_recalled_and_replayed_attempts_of_the_run(
     done = ask("replay", run, 6)
     assert done.exit_code == 0 and done.output.count("loss same, gradient norm same") == 3
     assert "weights of the checkpoint same, weights of the journal same" in done.output
+
+
+def bases(group_id: str, version: int) -> Iterator[SlotResult]:
+    """The base attempts of a recorded group."""
+    yield from (one for one in recorded_group(group_id, version) if one.role == "base")
+
+
+def overflowing(group_id: str, version: int) -> Iterator[SlotResult]:
+    """The base attempts of a recorded group, which all ran out of context."""
+    for result in recorded_group(group_id, version):
+        if result.role == "base" and result.trajectory is not None:
+            changed = replace(result.trajectory, reward=0.0, finish="context_overflow")
+            yield replace(result, trajectory=changed)
+
+
+@pytest.mark.parametrize(
+    ("rule", "played"), [("recalled", alike), ("replayed", bases), ("ranked", overflowing)]
+)
+def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
+    rule: str, played: Callable[..., Any], tmp_path: Path
+) -> None:
+    settings = RULES.get(rule, ["algorithm=r3", "algorithm.ranking=true"])
+    run = ended_run(tmp_path, "env.train_tasks=5", *settings, played=played)
+    replayed = ReplayedRun(run, 9)  # the last step, which the viewer shows of all its groups
+    try:
+        while replayed.version < 8:
+            replayed.advance()
+        draw = replayed.draw_of(9)
+        assert rule == "ranked" or getattr(draw, rule)
+        assert rule != "ranked" or replayed.trainer.entropies_of(draw.groups)
+        rows = [row for row in replayed.rows(draw) if row.source is not None]
+        assert offline.trained_attempts(replayed.store, 9) == replayed.trainer.explain(draw)
+        shown = _shown(replayed.store, [group.group_id for group in draw.groups])
+    finally:
+        replayed.close()
+    assert len(rows) == len(shown) > 0
+    for row in rows:
+        assert row.source is not None
+        into, stored, one = row.source
+        advantage, tokens = shown[into, stored, one.role, one.slot]
+        assert advantage == pytest.approx(row.advantage, abs=1e-12)
+        assert tokens is None or tokens == int(row.mask.sum())
+
+
+def _shown(store: Store, group_ids: list[str]) -> dict[tuple[str, str, str, int], Any]:
+    """(advantage, trained tokens) of each attempt that the viewer shows as trained; None for the
+    tokens of attempts of other groups."""
+    found: dict[tuple[str, str, str, int], Any] = {}
+    for group_id in group_ids:
+        page = plain_group(store, group_id, Texts(None))
+        for slot in (slot for pair in page["pairs"] for slot in (pair["base"], pair["retry"])):
+            if slot and slot["advantage"] is not None:
+                tokens = sum(step["length"] for step in slot["steps"] if step["trained"])
+                found[group_id, group_id, slot["role"], slot["slot"]] = slot["advantage"], tokens
+        for one in page["recalled"]:
+            found[group_id, one["group_id"], one["role"], one["slot"]] = one["advantage"], None
+    return found
 
 
 def test_a_step_is_replayed_with_as_many_threads_as_the_run_had(run: Path) -> None:

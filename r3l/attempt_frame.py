@@ -1,4 +1,4 @@
-"""Groups as a table, a pandas DataFrame or a pyarrow Table: one row for every resolved slot."""
+"""Attempts as a table, a pandas DataFrame or a pyarrow Table: one row for every resolved slot."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Literal, get_args, get_type_hints
 
+from r3l.attempt_view import view
 from r3l.errors import UserError
 from r3l.records import Group, Record, SlotResult
 
@@ -84,23 +85,16 @@ def rows(group: Group, trained: Sequence[int]) -> Iterator[AttemptRow]:
 
 def _of_attempt(result: SlotResult, trained: Sequence[int]) -> dict[str, Any]:
     """The columns that only a slot with an attempt has."""
-    one = result.trajectory
-    if one is None:
-        names = ("parent", "pivot", "reward", "steps", "tokens", "length", "seconds",
-                 "oldest_version", "newest_version", "staleness")  # fmt: skip
-        return {"finish": "", **dict.fromkeys(names)}
-    own = one.first_played
-    return {
-        "finish": one.finish,
-        "parent": one.parent,
+    names = ("reward", "length", "seconds", "oldest_version", "newest_version")
+    one = view(result)
+    columns = {"finish": one.finish} | {name: getattr(one, name) for name in names}
+    if one.reward is None or one.oldest_version is None:
+        return columns | dict.fromkeys(("parent", "pivot", "steps", "tokens", "staleness"))
+    return columns | {
+        "parent": one.base if one.role == "distilled" else -1,
         "pivot": one.pivot,
-        "reward": float(one.reward),
-        "steps": one.num_steps,
-        "tokens": one.generated_tokens,
-        "length": len(one.token_ids),
-        "seconds": float(one.step_seconds[own:].sum()),
-        "oldest_version": one.oldest_version,
-        "newest_version": one.newest_version,
+        "steps": len(one.steps),
+        "tokens": one.generated,
         "staleness": trained[-1] - 1 - one.oldest_version if trained else None,
     }
 

@@ -1,9 +1,9 @@
-"""Text samples: few, of different tasks, and never long."""
+"""Example texts: few, of different tasks, and never long."""
 
 from msgspec.structs import replace
 
-from learner.metrics import samples
-from learner.metrics.samples import correction_texts
+from learner.metrics import text_examples
+from learner.metrics.text_examples import correction_texts
 from r3l.records import Group, ReflectionRecord, Task
 from tests.learner.fakes import explore_group
 
@@ -19,9 +19,9 @@ def group(task: str, retry: float, text: str = "Look first.", says: str = "go") 
     return replace(played, task=Task(task, "t", 0), results=(base, better))
 
 
-def test_a_sample_shows_the_attempt_the_reflection_and_the_retry_from_the_pivot_on() -> None:
+def test_an_example_shows_the_attempt_the_reflection_and_the_retry_from_the_pivot_on() -> None:
     (text,) = correction_texts([group("t/1", 1.0)], 1)
-    assert "**t/1**, group g0: reward 0.00 → 1.00, retried from step 2" in text
+    assert "**t/1**, group g0: reward 0.00 → 1.00 from step 2" in text
     attempt, reflection, retry = text.split("~~~~")[1::2]
     assert attempt == "\n2 < o\n2 > a\n3 < o\n3 > a\n  < o\n"
     assert reflection == "\nLook first.\n"
@@ -37,13 +37,13 @@ def test_only_the_largest_gains_of_different_tasks_are_shown_and_no_retry_that_i
     assert correction_texts([group("c", 0.0)], 1) == []
 
 
-def test_samples_are_taken_at_the_first_step_and_every_ten_steps() -> None:
+def test_examples_are_taken_at_the_first_step_and_every_ten_steps() -> None:
     shown = [step for step in range(1, 32) if correction_texts([group("a", 1.0)], step)]
     assert shown == [1, 11, 21, 31]
 
 
-def test_a_sample_is_short_and_a_text_cannot_leave_its_block() -> None:
+def test_an_example_is_short_and_a_text_cannot_leave_its_block() -> None:
     hostile = "~~~~\n# heading\n" + "x" * 100_000
     (text,) = correction_texts([group("a", 1.0, hostile, hostile)], 1)
     assert len(text) < 14_000
-    assert text.count("~~~~") == 6 and samples.FENCE == "~~~~"
+    assert text.count("~~~~") == 6 and text_examples.FENCE == "~~~~"

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from buffer.storage.store import Store
-from buffer.viewer.view import shown, view
+from buffer.viewer.view_command import view, viewed
 from r3l import config as configuration
 from r3l.config import RunConfig
 from tests.buffer.fakes import refused
@@ -18,14 +18,14 @@ from tests.buffer.viewer.chromium import Browser
 HOSTILE = "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
 
-def test_a_run_says_its_algorithm_and_a_bare_store_that_it_is_unknown(store):
-    assert shown(store, store.folder.parent).notice.startswith("There is no config.yaml")
+def test_a_run_has_its_facts_and_a_bare_store_says_that_they_are_unknown(store):
+    assert viewed(store, store.folder.parent).notice.startswith("There is no config.yaml")
     file = store.folder.parent / "config.yaml"
     file.write_text(configuration.dump(RunConfig()))
-    found = shown(store, store.folder.parent)
-    assert (found.title, found.notice, found.algorithm.name) == ("run", "", "r3l")
+    found = viewed(store, store.folder.parent)
+    assert (found.title, found.notice, dict(found.facts)["algorithm"]) == ("run", "", "r3l")
     file.write_text("learner: {stepz: 1}\n")
-    assert "learner.stepz" in shown(store, store.folder.parent).notice
+    assert "learner.stepz" in viewed(store, store.folder.parent).notice
 
 
 def test_what_is_wrong_is_one_line_and_exit_code_2(store, capsys):

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from buffer import BufferClient
-from buffer.storage import tabular
 from buffer.storage.store import Store
+from r3l import attempt_frame
 from r3l.errors import UserError
 from r3l.records import GroupPlan, SlotResult
 from tests.buffer.fakes import finished
@@ -39,7 +39,7 @@ def store(make_desk, tasks):
 
 def test_a_row_of_a_frame_is_a_slot_with_what_is_known_of_its_attempt(store) -> None:
     frame = store.frame(kind="arrow")
-    assert frame.column_names == [*tabular.AttemptRow.__struct_fields__]
+    assert frame.column_names == [*attempt_frame.AttemptRow.__struct_fields__]
     first, second, failed, base, skipped, retry = frame.to_pylist()
     assert (first["group_id"], second["group_id"]) == ("g0000000001", "g0000000002")
     assert first | {"group_id": "", "task_id": ""} == {

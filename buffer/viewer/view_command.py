@@ -9,7 +9,7 @@ import click
 from buffer.storage.store import Store
 from buffer.storage.store_path import check_store, store_path
 from buffer.viewer.attempts import Texts
-from buffer.viewer.web_server import Shown, Viewer
+from buffer.viewer.web_server import ViewedStore, Viewer
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
@@ -41,33 +41,32 @@ def view(place: str, port: int, model: Path | None) -> None:
     folder = folder.resolve()
     store = Store(folder, map_gib=None, read_only=True)  # as large as its service lets it grow
     try:
-        with Viewer(shown(store, folder.parent, model), port) as viewer:
-            click.echo(f"{viewer.shown.title}: open {viewer.url} (Ctrl-C ends the viewer)")
+        with Viewer(viewed(store, folder.parent, model), port) as viewer:
+            click.echo(f"{viewer.viewed.title}: open {viewer.url} (Ctrl-C ends the viewer)")
             viewer.serve_forever()
     finally:
         store.close()
 
 
-def shown(store: Store, run: Path, model: Path | None = None) -> Shown:
-    """What the viewer shows of a store that lies in a run's folder, or elsewhere. Raises UserError
+def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
+    """A store, of a run's folder or not, with what its run is. Raises UserError
     for a `model` without a tokenizer."""
     if model is not None and not (model / "tokenizer.json").is_file():
         raise UserError(f"--model {model}: holds no tokenizer.json; give a model folder")
     config, notice = _config(run / "config.yaml")
     if config is None:
-        return Shown(str(store.folder), store, None, Texts(model), notice)
+        return ViewedStore(str(store.folder), store, Texts(model), notice)
     texts = Texts(model or Path(config.model))
     facts = (("environment", config.env.title), ("algorithm", config.algorithm.name),
              ("model", Path(config.model).name))  # fmt: skip
-    return Shown(run.name, store, config.algorithm.build(), texts, "", facts)
+    return ViewedStore(run.name, store, texts, "", facts)
 
 
 def _config(file: Path) -> tuple[RunConfig | None, str]:
     """The run's configuration, or why it is not known."""
-    unknown = "so all sampled tokens are marked and advantages are unknown"
     if not file.is_file():
-        return None, f"There is no {file.name} next to the store, {unknown}."
+        return None, f"There is no {file.name} next to the store, so the run's model is unknown."
     try:
         return configuration.load(file), ""
     except UserError as error:  # of another version of r3l, or changed by hand
-        return None, f"{error}; {unknown}."
+        return None, f"{error}; so the run's model is unknown."

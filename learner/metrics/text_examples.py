@@ -1,0 +1,58 @@
+"""Example texts for TensorBoard: an attempt, the reflection on it, and the retry from its pivot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from r3l.attempt_view import AttemptView, Correction, best_corrections
+from r3l.records import Group
+
+EVERY = 10  # optimizer steps between examples, beginning with the first one
+EXAMPLES = 2  # of a step
+STEPS = 6  # of an attempt, from its pivot on
+CHARACTERS = 400  # of an observation or action
+REFLECTION = 1500  # characters
+FENCE = "~~~~"
+
+
+def correction_texts(groups: Sequence[Group], version: int) -> list[str]:
+    """Markdown of the EXAMPLES best corrections, of different tasks; nothing in most steps. A text
+    has at most 14,000 characters."""
+    if version % EVERY != 1 % EVERY:
+        return []
+    return [_markdown(one) for one in best_corrections(groups, EXAMPLES)]
+
+
+def _markdown(found: Correction) -> str:
+    base, retry, pivot = found.base, found.retry, max(found.retry.pivot, 0)
+    return "\n\n".join(
+        [
+            f"**{found.task_id}**, group {found.group_id}: {found.result}",
+            f"**attempt** from step {pivot}",
+            *_block(_turns(base, pivot)),
+            "**reflection**",
+            *_block([_short(retry.reflection.text if retry.reflection else "none", REFLECTION)]),
+            f"**retry** from step {pivot}",
+            *_block(_turns(retry, pivot)),
+        ]
+    )
+
+
+def _turns(attempt: AttemptView, start: int) -> Iterator[str]:
+    """The turns from a step on, and what followed the last one."""
+    shown = attempt.steps[start : start + STEPS]
+    for number, step in enumerate(shown, start):
+        yield f"{number} < {_short(step.observation, CHARACTERS)}"
+        yield f"{number} > {_short(step.action, CHARACTERS)}"
+    if left := len(attempt.steps) - start - len(shown):
+        yield f"… {left} more steps"
+    yield f"  < {_short(attempt.last, CHARACTERS)}"
+
+
+def _block(lines: Iterable[str]) -> Iterator[str]:
+    text = "\n".join(lines).replace(FENCE, "~~~")
+    yield f"{FENCE}\n{text}\n{FENCE}"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,266 @@
+"""The one view of an attempt, for the viewer, `r3l-buffer show`, notebooks, the report, TensorBoard
+and tables.
+
+    Group ─► pairs ─► (base, retry) ─► AttemptView ─► steps
+               └─► text, for a terminal or a notebook
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from r3l.records import Group, Record, ReflectionRecord, Role, SlotResult, SlotStatus, Trajectory
+
+
+class StepView(Record):
+    """One turn of the policy. `own`: it was sampled for this attempt; others are its prefix.
+    `length`: tokens of the action."""
+
+    observation: str
+    action: str
+    versions: str
+    seconds: float
+    length: int
+    own: bool
+
+
+class ReflectionView(Record):
+    """A reflection. `fields`: what it says by name, if it is a JSON object; `cause`: why it could
+    not be used, "" otherwise."""
+
+    text: str
+    cause: str
+    fields: dict[str, str]
+    tokens: int
+    version: int
+    seconds: float
+
+    @property
+    def advice(self) -> str:
+        """What to do better; the whole text if it names nothing of the kind."""
+        return self.fields.get("improvement_suggestion", self.text)
+
+
+class AttemptView(Record):
+    """A slot and its attempt. Without an attempt `steps` is empty, and `reward` and what follows
+    from one is None.
+
+    `base`: the base slot that a retry corrects, its own for a base; `length`: tokens of the
+    sequence; `generated`, `seconds`: tokens and seconds of the steps that were sampled for it.
+    """
+
+    role: Role
+    slot: int
+    status: SlotStatus
+    cause: str
+    base: int
+    pivot: int = -1
+    reward: float | None = None
+    finish: str = ""
+    feedback: str = ""
+    system: str = ""
+    last: str = ""
+    steps: tuple[StepView, ...] = ()
+    length: int | None = None
+    generated: int | None = None
+    seconds: float | None = None
+    oldest_version: int | None = None
+    newest_version: int | None = None
+    temperature: float = 1.0
+    cut: int = 0
+    faults: tuple[str, ...] = ()
+    parts: dict[str, float] = msgspec.field(default_factory=dict)
+    aux: tuple[str, ...] = ()
+    reflection: ReflectionView | None = None
+
+    @property
+    def title(self) -> str:
+        """`base 0`, or what a retry corrects and from which step."""
+        start = f" from step {self.pivot}" if self.pivot >= 0 else ""
+        return f"{'retry of ' * (self.role == 'distilled')}base {self.base}{start}"
+
+
+class Pair(Record):
+    """A base slot and a retry of it; None for what is not there (yet)."""
+
+    slot: int
+    base: AttemptView | None
+    retry: AttemptView | None
+
+    @property
+    def gain(self) -> float | None:
+        """How much more reward the retry earned; None if one of the two has none."""
+        if self.base is None or self.retry is None:
+            return None
+        before, after = self.base.reward, self.retry.reward
+        return None if before is None or after is None else after - before
+
+
+def view(result: SlotResult) -> AttemptView:
+    """A slot as readers see it."""
+    thought = result.reflection
+    shown = AttemptView(
+        role=result.role,
+        slot=result.slot,
+        status=result.status,
+        cause=result.cause,
+        base=result.slot,
+        pivot=-1 if thought is None else thought.pivot,
+        aux=tuple(sample.kind for sample in result.aux),
+        reflection=None if thought is None else _reflection(thought),
+    )
+    return shown if result.trajectory is None else _with_attempt(shown, result.trajectory)
+
+
+def pairs(group: Group) -> list[Pair]:
+    """The base slots in order, each with its retry; a base with several retries comes once for
+    each."""
+    views = [view(result) for result in group.results]
+    own = {one.slot: one for one in views if one.role == "base"}
+    retries: dict[int, list[AttemptView | None]] = {}
+    for one in views:
+        if one.role == "distilled":
+            retries.setdefault(one.base, []).append(one)
+    return [
+        Pair(slot, own.get(slot), retry)
+        for slot in sorted({*range(group.plan.base), *own, *retries})
+        for retry in retries.get(slot) or [None]
+    ]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A retry that earned more than its base attempt."""
+
+    group_id: str
+    task_id: str
+    base: AttemptView
+    retry: AttemptView
+
+    @property
+    def gain(self) -> float:
+        """How much more reward it earned."""
+        return (self.retry.reward or 0.0) - (self.base.reward or 0.0)
+
+    @property
+    def place(self) -> float:
+        """Its pivot as a share of the base's steps: the later, the more exactly the reflection
+        found the error."""
+        return max(self.retry.pivot, 0) / len(self.base.steps)
+
+    @property
+    def result(self) -> str:
+        """What it changed, as text."""
+        before, after = self.base.reward or 0.0, self.retry.reward or 0.0
+        return f"reward {before:.2f} → {after:.2f} from step {max(self.retry.pivot, 0)}"
+
+    @property
+    def rank(self) -> tuple[float, float, str]:
+        """Larger is more instructive: the gain, then the place of the pivot."""
+        return self.gain, self.place, self.group_id
+
+
+def best_corrections(groups: Iterable[Group], count: int) -> list[Correction]:
+    """The most instructive corrections of groups, best first, at most one of each task."""
+    of_task: dict[str, Correction] = {}
+    for group in groups:
+        for pair in pairs(group):
+            if pair.base is None or pair.retry is None or (pair.gain or 0.0) <= 0:
+                continue
+            found = Correction(group.group_id, group.task.task_id, pair.base, pair.retry)
+            known = of_task.get(found.task_id)
+            if known is None or found.rank > known.rank:
+                of_task[found.task_id] = found
+    return sorted(of_task.values(), key=lambda one: one.rank, reverse=True)[:count]
+
+
+def text(group: Group) -> str:
+    """A group as text: every attempt as a conversation, a retry with what it corrects and its
+    advice."""
+    return "\n".join(_lines(group))
+
+
+def _reflection(record: ReflectionRecord) -> ReflectionView:
+    try:
+        values = json.loads(record.text)
+    except ValueError:
+        values = None
+    fields = {}
+    if isinstance(values, dict):
+        fields = {
+            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for name, value in values.items()
+            if value is not None
+        }
+    return ReflectionView(
+        record.text, record.cause, fields, record.tokens, record.version, record.seconds
+    )
+
+
+def _with_attempt(shown: AttemptView, one: Trajectory) -> AttemptView:
+    first = one.first_played
+    steps = tuple(
+        StepView(
+            observation=one.observations[k],
+            action=one.actions[k],
+            versions=one.versions_of(k),
+            seconds=float(one.step_seconds[k]),
+            length=end - start,
+            own=k >= first,
+        )
+        for k, (start, end) in enumerate(one.step_spans.tolist())
+    )
+    return msgspec.structs.replace(
+        shown,
+        base=one.parent if one.role == "distilled" else one.slot,
+        pivot=one.pivot,
+        reward=float(one.reward),
+        finish=one.finish,
+        feedback=one.feedback,
+        system=f"{one.system}\n{one.extra.context}".strip(),
+        last=one.observations[-1],
+        steps=steps,
+        length=len(one.token_ids),
+        generated=one.generated_tokens,
+        seconds=float(one.step_seconds[first:].sum()),
+        oldest_version=one.oldest_version,
+        newest_version=one.newest_version,
+        temperature=one.temperature,
+        cut=one.cut_responses,
+        faults=one.faults,
+        parts=one.extra.reward_parts,
+    )
+
+
+def _lines(group: Group) -> Iterator[str]:
+    task = group.task
+    yield f"group {group.group_id}: {group.state} {group.cause}".rstrip()
+    yield f"task {task.task_id} of {task.env}, seed {task.seed}"
+    for one in sorted(map(view, group.results), key=lambda one: (one.base, one.role)):
+        yield ""
+        yield f"── {one.title}: {one.status} {one.cause}".rstrip()
+        if (thought := one.reflection) is not None:
+            unusable = f", not usable ({thought.cause}): {thought.text}" if thought.cause else ""
+            yield f"   reflection{unusable}"
+            if not unusable:
+                yield from (f"   {name}: {value}" for name, value in thought.fields.items())
+        if one.reward is not None:
+            yield (
+                f"   reward {one.reward}, {len(one.steps)} steps, {one.generated} tokens, "
+                f"versions {one.oldest_version} to {one.newest_version}, {one.finish}"
+            )
+            yield from (f"   {line}" for line in conversation(one))
+
+
+def conversation(one: AttemptView) -> Iterator[str]:
+    """The turns of an attempt, each under who says it; ends with the last reaction."""
+    if one.system:
+        yield f"[system] {one.system}"
+    for step in one.steps:
+        yield f"[user] {step.observation}"
+        yield f"[assistant] {step.action}"
+    yield f"[user] {one.last}"
