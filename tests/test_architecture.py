@@ -29,7 +29,7 @@ FORBIDDEN = {
     "launch": {"lmdb", "deepspeed"},
 }
 FOLDERS = {
-    "r3l": "rollout algorithms weights files process settings".split(),
+    "r3l": "views rollout algorithms weights files process settings".split(),
     "buffer": "viewer tools server groups client wire sampling storage".split(),
     "envs": "evaluation isolation adapters questions builtin".split(),
     "actors": ["weights"],

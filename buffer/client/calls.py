@@ -20,7 +20,7 @@ from buffer.storage.transaction import read_group
 from buffer.wire import messages, operations
 from buffer.wire.frames import Frame
 from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck, Wait
-from r3l import attempt_frame, codec
+from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import (
     Group,
@@ -34,6 +34,7 @@ from r3l.records import (
     Task,
 )
 from r3l.settings.buffer import RetentionConfig
+from r3l.views import attempt_frame
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -243,7 +244,7 @@ def frame(
 ) -> Call[Any]:
     """The attempts of these groups, chosen as in `query`, as a pandas DataFrame, or a pyarrow Table
     for the kind "arrow": one row for each resolved slot, the columns of
-    r3l.attempt_frame.AttemptRow. Groups are in the order they were made.
+    r3l.views.attempt_frame.AttemptRow. Groups are in the order they were made.
 
     Raises UserError if the library is not installed.
     """

@@ -21,10 +21,10 @@ from buffer.storage import folder_lock, result_checksums
 from buffer.storage.layout import SCHEMA, TABLES
 from buffer.storage.store_path import check_store
 from buffer.storage.transaction import Txn
-from r3l import attempt_frame
 from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.files.whole_file import flush, rename_whole, whole_folder
 from r3l.records import GroupState, Purpose
+from r3l.views import attempt_frame
 
 PAGE = 4096  # bytes of LMDB's pages
 GIB = 1 << 30
@@ -157,7 +157,7 @@ class Store:
         """The attempts of the newest `limit` groups (None: all) of a purpose, tag and state, as a
         pandas DataFrame, or a pyarrow Table for the kind "arrow".
 
-        One row for each resolved slot, the columns of r3l.attempt_frame.AttemptRow; groups
+        One row for each resolved slot, the columns of r3l.views.attempt_frame.AttemptRow; groups
         are in the order they were made. Raises UserError if the library is not installed,
         RecordError for a damaged group.
         """

@@ -18,8 +18,8 @@ from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
 from buffer.tools import archive, filter, jsonl, offline
 from buffer.tools import verify as verification
-from r3l import attempt_view
 from r3l.errors import NotFound
+from r3l.views import attempt_view
 
 IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(

@@ -14,9 +14,9 @@ from typing import Any
 from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
 from buffer.tools import jsonl, offline
-from r3l import attempt_view
-from r3l.attempt_view import AttemptView
 from r3l.records import Group, Int32, Role
+from r3l.views import attempt_view
+from r3l.views.attempt_view import AttemptView
 
 Plain = dict[str, Any]
 
@@ -63,7 +63,7 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
 def pairs(
     group: Group, texts: Texts, trained: Mapping[tuple[Role, int], TrainedAttempt]
 ) -> list[Plain]:
-    """The pairs of r3l.attempt_view as values JSON can hold, each with its `gain`. `trained`: how
+    """The pairs of r3l.views.attempt_view as values JSON can hold, each with its `gain`. `trained`: how
     the learner trained on attempts, by role and slot."""
 
     def plain(one: AttemptView | None) -> Plain | None:

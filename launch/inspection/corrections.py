@@ -1,4 +1,4 @@
-"""The most instructive corrections of a run's store (r3l.attempt_view.Correction)."""
+"""The most instructive corrections of a run's store (r3l.views.attempt_view.Correction)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from buffer.storage.store import Store
 from buffer.tools import offline
 from buffer.viewer.attempts import Texts, plain_group
-from r3l.attempt_view import Correction, best_corrections
 from r3l.errors import NotFound, RecordError, StoreError
 from r3l.records import Group
+from r3l.views.attempt_view import Correction, best_corrections
 
 CANDIDATES = 2000  # groups with contrast that are looked into
 ADVICE = 200  # characters of a reflection's advice

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from r3l.attempt_view import AttemptView, Correction, best_corrections
 from r3l.records import Group
+from r3l.views.attempt_view import AttemptView, Correction, best_corrections
 
 EVERY = 10  # optimizer steps between examples, beginning with the first one
 EXAMPLES = 2  # of a step

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from buffer import BufferClient
 from buffer.storage.store import Store
-from r3l import attempt_frame
 from r3l.errors import UserError
 from r3l.records import GroupPlan, SlotResult
+from r3l.views import attempt_frame
 from tests.buffer.fakes import finished
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from r3l.attempt_view import best_corrections, pairs, text, view
 from r3l.records import Group, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.views.attempt_view import best_corrections, pairs, text, view
 from tests.buffer.viewer.stores import Made, attempt, results
 
 MADE = Made(steps=4)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Literal, get_args, get_type_hints
 
-from r3l.attempt_view import view
 from r3l.errors import UserError
 from r3l.records import Group, Record, SlotResult
+from r3l.views.attempt_view import view
 
 Kind = Literal["pandas", "arrow"]
 LIBRARIES = {"pandas": ("pandas", "frame"), "arrow": ("pyarrow", "arrow")}  # module, extra

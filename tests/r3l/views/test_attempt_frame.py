@@ -2,9 +2,9 @@
 
 import pytest
 
-from r3l.attempt_frame import AttemptRow, library, made, rows
 from r3l.errors import UserError
 from r3l.records import Group, GroupPlan, SlotResult, Task
+from r3l.views.attempt_frame import AttemptRow, library, made, rows
 
 
 def test_a_row_is_a_slot_and_what_only_an_attempt_has_is_none_without_one(make_trajectory):

@@ -1,0 +1,1 @@
+"""Attempts as readers see them, and as rows of a table."""
