@@ -63,8 +63,9 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
 def pairs(
     group: Group, texts: Texts, trained: Mapping[tuple[Role, int], TrainedAttempt]
 ) -> list[Plain]:
-    """The pairs of r3l.views.attempt_view as values JSON can hold, each with its `gain`. `trained`: how
-    the learner trained on attempts, by role and slot."""
+    """The pairs of r3l.views.attempt_view as values JSON can hold, each with its `gain`.
+
+    `trained`: how the learner trained on attempts, by role and slot."""
 
     def plain(one: AttemptView | None) -> Plain | None:
         return None if one is None else _slot(one, group, texts, trained.get((one.role, one.slot)))
