@@ -183,7 +183,7 @@ def _read(options: dict[str, Any]) -> None:
             f"--read {place}: plays nothing; leave out settings, --run, --model, --engine, --env "
             "and --out"
         )
-    attempts, settings = read_attempts(place, "--read"), read_settings(place, "--read")
+    attempts, settings = read_attempts(place, "--read"), read_settings(place)
     tasks = by_task(attempts)
     ks = _ks(options["pass_at"], min(map(len, tasks.values()), default=1), "the attempts per task")
     _print(options, report(attempts, ks), attempts, _others(options, tasks.keys(), settings))

@@ -36,7 +36,7 @@ def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conver
     """The attempts in a folder, to compare an evaluation of `tasks` with. Raises UserError if they
     are of other tasks."""
     found = read_attempts(folder, "--against")
-    if _environment(settings) != _environment(read_settings(folder, "--against")):
+    if _environment(settings) != _environment(read_settings(folder)):
         raise UserError(
             f"--against {folder}: is of another environment or split, so its tasks are others; "
             "give both the same --env, --split and env.options"

@@ -13,14 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import convert, to_builtins
 
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import Report
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files import json_lines
-from r3l.files.whole_file import write_whole
+from r3l.files.whole_file import read_json, write_json, write_whole
 
 SETTINGS, RESULTS, REPORT = "settings.json", "results.jsonl", "report.json"
 Settings = dict[str, Any]
@@ -56,11 +56,10 @@ class EvaluationFolder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / SETTINGS).exists() and (folder / RESULTS).exists():
-                _check_same(folder, settings)
+                _check_same(folder, read_settings(folder), settings)
+                self.done = {one.key: one for one in _read(folder)}
             else:
-                write_whole(folder / SETTINGS, json.dumps(settings, indent=1))
-            if (folder / RESULTS).exists():
-                self.done = {one.key: one for one in read_attempts(folder, "--out")}
+                write_json(folder / SETTINGS, settings)
         except OSError as error:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
 
@@ -72,14 +71,14 @@ class EvaluationFolder:
     def add(self, attempt: Conversation) -> None:
         """Keep an attempt, which is on disk when this returns."""
         self.done[attempt.key] = attempt
-        json_lines.append(self.folder / RESULTS, msgspec.to_builtins(attempt))
+        json_lines.append(self.folder / RESULTS, to_builtins(attempt))
 
     def finish(self, report: Report) -> None:
         """Write the report."""
-        write_whole(self.folder / REPORT, _pretty(report))
+        write_json(self.folder / REPORT, to_builtins(report))
 
     def close(self) -> None:
-        """Of an evaluation that never began leave nothing."""
+        """Remove what is left of an evaluation that never began."""
         if self._made and not self.done:
             with suppress(OSError):
                 (self.folder / SETTINGS).unlink()
@@ -91,49 +90,35 @@ def write_evaluation(
 ) -> None:
     """Write a finished evaluation, the report last. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / SETTINGS, json.dumps(settings, indent=1))
-    write_whole(folder / RESULTS, "".join(_line(one) for one in attempts))
-    write_whole(folder / REPORT, _pretty(report))
+    write_json(folder / SETTINGS, settings)
+    lines = (json.dumps(to_builtins(one)).encode() + b"\n" for one in attempts)
+    write_whole(folder / RESULTS, lines)
+    write_json(folder / REPORT, to_builtins(report))
 
 
 def read_attempts(folder: Path, option: str) -> list[Conversation]:
-    """The attempts in a folder, of each the last line. Raises UserError, which names `option`."""
-    if not (folder / RESULTS).is_file():
-        raise UserError(
-            f"{option} {folder}: has no {RESULTS}, so it is not an evaluation; check the path"
-        )
-    lines = json_lines.read(folder / RESULTS, lambda line: msgspec.convert(line, Conversation))
-    if lines.damaged:
-        raise UserError(
-            f"{option} {folder}: its {RESULTS} has a line that is not a result; choose another "
-            "folder"
-        )
+    """The attempts of an evaluation. Raises UserError, which names `option`, if there is none."""
+    found = _read(folder)
+    if not found:
+        raise UserError(f"{option} {folder}: has no attempt in {RESULTS}; check the path")
+    return found
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of an evaluation; none if it has none. Raises UserError."""
+    return read_json(folder / SETTINGS, "choose another folder") or {}
+
+
+def _read(folder: Path) -> list[Conversation]:
+    """The last line of each attempt; damaged lines are left out."""
+    lines = json_lines.read(folder / RESULTS, lambda line: convert(line, Conversation))
     return list({one.key: one for one in lines.values}.values())
 
 
-def read_settings(folder: Path, option: str) -> Settings:
-    """The settings in a folder. Raises UserError, which names `option`."""
-    try:
-        return dict(json.loads((folder / SETTINGS).read_bytes()))
-    except (OSError, ValueError, TypeError):
-        raise UserError(
-            f"{option} {folder}: its {SETTINGS} is not valid JSON; choose another folder"
-        ) from None
-
-
-def _check_same(folder: Path, settings: Settings) -> None:
-    known = read_settings(folder, "--out")
+def _check_same(folder: Path, known: Settings, settings: Settings) -> None:
     for name in sorted(known.keys() | settings.keys()):
         if known.get(name) != settings.get(name):
             raise UserError(
                 f"--out {folder}: holds an evaluation with {name} {known.get(name)!r}, this one "
                 f"has {settings.get(name)!r}; choose another folder"
             )
-
-
-def _line(attempt: Conversation) -> str:
-    return msgspec.json.encode(attempt).decode() + "\n"
-
-
-def _pretty(report: Report) -> str:
-    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"

@@ -61,7 +61,7 @@ def test_every_conversation_of_an_evaluation_is_kept_in_the_run(tmp_path: Path) 
     folder = tmp_path / "evaluations" / "step-000003"
     assert read_attempts(folder, "--read") == list(found.attempts) and len(found.attempts) == 5
     assert found.attempts[0].turns[0].action and (folder / "report.json").is_file()
-    assert read_settings(folder, "--read")["env"]["name"] == "keys"
+    assert read_settings(folder)["env"]["name"] == "keys"
 
 
 def test_an_evaluation_that_cannot_be_kept_ends_nothing(
