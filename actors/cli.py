@@ -15,7 +15,6 @@ from pathlib import Path
 
 import click
 
-from actors.parent_death import end_with_starter, name_starter
 from envs.builtin.policy import model_path
 from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
@@ -26,6 +25,7 @@ from r3l.process.command_line import OneLine
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
 from r3l.process.notices import notice
+from r3l.process.parent_death import end_with_starter, name_starter
 
 log = logging.getLogger(__name__)
 SET_LIMIT = 4  # times the bytes of the model folder: float32 for bfloat16, and tied weights twice

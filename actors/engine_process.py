@@ -3,8 +3,8 @@
 A process that starts afresh imports everything again, which takes as long as the rest of the start.
 vLLM forks by default, but not on CPU. A process that computes with several OpenMP threads cannot be
 forked: the fork would wait for threads that it does not have. The fork is killed with its actor
-(actors.parent_death), and has none of its connections: a worker of an environment ends when nobody
-holds its pipe any more.
+(r3l.process.parent_death), and has none of its connections: a worker of an environment ends when
+no process holds its pipe any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
-from actors.parent_death import end_with
+from r3l.process.parent_death import end_with, name_starter
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _parent = 0
@@ -56,6 +56,7 @@ def _begin() -> None:
     if not _parent:
         return
     end_with(_parent)
+    name_starter()
     _parent = os.getpid()  # what an engine forks ends with it
     signal.set_wakeup_fd(-1)
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -33,9 +33,9 @@ from benchmarks.results.lines import (
     processor,
     read_lines,
 )
-from launch.backends.processes import end_with_parent
 from learner.warmup.recipe import RECORD
 from r3l.errors import UserError
+from r3l.process.parent_death import end_with
 
 LEAVE_S = 20
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -112,7 +112,7 @@ def _end_with(parent: int) -> None:
         sys.exit(1)
 
     signal.signal(signal.SIGTERM, leave)
-    end_with_parent(parent, signal.SIGTERM)
+    end_with(parent, signal.SIGTERM)
 
 
 def _the_run(experiment: str, cell: str, variant: str, seed: int) -> Run:

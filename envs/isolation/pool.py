@@ -1,9 +1,9 @@
 """Environments in worker processes: one that crashes, hangs or uses too much memory costs its
 attempt, not the actor.
 
-    attempt ─► RemoteEnv ─┐ one session each        ┌─► keeper ─► worker (envs.isolation.worker)
+    attempt ─► RemoteEnv ─┐ one session each        ┌─► reaper ─► worker (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
-    attempt ─► RemoteEnv ─┘ picks the least loaded  └─► keeper ─► worker
+    attempt ─► RemoteEnv ─┘ picks the least loaded  └─► reaper ─► worker
 
 An attempt waits for a session (other attempts end and release theirs), then for its worker's
 earlier calls, then at most `env.step_s` for its own. A worker that does not reply in time, or ends,
@@ -34,7 +34,7 @@ from typing import Any
 import psutil
 
 from envs import registry
-from envs.isolation.keeper import CLEAR_S, MARK
+from envs.isolation.reaper import CLEAR_S, MARK
 from r3l.actor_metrics import ActorMetrics
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
@@ -319,7 +319,7 @@ class _Worker:
         settled = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "envs.isolation.keeper", str(os.getpid())),
+            *(sys.executable, "-P", "-m", "envs.isolation.reaper", str(os.getpid())),
             stdin=PIPE,
             stdout=PIPE,
             env=os.environ | settled | threads | {MARK: self._mark},
@@ -400,7 +400,7 @@ async def _read(replies: asyncio.StreamReader) -> Any:
 
 async def _end(process: Process, mark: str, *, patient: bool) -> None:
     """End a worker and everything it started; `patient`: let it close its environments first.
-    `mark`: what the keeper, and all that it started, have as the environment variable MARK."""
+    `mark`: what the reaper, and all that it started, have as the environment variable MARK."""
     assert process.stdin is not None
     process.stdin.close()
     if patient:
@@ -408,10 +408,10 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
             async with asyncio.timeout(END_S):
                 await process.wait()
     with contextlib.suppress(ProcessLookupError, TimeoutError):
-        process.terminate()  # the keeper kills what the worker started
+        process.terminate()  # the reaper kills what the worker started
         async with asyncio.timeout(END_S + CLEAR_S):
             await process.wait()
-    if process.returncode in (None, -signal.SIGKILL):  # the keeper did not come to it
+    if process.returncode in (None, -signal.SIGKILL):  # the reaper did not come to it
         _kill_marked(mark)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(END_S):  # asyncio waits for all who have the pipes, too
@@ -419,7 +419,7 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill every process of this user that has the mark of a keeper."""
+    """Kill every process of this user that has the mark of a reaper."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:

@@ -1,4 +1,4 @@
-"""The worker process of environments, started by envs.isolation.pool through a keeper.
+"""The worker process of environments, started by envs.isolation.pool through a reaper.
 
     request  {turn, op: hello, name, options, memory_mib}     reply   {turn, pid, spec, offers}
              {turn, op: call, session, method, arguments}             {turn, pid, value}

@@ -345,7 +345,7 @@ async def until_gone(pids: list[int]) -> None:
     pytest.fail("helpers of an environment stayed behind")
 
 
-@pytest.mark.parametrize("how", ["close", "kill the worker", "kill the keeper", "crash", "hang"])
+@pytest.mark.parametrize("how", ["close", "kill the worker", "kill the reaper", "crash", "hang"])
 def test_helpers_in_other_sessions_end_with_their_worker(how: str) -> None:
     async def play() -> None:
         pool = EnvPool(config(step_s=20 if how == "hang" else 120))

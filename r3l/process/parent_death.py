@@ -1,4 +1,8 @@
-"""The death signal: an engine's process is killed when its actor ends, for any reason (Linux)."""
+"""The kernel ends a process with its parent, however that ends (Linux).
+
+It does so when the thread that started the process ends, so that thread must live as long as its
+process does.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,13 @@ import signal
 
 PR_SET_PDEATHSIG = 1
 STARTER = "R3L_STARTER_PID"  # environment variable: the process that starts this one
+
+
+def end_with(parent: int | None, death_signal: int = signal.SIGKILL) -> None:
+    """Send this process `death_signal` when `parent`, which started it, ends; or now, if it has."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
+    if os.getppid() != parent:  # it ended before the call above
+        os.kill(os.getpid(), death_signal)
 
 
 def name_starter() -> None:
@@ -28,11 +39,4 @@ def end_with_starter() -> None:
     else:
         return
     end_with(pid)
-
-
-def end_with(parent: int | None) -> None:
-    """Have the kernel kill this process when the process `parent`, which started it, ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it had ended already
-        os.kill(os.getpid(), signal.SIGKILL)
     name_starter()

@@ -1,4 +1,4 @@
-"""The keeper of a worker ends as the worker did, after everything that the worker started."""
+"""The reaper of a worker ends as the worker did, after everything that the worker started."""
 
 import signal
 import subprocess
@@ -9,15 +9,15 @@ import pytest
 
 pytestmark = pytest.mark.system
 
-KEEPER = """
+REAPER = """
 import os, signal, subprocess, sys
-from envs.isolation import keeper, worker
+from envs.isolation import reaper, worker
 def work():
     helpers = [subprocess.Popen(["sleep", "3600"], start_new_session=new) for new in (0, 1)]
     os.write(2, f"{os.getpid()} {helpers[0].pid} {helpers[1].pid}\\n".encode())
     exec(sys.argv[1])
 worker.main = work
-keeper.main(os.getppid())
+reaper.main(os.getppid())
 os._exit(0)
 """
 
@@ -29,11 +29,11 @@ os._exit(0)
         ("sys.exit(3)", 3),
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
         ("os.abort()", -signal.SIGABRT),
-        ("os.killpg(0, signal.SIGTERM)", -signal.SIGTERM),  # not the keeper's group
+        ("os.killpg(0, signal.SIGTERM)", -signal.SIGTERM),  # not the reaper's group
     ],
 )
 def test_it_ends_with_the_code_of_its_worker_and_leaves_no_helper(action: str, code: int) -> None:
-    command = [sys.executable, "-c", KEEPER, f"input(); {action}"]
+    command = [sys.executable, "-c", REAPER, f"input(); {action}"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as started:
@@ -47,7 +47,7 @@ def test_it_ends_with_the_code_of_its_worker_and_leaves_no_helper(action: str, c
 
 
 def test_it_ends_all_when_it_is_asked_to_even_a_stopped_worker() -> None:
-    command = [sys.executable, "-c", KEEPER, "os.kill(os.getpid(), signal.SIGSTOP)"]
+    command = [sys.executable, "-c", REAPER, "os.kill(os.getpid(), signal.SIGSTOP)"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
         assert started.stderr is not None
         processes = [psutil.Process(int(pid)) for pid in started.stderr.readline().split()]
@@ -57,5 +57,5 @@ def test_it_ends_all_when_it_is_asked_to_even_a_stopped_worker() -> None:
 
 
 def test_it_does_not_begin_without_its_actor() -> None:
-    done = subprocess.run([sys.executable, "-m", "envs.isolation.keeper", "1"], timeout=60)
-    assert done.returncode == 1
+    done = subprocess.run([sys.executable, "-m", "envs.isolation.reaper", "1"], timeout=60)
+    assert done.returncode == -signal.SIGTERM

@@ -1,14 +1,14 @@
-"""The keeper of a worker process: `python -m envs.isolation.keeper ACTOR`, started by
+"""Reaps a worker process and its helpers: `python -m envs.isolation.reaper ACTOR`, started by
 envs.isolation.pool.
 
-    actor ─► keeper ─► worker (envs.isolation.worker) ─► what environments start
+    actor ─► reaper ─► worker (envs.isolation.worker) ─► what environments start
                ▲                                              │
                └── processes whose parents ended ◄────────────┘
 
-When the worker ends, the actor is killed or the keeper gets SIGTERM, the keeper kills everything
+When the worker ends, the actor is killed or the reaper gets SIGTERM, the reaper kills everything
 that the worker started, in sessions of their own too: the kernel makes it the parent of those whose
-parents ended (PR_SET_CHILD_SUBREAPER). It then ends as the worker did. If the keeper is killed, the
-kernel kills the worker, and the pool what has the keeper's mark in its environment variables.
+parents ended (PR_SET_CHILD_SUBREAPER). It then ends as the worker did. If the reaper is killed, the
+kernel kills the worker, and the pool what has the reaper's mark in its environment variables.
 """
 
 from __future__ import annotations
@@ -23,29 +23,31 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
-MARK = "R3L_ENV_KEEPER"
-"""Environment variable: names the keeper to all that the worker starts."""
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+from r3l.process.parent_death import end_with
+
+MARK = "R3L_ENV_REAPER"
+"""Environment variable: names the reaper to all that the worker starts."""
+_PR_SET_CHILD_SUBREAPER = 36
 CLEAR_S = 5.0
 """Limit for killing what a worker left, seconds: a process may wait in the kernel."""
 
 
 def main(actor: int) -> None:
-    """Start the worker in a child process and keep it; returns in the child, when it is done."""
+    """Start the worker in a child process and reap it; returns in the child, when it is done."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    _end_with(actor, signal.SIGTERM)
-    keeper = os.getpid()
+    end_with(actor, signal.SIGTERM)
+    reaper = os.getpid()
     if (worker := os.fork()) != 0:
-        _keep(worker)
+        _reap(worker)
     os.setpgid(0, 0)  # an environment may signal its process group
-    _end_with(keeper, signal.SIGKILL)
-    from envs.isolation.worker import main as work  # only here: the keeper stays small
+    end_with(reaper)
+    from envs.isolation.worker import main as work  # only here: the reaper stays small
 
     work()
     sys.stdout.flush()
 
 
-def _keep(worker: int) -> NoReturn:
+def _reap(worker: int) -> NoReturn:
     """Wait for the worker, clear up after it, and end as it did."""
 
     def kill_worker(*_: object) -> None:
@@ -93,13 +95,6 @@ def _children() -> Iterator[int]:
                 _, _, fields = stat.read().rpartition(b")")  # a name may hold anything
                 if int(fields.split()[1]) == os.getpid():
                     yield int(entry)
-
-
-def _end_with(parent: int, death_signal: int) -> None:
-    """Get a signal when the process that started this one ends; end if it has ended already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, death_signal)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":
