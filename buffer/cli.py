@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import click
 import lmdb
 
 from buffer.sampling import samplers, task_samplers
-from buffer.server.last_to_end import stop_on_signals
 from buffer.server.service import Service
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
@@ -47,12 +47,6 @@ def commands() -> None:
     show_default=True,
     help="clients at the same time",
 )
-@click.option(
-    "--outlive",
-    type=PATH,
-    help="lock file of a learner: if the process that started this one is killed, serve until the "
-    "learner has ended, at most learner.hang_s",
-)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def serve(
     config_path: Path | None,
@@ -60,7 +54,6 @@ def serve(
     bind: str,
     keys: Path | None,
     connections: int,
-    outlive: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
     """Serve the store in a folder until SIGTERM or SIGINT.
@@ -80,7 +73,8 @@ def serve(
     store = Store(folder, map_gib=config.buffer.map_gib)
     try:
         service = Service(store, config, bind, service_keys, connections)
-        stop_on_signals(service.stop, outlive)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda *_: service.stop())
         click.echo(f"r3l-buffer ready {service.endpoint}")
         sys.stdout.flush()
         service.run()

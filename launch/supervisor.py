@@ -116,6 +116,7 @@ class Run:
             self._report_start()
             self._report_room()
             self._report_silence()
+            self.children.keep()
             self._end_silent_parts()
             self._kill_hung_learner()
             for child in self.children.dead():
@@ -179,13 +180,8 @@ class Run:
             worker = ("-m", "learner.cli", "train", "--config", str(self.folder.config_file))
             return self.children.start(name, command, self.commands.learner_env(), worker=worker)
         index = int(name.removeprefix("actor-"))
-        # A stopped one would not notice another death signal, and keep its GPU.
-        return self.children.start(
-            name,
-            self.commands.actor(index),
-            self.commands.actor_env(index),
-            death_signal=signal.SIGKILL,
-        )
+        command, env = self.commands.actor(index), self.commands.actor_env(index)
+        return self.children.start(name, command, env, at_once=True)
 
     def _wait_ready(self, child: Child, word: str, deadline_s: float) -> bool:
         end = time.monotonic() + deadline_s

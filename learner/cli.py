@@ -14,16 +14,13 @@ from typing import Any
 
 import click
 
-from buffer.server.last_to_end import learner_lives
 from buffer.storage.store_path import store_path
 from envs.builtin.policy import model_path
-from learner.launcher_watch import stop_without_launcher
 from learner.offline.cli import blame_command, replay_command, weights_command
 from learner.offline.regrade import regrade_command
 from learner.run_files import (
     DONE_LINE,
     EXIT_CODES,
-    LEARNER_LIVES,
     READY_LINE,
     WEIGHTS_LINE,
 )
@@ -128,8 +125,6 @@ def run_training(
         publisher = _publisher(config, weights_bind, keys, run, closing) if _leading() else None
 
         def rank(trainer: Any, start: int) -> Any:
-            # Every rank: the buffer kills those that outlive the launcher.
-            closing.enter_context(learner_lives(run / LEARNER_LIVES))
             if publisher is None:
                 return _follower(config, trainer)
             return _rank0(config, trainer, publisher, buffer_endpoint, keys, run, start, closing)
@@ -291,7 +286,6 @@ def _rank0(
     closing.callback(reporter.close)
     rank0 = Rank0(trainer, client, publisher, reporter, config, held, run)
     _on_stop_signals(lambda signum, frame: rank0.stop())
-    stop_without_launcher(rank0.stop)
     click.echo(READY_LINE)
     return rank0
 

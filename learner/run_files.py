@@ -23,11 +23,6 @@ WEIGHTS_LINE = "r3l-learner serves weights at"
 DONE_LINE = "r3l-learner done"
 HANGS_LINE = "r3l-learner hangs"
 
-LEARNER_LIVES = ".learner-lives"
-"""The file on which a learner holds a lock; a buffer service whose launcher was killed waits for
-its end."""
-LAUNCHER = "R3L_LAUNCHER_PID"
-"""Environment variable of ranks: the launcher on this machine that started them."""
 STACKS = signal.SIGUSR2
 """The signal that makes a learner's process write every thread's stack to its log, even while
 its interpreter is busy."""

@@ -9,10 +9,9 @@ from launch.backends.process_commands import ProcessCommands
 from launch.topology.memory_fit import MOST
 from launch.topology.placement import ActorPlace
 from launch.topology.run_plan import Plan
-from learner.run_files import LAUNCHER
 
 HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")
-ANY = "*"  # in place of what is chosen at the start: ports, a process id
+ANY = "*"  # in place of a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
@@ -69,8 +68,7 @@ def commands(plan: Plan, made: ProcessCommands) -> Iterator[str]:
     """Every command with the environment that it is given, as one would type it."""
     made.free_port = lambda: ANY
     yield _typed({}, made.buffer())
-    learner = made.learner_env()
-    yield _typed(learner | {LAUNCHER: ANY} if LAUNCHER in learner else learner, made.learner())
+    yield _typed(made.learner_env(), made.learner())
     for index in range(plan.actors):
         yield _typed(made.actor_env(index), made.actor(index))
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from launch.backends.processes import import_path
 from launch.topology.run_plan import Plan
-from learner.run_files import LAUNCHER, LEARNER_LIVES
 from r3l.endpoints import reached
 from r3l.files.run_folder import RunFolder
 from r3l.process.memory import STEADY_MEMORY
@@ -40,8 +39,7 @@ class ProcessCommands:
         return [
             *_python("buffer.cli"), "serve", "--config", self.config_file,
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
-            "--connections", str(self.plan.connections),
-            "--outlive", str(self.plan.run / LEARNER_LIVES), *_keys(self.plan, "service.json"),
+            "--connections", str(self.plan.connections), *_keys(self.plan, "service.json"),
         ]  # fmt: skip
 
     def learner(self) -> list[str]:
@@ -126,9 +124,9 @@ class ProcessCommands:
         """Environment variables of the learner."""
         topology = self.plan.topology
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if topology.device == "cpu" else {}
-        # DeepSpeed's launcher starts the ranks without -P, and without a signal for its own death.
-        ranks = {"PYTHONSAFEPATH": "1", LAUNCHER: str(os.getpid())}
-        return _cpu_env(topology.threads) | hidden | (ranks if topology.count > 1 else {})
+        # DeepSpeed's launcher starts the ranks without -P.
+        ranks = {"PYTHONSAFEPATH": "1"} if topology.count > 1 else {}
+        return _cpu_env(topology.threads) | hidden | ranks
 
     def actor_env(self, index: int) -> dict[str, str]:
         """Environment variables of one actor; of its ssh if it runs on another machine."""

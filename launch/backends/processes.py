@@ -1,30 +1,28 @@
-"""Child processes: each has its own session and log file and is ended as a process group."""
+"""Starts and ends the processes of a run, each in a session and with a log file of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import psutil
 
 from learner.run_files import STACKS
+from r3l.process.keeper import DEADLINE_S, Kept, end_in_order, tell_keeper
 from r3l.process.memory import STEADY_MEMORY
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 ROOT = Path(__file__).parents[2]
 TAIL_BYTES = 1 << 20
-LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
 NOISE = re.compile(
     r"nanobind: |.*nanobind\.readthedocs| - (leaked|\.\.\. skipped) |"
     r"Exception ignored (in|on|while)|.*resource_tracker|"
@@ -37,19 +35,16 @@ STACKS_S = 2.0  # enough for many threads, or a process that was swapped out
 KILLED_S = 5.0  # until a killed process has ended, unless it waits in the kernel
 
 
-@dataclass
-class Child:
+@dataclass(kw_only=True)
+class Child(Kept):
     """One started command.
 
-    `worker`: arguments that identify the working processes (on this machine) if the command is a
-    launcher, which would kill them instead of letting them end; ssh may run in between. `log_from`:
-    offset of its own output in its log file. `killed_for`: why this process killed it, if it did.
+    `log_from`: offset of its own output in its log file. `killed_for`: why this process killed it,
+    if it did.
     """
 
-    name: str
     log: Path
     process: subprocess.Popen[bytes]
-    worker: tuple[str, ...] = ()
     log_from: int = 0
     killed_for: str = ""
 
@@ -57,6 +52,11 @@ class Child:
     def exit_code(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
         return self.process.poll()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command has ended."""
+        return self.exit_code is not None
 
     def said(self, word: str) -> str | None:
         """The rest of the first line of its output that starts with `word`, or with the machine's
@@ -108,17 +108,9 @@ class Child:
             return False
         return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
-    def terminate(self) -> None:
-        """Ask the process, or the workers it launched, to end, even those that are stopped."""
-        if self.exit_code is None:
-            for process in self._workers() or [psutil.Process(self.process.pid)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.send_signal(signal.SIGTERM)
-                    process.send_signal(signal.SIGCONT)
-
     def show_stacks(self) -> None:
         """Make the workers write their threads' stacks, even those that are stopped."""
-        for process in self._workers():
+        for process in self.workers():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(STACKS)
                 process.send_signal(signal.SIGCONT)
@@ -126,22 +118,12 @@ class Child:
 
     def kill(self) -> None:
         """Kill the process and everything it started, even if it has ended itself."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        super().kill()
         try:
             self.process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
             log.warning("%s (process %d) was killed but has not ended: it waits in the kernel "
                         "for a disk or a GPU", self.name, self.process.pid)  # fmt: skip
-
-    def _workers(self) -> list[psutil.Process]:
-        found = psutil.process_iter(["cmdline"]) if self.worker else ()
-        return [p for p in found if _contains(p.info["cmdline"] or [], self.worker)]
-
-
-def _contains(arguments: list[str], part: tuple[str, ...]) -> bool:
-    starts = range(len(arguments) - len(part) + 1)
-    return any(tuple(arguments[at : at + len(part)]) == part for at in starts)
 
 
 @dataclass
@@ -152,6 +134,7 @@ class Children:
     members: list[Child] = field(default_factory=list)
     impatient: bool = False
     """Whether `stop` kills at once; a signal handler may set it while `stop` waits."""
+    _keeper: subprocess.Popen[bytes] | None = None
 
     def start(
         self,
@@ -159,15 +142,16 @@ class Children:
         command: list[str],
         env: dict[str, str] | None = None,
         worker: tuple[str, ...] = (),
-        death_signal: int = signal.SIGTERM,
+        at_once: bool = False,
     ) -> Child:
         """Start `command` with its output appended to `<name>.log`. If a member of that name has
-        ended, the processes it left are killed and the new one takes its place. `death_signal`:
-        what it is sent if this process is killed."""
+        ended, the processes it left are killed and the new one takes its place. `worker`,
+        `at_once`: see `Kept`."""
         log = self.logs / f"{name}.log"
         place = next((i for i, child in enumerate(self.members) if child.name == name), None)
         if place is not None:
             self.members[place].kill()
+        pipe = self.keep()
         with log.open("ab") as output:
             begins = output.tell()
             process = subprocess.Popen(
@@ -175,59 +159,62 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={
-                    **STEADY_MEMORY,
-                    **os.environ,
-                    "PYTHONUNBUFFERED": "1",
-                    "PYTHONPATH": import_path(),
-                    **(env or {}),
-                },
+                env=_environment(env),
                 start_new_session=True,
-                preexec_fn=partial(end_with_parent, os.getpid(), death_signal),
+                # In the child: the keeper knows it even if this process is killed right now.
+                preexec_fn=lambda: tell_keeper(pipe, name, os.getpid(), worker, at_once),
             )
-        child = Child(name, log, process, worker, begins)
+        child = Child(name, process.pid, worker, at_once, log=log, process=process, log_from=begins)
         if place is None:
             self.members.append(child)
         else:
             self.members[place] = child
         return child
 
+    def keep(self) -> int:
+        """Start the keeper if it does not run; returns the descriptor of the pipe to it."""
+        known = self._keeper
+        if known is None or known.poll() is not None:
+            with (self.logs / "keeper.log").open("ab") as output:
+                self._keeper = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "r3l.process.keeper", str(self.logs)],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            if known is not None:
+                log.warning("the keeper ended with exit code %s; started again", known.returncode)
+            for child in self.members:
+                self.tell(child)
+        assert self._keeper is not None and self._keeper.stdin is not None
+        return self._keeper.stdin.fileno()
+
+    def tell(self, child: Child) -> None:
+        """Name a process to the keeper that this one did not start."""
+        tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
+
     def dead(self) -> list[Child]:
         """Members that have ended."""
-        return [child for child in self.members if child.exit_code is not None]
+        return [child for child in self.members if child.ended]
 
-    def stop(self, deadline_s: float = 20.0) -> list[str]:
-        """End everything: terminate the members in reverse order and the first (the buffer, which
-        the others still talk to) last, then kill those left at the deadline, or as soon as
-        `impatient` is set. Returns their names."""
-        end = time.monotonic() + deadline_s
-        *later, first = reversed(self.members) if self.members else [None]
-        for child in later:
-            if child is not None:
-                child.terminate()
-        self._wait([c for c in later if c is not None], end)
-        if first is not None:
-            first.terminate()
-            self._wait([first], max(end, time.monotonic() + LAST_S))
-        killed = [child.name for child in self.members if child.exit_code is None]
-        for child in self.members:
-            child.kill()
+    def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
+        """End everything, the keeper too; returns the names of those that had to be killed."""
+        killed = end_in_order(self.members, deadline_s, lambda: self.impatient)
+        if self._keeper is not None:
+            self._keeper.kill()
+            self._keeper.communicate()
+            self._keeper = None
         return killed
 
-    def _wait(self, children: list[Child], end: float) -> None:
-        while any(child.exit_code is None for child in children) and time.monotonic() < end:
-            if self.impatient:
-                return
-            time.sleep(0.05)
+
+def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
+    """The environment variables of a child."""
+    given = STEADY_MEMORY | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}
+    return given | (own or {})
 
 
 def import_path() -> str:
     """PYTHONPATH for a child that leaves its working folder out: this code first."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-
-
-def end_with_parent(parent: int, death_signal: int) -> None:
-    """Send this process `death_signal` when its `parent` ends (Linux); if it has ended, end now."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
-    if os.getppid() != parent:  # it ended before the call above
-        os._exit(1)

@@ -36,6 +36,7 @@ from launch.topology.run_plan import Plan
 from learner.run_files import STACKS
 from r3l.errors import UserError
 from r3l.process.file_modes import set_file_modes
+from r3l.process.keeper import DEADLINE_S
 
 ROOM_S = 60  # for Ray to reserve all bundles
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -62,7 +63,7 @@ class Runner:
         self.children = Children(Path(logs))
 
     def start(
-        self, name: str, command: list[str], env: dict[str, str], gpus: list[int], end_signal: int
+        self, name: str, command: list[str], env: dict[str, str], gpus: list[int], at_once: bool
     ) -> dict[str, ProcessState]:
         """Start a process; `gpus`: which of the bundle's it gets."""
         if gpus:
@@ -70,7 +71,7 @@ class Runner:
             env = env | {GPUS: ",".join(reserved[at] for at in gpus)}
         with (self.children.logs / f"{name}.log").open("a", encoding="utf-8") as log:
             log.write(f"{name} on node {self.node}, GPUs: {env.get(GPUS) or 'none'}\n")
-        self.children.start(name, command, env, death_signal=end_signal)
+        self.children.start(name, command, env, at_once=at_once)
         return self.states()
 
     def states(self) -> dict[str, ProcessState]:
@@ -168,9 +169,12 @@ def _reason(said: str) -> str:
 class RemoteChild(Child):
     """A process that a runner started."""
 
-    def __init__(self, name: str, log: Path, runner: RemoteRunner) -> None:
-        here: Any = None  # there is no process of this machine
-        super().__init__(name, log, here, log_from=log.stat().st_size if log.exists() else 0)
+    def __init__(
+        self, name: str, log: Path, runner: RemoteRunner, worker: tuple[str, ...] = ()
+    ) -> None:
+        here: Any = None  # this process started none
+        begins = log.stat().st_size if log.exists() else 0
+        super().__init__(name, None, worker, log=log, process=here, log_from=begins)
         self.runner = runner
 
     @property
@@ -202,7 +206,7 @@ class Ranks(RemoteChild):
     """All ranks as one process: when one fails, the others are killed."""
 
     def __init__(self, ranks: list[RemoteChild]) -> None:
-        super().__init__(ranks[0].name, ranks[0].log, ranks[0].runner)
+        super().__init__(ranks[0].name, ranks[0].log, ranks[0].runner, ranks[0].worker)
         self.ranks, self.failed = ranks, (0, ranks[0])
 
     @property
@@ -259,39 +263,45 @@ class RayChildren(Children):
         command: list[str],
         env: dict[str, str] | None = None,
         worker: tuple[str, ...] = (),
-        death_signal: int = signal.SIGTERM,
+        at_once: bool = False,
     ) -> Child:
         """Start `command` as the base class does; the learner's once for each rank."""
         if name == "buffer":
-            return super().start(name, command, env, worker, death_signal)
+            return super().start(name, command, env, worker, at_once)
         known = (at for at, child in enumerate(self.members) if child.name == name)
         place = next(known, len(self.members))
         for earlier in self.members[place : place + 1]:
             earlier.kill()
         names = self.ranks if name == self.ranks[0] else [name]
-        started = [self._start(each, command, env or {}, death_signal) for each in names]
+        started = [self._start(each, command, env or {}, worker, at_once) for each in names]
         child = Ranks(started) if len(started) > 1 else started[0]
         self.members[place : place + 1] = [child]
+        self.tell(child)  # the buffer ends after the ranks of this machine
         return child
 
     def _start(
-        self, name: str, command: list[str], env: dict[str, str], death_signal: int
+        self,
+        name: str,
+        command: list[str],
+        env: dict[str, str],
+        worker: tuple[str, ...],
+        at_once: bool,
     ) -> RemoteChild:
         at = next(i for i, bundle in enumerate(self.bundles) if name in bundle.processes)
         bundle = self.bundles[at]
         if name in self.ranks and len(self.ranks) > 1:
             local = bundle.processes.index(name)
             env = env | {"RANK": str(self.ranks.index(name)), "LOCAL_RANK": str(local)}
-            death_signal = signal.SIGKILL  # a rank cannot end well without the others
+            at_once = True  # a rank cannot end well without the others
         runner = self.runners.get(at)
         if runner is None or runner.lost:
             runner = self.runners[at] = RemoteRunner(lambda: self.make(at, bundle))
-        child = RemoteChild(name, self.logs / f"{name}.log", runner)
+        child = RemoteChild(name, self.logs / f"{name}.log", runner, worker)
         gpus = [bundle.gpus.index(gpu) for gpu in self.gpus[name]]
-        runner.start(name, command, env, gpus, int(death_signal))
+        runner.start(name, command, env, gpus, at_once)
         return child
 
-    def stop(self, deadline_s: float = 20.0) -> list[str]:
+    def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
         """End everything, and leave the cluster."""
         try:
             return super().stop(deadline_s)

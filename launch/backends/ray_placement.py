@@ -9,7 +9,6 @@ from launch.backends.process_commands import ProcessCommands
 from launch.backends.ray_nodes import HEAD
 from launch.topology.placement import ActorPlace, Topology
 from launch.topology.run_plan import Plan
-from learner.run_files import LAUNCHER
 
 OF_HEAD = 0.001  # of the head's resource: enough to be placed there
 
@@ -76,7 +75,7 @@ class RayCommands(ProcessCommands):
 
     def learner_env(self) -> dict[str, str]:
         """Environment variables of all ranks."""
-        env = {key: value for key, value in super().learner_env().items() if key != LAUNCHER}
+        env = super().learner_env()
         if (count := self.plan.topology.count) == 1:
             return env
         ours = {"MASTER_ADDR": self._head, "MASTER_PORT": str(self.free_port())}

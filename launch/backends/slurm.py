@@ -20,7 +20,6 @@ from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine
 from launch.topology.requested import RequestedPlaces
 from launch.topology.run_plan import Plan
-from learner.run_files import LAUNCHER
 from r3l.errors import UserError
 from r3l.process.memory import STEADY_MEMORY
 
@@ -78,9 +77,8 @@ class SlurmCommands(ProcessCommands):
     def learner_step(self) -> str:
         """All ranks of the learner; srun takes the place of DeepSpeed's launcher."""
         ranks = self.plan.topology.ranks
-        env = {key: value for key, value in self.learner_env().items() if key != LAUNCHER}
         where = f"--nodes={len(ranks)} --ntasks={sum(r.count for r in ranks)}"
-        command = shlex.join(["env", *_pairs(env), *self.rank(), "--resume"])
+        command = shlex.join(["env", *_pairs(self.learner_env()), *self.rank(), "--resume"])
         where += f" --ntasks-per-node={ranks[0].count}"
         step = f"{STEP}{self._group(0)} {where} {self._noted(0, 'learner')}"
         return " ".join([step, *([AS_RANK] if self.plan.topology.count > 1 else []), command])

@@ -1,5 +1,6 @@
 """A launcher that is killed or asked to end twice: real buffers, scripts in place of the others."""
 
+import contextlib
 import json
 import os
 import signal
@@ -19,11 +20,10 @@ LEARNER = """
 import json, os, signal, sys, time
 from pathlib import Path
 from buffer import BufferClient
-from buffer.server.last_to_end import learner_lives
-from learner.run_files import LEARNER_LIVES, WEIGHTS_LINE
+from learner.run_files import WEIGHTS_LINE
 
 run, ended = Path(sys.argv[2]), []
-with learner_lives(run / LEARNER_LIVES), BufferClient(sys.argv[1], timeout_s=60) as client:
+with BufferClient(sys.argv[1], timeout_s=60) as client:
     signal.signal(signal.SIGTERM, lambda *_: ended.append(time.time()))
     print(WEIGHTS_LINE, "tcp://127.0.0.1:2", flush=True)
     while not ended:
@@ -32,6 +32,8 @@ with learner_lives(run / LEARNER_LIVES), BufferClient(sys.argv[1], timeout_s=60)
     client.stats()  # its commit
     (run / "saved").write_text(json.dumps({"signals": len(ended)}))
 """
+NAMES = ("keeper", "buffer", "learner", "actor-0", "actor-1")
+"""The launcher's children in the order of their start."""
 ACTOR = "import time; print('r3l-actor ready a', flush=True); time.sleep(600)"
 LAUNCHER = f"""
 import sys
@@ -71,7 +73,7 @@ def launched(folder: Path) -> tuple[subprocess.Popen[str], dict[str, psutil.Proc
 
     until(lambda: (logs / "actor-1.log").exists() and all_ready())
     parts = psutil.Process(launcher.pid).children()
-    return launcher, dict(zip(("buffer", "learner", "actor-0", "actor-1"), parts, strict=True))
+    return launcher, dict(zip(NAMES, parts, strict=True))
 
 
 def test_after_a_killed_launcher_the_learner_saves_with_a_buffer_and_a_stopped_actor_is_gone(
@@ -88,16 +90,30 @@ def test_after_a_killed_launcher_the_learner_saves_with_a_buffer_and_a_stopped_a
     until(lambda: not lives(parts["learner"]))
 
 
-def test_after_a_killed_launcher_a_stopped_learner_is_gone_too(tmp_path: Path) -> None:
+def test_after_a_killed_launcher_a_stopped_learner_continues_and_saves(tmp_path: Path) -> None:
     launcher, parts = launched(tmp_path)
     parts["learner"].suspend()
     launcher.kill()
     launcher.communicate()
     until(lambda: not any(lives(part) for part in parts.values()))
+    assert (tmp_path / "saved").exists()
+
+
+def test_after_a_killed_launcher_a_learner_that_stays_stopped_is_gone_too(tmp_path: Path) -> None:
+    launcher, parts = launched(tmp_path)
+    parts["learner"].suspend()
+    launcher.kill()
+    launcher.communicate()
+
+    def all_gone_but_the_learner_was_stopped_again() -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parts["learner"].suspend()
+        return not any(lives(part) for part in parts.values())
+
+    until(all_gone_but_the_learner_was_stopped_again)
     assert not (tmp_path / "saved").exists()
-    assert "a learner, has not ended for 25 s; it is killed" in (
-        tmp_path / "logs" / "buffer.log"
-    ).read_text(encoding="utf-8")
+    said = (tmp_path / "logs" / "keeper.log").read_text(encoding="utf-8")
+    assert "learner has not ended for 25 s; it was killed" in said
 
 
 def test_two_sigterms_close_a_run_as_one_does(tmp_path: Path) -> None:

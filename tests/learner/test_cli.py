@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from buffer.server.last_to_end import has_learner
-from learner import cli
 from learner.cli import main
-from learner.run_files import LEARNER_LIVES
 from r3l.config import dump, load
 from tests.learner.fakes import tiny_model
 
@@ -109,19 +106,3 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, model: Path) -
     (folder / "state.json").write_text(json.dumps(values))
     line = refused(run, model, resume=True)
     assert "step-000003" in line and "another model" in line
-
-
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_every_rank_holds_the_lock_of_a_learner_that_lives(
-    rank: str, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lived = list[bool]()
-    lives = tmp_path / LEARNER_LIVES
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr(cli, "_publisher", lambda *_: "a publisher")
-    for name in ("_rank0", "_follower"):
-        monkeypatch.setattr(cli, name, lambda *_: lived.append(has_learner(lives)))
-    monkeypatch.setattr(cli, "_train", lambda *given: given[-1](None, 0))
-    config = load(None, [f"model={model}"])
-    cli.run_training(config, "tcp://127.0.0.1:9", "tcp://127.0.0.1:*", tmp_path, resume=False)
-    assert lived == [True] and not has_learner(lives)

@@ -1,6 +1,5 @@
 """The commands and environments of a run's processes."""
 
-import os
 import shlex
 import sys
 from dataclasses import replace
@@ -49,11 +48,6 @@ def test_services_listen_where_the_plan_says_and_processes_here_reach_them_by_lo
     assert option(commands.actor(1), "--name") == "actor-1"
 
 
-def test_the_buffer_outlives_the_learner_of_the_run(small: Plan) -> None:
-    lock = small.run / ".learner-lives"
-    assert option(ProcessCommands(small).buffer(), "--outlive") == str(lock)
-
-
 def test_the_limit_of_connections_is_the_buffers(small: Plan) -> None:
     assert option(ProcessCommands(small).buffer(), "--connections") == "1024"
     commands = ProcessCommands(replace(small, connections=2000))
@@ -84,10 +78,7 @@ def test_each_actor_sees_one_gpu_that_the_learner_leaves(small: Plan) -> None:
         {"CUDA_VISIBLE_DEVICES": "2"},
         {"CUDA_VISIBLE_DEVICES": "3"},
     ]
-    assert commands.learner_env() == {
-        "PYTHONSAFEPATH": "1",
-        "R3L_LAUNCHER_PID": str(os.getpid()),
-    }
+    assert commands.learner_env() == {"PYTHONSAFEPATH": "1"}
     assert option(commands.learner(), "--include") == "localhost:0,1"
     assert not [word for word in commands.actor(0) if word.startswith("actor.engine")]
 

@@ -96,21 +96,79 @@ def test_grandchildren_do_not_stay_behind(tmp_path: Path) -> None:
     until(lambda: not alive(child.process.pid))
 
 
+LAUNCHER = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from launch.backends import processes
+children = processes.Children(Path(sys.argv[1]))
+{before}
+child = children.start("c", [sys.executable, "-c", {child!r}])
+print(child.pid, children._keeper.pid, flush=True)
+{after}
+time.sleep(600)
+"""
+
+
+def launched(folder: Path, child: str = "", before: str = "", after: str = "") -> tuple[int, ...]:
+    """The ids of the child and the keeper of a launcher that was killed."""
+    child = child or "import time; time.sleep(600)"
+    program = LAUNCHER.format(child=child, before=before, after=after)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        said = launcher.stdout.readline()
+        if after:
+            said = launcher.stdout.readline()
+        launcher.kill()
+    return tuple(map(int, said.split()))
+
+
 def test_children_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
-    program = (
-        "import sys, time; from pathlib import Path;"
-        "from launch.backends.processes import Children;"
-        f"child = Children(Path({str(tmp_path)!r})).start('c', [sys.executable, '-c',"
-        " 'import time; time.sleep(600)']); print(child.process.pid, flush=True); time.sleep(600)"
+    pids = launched(tmp_path)
+    assert len(pids) == 2
+    until(lambda: not any(map(lives, pids)))
+
+
+def test_grandchildren_end_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    child, _ = launched(tmp_path, PARENT)
+    until(lambda: not alive(child))
+
+
+def test_a_child_ends_although_its_launcher_is_killed_while_it_starts_it(tmp_path: Path) -> None:
+    before = (
+        "processes.Child = lambda name, pid, *_, **__: ("
+        "print(pid, children._keeper.pid, flush=True), os.kill(os.getpid(), signal.SIGKILL))"
     )
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    pids = launched(tmp_path, before=before)
+    assert len(pids) == 2
+    until(lambda: not any(map(lives, pids)))
+
+
+def test_a_killed_keeper_is_replaced_and_knows_the_children_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    after = (
+        "children._keeper.kill(); children._keeper.wait(); children.keep()\n"
+        "print(child.pid, children._keeper.pid, flush=True)"
     )
-    assert launcher.stdout is not None
-    pid = int(launcher.stdout.readline())
-    launcher.kill()
-    launcher.wait()
-    until(lambda: not lives(pid))
+    pids = launched(tmp_path, after=after)
+    until(lambda: not any(map(lives, pids)))
+    assert "ending c" in (tmp_path / "keeper.log").read_text()
+
+
+def test_no_child_holds_the_pipe_to_the_keeper_which_ends_with_the_run(tmp_path: Path) -> None:
+    children = Children(tmp_path)
+    shows = "import os; print('has', *(os.readlink(f'/dev/fd/{fd}') for fd in range(3)));"
+    shows += "print('more', sorted(map(int, os.listdir('/dev/fd')))[3:-1])"  # not the listing's own
+    first, second = (children.start(n, [sys.executable, "-c", shows]) for n in ("a", "b"))
+    keeper = children._keeper
+    assert keeper is not None and keeper.poll() is None
+    for child in (first, second):
+        until(lambda child=child: child.ended)
+        assert child.said("has").split() == [os.devnull, str(child.log), str(child.log)]
+        assert child.said("more") == "[]"
+    assert children.stop() == [] and not lives(keeper.pid)
 
 
 def test_the_last_log_lines_are_kept_for_the_report(tmp_path: Path) -> None:

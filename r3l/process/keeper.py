@@ -1,0 +1,154 @@
+"""Ends the processes of a run in order, also when the launcher was killed.
+
+    launcher ══ pipe ══► keeper       only the launcher holds the writing end, and the kernel closes
+        ├─► buffer  ─┐                it however the launcher ends
+        ├─► learner ─┼─ line ─► pipe  each process writes its line before it becomes its command, so
+        └─► actors  ─┘                the keeper knows all of them
+
+    who       is asked to end    if the launcher is gone   is killed
+    actors    at once            is killed at once         after 20 s
+    learner   at once            is asked at once          after 20 s; 25 s if the launcher is gone
+    buffer    after all others   is asked after the others at the same deadline, but not before 2 s
+
+The launcher ends a run by this table (`end_in_order`), and then the keeper. If the launcher ends
+without that, the keeper does it: `python -m r3l.process.keeper LOGS`.
+
+What these processes start ends with them: the engine of an actor (r3l.process.parent_death), the
+workers of environments with their helpers (envs.isolation.reaper), and an actor on another machine,
+which its ssh hangs up. Rank 0 ends the other ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+LAST = "buffer"
+DEADLINE_S = 20.0
+ORPHANS_S = 25.0  # for a learner's last step; a resumed run continues from a checkpoint otherwise
+LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
+LOOKS_S = 0.05
+
+
+@dataclass
+class Kept:
+    """A command that leads a process group.
+
+    `pid`: None if another launcher started it. `worker`: arguments that identify the working
+    processes (on this machine) if the command is a launcher itself, which would kill them instead
+    of letting them end; ssh may run in between. `at_once`: killed when its launcher is gone.
+    """
+
+    name: str
+    pid: int | None
+    worker: tuple[str, ...] = ()
+    at_once: bool = False
+    _leader: psutil.Process | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._leader = None if self.pid is None else psutil.Process(self.pid)
+
+    @property
+    def ended(self) -> bool:
+        """Whether neither the command nor a worker runs."""
+        return not (self._leader is not None and _runs(self._leader)) and not self.workers()
+
+    def terminate(self) -> None:
+        """Ask the process, or the workers it launched, to end, even those that are stopped."""
+        for process in self.workers() or filter(None, [self._leader]):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process and everything it started, even if it has ended itself."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        for process in self.workers():  # those that ssh started are in another group
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes with the arguments `worker` that work in this folder, as this run does."""
+        found = psutil.process_iter(["cmdline", "cwd"]) if self.worker else ()
+        here = os.getcwd()
+        return [
+            process
+            for process in found
+            if process.info["cwd"] == here
+            and _contains(process.info["cmdline"] or [], self.worker)
+            and _runs(process)
+        ]
+
+
+def end_in_order(
+    members: Sequence[Kept], deadline_s: float, hurry: Callable[[], bool] = lambda: False
+) -> list[str]:
+    """End processes by the table above; those that are left at the deadline, or as soon as `hurry`
+    says so, are killed. Returns their names."""
+    end, killed = time.monotonic() + deadline_s, list[str]()
+    for last in (False, True):
+        part = [member for member in reversed(members) if (member.name == LAST) == last]
+        for member in part:
+            member.terminate()
+        limit = max(end, time.monotonic() + LAST_S) if last else end
+        while not all(member.ended for member in part):
+            if hurry() or time.monotonic() > limit:
+                break
+            time.sleep(LOOKS_S)
+        killed += [member.name for member in part if not member.ended]
+        for member in part:
+            member.kill()
+    return killed
+
+
+def tell_keeper(
+    pipe: int, name: str, pid: int | None, worker: tuple[str, ...], at_once: bool
+) -> None:
+    """Write the line of a process into the keeper's pipe."""
+    line = {"name": name, "pid": pid, "worker": worker, "at_once": at_once}
+    os.write(pipe, json.dumps(line).encode() + b"\n")
+
+
+def main() -> None:
+    """Learn the processes of a run from the pipe, and end them when it is closed."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)  # they are for the launcher
+    kept: dict[str, Kept] = {}
+    for line in sys.stdin:
+        told = json.loads(line)
+        kept[told["name"]] = Kept(**told | {"worker": tuple(told["worker"])})
+    members = list(kept.values())
+    names = ", ".join(member.name for member in members if not member.ended)
+    print(f"r3l-keeper: the launcher is gone; ending {names or 'nothing'}", flush=True)
+    for member in members:
+        if member.at_once:
+            member.kill()
+    for name in end_in_order(members, ORPHANS_S):
+        print(f"r3l-keeper: {name} has not ended for {ORPHANS_S:g} s; it was killed", flush=True)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _contains(arguments: list[str], part: tuple[str, ...]) -> bool:
+    starts = range(len(arguments) - len(part) + 1)
+    return any(tuple(arguments[at : at + len(part)]) == part for at in starts)
+
+
+if __name__ == "__main__":
+    main()
