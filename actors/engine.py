@@ -30,8 +30,8 @@ from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
 from r3l.settings.actor import ActorConfig
+from r3l.weights.fingerprints import fingerprint
 from r3l.weights.manifest import Manifest
-from r3l.weights.stamps import stamp
 
 CPU_ENVIRONMENT = {
     # Engines share the cores: binding them, or OpenMP threads that spin, make all of them slow.
@@ -261,7 +261,7 @@ class VLLMPolicy:
                 await self.engine.finish_weight_update(weight_version=str(manifest.version))
                 reports = await self.engine.collective_rpc("r3l_load_report")
                 self.load_check.check(whole, reports)
-                fingerprint = await self.hash_weights()
+                engine_hash = await self.hash_weights()
                 self._sampling = manifest.version
                 await self.engine.resume_generation()
             except EngineSick:
@@ -270,7 +270,7 @@ class VLLMPolicy:
                 raise EngineDead(
                     f"the engine failed to load weights {manifest.version}: {error!r:.500}"
                 ) from error
-        self.fingerprints[manifest.version] = stamp(fingerprint, manifest)
+        self.fingerprints[manifest.version] = fingerprint(engine_hash, manifest)
         for old in sorted(self.fingerprints)[:-REMEMBERED]:
             del self.fingerprints[old]
         pause = time.monotonic() - began
@@ -281,12 +281,12 @@ class VLLMPolicy:
         """Hash the weights the engine started with. Raises EngineDead."""
         async with self._deadline("a request for the hash of its weights"):
             try:
-                fingerprint = await self.hash_weights()
+                engine_hash = await self.hash_weights()
             except Exception as error:  # a worker may raise anything
                 raise EngineDead(f"the engine failed to hash its weights: {error!r:.500}"
                                  ) from error  # fmt: skip
         if not self._loads:  # otherwise it may be the hash of weights loaded during the request
-            self.fingerprints[self.version] = fingerprint
+            self.fingerprints[self.version] = engine_hash
 
     async def hash_weights(self) -> str:
         """Hash of the weights in all workers, in the engine's own layout."""

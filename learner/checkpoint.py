@@ -45,9 +45,9 @@ CHECKPOINTS = "checkpoints"
 """Their folder in a run."""
 ADAPTER = "adapter"
 """The adapters of a saved model. Beside it transformers would add them to the merged weights."""
-SCHEMA = 3
+SCHEMA = 4
 STATE = "state.json"
-REQUIRED = {"version", "origin"}
+REQUIRED = {"version", "model_digest"}
 """Keys that every state file of this schema has."""
 
 
@@ -56,7 +56,7 @@ class State:
     """The state of a run in its checkpoint.
 
     `version`: optimizer steps done, also the place in the learning-rate schedule. `draw_id` and
-    `groups`: the last draw that was trained, 0 and empty before the first. `origin`: fingerprint
+    `groups`: the last draw that was trained, 0 and empty before the first. `model_digest`: digest
     of the model the run began with. `max_staleness`: as lowered by the safety rules, -1 if it was
     not.
     """
@@ -64,7 +64,7 @@ class State:
     version: int
     draw_id: int = 0
     groups: tuple[str, ...] = ()
-    origin: str = ""
+    model_digest: str = ""
     max_staleness: int = -1
 
 
@@ -223,11 +223,11 @@ def read_state(checkpoint: Path) -> State:
     return State(**values | {"groups": tuple(values.get("groups", ()))})
 
 
-def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, origin: str) -> None:
+def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str) -> None:
     """Raise UserError unless a run in `dtype` (torch's, or its name), started from the model with
-    fingerprint `origin`, can continue from `checkpoint`."""
+    digest `model_digest`, can continue from `checkpoint`."""
     values = _read(checkpoint)
-    if values["origin"] and values["origin"] != origin:
+    if values["model_digest"] and values["model_digest"] != model_digest:
         raise UserError(
             f"checkpoint {checkpoint}: trained from another model than the one given; resume with "
             "the model the run began with, or start a new run with --run"

@@ -31,7 +31,7 @@ from r3l.config import RunConfig
 from r3l.endpoints import check_bind, check_endpoint
 from r3l.errors import RestartNeeded, UserError
 from r3l.files.run_folder import JOURNAL, RunFolder
-from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
+from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.process.command_line import OneLineGroup
 from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
@@ -188,7 +188,9 @@ def _train(
         reference=begins.model,
         adapter=start if adapted else None,
     )
-    state = checkpoint.restore(trainer, start) if start else State(0, origin=begins.origin)
+    state = (
+        checkpoint.restore(trainer, start) if start else State(0, model_digest=begins.model_digest)
+    )
     rank = rank_of(trainer, state.version)
     freeze_heap()
     try:
@@ -203,11 +205,11 @@ def _train(
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a run begins with: the model folder, its fingerprint (`origin`) and tokenizer, the
+    """What a run begins with: the model folder, its digest (`model_digest`) and tokenizer, the
     learner's settings, and the checkpoint to continue from, if any."""
 
     model: Path
-    origin: str
+    model_digest: str
     tokenizer: Any
     settings: LearnerConfig
     checkpoint: Path | None
@@ -233,11 +235,11 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
         checkpoint_command.check(config.learner.on_checkpoint)
     budget = RunFolder(run).token_budget(config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
-    origin = fingerprint(model)
+    digest = model_digest(model)
     newest = checkpoint.latest(run / checkpoint.CHECKPOINTS) if resume else None
     if newest is not None:
-        checkpoint.check(newest, settings, dtype=resolve_dtype(settings.dtype), origin=origin)
-    return Beginning(model, origin, tokenizer, settings, newest)
+        checkpoint.check(newest, settings, dtype=resolve_dtype(settings.dtype), model_digest=digest)
+    return Beginning(model, digest, tokenizer, settings, newest)
 
 
 def _publisher(

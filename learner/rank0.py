@@ -35,7 +35,7 @@ from learner.metrics.group_metrics import (
     replay_metrics,
     selection_metrics,
     staleness_metrics,
-    unstamped,
+    without_fingerprint,
 )
 from learner.metrics.reporter import Reporter
 from learner.metrics.text_examples import correction_texts
@@ -165,7 +165,7 @@ class Rank0:
             version,
             self.drawn.draw_id,
             self.drawn.groups,
-            self.drawn.origin,
+            self.drawn.model_digest,
             self.max_staleness if self.max_staleness < self.config.buffer.max_staleness else -1,
         )
 
@@ -232,7 +232,7 @@ class Rank0:
         self.commits.add(version, time.time())
         meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)
-        self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)
+        self.drawn = State(version, draw.draw_id, groups, self.drawn.model_digest)
         published = self.publish(version) if self.config.learner.publishes(version) else {}
         self.counts["out_of_memory"] += result.out_of_memory
         self._apply_safety_rules(result.metrics)
@@ -309,7 +309,7 @@ class Rank0:
         metrics |= selection_metrics(groups, algorithm)
         metrics |= staleness_metrics(groups, version)
         metrics |= cause_metrics(groups, version, self.commits)
-        metrics["weights/unstamped"] = float(unstamped(groups))
+        metrics["weights/without_fingerprint"] = float(without_fingerprint(groups))
         alarms = mismatched_fingerprints(groups, self.fingerprints)
         for alarm in alarms:
             log.error("engines disagree about the weights of %s", alarm)

@@ -1,4 +1,4 @@
-"""Checks a Hugging Face model folder, reads its tokenizer and computes its fingerprint."""
+"""Checks a Hugging Face model folder, reads its tokenizer and computes its digest."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def read_tokenizer(folder: Path, called: str) -> Any:
 BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
-def fingerprint(folder: Path) -> str:
+def model_digest(folder: Path) -> str:
     """A hash of what makes the model: its weights (size and samples) and its vocabulary.
 
     The same wherever the folder lies; another for a model of the same shape with other weights.

@@ -291,7 +291,7 @@ class Group(Record):
     """An explore group: all attempts at one task draw, the unit of advantage and sampling.
 
     `times`: wall-clock seconds since the epoch of every state it entered.
-    `fingerprints`: policy version -> stamp of the weights (r3l.weights.stamps) the engine held.
+    `fingerprints`: policy version -> of the weights the engine held (r3l.weights.fingerprints).
     """
 
     group_id: str

@@ -140,8 +140,8 @@ def trained_attempts(store: Store, step: int) -> tuple[TrainedAttempt, ...]:
     return () if trained is None else trained.attempts
 
 
-def stamps(store: Store, version: int) -> dict[str, list[str]]:
-    """The stamps of the weights of a policy version on the groups that it sampled."""
+def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
+    """The fingerprints of the weights of a policy version on the groups that it sampled."""
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}

@@ -15,7 +15,7 @@ from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.model_folder import check_model_folder, fingerprint, read_tokenizer
+from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
@@ -52,7 +52,7 @@ def check_checkpoint(draft: Draft) -> None:
     newest = checkpoint.latest(draft.options.run / checkpoint.CHECKPOINTS)
     if draft.options.resume and newest is not None:
         dtype = "torch.bfloat16" if draft.in_bfloat16 else "torch.float32"
-        checkpoint.check(newest, draft.learner, dtype=dtype, origin=fingerprint(draft.model))
+        checkpoint.check(newest, draft.learner, dtype=dtype, model_digest=model_digest(draft.model))
 
 
 def check_first_steps(draft: Draft) -> None:

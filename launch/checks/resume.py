@@ -11,7 +11,7 @@ from learner.checkpoint import CHECKPOINTS, latest, read_state
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
-from r3l.model_folder import fingerprint
+from r3l.model_folder import model_digest
 from r3l.settings.flat import flat_settings
 
 FIXED = (
@@ -72,7 +72,7 @@ def _same_model(run: Path, before: Path, after: Path) -> bool:
     """Whether two folders hold the same model. If there is a checkpoint, its check tells."""
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
-    return before.is_dir() and fingerprint(before) == fingerprint(after)
+    return before.is_dir() and model_digest(before) == model_digest(after)
 
 
 def _holds(key: str, flat: Mapping[str, Any]) -> bool:

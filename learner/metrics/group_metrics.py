@@ -17,7 +17,7 @@ from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm
 from r3l.records import Group, SlotResult, Trajectory
 from r3l.rollout.group import verified
-from r3l.weights import stamps
+from r3l.weights import fingerprints
 
 Metrics = dict[str, float]
 REMEMBERED = 1000
@@ -160,14 +160,14 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
     for group in groups:
         for version, fingerprint in group.fingerprints.items():
             first = seen.setdefault(version, fingerprint)
-            if not stamps.agree(first, fingerprint):
+            if not fingerprints.agree(first, fingerprint):
                 alarms.append(f"version {version}: {first} and {fingerprint} ({group.actor})")
     for version in sorted(seen)[:-REMEMBERED]:
         del seen[version]
     return alarms
 
 
-def unstamped(groups: Iterable[Group]) -> int:
+def without_fingerprint(groups: Iterable[Group]) -> int:
     """Trajectories without the hash of the weights that sampled them; these cannot be compared."""
     return sum(
         int(attempt.step_versions.max()) not in group.fingerprints

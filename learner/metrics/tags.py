@@ -165,7 +165,11 @@ WEIGHTS = (
     ("refused", "requests", "refused by the publisher, since the learner started"),
     ("version_lag", "versions", "of the actor furthest behind"),
     ("mismatch", "times", "two engines held different weights of one version, in this step"),
-    ("unstamped", "trajectories", "without the hash of the weights that sampled them"),
+    (
+        "without_fingerprint",
+        "trajectories",
+        "without the fingerprint of the weights that sampled them",
+    ),
 )
 
 ENDS = (("", ""), ("_low", "lower end of its 95 % interval"), ("_high", "upper end of the same"))

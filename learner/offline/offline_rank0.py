@@ -71,7 +71,7 @@ class OfflineRank0:
         self.draws.keep(draw, trained=True)
         meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)
-        self.drawn = State(version, draw.draw_id, groups, self.drawn.origin)
+        self.drawn = State(version, draw.draw_id, groups, self.drawn.model_digest)
         if self.config.learner.publishes(version):
             self._gather()
         algorithm = self.config.algorithm.build()
@@ -100,7 +100,7 @@ class OfflineRank0:
 
     def state(self, version: int) -> State:
         """The state of the run for a checkpoint at `version`."""
-        return State(version, self.drawn.draw_id, self.drawn.groups, self.drawn.origin)
+        return State(version, self.drawn.draw_id, self.drawn.groups, self.drawn.model_digest)
 
     def end(self, version: int) -> None:
         """Wait for every rank."""

@@ -1,6 +1,6 @@
 """A published version of a run as a model folder, rebuilt from its weight journal.
 
-journal ─► bytes, checked against the manifest ─► against the stamps in the store ─► model folder
+journal ─► bytes ─► checked against the manifest, the fingerprints in the store ─► model folder
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from r3l.errors import UserError
 from r3l.files.run_folder import JOURNAL
 from r3l.files.whole_file import whole_folder
 from r3l.model_folder import check_model_folder
+from r3l.weights.fingerprints import digest_of
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import base_tensors, check_base, merged_into
 from r3l.weights.manifest import Bytes, Manifest
-from r3l.weights.stamps import digest_of
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
@@ -42,7 +42,7 @@ def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
     if manifest.adapters:
         check_base(manifest, model)
         tensors = dict(merged_into(base_tensors(model), tensors, manifest.adapters))
-    checked = check_stamps(run / "buffer", manifest)
+    checked = check_fingerprints(run / "buffer", manifest)
     with new_folder(out) as building:
         _copy_but_weights(model, building, {str(one.dtype) for one in tensors.values()})
         _save(tensors, building / "model.safetensors")
@@ -60,19 +60,19 @@ def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
     return found
 
 
-def check_stamps(folder: Path, manifest: Manifest) -> str:
-    """Compare a version with the stamps on the attempts that it sampled; says the result.
+def check_fingerprints(folder: Path, manifest: Manifest) -> str:
+    """Compare a version with the fingerprints on the attempts that it sampled; says the result.
 
-    Raises UserError if stamps name another set.
+    Raises UserError if fingerprints name another set.
     """
     if not (folder / "data.mdb").is_file():
         return f"no store in {folder} to compare it with"
     store = Store(folder, read_only=True)
     try:
-        found = offline.stamps(store, manifest.version)
+        found = offline.fingerprints(store, manifest.version)
     finally:
         store.close()
-    named = {group: set(map(digest_of, stamps)) - {""} for group, stamps in found.items()}
+    named = {group: set(map(digest_of, prints)) - {""} for group, prints in found.items()}
     same = [group for group, digests in named.items() if manifest.digest in digests]
     other = [group for group, digests in named.items() if digests - {manifest.digest}]
     if other:
@@ -81,7 +81,7 @@ def check_stamps(folder: Path, manifest: Manifest) -> str:
             f"groups such as {other[0]} were sampled by {min(named[other[0]])}; the learner went "
             "back to a checkpoint and made this version again"
         )
-    return f"{len(same)} of {len(found)} groups that it sampled are stamped with it"
+    return f"{len(same)} of {len(found)} groups that it sampled carry its fingerprint"
 
 
 @contextmanager

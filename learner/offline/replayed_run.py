@@ -26,7 +26,7 @@ from learner.step.model import resolve_dtype
 from learner.step.trainer import StepResult, Trainer
 from r3l.errors import NotFound, UserError
 from r3l.files.run_folder import JOURNAL, RunFolder
-from r3l.model_folder import check_model_folder, fingerprint
+from r3l.model_folder import check_model_folder, model_digest
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 
@@ -130,7 +130,7 @@ class ReplayedRun:
         learner, adapted = self.config.learner, self.config.learner.lora.rank > 0
         if start is not None:
             dtype = resolve_dtype(learner.dtype)
-            checkpoint.check(start, learner, dtype=dtype, origin=fingerprint(model))
+            checkpoint.check(start, learner, dtype=dtype, model_digest=model_digest(model))
         trainer = Trainer(
             model if adapted else start or model,
             learner,

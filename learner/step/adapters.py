@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from r3l.errors import UserError
-from r3l.model_folder import fingerprint
+from r3l.model_folder import model_digest
 from r3l.settings.learner import LoraConfig
 from r3l.weights import low_rank
 from r3l.weights.low_rank import PREFIX, base_files
@@ -87,7 +87,7 @@ def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
     if len(scalings) != 1 or transposed or not names <= base_files(model).keys():
         return None
     dtype = str(layers[0].base_layer.weight.dtype).removeprefix("torch.")
-    return Adapters(fingerprint(model), dtype, scalings.pop())
+    return Adapters(model_digest(model), dtype, scalings.pop())
 
 
 @contextmanager

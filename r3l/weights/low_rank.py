@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r3l.errors import UserError
-from r3l.model_folder import fingerprint
+from r3l.model_folder import model_digest
 from r3l.weights.manifest import Adapters, Manifest
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def merged(base: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
 
 def check_base(manifest: Manifest, model: Path) -> None:
     """Raise UserError unless the adapters of a set change the model in this folder."""
-    if manifest.adapters and manifest.adapters.base != fingerprint(model):
+    if manifest.adapters and manifest.adapters.base != model_digest(model):
         raise UserError(
             f"model {model}: the learner's adapters are of another base model; give the one that "
             "the run began with"

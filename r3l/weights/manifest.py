@@ -99,7 +99,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Adapters:
-    """Of a set of adapters (r3l.weights.low_rank): the fingerprint of the base model's folder, the
+    """Of a set of adapters (r3l.weights.low_rank): the digest of the base model's folder, the
     dtype in which the learner has that model, the factor of the adapters' products."""
 
     base: str

@@ -12,7 +12,7 @@ from actors.engine import VLLMPolicy
 from actors.weights.subscriber import WeightSubscriber
 from learner.publisher import WeightPublisher
 from r3l.settings.actor import ActorConfig
-from r3l.weights import stamps
+from r3l.weights import fingerprints
 from r3l.weights.manifest import Adapters
 
 T = TypeVar("T")
@@ -70,10 +70,10 @@ class Served:
     def fingerprint(self) -> str:
         return self.run(self.policy.hash_weights())
 
-    def stamped(self) -> str:
-        """The hash in the stamp of the version it holds, whose digest must be the published one."""
+    def told_fingerprint(self) -> str:
+        """The hash of the weights it holds, whose fingerprint must have the published digest."""
         found = self.policy.fingerprints[self.policy.version]
-        assert stamps.digest_of(found) == self.publisher._manifest.digest
+        assert fingerprints.digest_of(found) == self.publisher._manifest.digest
         return found.partition("/")[0]
 
     def close(self) -> None:

@@ -68,13 +68,13 @@ class Buffer:
         task = Task(f"t{self.granted}", "corridor", 0)
         return Lease(f"g{self.granted}", task, "train", "", plan, (), 60.0)
 
-    async def put(self, group_id: str, actor: str, result: SlotResult, stamp: Any) -> PutAck:
+    async def put(self, group_id: str, actor: str, result: SlotResult, fingerprint: Any) -> PutAck:
         await self.slow.wait()
         if group_id in self.taken:
             raise self.taken[group_id](f"{group_id} is another's")
         if self.refusal is not None and group_id == "g1" and result.status == "done":
             raise self.refusal
-        self.puts.append((group_id, result, stamp))
+        self.puts.append((group_id, result, fingerprint))
         return PutAck(1, False)
 
     async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> list[str]:
@@ -157,7 +157,7 @@ def test_a_stopping_actor_submits_finished_results_and_releases_its_leases() -> 
             buffer.slow.set()
             await running
             assert buffer.puts and buffer.released
-            assert all(stamp == (0, "abc") for *_, stamp in buffer.puts)
+            assert all(fingerprint == (0, "abc") for *_, fingerprint in buffer.puts)
             assert set(buffer.released) <= {"g1", "g2"}
 
     asyncio.run(scenario())

@@ -38,7 +38,7 @@ class Client:
     async def lease(self, actor: str, version: int, plan: GroupPlan) -> Any:
         return await self._reply("lease", version)
 
-    async def put(self, group_id: str, actor: str, result: SlotResult, stamp: Any) -> Any:
+    async def put(self, group_id: str, actor: str, result: SlotResult, fingerprint: Any) -> Any:
         return await self._reply("put", result.status, result.cause) or PutAck(1, False)
 
     async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> Any:

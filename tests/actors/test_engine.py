@@ -24,7 +24,7 @@ from actors.weights.subscriber import follow
 from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
 from r3l.errors import EngineDead, EngineSick, UserError
-from r3l.model_folder import fingerprint as model_fingerprint
+from r3l.model_folder import model_digest
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
 from r3l.rollout.interfaces import EnvSpec, SampleParams, SeenPrefix
@@ -93,7 +93,7 @@ def test_an_updated_engine_computes_what_a_fresh_engine_does(
     served.update(saved)
     assert served.logits() == fresh and served.fingerprint() == fingerprint
     assert received.weights_full_bytes == whole
-    assert served.stamped() == fingerprint
+    assert served.told_fingerprint() == fingerprint
 
 
 def test_an_engine_whose_weights_differ_from_those_published_is_sick(
@@ -135,9 +135,9 @@ def test_adapters_become_the_same_weights_as_a_whole_merged_set(
     fingerprint, logits = served.fingerprint(), served.logits()
     served.update(saved)
     layer = f"{PREFIX}{name.removesuffix('.weight')}"
-    said = Adapters(model_fingerprint(builtin_policy()), "float32", 2.0)
+    said = Adapters(model_digest(builtin_policy()), "float32", 2.0)
     served.update([(f"{layer}.lora_A.weight", a), (f"{layer}.lora_B.weight", b)], said)
-    assert served.stamped() == served.fingerprint() == fingerprint
+    assert served.told_fingerprint() == served.fingerprint() == fingerprint
     assert served.logits() == logits and served.policy.load_check.fitted
     served.update(saved)
 
@@ -176,7 +176,7 @@ def test_a_damaged_patch_is_fetched_whole_while_generation_goes_on(
     monkeypatch.setattr(Patch, "to_wire", harmed)
     served.run(scenario())
     assert failures == {"patch_damaged": 1}
-    assert served.stamped() == served.fingerprint() == fingerprint
+    assert served.told_fingerprint() == served.fingerprint() == fingerprint
 
 
 class Trigger(Corridor):
@@ -322,7 +322,7 @@ def test_a_long_sample_survives_damaged_patches_and_lost_or_silent_publishers(
     try:
         assert served.logits() == fresh.logits()
         fresh.run(fresh.policy.hash_first_weights())
-        assert fresh.policy.fingerprints == {0: served.stamped()}
+        assert fresh.policy.fingerprints == {0: served.told_fingerprint()}
     finally:
         fresh.close()
 

@@ -102,7 +102,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, model: Path) -
     run = tmp_path / "run"
     folder = run / "checkpoints" / "step-000003"
     folder.mkdir(parents=True)
-    values = {"schema": 3, "version": 3, "origin": "of another", "files": {}}
+    values = {"schema": 4, "version": 3, "model_digest": "of another", "files": {}}
     (folder / "state.json").write_text(json.dumps(values))
     line = refused(run, model, resume=True)
     assert "step-000003" in line and "another model" in line

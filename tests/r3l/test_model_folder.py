@@ -10,8 +10,8 @@ from envs.builtin.policy import builtin_policy
 from r3l.errors import UserError
 from r3l.model_folder import (
     check_model_folder,
-    fingerprint,
     float32_bytes,
+    model_digest,
     read_tokenizer,
     user_path,
 )
@@ -98,12 +98,12 @@ def test_a_path_that_cannot_exist_is_refused() -> None:
 
 
 def test_the_fingerprint_follows_the_weights_and_the_vocabulary_not_the_place(model: Path) -> None:
-    assert fingerprint(model) == fingerprint(builtin_policy())
+    assert model_digest(model) == model_digest(builtin_policy())
     vocabulary = (model / "tokenizer.json").read_text()
     (model / "tokenizer.json").write_text(vocabulary.replace('"brass"', '"copper"'))
-    assert fingerprint(model) != fingerprint(builtin_policy())
+    assert model_digest(model) != model_digest(builtin_policy())
     (model / "tokenizer.json").write_text(vocabulary)
     data = bytearray((model / "model.safetensors").read_bytes())
     data[len(data) // 2] ^= 1
     (model / "model.safetensors").write_bytes(data)
-    assert fingerprint(model) != fingerprint(builtin_policy())
+    assert model_digest(model) != model_digest(builtin_policy())

@@ -286,7 +286,7 @@ def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results
 def test_a_stamp_that_says_more_replaces_one_of_the_same_weights(desk, tasks, done):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
-    for slot, stamped in enumerate(("one", "one/set", "one")):
-        desk.put(group, done("base", slot), fingerprint=(0, stamped))
+    for slot, told in enumerate(("one", "one/set", "one")):
+        desk.put(group, done("base", slot), fingerprint=(0, told))
     assert desk.row(group).fingerprints == {0: "one/set"}
     assert desk.index.counts["fingerprint_conflicts"] == 0

@@ -12,7 +12,7 @@ from launch.checks.of_model import check_first_prompts, resolve_model
 from launch.cli import main
 from r3l.config import dump, load
 from r3l.errors import UserError
-from r3l.model_folder import fingerprint
+from r3l.model_folder import model_digest
 from r3l.records import Task
 from tests.launch.fakes import refused
 
@@ -65,7 +65,13 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
 def checkpoint_of(run: Path, model: Path, **more: object) -> None:
     folder = run / "checkpoints" / "step-000007"
     folder.mkdir(parents=True)
-    values = {"schema": 3, "version": 7, "groups": [], "origin": fingerprint(model), "files": {}}
+    values = {
+        "schema": 4,
+        "version": 7,
+        "groups": [],
+        "model_digest": model_digest(model),
+        "files": {},
+    }
     values |= {"dtype": "torch.float32"} | more
     (folder / "state.json").write_text(json.dumps(values))
     (run / "config.yaml").write_text(dump(load(None, [f"model={model}"])))

@@ -36,7 +36,7 @@ def reached(run: Path, version: int, *, evaluated: int = -1, model: bool = True)
     """The run has a checkpoint of a version, has saved its model, and evaluated a version."""
     folder = run / "checkpoints" / f"step-{version:06d}"
     folder.mkdir(parents=True)
-    state = {"schema": 3, "version": version, "groups": [], "origin": "", "files": {}}
+    state = {"schema": 4, "version": version, "groups": [], "model_digest": "", "files": {}}
     state |= {"dtype": "torch.float32"}
     (folder / "state.json").write_text(json.dumps(state))
     folder = RunFolder(run)

@@ -11,16 +11,16 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from learner.cli import main
-from learner.offline.rebuild import check_stamps, new_folder
+from learner.offline.rebuild import check_fingerprints, new_folder
 from learner.publisher import WeightPublisher
 from r3l.config import dump, load
 from r3l.errors import UserError
-from r3l.model_folder import fingerprint
+from r3l.model_folder import model_digest
 from r3l.records import GroupPlan, Task
+from r3l.weights.fingerprints import fingerprint
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 from r3l.weights.manifest import Adapters
-from r3l.weights.stamps import stamp
 from tests.buffer.fakes import Desk, finished
 from tests.learner.fakes import tiny_model
 
@@ -85,7 +85,7 @@ def test_a_version_of_adapters_is_rebuilt_with_the_base_model_merged_in(tmp_path
     adapters = [(f"{layer}.lora_A.weight", a), (f"{layer}.lora_B.weight", b)]
     journal = Journal(tmp_path / "journal", versions=9)
     serving = WeightPublisher("tcp://127.0.0.1:0", journal=journal)
-    serving.publish(3, adapters, adapters=Adapters(fingerprint(model), "float32", 0.5))
+    serving.publish(3, adapters, adapters=Adapters(model_digest(model), "float32", 0.5))
     serving.close()
     assert rebuild(tmp_path, 3, tmp_path / "out").exit_code == 0
     found = load_file(tmp_path / "out" / "model.safetensors")
@@ -133,13 +133,17 @@ def test_the_digest_is_compared_with_the_stamps_on_the_attempts(
     desk = Desk(tmp_path / "buffer", max_staleness=99)
     desk.add([Task("t/0", "workshop", 0)])
     desk.set_version(3)
-    for version, stamped in ((2, "e"), (2, stamp("e", second)), (3, stamp("e", second))):
+    for version, printed in (
+        (2, "e"),
+        (2, fingerprint("e", second)),
+        (3, fingerprint("e", second)),
+    ):
         lease = desk.lease(version=version, plan=GroupPlan(1, 0))
-        desk.put(lease.group_id, finished(version=version), fingerprint=(version, stamped))
+        desk.put(lease.group_id, finished(version=version), fingerprint=(version, printed))
     desk.store.close()
-    assert check_stamps(desk.folder, second).startswith("1 of 2 groups")
+    assert check_fingerprints(desk.folder, second).startswith("1 of 2 groups")
     with pytest.raises(UserError, match="1 groups such as g0000000003 were sampled by"):
-        check_stamps(desk.folder, third)
+        check_fingerprints(desk.folder, third)
 
 
 @pytest.mark.system

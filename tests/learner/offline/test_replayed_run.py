@@ -173,7 +173,7 @@ def without_store(run: Path) -> None:
 
 def of_another_model(run: Path) -> None:
     for state in run.glob("checkpoints/*/state.json"):
-        state.write_text(json.dumps(json.loads(state.read_text()) | {"origin": "another"}))
+        state.write_text(json.dumps(json.loads(state.read_text()) | {"model_digest": "another"}))
 
 
 def untouched(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stamps of weights on stored attempts: which weights sampled them.
+"""Fingerprints of the weights that sampled a stored attempt.
 
     <hash of what the engine held> / <digest of the published set that it loaded>
 
@@ -11,17 +11,17 @@ from __future__ import annotations
 from r3l.weights.manifest import Manifest
 
 
-def stamp(engine: str, manifest: Manifest) -> str:
-    """The stamp of an engine whose weights have the hash `engine` after it loaded a set."""
+def fingerprint(engine: str, manifest: Manifest) -> str:
+    """The fingerprint of an engine whose weights have the hash `engine` after it loaded a set."""
     return f"{engine}/{manifest.digest}"
 
 
 def digest_of(one: str) -> str:
-    """The digest of the published set that a stamp names, "" if it names none."""
+    """The digest of the published set that a fingerprint names, "" if it names none."""
     return one.partition("/")[2]
 
 
 def agree(one: str, other: str) -> bool:
-    """Whether two stamps may be of the same weights: no part that both have differs."""
+    """Whether two fingerprints may be of the same weights: no part that both have differs."""
     (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
     return first == second and (not first_set or not second_set or first_set == second_set)
