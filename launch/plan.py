@@ -66,7 +66,7 @@ def write_run_folder(plan: Plan) -> TextIO:
     """
     try:
         (plan.run / "logs").mkdir(parents=True, exist_ok=True)
-        lock = of_command_line.lock(plan.run)
+        lock = RunFolder(plan.run).lock()
         if plan.keys is not None and not plan.keys.exists():
             generate(plan.keys)
         RunFolder(plan.run).write_settings(plan.config)

@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-import fcntl
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
 from buffer.wire.access import check_connections
 from launch.checks.draft import Draft
 from launch.checks.services import Services
 from launch.checks.services import check_addresses as check_binds
 from r3l.errors import UserError
-
-LOCK = ".lock"  # of a run's folder, which its launcher holds
+from r3l.files.run_folder import RunFolder
 
 
 def check_run_folder(draft: Draft) -> None:
     """Raises UserError rather than mix two runs in one folder."""
     run = draft.options.run
     check_exists_only_if(run, resume=draft.options.resume)
-    if not draft.options.dry_run and (run / LOCK).is_file():
+    if not draft.options.dry_run and RunFolder(run).lock_file.is_file():
         with suppress(PermissionError):  # writing the folder says so
-            lock(run).close()
+            RunFolder(run).lock().close()
 
 
 def check_exists_only_if(run: Path, *, resume: bool) -> None:
     """Raises UserError if a run exists, unless it is to be resumed, and if it then does not."""
-    exists = (run / "config.yaml").exists()
-    if exists and not resume:
+    folder = RunFolder(run)
+    if folder.exists and not resume:
         raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")
-    if resume and not exists:
-        raise UserError(
-            f"run {run}: has no config.yaml, so there is nothing to resume; check the name"
-        )
-
-
-def lock(run: Path) -> TextIO:
-    """The lock of a run's folder, held until the file is closed. Raises UserError if another
-    launcher holds it."""
-    file = (run / LOCK).open("a", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise UserError(
-            f"run {run}: another r3l-launch is using it; stop that one, or choose another name"
-        ) from None
-    return file
+    if resume:
+        folder.started()
 
 
 def check_addresses(draft: Draft) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from buffer import BufferClient
+from buffer.storage.counts import under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
 from r3l.endpoints import reached
@@ -279,9 +280,7 @@ def _add_store(snapshot: Snapshot, run: RunFolder) -> None:
         return
     finally:
         store.close()
-    prefix = "group/train/"
-    groups = {k.removeprefix(prefix): n for k, n in counts.items() if k.startswith(prefix)}
-    snapshot.buffer.groups = groups
+    snapshot.buffer.groups = dict(under(counts, "group/train"))
     snapshot.buffer.results = counts["puts"]
     snapshot.leases = [
         Lease(row.group_id, row.actor, row.task_id, len(row.resolved), row.slots,

@@ -15,10 +15,12 @@ one is refused by name. Other modules own the folders `buffer/`, `checkpoints/`,
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
@@ -85,7 +87,7 @@ class RunFolder:
         self.logs, self.store = path / "logs", path / "buffer"
         self.progress = path / "progress.jsonl"
         self.hangs_file, self.skipped_file = path / "hangs.jsonl", path / "skipped.jsonl"
-        self.heartbeat_file = path / ".last-heartbeat"
+        self.heartbeat_file, self.lock_file = path / ".last-heartbeat", path / ".lock"
         self.own_config, self._next = path / "config.yaml", path / "config.next.yaml"
 
     # ── settings ────────────────────────────────────────────────────────────────────────
@@ -102,6 +104,20 @@ class RunFolder:
                 f"run {self.path}: has no config.yaml, so no run was started there; check the name"
             )
         return self
+
+    def lock(self) -> TextIO:
+        """The lock of the folder, which a launcher holds until it closes the file. Raises UserError
+        if another one holds it."""
+        file = self.lock_file.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise UserError(
+                f"run {self.path}: another r3l-launch is using it; stop that one, or choose "
+                "another name"
+            ) from None
+        return file
 
     @property
     def config_file(self) -> Path:

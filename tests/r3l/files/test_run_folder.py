@@ -109,6 +109,12 @@ def test_a_file_that_is_cut_or_has_a_flipped_bit_is_read_or_refused_by_its_name(
             assert path.name in str(error) and "\n" not in str(error), content
 
 
+def test_a_folder_has_one_launcher(begun: RunFolder) -> None:
+    with begun.lock(), pytest.raises(UserError, match="another r3l-launch is using it"):
+        begun.lock()
+    begun.lock().close()
+
+
 def test_settings_that_a_power_loss_left_empty_are_refused(begun: RunFolder) -> None:
     begun.own_config.write_text("")
     for read in (begun.settings, begun.own_settings, lambda: begun.settings_of(1)):
