@@ -37,6 +37,7 @@ from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
 from r3l.process.pinned_versions import warn_of_other_versions
+from r3l.records import Task
 from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import GIB, Journal
 
@@ -134,31 +135,27 @@ def run_training(
 
 def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume: bool) -> None:
     """One rank's part in a run that learns from finished stores alone."""
-    from buffer.tools.stored_draws import StoredDraws
-    from learner.metrics.logger import Session
     from learner.metrics.loggers import registry as loggers
-    from learner.metrics.reporter import Reporter
-    from learner.offline.offline_rank0 import CHECKED, LEDGER, OfflineRank0
-    from learner.offline.origin_check import check_models, check_texts
+    from learner.offline.served_copy import served_copy, without_actors
 
     loggers.check(config.log)
-    unplayed = config.eval.model_copy(update={"every": 0, "tasks": 0})  # nobody could play them
-    config = config.model_copy(update={"eval": unplayed})
+    config = without_actors(config)
     with ExitStack() as closing:
-        draws = StoredDraws(stores, config, run / LEDGER)
-        closing.callback(draws.close)
         begins = _beginning(config, run, resume)
-        check_models(stores, begins.model)
-        check_texts(draws.some(CHECKED), begins.tokenizer, f"model {config.model}")
+        publisher, endpoint = None, ""
+        if _leading():
+            serves = served_copy(
+                stores, run / "buffer", config, begins.model, begins.tokenizer, resume=resume
+            )
+            endpoint = closing.enter_context(serves)
+            publisher = _publisher(config, "tcp://127.0.0.1:0", None, run, closing)
 
         def rank(trainer: Any, start: int) -> Any:
-            if not _leading():
+            if publisher is None:
                 return _follower(config, trainer)
-            reporter = Reporter(run, start, loggers.start(Session(run, config, start)))
-            closing.callback(reporter.close)
-            rank0 = OfflineRank0(trainer, draws, reporter, config, run)
-            _on_stop_signals(lambda signum, frame: rank0.stop())
-            return rank0
+            return _rank0(
+                config, trainer, publisher, endpoint, None, run, start, closing, actors=False
+            )
 
         _train(config, begins, run, rank)
 
@@ -267,6 +264,8 @@ def _rank0(
     run: Path,
     start: int,
     closing: ExitStack,
+    *,
+    actors: bool = True,
 ) -> Any:
     from buffer import BufferClient
     from envs.registry import tasks_of_all
@@ -275,10 +274,12 @@ def _rank0(
     from learner.metrics.reporter import Reporter
     from learner.rank0 import Rank0
 
-    held = (
-        tasks_of_all(config.env, "train", config.env.train_tasks, config.seed),
-        tasks_of_all(config.env, "eval", config.eval.tasks),
-    )
+    tasks = list[Task](), list[Task]()
+    if actors:
+        tasks = (
+            tasks_of_all(config.env, "train", config.env.train_tasks, config.seed),
+            tasks_of_all(config.env, "eval", config.eval.tasks),
+        )
     secret = keys / "learner.json" if keys else None
     client = BufferClient(
         buffer_endpoint, name="learner", keys=secret, timeout_s=config.buffer.patience_s
@@ -286,7 +287,7 @@ def _rank0(
     closing.callback(client.close)
     reporter = Reporter(run, start, loggers.start(Session(run, config, start)))
     closing.callback(reporter.close)
-    rank0 = Rank0(trainer, client, publisher, reporter, config, held, run)
+    rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=actors)
     _on_stop_signals(lambda signum, frame: rank0.stop())
     click.echo(READY_LINE)
     return rank0

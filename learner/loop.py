@@ -6,9 +6,8 @@
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
 `rank` draws, finishes, skips and evaluates. On rank 0 it is a learner.rank0.Rank0, which talks to
-the buffer, the actors and TensorBoard, or a learner.offline.offline_rank0.OfflineRank0, which draws
-from stores. On every other rank it is a learner.ranks.Follower, which receives the same batch and
-takes part in the collectives.
+the buffer, the actors and TensorBoard. On every other rank it is a learner.ranks.Follower, which
+receives the same batch and takes part in the collectives.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ from typing import Any
 from buffer import Draw
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, State
-from learner.offline.offline_rank0 import OfflineRank0
 from learner.outputs.best_model import candidate_folder
 from learner.outputs.checkpoint_command import CheckpointCommand
-from learner.rank0 import Rank0
-from learner.ranks import Follower, meet, still_waiting
+from learner.ranks import Rank, meet, still_waiting
 from learner.step.batch import weight_metrics
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
@@ -42,7 +39,7 @@ class Training:
     trainer: Trainer
     algorithm: Algorithm
     config: RunConfig
-    rank: Rank0 | OfflineRank0 | Follower
+    rank: Rank
     tokenizer: Any
     run: Path
     state: State

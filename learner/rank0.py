@@ -60,8 +60,8 @@ SAY_S, SAY_LATER_S = 5.0, 60.0
 class Rank0:
     """Consumes groups from the buffer, produces commits, weights, metrics and evaluations.
 
-    The other ranks have a learner.ranks.Follower with the same methods. `stop_cause` is set if a
-    safety rule stopped the run.
+    It is a learner.ranks.Rank. `actors`: whether any fill the buffer; without, a batch that cannot
+    be drawn at once ends the run. `stop_cause` is set if a safety rule stopped the run.
     """
 
     def __init__(
@@ -73,8 +73,10 @@ class Rank0:
         config: RunConfig,
         tasks: tuple[list[Task], list[Task]],
         run: Path,
+        *,
+        actors: bool = True,
     ) -> None:
-        self.trainer = trainer
+        self.trainer, self.actors = trainer, actors
         self.client, self.publisher, self.reporter = client, publisher, reporter
         self.config, self.run = config, run
         self.train_tasks, eval_tasks = tasks
@@ -193,7 +195,8 @@ class Rank0:
         count, warned, said = self.config.learner.groups_per_step, began, began
         while not self.stopped:
             reason: list[str] = []
-            draw = self.client.draw(count, version, wait_s=DRAW_WAIT_S, explain=reason.append)
+            wait_s = DRAW_WAIT_S if self.actors else 0.0
+            draw = self.client.draw(count, version, wait_s=wait_s, explain=reason.append)
             if draw is not None:
                 if draw.recall_lost:
                     log.warning(
@@ -203,6 +206,9 @@ class Rank0:
                         draw.recall_lost,
                     )
                 return draw
+            if not self.actors:
+                notice(f"step {version + 1}: too few groups are left ({'; '.join(reason)})")
+                return None
             still_waiting(self.trainer)
             self._check_attempts()
             if (now := time.monotonic()) - said > (SAY_S if self.first else SAY_LATER_S):
@@ -248,7 +254,8 @@ class Rank0:
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},
         }
         texts = correction_texts(explored, version)
-        self.reporter.step(version, metrics, histograms(explored, draw.version), texts)
+        shown = histograms(explored, draw.version) if self.actors else {}
+        self.reporter.step(version, metrics, shown, texts)
         cut = {name.removeprefix("group/"): value for name, value in metrics.items()}
         self._warn_of_truncation(cut, "training")
         self._report_evaluations(self.evaluator.collect())
@@ -307,6 +314,8 @@ class Rank0:
             groups, requires_success=strict, several=bool(self.config.env.others)
         )
         metrics |= selection_metrics(groups, algorithm)
+        if not self.actors:  # the versions of these groups are those of other runs
+            return metrics
         metrics |= staleness_metrics(groups, version)
         metrics |= cause_metrics(groups, version, self.commits)
         metrics["weights/without_fingerprint"] = float(without_fingerprint(groups))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -34,9 +35,38 @@ NOTHING, WAIT, GO_ON = 0, 1, 2
 WARN_AFTER_S = 30.0
 
 
+class Rank(Protocol):
+    """What the learner's loop asks of its rank: of a learner.rank0.Rank0, which talks to the
+    buffer, or of a Follower. All but `state` are collectives."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run is to end at the next draw."""
+
+    def begin(self, state: State) -> None:
+        """Start from a state: publish its weights."""
+
+    def draw(self, version: int) -> Draw | None:
+        """The next batch; None if the run is to end."""
+
+    def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
+        """Commit the batch that made `version`, publish, report."""
+
+    def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
+        """Discard a batch whose loss or gradient is not finite."""
+
+    def evaluate(self, version: int) -> None:
+        """Start an evaluation."""
+
+    def state(self, version: int) -> State:
+        """What a checkpoint at `version` keeps of the run."""
+
+    def end(self, version: int) -> None:
+        """Wait for the last evaluation."""
+
+
 class Follower:
-    """A rank other than 0: takes part in the collectives that rank 0 leads. It has the methods of
-    learner.rank0.Rank0."""
+    """A rank other than 0: takes part in the collectives that rank 0 leads."""
 
     stopped = False  # rank 0 alone is stopped
 

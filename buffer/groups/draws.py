@@ -237,7 +237,8 @@ def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
     """The candidates that the sampler picks; none if there are too few."""
-    sampler, source = work.config.sampler, samplers.random_source(work.seed, work.index.next_draw)
+    # Not by the draw's number: that is another after a learner that was killed.
+    sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
     again = work.index.replayed_in(args.count, sampler)
     if again is None:
         enough = len(ready) >= args.count
@@ -284,13 +285,15 @@ def _recalled(
         return before.recalled
     found = list[RecalledRow]()
     for row in rows:
+        earlier = task_history.attempts(
+            work.txn, row.task_id, but=row.group_id, waiting=work.index.progress.closed
+        )
         context = GroupContext(
             row.rewards,
-            task_history.attempts(work.txn, row.task_id),
+            earlier,
             args.version,
             work.index.progress.epoch,
         )
-        # Not by the draw's number: that is another after a learner that was killed.
         source = samplers.random_source(work.seed, args.version, int(row.group_id[1:]))
         found += [
             RecalledRow(row.group_id, one.group_id, one.role, one.slot)

@@ -113,8 +113,8 @@ class Index:
 
     def replays(self, sampler: SamplerConfig) -> list[GroupRow]:
         """Trained groups that may be drawn again now, in the order they were leased."""
-        since = self.next_draw - sampler.cooldown
-        rested = [row for row in self._replayable.values() if row.draw_id < since]
+        since = self.progress.version - sampler.cooldown
+        rested = [row for row in self._replayable.values() if row.steps[-1] <= since]
         return sorted(rested, key=lambda row: row.group_id)
 
     def replayed_in(self, count: int, sampler: SamplerConfig) -> int | None:

@@ -20,12 +20,14 @@ USABLE = ("", "stale", "no_contrast")
 recalled."""
 
 
-def attempts(txn: Txn, task_id: str, *, waiting: bool = False) -> Iterator[StoredAttempt]:
-    """The attempts of a training task's closed groups, the newest group first. `waiting`: also of
-    those that are complete or drawn, if there is no run that will train on them."""
+def attempts(
+    txn: Txn, task_id: str, *, but: str = "", waiting: bool = False
+) -> Iterator[StoredAttempt]:
+    """The attempts of a training task's closed groups, the newest group first, without those of the
+    group `but`. `waiting`: also of groups that are complete or drawn, if no actor adds groups."""
     looked_at = 0
     for row in txn.finished(task_id):
-        ended = row.closed or waiting
+        ended = row.group_id != but and (row.closed or waiting)
         if not ended or row.cause not in USABLE or not txn.record_is_sound(row):
             continue
         for result in _results(txn, row):

@@ -178,6 +178,7 @@ class Progress(Record):
     them. `eval_next`: tasks leased so far by evaluation tag; `eval_min_version`: the policy version
     it needs. `staleness_limit`: what the learner lowered max_staleness to, -1 if it did not.
     `replaced`: groups that expired without contrast since the last draw, which the next one names.
+    `closed`: no actor will add groups (buffer.tools.finished_copy).
     """
 
     version: int = 0
@@ -189,6 +190,7 @@ class Progress(Record):
     eval_min_version: dict[str, int] = msgspec.field(default_factory=dict)
     replaced: tuple[str, ...] = ()
     newest: int = 0
+    closed: bool = False
 
     @property
     def newest_version(self) -> int:

@@ -18,7 +18,9 @@ class SamplerConfig(Section):
 
     name: str = Field("fifo", description="sampler, by registry name")
     reuse: int = Field(1, ge=1, description="optimizer steps a group may be trained in")
-    cooldown: int = Field(0, ge=0, description="draws that pass before a group is drawn again")
+    cooldown: int = Field(
+        0, ge=0, description="optimizer steps that pass before a group is trained again"
+    )
     replay_share: float | None = Field(
         None,
         ge=0,

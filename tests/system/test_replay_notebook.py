@@ -38,4 +38,5 @@ def test_the_notebook_runs_and_its_step_is_replayed_bit_for_bit(
         and "image/png" in str(notebook.cells)
     )
     assert "learner/behaviour_ess" in whole
-    assert next(tmp_path.glob("r3l-*/offline.jsonl")).read_text().count("\n") == 10
+    [progress] = tmp_path.glob("r3l-*/offline/progress.jsonl")
+    assert progress.read_text().count("\n") == 10

@@ -73,7 +73,8 @@ def test_a_store_can_be_listed_while_it_is_served(serve, tasks, tmp_path):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_copy_gives_the_batches_of_its_store(make_desk, tasks, tmp_path, name):
-    desk = make_desk(groups_per_step=9, sampler={"name": name, "reuse": 3, "beta": 0.5}, seed=7)
+    sampler = {"name": name, "reuse": 3, "beta": 0.5}
+    desk = make_desk(groups_per_step=9, sampler=sampler, seed=7, max_staleness=9)
     desk.add(tasks(9))
     for reward in range(9):
         lease = desk.lease(plan=GroupPlan(2))
@@ -83,9 +84,9 @@ def test_a_copy_gives_the_batches_of_its_store(make_desk, tasks, tmp_path, name)
     copied = Desk(tmp_path / "snapshot", **desk.settings)
     copied.rids = desk.rids
     for step in (2, 3, 4):
-        ours, theirs = desk.draw(4, 1), copied.draw(4, 1)
+        ours, theirs = desk.draw(4, step - 1), copied.draw(4, step - 1)
         assert ours == theirs and len(ours.groups) == 4
-        desk.commit(ours.draw_id, step, 1)
-        copied.commit(theirs.draw_id, step, 1)
+        desk.commit(ours.draw_id, step)
+        copied.commit(theirs.draw_id, step)
     assert verify(copied.store) == []
     copied.store.close()

@@ -1,6 +1,5 @@
 """Training from a finished store: `r3l-learner train --offline`, killed and resumed."""
 
-import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from buffer.storage.store import Store
+from buffer.tools import offline
 from learner.cli import main
-from learner.offline import offline_rank0
-from learner.offline.offline_rank0 import OfflineRank0
+from learner.rank0 import Rank0
 from r3l.config import dump, load
 from tests.learner.fakes import steps_of
 
@@ -44,6 +44,17 @@ def train(run: Path, model: Path, store: Path, *more: str, resume: bool = False)
     return CliRunner().invoke(main, command + ["--resume"] * resume, catch_exceptions=False)
 
 
+def learned(run: Path) -> list[Any]:
+    """The groups of each step, and what was recalled into them."""
+    with Store(run / "buffer", read_only=True) as store:
+        draws = [offline.trained_draw(store, step) for step in range(1, 7)]
+    return [
+        ([group.group_id for group in draw.groups],
+         [(one.into, one.group_id, one.trajectory.slot) for one in draw.recalled])
+        for draw in draws
+    ]  # fmt: skip
+
+
 def test_a_store_is_trained_from_without_actors(tmp_path: Path, model: Path, store: Path) -> None:
     done = train(tmp_path / "run", model, store)
     assert done.exit_code == 0, done.output
@@ -58,27 +69,26 @@ def test_a_killed_and_resumed_run_has_the_same_losses_and_recalls_the_same_attem
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert train(whole, model, store).exit_code == 0
-    finish = OfflineRank0.finish_step
+    finish = Rank0.finish_step
 
-    def killed(self: OfflineRank0, draw: Any, version: int, result: Any) -> None:
+    def killed(self: Rank0, draw: Any, version: int, result: Any) -> None:
         finish(self, draw, version, result)
         if version == 5:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(offline_rank0.OfflineRank0, "finish_step", killed)
+        patched.setattr(Rank0, "finish_step", killed)
         assert train(cut, model, store).exit_code != 0
     assert train(cut, model, store, resume=True).exit_code == 0
-    ledger = (whole / "offline.jsonl").read_text()
-    assert (cut / "offline.jsonl").read_text() == ledger
-    assert any(json.loads(line)["recalled"] for line in ledger.splitlines())
+    drawn = [learned(run) for run in (whole, cut)]
+    assert drawn[0] == drawn[1] and any(recalled for _, recalled in drawn[0])
     losses = {line["step"]: line["learner/loss"] for line in steps_of(cut)}
     assert losses == {line["step"]: line["learner/loss"] for line in steps_of(whole)}
 
 
 def test_a_run_ends_when_the_store_has_too_few_groups_left(
-    tmp_path: Path, model: Path, store: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, model: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = train(tmp_path / "run", model, store, "buffer.sampler.reuse=1")
     assert done.exit_code == 0 and [s["step"] for s in steps_of(tmp_path / "run")] == [1, 2, 3, 4]
-    assert "fewer than 3 groups left; raise buffer.sampler.reuse (1)" in caplog.text
+    assert "step 5: too few groups are left" in done.output + capsys.readouterr().err

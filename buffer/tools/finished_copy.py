@@ -1,0 +1,110 @@
+"""A new store with the finished groups of other stores, as if none had been drawn: what a learner
+without actors draws from.
+
+    stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from buffer.sampling import task_history
+from buffer.storage import counts, folder_lock
+from buffer.storage.rows import Drop, GroupRow, Progress
+from buffer.storage.store import Store
+from buffer.storage.transaction import Txn
+from r3l import codec
+from r3l.errors import UserError
+from r3l.records import Group
+
+AT_ONCE = 64  # groups in a transaction
+STATES = ("complete", "drawn", "trained", "expired")
+
+
+def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow, Group]]:
+    """The finished training groups with a trajectory, also those that expired as stale or without
+    contrast; with `contrast` only those whose rewards differ."""
+    with store.read() as txn:
+        for row in txn.rows():
+            finished = row.purpose == "train" and row.state in STATES and row.done
+            if not finished or row.cause not in task_history.USABLE:
+                continue
+            if (row.contrast or not contrast) and txn.record_is_sound(row):
+                yield row, codec.decode(Group, txn.record(row.group_id))
+
+
+def copy_finished(
+    folders: Sequence[Path], to: Path, *, contrast: bool, check: Callable[[Group], object]
+) -> None:
+    """Copy the finished groups of stores to a new store, which is whole or not there.
+
+    The ids of a store's groups follow those of the store before. `check` is called with every group
+    before it is written. Raises UserError for a store without such groups and for a folder that is
+    in use.
+    """
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UserError("--offline names a store twice; name each once")
+    with folder_lock.new_folder(to, "store") as building, Store(building, map_gib=None) as target:
+        copy = _Copy(target)
+        for folder in folders:
+            with Store(folder, read_only=True) as source:
+                copy.add(source, contrast, check)
+        copy.finish()
+
+
+class _Copy:
+    """A store that is being filled: its newest group, its tasks, what it counts."""
+
+    def __init__(self, target: Store) -> None:
+        self._target, self._last = target, 0
+        self._tasks: dict[str, int] = {}
+        self._counts, self._drops = Counter[str](), Counter[Drop]()
+
+    def add(self, source: Store, contrast: bool, check: Callable[[Group], object]) -> None:
+        """Add the finished groups of a store."""
+        before, found = self._last, finished_groups(source, contrast=contrast)
+        while some := list(islice(found, AT_ONCE)):
+            with self._target.write() as txn:
+                for row, group in some:
+                    check(group)
+                    self._last = before + int(row.group_id[1:])
+                    self._put(txn, row, replace(group, group_id=f"g{self._last:010d}"))
+        if self._last == before:
+            raise UserError(
+                f"store {source.folder}: holds no finished training group"
+                f"{' whose rewards differ' if contrast else ''}; give the store of a run"
+            )
+
+    def finish(self) -> None:
+        """Write the counts, and that no actor will add groups."""
+        with self._target.write() as txn:
+            for name, number in self._counts.items():
+                txn.put_count(name, number)
+            for drop, number in self._drops.items():
+                txn.put_drops(drop, number)
+            txn.put_progress(Progress(closed=True))
+
+    def _put(self, txn: Txn, before: GroupRow, group: Group) -> None:
+        index = self._tasks.setdefault(group.task.task_id, len(self._tasks))
+        txn.add_task("train", "", index, group.task)
+        row = before.with_changes(
+            group_id=group.group_id,
+            task_index=index,
+            state="complete",
+            cause="",
+            rid="",
+            draw_id=0,
+            steps=(),
+            handed=(),
+        )
+        txn.put_row(row)
+        txn.put_record(row, codec.encode(group))
+        txn.add_tag(row)
+        txn.set_live(row)
+        self._counts.update(counts.added(None, row))
+        self._drops.update(counts.dropped(row))
