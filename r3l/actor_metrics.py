@@ -18,7 +18,7 @@ Over = Literal["all", "present"]
 
 
 @dataclass(frozen=True)
-class Shown:
+class MetricInfo:
     """How a field is shown: its tag, unit and meaning; a `sum` or a `mean` `over` actors.
 
     A tag that ends in `<…>` belongs to a Counter: one tag for each of its keys.
@@ -31,9 +31,9 @@ class Shown:
     over: Over
 
 
-def _summed(tag: str, unit: str, meaning: str) -> dict[str, Shown]:
+def _summed(tag: str, unit: str, meaning: str) -> dict[str, MetricInfo]:
     """A count since the actor's process started; its sum over all actors never falls."""
-    return {"shown": Shown(tag, unit, meaning, "sum", "all")}
+    return {"info": MetricInfo(tag, unit, meaning, "sum", "all")}
 
 
 def _total(tag: str, unit: str, meaning: str) -> Any:
@@ -42,7 +42,7 @@ def _total(tag: str, unit: str, meaning: str) -> Any:
 
 def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
     """A value at the latest heartbeat, over the actors that are there."""
-    return field(default=0, metadata={"shown": Shown(tag, unit, meaning, combine, "present")})
+    return field(default=0, metadata={"info": MetricInfo(tag, unit, meaning, combine, "present")})
 
 
 @dataclass
@@ -144,16 +144,16 @@ class ActorMetrics:
         return record
 
 
-def shown_fields() -> list[tuple[str, Shown]]:
+def described_fields() -> list[tuple[str, MetricInfo]]:
     """(name, how it is shown) of every field."""
-    return [(one.name, one.metadata["shown"]) for one in fields(ActorMetrics)]
+    return [(one.name, one.metadata["info"]) for one in fields(ActorMetrics)]
 
 
 def combined(everyone: Iterable[ActorMetrics], present: Iterable[ActorMetrics]) -> dict[str, float]:
     """Values by tag over all actors that ever reported, and those that are `present`."""
     actors = {"all": list(everyone), "present": list(present)}
     metrics: dict[str, float] = {}
-    for name, shown in shown_fields():
+    for name, shown in described_fields():
         values = [getattr(record, name) for record in actors[shown.over]]
         if "<" in shown.tag:
             start = shown.tag.partition("<")[0]

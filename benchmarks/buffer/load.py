@@ -25,7 +25,7 @@ import psutil
 from benchmarks.buffer.service import Service, attempt, quantile
 from buffer import AsyncBufferClient, Lease
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from r3l.errors import Conflict, LeaseLost
 from r3l.records import GroupPlan, Task
@@ -129,8 +129,8 @@ def load(minutes: float) -> None:
         problems = verify(store)
         kept = {
             (row["group"], *slot)
-            for row in offline.rows(store)
-            for slot in ((r.role, r.slot) for r in offline.group(store, row["group"]).results)
+            for row in store_reads.rows(store)
+            for slot in ((r.role, r.slot) for r in store_reads.group(store, row["group"]).results)
         }
         store.close()
     lost = [put for put in acked if put not in kept]

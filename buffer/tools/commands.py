@@ -16,7 +16,7 @@ from buffer.client.clients import BufferClient
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
-from buffer.tools import archive, filter, jsonl, offline
+from buffer.tools import archive, filter, group_facts, jsonl, store_reads
 from buffer.tools import verify as verification
 from r3l.errors import NotFound
 from r3l.views import attempt_view
@@ -52,7 +52,7 @@ def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
             click.echo(json.dumps(asdict(client.stats()), indent=2))
     elif folder is not None:
         with _reading(folder) as store:
-            click.echo(json.dumps(offline.summary(store), indent=2))
+            click.echo(json.dumps(store_reads.summary(store), indent=2))
     else:
         raise click.UsageError("give --endpoint or --store")
 
@@ -65,7 +65,7 @@ def ls(folder: Path, limit: int) -> None:
     _list(folder, lambda row: True, limit)
 
 
-@click.command(epilog=f"Names a filter may use: {', '.join(sorted(offline.ROW_NAMES))}.")
+@click.command(epilog=f"Names a filter may use: {', '.join(sorted(group_facts.ROW_NAMES))}.")
 @_store
 @click.argument("text")
 @click.option("--limit", default=50, show_default=True, help="newest groups to show")
@@ -75,7 +75,7 @@ def query(folder: Path, text: str, limit: int) -> None:
     Comparisons, `in` with a list, and, or, not. `reward` is the best of a group's trajectories. The
     rewards of a group without a trajectory are None: only `reward == None` finds it.
     """
-    _list(folder, filter.parse(text, offline.ROW_NAMES), limit)
+    _list(folder, filter.parse(text, group_facts.ROW_NAMES), limit)
 
 
 @click.command()
@@ -88,7 +88,7 @@ def show(folder: Path, group_id: str) -> None:
     GROUP_ID may be short: 42 is g0000000042.
     """
     with _reading(folder) as store:
-        click.echo(attempt_view.text(offline.group(store, _full_id(group_id))))
+        click.echo(attempt_view.text(store_reads.group(store, _full_id(group_id))))
 
 
 @click.command()
@@ -101,9 +101,9 @@ def replay(folder: Path, step: int) -> None:
     `recalled`: stored attempts that joined the group, with the group each comes from.
     """
     with _reading(folder) as store:
-        groups, gone = offline.replay(store, step)
-        weights = offline.weights(store, step)
-        recalled, lost = offline.recalled(store, step)
+        groups, gone = store_reads.replay(store, step)
+        weights = store_reads.weights(store, step)
+        recalled, lost = store_reads.recalled(store, step)
     for group in groups:
         weight = weights.get(group.group_id, 1.0)
         joined = [
@@ -172,7 +172,7 @@ COMMANDS = (stats, ls, query, show, replay, export, import_, verify, compact)
 
 def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:
     with _reading(folder) as store:
-        found = [row for row in offline.rows(store) if accepts(row)]
+        found = [row for row in store_reads.rows(store) if accepts(row)]
     for row in found[-limit:] if limit > 0 else []:
         rewards = "no reward"
         if row["reward"] is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
-from buffer.tools import jsonl, offline
+from buffer.tools import jsonl, store_reads
 from r3l.records import Group, Int32, Role
 from r3l.views import attempt_view
 from r3l.views.attempt_view import AttemptView
@@ -44,16 +44,16 @@ class Texts:
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
     """A group as values JSON can hold: its facts, its `pairs`, and what it `recalled` in the last
     step that was trained on it. Raises NotFound, RecordError."""
-    group, row = offline.group(store, group_id), offline.row(store, group_id)
+    group, row = store_reads.group(store, group_id), store_reads.row(store, group_id)
     step = row["step"]
-    trained = [t for t in offline.trained_attempts(store, step) if t.into == group_id]
+    trained = [t for t in store_reads.trained_attempts(store, step) if t.into == group_id]
     own = {(one.role, one.slot): one for one in trained if one.group_id == group_id}
     return row | {
         "times": group.times,
         "seed": str(group.task.seed),  # JavaScript's numbers have 53 bits
         "options": json.dumps(jsonl.plain(group.task.options), ensure_ascii=False),
         "fingerprints": group.fingerprints,
-        "weight": offline.weights(store, step).get(group_id, 1.0),
+        "weight": store_reads.weights(store, step).get(group_id, 1.0),
         "unresolved": group.unresolved,
         "pairs": pairs(group, texts, own),
         "recalled": [jsonl.plain(one) for one in trained if one.group_id != group_id],

@@ -10,7 +10,7 @@ from typing import Any
 
 from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import group_facts
 from r3l import codec
 
 GROUPS_LIMIT = 100_000  # newest groups that are listed
@@ -21,7 +21,7 @@ Facts = dict[str, Any]
 
 
 class Catalogue:
-    """The groups of a store, newest first, in the names of buffer.tools.offline.ROW_NAMES and
+    """The groups of a store, newest first, in the names of buffer.tools.group_facts.ROW_NAMES and
     `rewards`, `failures`, `times`. Threads may share it.
 
     `change`: grows with every change that was read. `total`: groups in the store.
@@ -55,7 +55,7 @@ class Catalogue:
                 if found is None or found[0] != hash(data):
                     row = codec.decode(GroupRow, data)
                     more = {"rewards": row.rewards, "failures": row.failures, "times": row.times}
-                    found = hash(data), offline.facts(txn, row) | more
+                    found = hash(data), group_facts.facts(txn, row) | more
                 known[key] = found
         self._known, self._facts = known, [facts for _, facts in known.values()]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.viewer.attempts import Texts, plain_group
 from r3l.errors import NotFound, RecordError, StoreError
 from r3l.records import Group
@@ -46,7 +46,7 @@ def line(found: Correction) -> dict[str, str]:
 def _sound(store: Store, names: Sequence[str]) -> Iterator[Group]:
     for name in names:
         try:
-            yield offline.group(store, name)
+            yield store_reads.group(store, name)
         except (
             RecordError,
             NotFound,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.viewer import page
 from buffer.viewer.view_command import viewed
 from launch.inspection import corrections, versions
@@ -123,7 +123,7 @@ def _run(run: Path, config: RunConfig, version: int) -> dict[str, Any]:
 
 
 def _add_groups(data: dict[str, Any], store: Store, run: Path) -> None:
-    rows = list(offline.rows(store))
+    rows = list(store_reads.rows(store))
     what = viewed(store, run)
     states: dict[str, dict[str, int]] = {}
     for row in rows:

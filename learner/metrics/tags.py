@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from envs.evaluation.metrics import METRICS as EVAL_METRICS
-from r3l.actor_metrics import shown_fields
+from r3l.actor_metrics import described_fields
 from r3l.records import GROUP_STATES
 
 
@@ -214,7 +214,7 @@ METRICS = (
         for prefix, (_, rows) in SECTIONS.items()
         for end, unit, meaning in rows
     ),
-    *(Metric(shown.tag, shown.unit, shown.meaning) for _, shown in shown_fields()),
+    *(Metric(shown.tag, shown.unit, shown.meaning) for _, shown in described_fields()),
 )
 
 _KNOWN = re.compile("|".join(re.sub(r"<\w+>", ".+", re.escape(one.tag)) for one in METRICS))

@@ -14,7 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from envs.builtin.policy import model_path
 from r3l.config import RunConfig
 from r3l.errors import UserError
@@ -69,7 +69,7 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
         return f"no store in {folder} to compare it with"
     store = Store(folder, read_only=True)
     try:
-        found = offline.fingerprints(store, manifest.version)
+        found = store_reads.fingerprints(store, manifest.version)
     finally:
         store.close()
     named = {group: set(map(digest_of, prints)) - {""} for group, prints in found.items()}

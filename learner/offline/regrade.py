@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from buffer.storage.rows import Regraded
 from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.tools.rewrite import put_group, rewritten
 from envs.isolation.pool import environments_of_all
 from r3l import config as configuration
@@ -205,8 +205,8 @@ class Regrader:
 
 def _groups(store: Store) -> Iterator[Group]:
     """Every group of a store with a result."""
-    names = [row["group"] for row in offline.rows(store) if row["resolved"]]
-    yield from (offline.group(store, name) for name in names)
+    names = [row["group"] for row in store_reads.rows(store) if row["resolved"]]
+    yield from (store_reads.group(store, name) for name in names)
 
 
 def _say(line: str) -> None:

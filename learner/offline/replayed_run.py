@@ -17,7 +17,7 @@ from torch import Tensor
 
 from buffer import Draw
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from envs.builtin.policy import model_path
 from learner import checkpoint
 from learner.offline.rebuild import tensors_of
@@ -78,7 +78,7 @@ class ReplayedRun:
     def draw_of(self, step: int) -> Draw:
         """The draw that a step was trained on. Raises UserError if any of it was evicted."""
         try:
-            return offline.trained_draw(self.store, step)
+            return store_reads.trained_draw(self.store, step)
         except NotFound as error:
             raise UserError(f"store {self.store.folder}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from r3l.actor_metrics import ActorMetrics, combined, shown_fields
+from r3l.actor_metrics import ActorMetrics, combined, described_fields
 
 
 def test_a_record_is_the_same_after_its_way_as_numbers() -> None:
@@ -27,5 +27,5 @@ def test_totals_add_up_over_all_actors_and_gauges_over_those_present() -> None:
 
 def test_only_counters_have_a_family_of_tags() -> None:
     record = ActorMetrics()
-    for name, shown in shown_fields():
+    for name, shown in described_fields():
         assert isinstance(getattr(record, name), Counter) == ("<" in shown.tag), name

@@ -11,7 +11,7 @@ import pytest
 
 from buffer import BufferClient
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from tests.system.test_actor import Job
 
@@ -84,7 +84,7 @@ def test_actors_killed_repeatedly_lose_no_accepted_result(job: Job) -> None:
     taken_over = sum(metrics.get("taken_over", 0) for metrics in stats.actors.values())
     job.stop_buffer()
     store = Store(job.folder / "store", read_only=True)
-    groups = [offline.group(store, row["group"]) for row in offline.rows(store)]
+    groups = [store_reads.group(store, row["group"]) for row in store_reads.rows(store)]
     results = sum(len(group.results) for group in groups)
     trained = len(learner.trained)
     print(f"{kills} kills, {stats.leases_expired} leases expired, {taken_over:.0f} groups taken")

@@ -10,7 +10,7 @@ from buffer.groups import draws, leases, queries, results, retention
 from buffer.groups.retention import GIB, HOUR_S
 from buffer.storage import rows
 from buffer.storage.counts import group_drops, slot_drops
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from buffer.wire import operations
 from buffer.wire.operations import GetHistory
@@ -34,7 +34,7 @@ def _evict(desk, most=retention.CHUNK, **limits):
 
 
 def _there(desk):
-    return [row["group"] for row in offline.rows(desk.store)]
+    return [row["group"] for row in store_reads.rows(desk.store)]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_an_evicted_group_stays_refused_and_its_id_is_never_reused(roomy, done):
             roomy.put(groups[0], done())
         roomy.reopen()
     with pytest.raises(NotFound, match="was evicted"):
-        offline.group(roomy.store, groups[0])
+        store_reads.group(roomy.store, groups[0])
     assert roomy.lease(version=1).group_id > groups[-1]
     assert verify(roomy.store) == []
 
@@ -140,9 +140,9 @@ def test_totals_of_the_run_survive_eviction_and_add_up(roomy, done):
 def test_a_learner_resumed_before_evicted_groups_gets_the_rest(roomy):
     old, new = _trained(roomy, 4), _trained(roomy, 4)
     _evict(roomy, groups=2)
-    batch, gone = offline.replay(roomy.store, 2)
+    batch, gone = store_reads.replay(roomy.store, 2)
     assert [g.group_id for g in batch] == new[2:] and gone == new[:2]
-    assert offline.replay(roomy.store, 1) == ([], old)
+    assert store_reads.replay(roomy.store, 1) == ([], old)
     assert roomy.set_version(0) == 2
     assert roomy.index.counts["rewound_evicted"] == 6
     assert roomy.draw(2, 0).groups == tuple(new[2:])

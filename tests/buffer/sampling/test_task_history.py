@@ -7,7 +7,7 @@ import pytest
 
 from buffer import BufferClient
 from buffer.sampling import task_history
-from buffer.tools import commands, offline
+from buffer.tools import commands, store_reads
 from buffer.tools.verify import verify
 from r3l.errors import NotFound
 from r3l.records import GroupPlan
@@ -132,11 +132,11 @@ def test_an_evicted_or_damaged_attempt_is_left_out_and_counted(make):
     desk = make((1.0,))
     drawn = draw(desk)
     desk.commit(drawn.draw_id, 2)
-    there, lost = offline.recalled(desk.store, 2)
+    there, lost = store_reads.recalled(desk.store, 2)
     assert [one.trajectory.reward for one in there] == [1.0] and lost == 0
     desk.now += 1000
     desk.evict(RetentionConfig(groups=1, grace_s=0))
-    assert offline.recalled(desk.store, 2) == ([], 1)
+    assert store_reads.recalled(desk.store, 2) == ([], 1)
 
 
 def test_recalled_attempts_reach_the_learner_and_the_replay_of_the_step(serve, tasks, done, capsys):

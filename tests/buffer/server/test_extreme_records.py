@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from buffer import BufferClient
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from r3l import codec
 from r3l.records import GroupPlan, SlotResult, Trajectory
 from tests.buffer.storage.full_store import retried, skipped
@@ -48,7 +48,7 @@ def test_bytes_out_are_bytes_in(serve, tasks):
         replies = [*client.draw(1, 1).groups, *client.get([group])]
     assert served.stop() == 0
     store = Store(served.folder, read_only=True)
-    replies.append(offline.group(store, group))
+    replies.append(store_reads.group(store, group))
     store.close()
     wanted = {(r.role, r.slot): codec.encode(r) for r in sent}
     for reply in replies:

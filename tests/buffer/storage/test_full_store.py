@@ -7,7 +7,7 @@ from buffer import BufferClient
 from buffer.storage import result_checksums
 from buffer.storage.layout import SCHEMA
 from buffer.storage.store import Store
-from buffer.tools import archive, offline
+from buffer.tools import archive, store_reads
 from buffer.tools.verify import verify
 from r3l import codec
 from r3l.errors import Conflict, SchemaVersionError
@@ -42,7 +42,7 @@ def test_everything_in_a_store_is_read_without_changing_it(full):
     store = Store(full.folder, read_only=True)
     assert verify(store) == []
     assert contents(store) == kept
-    replayed, gone = offline.replay(store, 1)
+    replayed, gone = store_reads.replay(store, 1)
     assert [g.group_id for g in replayed] == ["g0000000002"] and gone == ["g0000000001"]
     store.close()
     assert (full.folder / "data.mdb").read_bytes() == before
@@ -92,7 +92,7 @@ def test_a_store_with_every_kind_of_row_can_be_served(serve, full, done):
     assert served.stop() == 0
     store = Store(full.folder, read_only=True)
     assert verify(store) == []
-    (again,) = (g for g in offline.replay(store, 2)[0] if g.group_id == DISTILLED)
+    (again,) = (g for g in store_reads.replay(store, 2)[0] if g.group_id == DISTILLED)
     assert codec.encode(again.results[-1]) == codec.encode(retried())
     store.close()
 

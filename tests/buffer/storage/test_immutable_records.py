@@ -10,7 +10,7 @@ from buffer import cli
 from buffer.groups import retention
 from buffer.sampling.samplers import SAMPLERS
 from buffer.storage.store import Store
-from buffer.tools import archive, offline
+from buffer.tools import archive, store_reads
 from buffer.tools.verify import verify
 from r3l import codec
 from r3l.settings.buffer import RetentionConfig
@@ -41,7 +41,7 @@ def _results(store):
     return {
         (group_id, result.role, result.slot): hashlib.sha256(codec.encode(result)).hexdigest()
         for group_id in ids
-        for result in offline.group(store, group_id).results
+        for result in store_reads.group(store, group_id).results
     }
 
 
@@ -150,7 +150,7 @@ def test_an_exported_and_imported_store_has_the_same_results(filled, tmp_path):
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_replayed_step_has_the_results_that_were_put(filled, step):
     kept = _results(filled.store)
-    replayed, gone = offline.replay(filled.store, step)
+    replayed, gone = store_reads.replay(filled.store, step)
     found = {
         (group.group_id, result.role, result.slot): hashlib.sha256(codec.encode(result)).hexdigest()
         for group in replayed

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from buffer import cli
 from buffer.storage import result_checksums
 from buffer.storage.transaction import read_group
-from buffer.tools import archive, offline
+from buffer.tools import archive, store_reads
 from buffer.tools.verify import verify
 from r3l import codec
 from r3l.errors import R3LError, RecordError
@@ -44,13 +44,13 @@ def test_a_flipped_bit_is_named_and_neither_replayed_nor_shown_nor_exported(fill
     (problem,) = verify(filled.store)
     assert problem.startswith("g0000000001: base slot 2 differs from what was put")
     with pytest.raises(RecordError, match="g0000000001: base slot 2"):
-        offline.replay(filled.store, 1)
+        store_reads.replay(filled.store, 1)
     filled.store.copy(tmp_path / "copy")
     at = ["--store", str(tmp_path / "copy")]
     for command in (["show", *at, "g0000000001"], ["export", *at, str(tmp_path / "out")]):
         result = CliRunner().invoke(cli.commands, command)
         assert isinstance(result.exception, RecordError) and "token" not in result.output
-    assert offline.group(filled.store, "g0000000002").state == "filling"
+    assert store_reads.group(filled.store, "g0000000002").state == "filling"
 
 
 def test_a_flipped_bit_in_an_unfinished_group_is_named_too(filled):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from buffer import BufferClient, cli
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from r3l.records import GroupPlan, ReflectionRecord, SlotResult
 from tests.buffer.fakes import refused
@@ -139,7 +139,7 @@ def test_a_copy_made_under_load_is_one_moment_with_every_acknowledged_result(
         before = list(work.acked)
         _compact(served.folder, tmp_path / f"copy-{number}")
         copy = Store(tmp_path / f"copy-{number}", read_only=True)
-        rows = list(offline.rows(copy))
+        rows = list(store_reads.rows(copy))
         assert [row["group"] for row in rows] == [f"g{i + 1:010d}" for i in range(len(rows))]
         assert len(rows) >= len(before) and verify(copy) == []
         assert copy.disk_bytes <= 1.3 * sum(row["bytes"] for row in rows) + (1 << 20)

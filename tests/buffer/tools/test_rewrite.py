@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.tools.rewrite import put_group, rewritten
 from buffer.tools.verify import verify
 from r3l.errors import UserError
@@ -20,18 +20,18 @@ def failed(group):
 
 
 def test_a_store_whose_attempts_were_left_out_is_sound_and_counts_them(trained, tmp_path):
-    names = [row["group"] for row in offline.rows(trained.store) if row["done"]]
+    names = [row["group"] for row in store_reads.rows(trained.store) if row["done"]]
     with rewritten(trained.store, tmp_path / "new") as copy, copy.write() as txn:
         for name in names:
-            put_group(txn, failed(offline.group(trained.store, name)))
+            put_group(txn, failed(store_reads.group(trained.store, name)))
     new = Store(tmp_path / "new", read_only=True)
     assert verify(new) == []
-    assert [row["done"] for row in offline.rows(new)] == [0, 0, 0, 0]
-    before, after = offline.summary(trained.store), offline.summary(new)
+    assert [row["done"] for row in store_reads.rows(new)] == [0, 0, 0, 0]
+    before, after = store_reads.summary(trained.store), store_reads.summary(new)
     assert after["groups"] == before["groups"] and "regraded" not in after
     assert before["slot_drops"] == {"base/env": 1}
     assert after["slot_drops"] == {"base/env": 1, "base/replay_diverged": 3}
-    assert [row["done"] for row in offline.rows(trained.store)] == [1, 1, 0, 1]
+    assert [row["done"] for row in store_reads.rows(trained.store)] == [1, 1, 0, 1]
     new.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from learner.offline.origin_check import check_models, check_texts
 from r3l.config import dump, load
 from r3l.errors import UserError
@@ -26,7 +26,7 @@ def changed(model: Path, folder: Path, **settings: object) -> Path:
 def test_a_store_of_another_tokenizer_is_refused(model: Path, store: Path) -> None:
     tokenizer = read_tokenizer(model, "model")
     opened = Store(store, read_only=True)
-    group = offline.group(opened, "g0000000001")
+    group = store_reads.group(opened, "g0000000001")
     opened.close()
     check_texts([group], tokenizer, "model m")
     one = group.results[0].trajectory

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from buffer.storage.store import Store
-from buffer.tools import archive, offline
+from buffer.tools import archive, store_reads
 from buffer.tools.verify import verify
 from learner.cli import main
 from r3l.codec import encode
@@ -51,7 +51,7 @@ def regrade(store: Path, out: Path, kind: str, *more: str) -> Any:
 def groups(folder: Path) -> list[Group]:
     opened = Store(folder, read_only=True)
     try:
-        return [offline.group(opened, row["group"]) for row in offline.rows(opened)]
+        return [store_reads.group(opened, row["group"]) for row in store_reads.rows(opened)]
     finally:
         opened.close()
 
@@ -74,7 +74,7 @@ def test_the_same_environment_gives_the_same_store_but_for_the_link(
     assert [*map(encode, groups(tmp_path / "new"))] == [*map(encode, groups(store))]
     assert sound(tmp_path / "new")
     opened = Store(tmp_path / "new", read_only=True)
-    link = offline.summary(opened)["regraded"]
+    link = store_reads.summary(opened)["regraded"]
     opened.close()
     assert link["store"] == str(store.resolve()) and link["env"].endswith(":Corridor")
     assert (link["attempts"], link["changed"]) == (9, 0)
@@ -97,7 +97,7 @@ def test_a_lenient_verifier_changes_rewards_parts_and_last_reactions_alone(
             assert after.observations == (*before.observations[:-1], before.observations[-1] + "!")
             assert after.extra.reward_parts == {"right": 3.0 if before.role == "base" else 2.0}
     opened = Store(tmp_path / "new", read_only=True)
-    rows = [row for row in offline.rows(opened) if row["done"] == 2]
+    rows = [row for row in store_reads.rows(opened) if row["done"] == 2]
     assert [row["contrast"] for row in rows] == [pytest.approx(1 / 3)] * 4
     archive.export(opened, tmp_path / "out")
     opened.close()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from buffer.cli import commands as buffer
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.viewer.attempts import Texts, plain_group
 from learner.cli import main
 from learner.offline.replayed_run import Replayed, ReplayedRun, without
@@ -75,7 +75,7 @@ def test_a_replayed_step_has_the_recalled_and_replayed_attempts_of_the_run(
 ) -> None:
     run = ended_run(tmp_path, "env.train_tasks=5", *RULES[rule], played=alike)
     store = Store(run / "buffer", read_only=True)
-    draws = [offline.trained_draw(store, step) for step in (4, 5, 6)]
+    draws = [store_reads.trained_draw(store, step) for step in (4, 5, 6)]
     store.close()
     assert any(getattr(draw, rule) for draw in draws)
     done = ask("replay", run, 6)
@@ -112,7 +112,7 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
         assert rule == "ranked" or getattr(draw, rule)
         assert rule != "ranked" or replayed.trainer.entropies_of(draw.groups)
         rows = [row for row in replayed.rows(draw) if row.source is not None]
-        assert offline.trained_attempts(replayed.store, 9) == replayed.trainer.explain(draw)
+        assert store_reads.trained_attempts(replayed.store, 9) == replayed.trainer.explain(draw)
         shown = _shown(replayed.store, [group.group_id for group in draw.groups])
     finally:
         replayed.close()
@@ -203,7 +203,7 @@ def test_what_is_missing_is_named_in_one_line(
 
 def test_a_group_is_left_out_with_its_weight_and_what_was_recalled_into_it(ended: Path) -> None:
     store = Store(ended / "buffer", read_only=True)
-    draw = offline.trained_draw(store, 4)
+    draw = store_reads.trained_draw(store, 4)
     store.close()
     names = [group.group_id for group in draw.groups]
     less = without(draw, names[1])

@@ -4,7 +4,7 @@ import pytest
 
 from buffer.sampling.samplers import SAMPLERS
 from buffer.storage.store import Store
-from buffer.tools import filter, offline
+from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from r3l.errors import NotFound
 from r3l.records import GroupPlan
@@ -12,12 +12,12 @@ from tests.buffer.fakes import Desk, finished
 
 
 def test_a_step_is_replayed_with_its_exact_groups(trained):
-    assert [g.group_id for g in offline.replay(trained.store, 1)[0]] == [
+    assert [g.group_id for g in store_reads.replay(trained.store, 1)[0]] == [
         "g0000000001",
         "g0000000002",
     ]
     with pytest.raises(NotFound, match="step 2"):
-        offline.replay(trained.store, 2)
+        store_reads.replay(trained.store, 2)
 
 
 def test_a_sound_store_verifies_clean_and_a_tampered_one_does_not(trained):
@@ -29,33 +29,16 @@ def test_a_sound_store_verifies_clean_and_a_tampered_one_does_not(trained):
     assert "g0000000001: in -1 more steps of the ledger" in problems and "g0000000003" in problems
 
 
-def test_every_row_has_the_names_filters_may_use(trained):
-    assert all(row.keys() == offline.ROW_NAMES for row in offline.rows(trained.store))
-
-
-def test_a_group_without_a_trajectory_has_no_reward_and_passes_no_comparison_of_rewards(trained):
-    rows = list(offline.rows(trained.store))
-    assert [row["reward"] for row in rows] == [1.0, 1.0, None, 0.0]
-    assert rows[2]["mean_reward"] is rows[2]["min_reward"] is None
-
-    def found(text):
-        accepts = filter.parse(text, offline.ROW_NAMES)
-        return [number for number, row in enumerate(rows) if accepts(row)]
-
-    assert found("reward < 0.5") == found("0 <= mean_reward < 1") == [3]
-    assert found("reward == None") == [2] and found("reward != None") == [0, 1, 3]
-
-
 def test_a_copy_is_read_without_a_service(trained, tmp_path):
     trained.store.copy(tmp_path / "snapshot")
     store = Store(str(tmp_path / "snapshot"), read_only=True)
-    assert [row["group"] for row in offline.rows(store) if row["reward"] == 1.0] == [
+    assert [row["group"] for row in store_reads.rows(store) if row["reward"] == 1.0] == [
         "g0000000001",
         "g0000000002",
     ]
-    groups, gone = offline.replay(store, 1)
+    groups, gone = store_reads.replay(store, 1)
     assert [list(group.rewards) for group in groups] == [[1.0], [1.0]] and gone == []
-    assert offline.weights(store, 1) == {"g0000000001": 1.0, "g0000000002": 1.0}
+    assert store_reads.weights(store, 1) == {"g0000000001": 1.0, "g0000000002": 1.0}
     store.close()
 
 
@@ -67,7 +50,7 @@ def test_a_store_can_be_listed_while_it_is_served(serve, tasks, tmp_path):
         client.add_tasks(tasks(1))
         client.lease("a", 0, GroupPlan(1))
         store = Store(served.folder, read_only=True)
-        assert [row["state"] for row in offline.rows(store)] == ["leased"]
+        assert [row["state"] for row in store_reads.rows(store)] == ["leased"]
         store.close()
 
 

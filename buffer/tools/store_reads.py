@@ -11,35 +11,31 @@ from msgspec.structs import asdict
 from buffer.client.calls import Draw
 from buffer.sampling import task_history
 from buffer.storage import counts, result_checksums
-from buffer.storage.rows import GroupRow, TrainedAttempt
+from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
-from buffer.storage.transaction import Txn, not_found
+from buffer.storage.transaction import not_found
+from buffer.tools import group_facts
 from r3l.errors import NotFound
 from r3l.records import Group, Recalled
 
-ROW_NAMES = frozenset(
-    "group task env purpose tag state cause actor reward mean_reward min_reward contrast "
-    "version slots resolved done step uses bytes".split()
-)
-
 
 def rows(store: Store) -> Iterator[dict[str, Any]]:
-    """Plain values of every group by ROW_NAMES, in the order the groups were made.
+    """Plain values of every group by group_facts.ROW_NAMES, in the order the groups were made.
 
     The rewards of a group without a trajectory are None.
     """
     with store.read() as txn:
         for row in txn.rows():
-            yield facts(txn, row)
+            yield group_facts.facts(txn, row)
 
 
 def row(store: Store, group_id: str) -> dict[str, Any]:
-    """Plain values of one group by ROW_NAMES. Raises NotFound."""
+    """Plain values of one group by group_facts.ROW_NAMES. Raises NotFound."""
     with store.read() as txn:
         found = txn.row(group_id)
         if found is None:
             raise not_found(txn, group_id)
-        return facts(txn, found)
+        return group_facts.facts(txn, found)
 
 
 def summary(store: Store) -> dict[str, Any]:
@@ -145,29 +141,3 @@ def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}
-
-
-def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
-    """Plain values of a group by ROW_NAMES."""
-    rewards = row.rewards
-    return {
-        "group": row.group_id,
-        "task": row.task_id,
-        "env": txn.task(row.purpose, row.tag, row.task_index).env,
-        "purpose": row.purpose,
-        "tag": row.tag,
-        "state": row.state,
-        "cause": row.cause,
-        "actor": row.actor,
-        "reward": max(rewards, default=None),
-        "mean_reward": sum(rewards) / len(rewards) if rewards else None,
-        "min_reward": min(rewards, default=None),
-        "contrast": row.contrast,
-        "version": row.oldest_version,
-        "slots": row.plan.base + row.plan.distilled,
-        "resolved": len(row.resolved),
-        "done": row.done,
-        "step": row.steps[-1] if row.steps else -1,
-        "uses": len(row.steps),
-        "bytes": row.nbytes,
-    }
