@@ -18,16 +18,16 @@ import torch
 from buffer import BufferClient, Draw
 from envs.evaluation.truncation import TruncationWarning
 from learner.checkpoint import State
-from learner.metrics.ages import CommitTimes, cause_metrics
-from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
-from learner.metrics.drift import SafetyMeter
-from learner.metrics.evaluator import (
+from learner.evaluator import (
     Evaluation,
     Evaluator,
     in_messages,
     keep_evaluation,
     nothing_played,
 )
+from learner.metrics.ages import CommitTimes, cause_metrics
+from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
+from learner.metrics.drift import SafetyMeter
 from learner.metrics.group_metrics import (
     group_metrics,
     histograms,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from learner.metrics.evaluator import Evaluation
+from learner.evaluator import Evaluation
 from learner.metrics.logger import Logger
 from learner.metrics.tags import check_tag
 from r3l.files.progress_lines import AgainLine, EvalLine, ProgressLine, StepLine

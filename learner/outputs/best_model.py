@@ -9,7 +9,7 @@ import logging
 import shutil
 from pathlib import Path
 
-from learner.metrics.evaluator import Evaluation
+from learner.evaluator import Evaluation
 from r3l.errors import UserError
 from r3l.files.progress_lines import EvalLine
 from r3l.files.run_folder import BEST, RunFolder, write_evaluation

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from envs.evaluation import metrics
 from envs.evaluation.conversation import Conversation
-from learner.metrics.evaluator import Evaluation
+from learner.evaluator import Evaluation
 from learner.metrics.logger import Session
 from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter

@@ -8,7 +8,7 @@ import pytest
 
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import report
-from learner.metrics.evaluator import Evaluation
+from learner.evaluator import Evaluation
 from learner.outputs.best_model import candidate_folder, keep_if_best
 from r3l.files.run_folder import RunFolder
 

@@ -15,7 +15,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import report
-from learner.metrics.evaluator import Evaluation
+from learner.evaluator import Evaluation
 from learner.metrics.logger import Session
 from learner.metrics.loggers.dashboards import DASHBOARDS, hyperparameters
 from learner.metrics.loggers.tensorboard import TensorBoard

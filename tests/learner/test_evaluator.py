@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from buffer import BufferStats
 from envs.evaluation.evaluation_folder import read_attempts, read_settings
-from learner.metrics import evaluator as evaluators
-from learner.metrics.evaluator import (
+from learner import evaluator as evaluators
+from learner.evaluator import (
     Evaluation,
     Evaluator,
     in_messages,
