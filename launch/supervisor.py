@@ -23,8 +23,8 @@ from launch.console.progress import (
     run_name,
 )
 from launch.restarts import FINAL, LastHeartbeat, Restarts
-from launch.silence import Silence
 from launch.topology.run_plan import Plan
+from launch.unresponsive import Unresponsive
 from learner.run_files import DONE_LINE, HANGS_LINE, WEIGHTS_LINE
 from r3l.endpoints import reached
 from r3l.files.progress_lines import AgainLine, EvalLine
@@ -66,7 +66,7 @@ class Run:
         self.last_heartbeat = LastHeartbeat(plan.run, config.learner.hang_s)
         self.due: dict[str, float] = {}  # when processes that died are started again
         self.killed: Child | None = None  # a learner that hung and was killed here
-        self.silence = Silence(config.buffer, self.say)
+        self.unresponsive = Unresponsive(config.buffer, self.say)
         wanted = plan.actors * config.actor.concurrent_requests
         self.session_waits = SessionWaits(wanted, config.env.workers)
         # Earlier launches of the run count too.
@@ -86,7 +86,7 @@ class Run:
         try:
             code = self._run()
         finally:
-            self.silence.close()
+            self.unresponsive.close()
             killed = self.children.stop()
             self._show_progress()
             self.folder.drop_next_settings()
@@ -104,7 +104,7 @@ class Run:
             return self._report_interrupt() if self.interrupted else self._report_death(buffer)
         self.commands.buffer_endpoint = buffer.said(_ready("buffer")) or ""
         if self.commands.buffer_endpoint:
-            self.silence.watch(reached(self.commands.buffer_endpoint), self.plan.keys)
+            self.unresponsive.watch(reached(self.commands.buffer_endpoint), self.plan.keys)
         if self.plan.keys is not None:
             client = self.plan.keys / "client.json"
             self.say(f"buffer listens at {self.commands.buffer_endpoint}; an actor that joins from "
@@ -115,9 +115,9 @@ class Run:
             self._show_progress()
             self._report_start()
             self._report_room()
-            self._report_silence()
+            self._report_no_progress()
             self.children.keep()
-            self._end_silent_parts()
+            self._kill_unresponsive()
             self._kill_hung_learner()
             for child in self.children.dead():
                 if child.name in self.due:
@@ -171,7 +171,7 @@ class Run:
     def _start(self, name: str, *, resume: bool = False) -> Child:
         """Start the process of that name, in place of one that has ended."""
         if name == "buffer":
-            self.silence.restarted()
+            self.unresponsive.restarted()
             return self.children.start(name, self.commands.buffer())
         if name == "learner":
             self.last_heartbeat.renew()
@@ -204,25 +204,25 @@ class Run:
             self.say(f"  {line}")
         return code if code in FINAL else 1
 
-    def _end_silent_parts(self) -> None:
-        """Name silent parts; kill those that have been silent for too long, to start them again.
+    def _kill_unresponsive(self) -> None:
+        """Report unresponsive parts; kill those that were so for too long, to start them again.
 
         An actor that runs may be starting another engine, for as long as an engine may be silent.
         """
-        self.silence.report(self._actors, self._stopped)
+        self.unresponsive.report(self._actors, self._stopped)
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
         for child in self.children.members:
             if child.name in self.due:
                 continue
-            silent_s = self.silence.actors_s.get(child.name, 0.0)
+            silent_s = self.unresponsive.actors_s.get(child.name, 0.0)
             if silent_s > lease_s + (0.0 if child.stopped else engine_s):
                 how = "stopped" if child.stopped else "hung"
                 child.killed_for = f"{how}, and silent for {silent_s:.0f} s, so it was killed"
-                self.silence.actors_s.pop(child.name)
+                self.unresponsive.actors_s.pop(child.name)
                 child.kill()
-        if self.silence.buffer_s > (limit := self.plan.config.buffer.reply_s):
+        if self.unresponsive.buffer_s > (limit := self.plan.config.buffer.reply_s):
             self.say(f"buffer is ended: no reply for {limit:g} s (buffer.reply_s)")
-            self.silence.restarted()
+            self.unresponsive.restarted()
             next(child for child in self.children.members if child.name == "buffer").kill()
 
     def _stopped(self, name: str) -> bool:
@@ -275,7 +275,7 @@ class Run:
             self.say(lack or "the disk and the shared memory have room again")
         self.lack = lack
 
-    def _report_silence(self) -> None:
+    def _report_no_progress(self) -> None:
         """After a long time without progress repeat the learner's last line, which says whom it
         waits for; then after twice as long, and so on."""
         silent = time.monotonic() - self.moved

@@ -1,4 +1,4 @@
-"""Parts of a run that do not speak: the buffer service, and actors it has not heard of.
+"""Detects an unresponsive buffer or actor.
 
 thread ── stats, every ASK_S ──► buffer ── reply: when each actor was last heard ──► report
 """
@@ -15,14 +15,14 @@ from r3l.errors import ClientClosed, R3LError
 from r3l.settings.buffer import BufferConfig
 
 ASK_S = 2.0
-BUFFER_SILENT_S = 10.0  # until people are told
+BUFFER_SILENT_S = 10.0  # until the user is warned
 PAUSED_S = 5.0  # between two reports: this process did not run
 ACTOR_SILENT_S = 6.0  # at least, three heartbeats
-STOPPED_S = 10.0  # at most, until people are told of one that is stopped
+STOPPED_S = 10.0  # at most, for one that is stopped
 
 
-class Silence:
-    """Names a silent part once, and again when it speaks; `say` prints a line for people.
+class Unresponsive:
+    """Reports an unresponsive part once, and again when it responds; `say` prints a line.
 
     `buffer_s`: seconds that the buffer has not replied; `actors_s`: seconds that it has not heard
     of an actor, by process. Time in which this process did not run (Ctrl-Z) does not count.
@@ -37,7 +37,7 @@ class Silence:
         self._ended = threading.Event()
         self._replies: list[dict[str, float]] = []  # seconds since each actor was heard
         self._reported = self._back = 0.0
-        self._told = False  # that the buffer is silent
+        self._warned = False  # that the buffer is unresponsive
         self._known: dict[str, float] = {}  # since when an actor is known by this name
         self._silent: set[str] = set()
 
@@ -47,22 +47,22 @@ class Silence:
             endpoint, name="r3l-launch", timeout_s=60.0, keys=keys and keys / "client.json"
         )
         self._reported = self._back = time.monotonic()
-        self._thread = threading.Thread(target=self._ask, name="silence", daemon=True)
+        self._thread = threading.Thread(target=self._ask, name="unresponsive", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no longer."""
+        """Stop asking."""
         self._ended.set()
         if self._client is not None and self._thread is not None:
             self._client.close()
             self._thread.join()
 
     def restarted(self) -> None:
-        """The buffer was started again: it has its whole time to reply."""
+        """Give a buffer that was started again its whole time to reply."""
         self.buffer_s = 0.0
 
     def report(self, actors: Callable[[], dict[str, str]], stopped: Callable[[str], bool]) -> None:
-        """Name who is silent. `actors`: the processes by the name they have in the buffer;
+        """Report unresponsive parts. `actors`: the processes by the name they have in the buffer;
         `stopped`: whether a process is, by SIGSTOP or a debugger."""
         if self._thread is None or not self._thread.is_alive():
             return
@@ -72,14 +72,14 @@ class Silence:
             self._back = now
         self._reported = now
         if self._replies:
-            if self._told:
+            if self._warned:
                 self.say(f"buffer replies again after {self.buffer_s:.0f} s")
-                self._told, self._back = False, now
+                self._warned, self._back = False, now
             self.buffer_s, seen = 0.0, self._replies[-1]
             self._replies.clear()
             self._report_actors(actors(), stopped, seen, now)
-        elif self.buffer_s > BUFFER_SILENT_S and not self._told:
-            self._told = True
+        elif self.buffer_s > BUFFER_SILENT_S and not self._warned:
+            self._warned = True
             self.say(
                 f"buffer has not replied for {self.buffer_s:.0f} s; learner and actors wait for "
                 f"it; it is started again after {self.config.reply_s:g} s (buffer.reply_s)"

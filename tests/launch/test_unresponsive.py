@@ -1,4 +1,4 @@
-"""Silent parts of a run are named, and a silent buffer is started again: real buffer services."""
+"""Unresponsive parts of a run are reported and started again: real buffer services."""
 
 import os
 import re
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from launch import silence
+from launch import unresponsive
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child
 from launch.console import progress
-from launch.silence import Silence
 from launch.supervisor import Run
+from launch.unresponsive import Unresponsive
 from learner.run_files import WEIGHTS_LINE
 from r3l.config import dump, load
 from tests.launch.fakes import Played, handlers_put_back, plan_for
@@ -58,7 +58,7 @@ def played(folder: Path, *settings: str) -> tuple[Run, list[str]]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASK_S", "BUFFER_SILENT_S", "ACTOR_SILENT_S"):
-        monkeypatch.setattr(silence, name, 0.5)
+        monkeypatch.setattr(unresponsive, name, 0.5)
     monkeypatch.setattr(progress, "START_SAY_S", 3600.0)  # a slow start is not meant
 
 
@@ -67,7 +67,7 @@ def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(tmp_pa
     stopped = list[int]()
 
     def stop_the_buffer() -> None:
-        if not stopped and run._actors() and not run.silence.buffer_s:
+        if not stopped and run._actors() and not run.unresponsive.buffer_s:
             said.clear()  # a slow machine's buffer was silent before
             stopped.append(run.children.members[0].process.pid)
             os.kill(stopped[0], signal.SIGSTOP)
@@ -90,7 +90,9 @@ def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(tmp_pa
 def test_a_stopped_actor_is_named_within_its_lease_and_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "BUFFER_SILENT_S", 300.0)  # a slow machine's buffer is not meant
+    monkeypatch.setattr(
+        unresponsive, "BUFFER_SILENT_S", 300.0
+    )  # a slow machine's buffer is not meant
     run, said = played(tmp_path, "buffer.lease_s=6")
 
     def stop_the_actor() -> None:
@@ -109,7 +111,7 @@ def test_a_stopped_actor_is_named_within_its_lease_and_when_it_goes_on(
 
 def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
     said = list[str]()
-    parts = Silence(load(None, ["buffer.lease_s=120"]).buffer, said.append)
+    parts = Unresponsive(load(None, ["buffer.lease_s=120"]).buffer, said.append)
     names, seen = {"a": "actor-0", "b": "actor-1"}, {"a": 11.0, "b": 11.0}
     parts._known = dict.fromkeys(names, time.monotonic() - 500)
     parts._report_actors(names, lambda name: name == "actor-1", seen, time.monotonic())
@@ -123,7 +125,7 @@ def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
 def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "BUFFER_SILENT_S", 300.0)
+    monkeypatch.setattr(unresponsive, "BUFFER_SILENT_S", 300.0)
     run, said = played(tmp_path, "buffer.lease_s=4")
     stopped = list[Child]()
 
@@ -151,7 +153,7 @@ def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(
 def test_an_actor_that_hangs_is_replaced_when_no_engine_takes_so_long_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "BUFFER_SILENT_S", 300.0)
+    monkeypatch.setattr(unresponsive, "BUFFER_SILENT_S", 300.0)
     run, said = played(tmp_path, "buffer.lease_s=2", "actor.engine_timeout_s=1")
     hangs = HEARTBEATS.replace("while True:", "for _ in range(3):") + "    time.sleep(600)"
     command = [sys.executable, "-c", hangs]
