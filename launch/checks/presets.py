@@ -25,6 +25,7 @@ def settings_file(
         return config, DEMO
     if resume:
         check_exists_only_if(run, resume=True)
+        RunFolder(run).own_settings()  # an empty file would be read as the defaults
         return RunFolder(run).own_config, None
     if preset is not None:
         return preset_file(preset), None

@@ -96,6 +96,11 @@ def test_the_command_refuses_another_seed_and_starts_nothing(begun: Path) -> Non
     assert not (begun / "logs").exists()
 
 
+def test_a_run_whose_settings_were_lost_is_refused_by_the_name_of_the_file(begun: Path) -> None:
+    (begun / "config.yaml").write_text("")
+    assert "config.yaml: is empty" in refused("--run", begun, "--resume")
+
+
 def test_a_run_with_nothing_left_to_do_says_so_and_starts_nothing(begun: Path) -> None:
     reached(begun, 60, evaluated=60)
     result = CliRunner().invoke(main, ["--run", str(begun), "--resume"])
