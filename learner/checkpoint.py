@@ -52,7 +52,7 @@ REQUIRED = {"version", "model_digest"}
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """The state of a run in its checkpoint.
 
     `version`: optimizer steps done, also the place in the learning-rate schedule. `draw_id` and
@@ -90,7 +90,7 @@ class Checkpoints:
         self._building: Path | None = None  # on its way to disk
         self._flushed: Future[bool] | None = None  # rank 0's
 
-    def save(self, state: State) -> None:
+    def save(self, state: RunState) -> None:
         """Begin `step-<version>`; a collective. It is on disk after `finish`.
 
         Only rank 0's `state` is written. If a rank could not write its part, nothing of the
@@ -141,7 +141,7 @@ class Checkpoints:
         heartbeat(f"the disk, to flush checkpoint {self.saved}")
         self._disk.shutdown()
 
-    def _put_on_disk(self, building: Path, state: State, copies: Copies) -> None:
+    def _put_on_disk(self, building: Path, state: RunState, copies: Copies) -> None:
         copies.write()
         final = self._folder / f"step-{state.version:06d}"
         self._tokenizer.save_pretrained(building)
@@ -216,11 +216,11 @@ def latest(folder: Path, below: int | None = None) -> Path | None:
     return None
 
 
-def read_state(checkpoint: Path) -> State:
+def read_state(checkpoint: Path) -> RunState:
     """The state of the checkpoint's run."""
-    known = State.__dataclass_fields__
+    known = RunState.__dataclass_fields__
     values = {k: v for k, v in _read(checkpoint).items() if k in known}
-    return State(**values | {"groups": tuple(values.get("groups", ()))})
+    return RunState(**values | {"groups": tuple(values.get("groups", ()))})
 
 
 def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str) -> None:
@@ -243,7 +243,7 @@ def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_diges
             )
 
 
-def restore(trainer: Trainer, checkpoint: Path) -> State:
+def restore(trainer: Trainer, checkpoint: Path) -> RunState:
     """Restore optimizer, schedule, full-precision weights and RNG; the model was loaded from the
     same folder. Call `check` first."""
     from learner.step import optimizer_state
@@ -253,7 +253,7 @@ def restore(trainer: Trainer, checkpoint: Path) -> State:
     return state
 
 
-def _finish(trainer: Trainer, building: Path, final: Path, state: State) -> None:
+def _finish(trainer: Trainer, building: Path, final: Path, state: RunState) -> None:
     """Write the state file of a checkpoint and rename its folder."""
     files = {path.name: path.stat().st_size for path in building.iterdir()}
     values = asdict(state) | {

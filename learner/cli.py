@@ -171,7 +171,7 @@ def _train(
     """Train to the final model. `rank_of`: this rank's part, from the trainer and the version that
     the run starts from."""
     from learner import checkpoint
-    from learner.checkpoint import State
+    from learner.checkpoint import RunState
     from learner.loop import Training
     from learner.step.trainer import Trainer
 
@@ -186,7 +186,9 @@ def _train(
         adapter=start if adapted else None,
     )
     state = (
-        checkpoint.restore(trainer, start) if start else State(0, model_digest=begins.model_digest)
+        checkpoint.restore(trainer, start)
+        if start
+        else RunState(0, model_digest=begins.model_digest)
     )
     rank = rank_of(trainer, state.version)
     freeze_heap()
@@ -269,8 +271,8 @@ def _rank0(
 ) -> Any:
     from buffer import BufferClient
     from envs.registry import tasks_of_all
-    from learner.metrics.logger import Session
     from learner.metrics.loggers import registry as loggers
+    from learner.metrics.loggers.logger import LoggerContext
     from learner.metrics.reporter import Reporter
     from learner.rank0 import Rank0
 
@@ -285,7 +287,7 @@ def _rank0(
         buffer_endpoint, name="learner", keys=secret, timeout_s=config.buffer.patience_s
     )
     closing.callback(client.close)
-    reporter = Reporter(run, start, loggers.start(Session(run, config, start)))
+    reporter = Reporter(run, start, loggers.start(LoggerContext(run, config, start)))
     closing.callback(reporter.close)
     rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=actors)
     _on_stop_signals(lambda signum, frame: rank0.stop())

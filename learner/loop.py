@@ -19,7 +19,7 @@ from typing import Any
 
 from buffer import Draw
 from learner import checkpoint
-from learner.checkpoint import CHECKPOINTS, Checkpoints, State
+from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState
 from learner.outputs.best_model import candidate_folder
 from learner.outputs.checkpoint_command import CheckpointCommand
 from learner.ranks import Rank, meet, still_waiting
@@ -42,7 +42,7 @@ class Training:
     rank: Rank
     tokenizer: Any
     run: Path
-    state: State
+    state: RunState
 
     def __post_init__(self) -> None:
         learner, folder = self.config.learner, self.run / CHECKPOINTS

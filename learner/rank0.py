@@ -17,7 +17,7 @@ import torch
 
 from buffer import BufferClient, Draw
 from envs.evaluation.truncation import TruncationWarning
-from learner.checkpoint import State
+from learner.checkpoint import RunState
 from learner.evaluator import (
     Evaluation,
     Evaluator,
@@ -88,10 +88,10 @@ class Rank0:
         self.generated = (time.monotonic(), 0.0)
         self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
         self.commits = CommitTimes()
-        self.drawn = State(0)
+        self.last_state = RunState(0)
         self.max_staleness = config.buffer.max_staleness
         self.waited_s = 0.0
-        self.first = True
+        self.is_first_step = True
         self.attempts_checked = time.monotonic()
         self.without_attempt = 0  # groups of an earlier launch
         self.stopped = False
@@ -109,10 +109,10 @@ class Rank0:
 
     # ── start and end ───────────────────────────────────────────────────────────────────
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: RunState) -> None:
         """Set the buffer to the learner's version and publish the first weights; at version 0,
         evaluate before any training. Waits for that evaluation."""
-        version, self.drawn = state.version, state
+        version, self.last_state = state.version, state
         self.without_attempt = self.client.stats().drops.get("no_trajectories", 0)
         for message in in_messages(self.train_tasks):
             self.client.add_tasks(message)
@@ -133,7 +133,7 @@ class Rank0:
             self._wait_for_evaluations()
         meet(self.trainer)
 
-    def _check_ledger(self, state: State) -> None:
+    def _check_ledger(self, state: RunState) -> None:
         """Warn if the checkpoint was not trained from this buffer."""
         if not state.groups:
             return
@@ -161,13 +161,13 @@ class Rank0:
         if self.stop_cause:
             raise TrainingStopped(f"safety: {self.stop_cause}", cause="safety")
 
-    def state(self, version: int) -> State:
+    def state(self, version: int) -> RunState:
         """The state of the run for a checkpoint at `version`."""
-        return State(
+        return RunState(
             version,
-            self.drawn.draw_id,
-            self.drawn.groups,
-            self.drawn.model_digest,
+            self.last_state.draw_id,
+            self.last_state.groups,
+            self.last_state.model_digest,
             self.max_staleness if self.max_staleness < self.config.buffer.max_staleness else -1,
         )
 
@@ -211,7 +211,7 @@ class Rank0:
                 return None
             still_waiting(self.trainer)
             self._check_attempts()
-            if (now := time.monotonic()) - said > (SAY_S if self.first else SAY_LATER_S):
+            if (now := time.monotonic()) - said > (SAY_S if self.is_first_step else SAY_LATER_S):
                 said = now
                 if self.client.stats().actors:  # before, engines start
                     notice(f"step {version + 1}: {'; '.join(reason)}")
@@ -238,7 +238,7 @@ class Rank0:
         self.commits.add(version, time.time())
         meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)
-        self.drawn = State(version, draw.draw_id, groups, self.drawn.model_digest)
+        self.last_state = RunState(version, draw.draw_id, groups, self.last_state.model_digest)
         published = self.publish(version) if self.config.learner.publishes(version) else {}
         self.counts["out_of_memory"] += result.out_of_memory
         self._apply_safety_rules(result.metrics)
@@ -259,7 +259,7 @@ class Rank0:
         cut = {name.removeprefix("group/"): value for name, value in metrics.items()}
         self._warn_of_truncation(cut, "training")
         self._report_evaluations(self.evaluator.collect())
-        self.first = False
+        self.is_first_step = False
         meet(self.trainer)
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:

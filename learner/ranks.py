@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from buffer import Draw
-from learner.checkpoint import State
+from learner.checkpoint import RunState
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.codec import decode
@@ -43,7 +43,7 @@ class Rank(Protocol):
     def stopped(self) -> bool:
         """Whether the run is to end at the next draw."""
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: RunState) -> None:
         """Start from a state: publish its weights."""
 
     def draw(self, version: int) -> Draw | None:
@@ -58,7 +58,7 @@ class Rank(Protocol):
     def evaluate(self, version: int) -> None:
         """Start an evaluation."""
 
-    def state(self, version: int) -> State:
+    def state(self, version: int) -> RunState:
         """What a checkpoint at `version` keeps of the run."""
 
     def end(self, version: int) -> None:
@@ -73,7 +73,7 @@ class Follower:
     def __init__(self, trainer: Trainer, config: LearnerConfig) -> None:
         self.trainer, self.config = trainer, config
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: RunState) -> None:
         """Take part in publishing the first weights; before and after it wait for rank 0."""
         meet(self.trainer)
         self._publish()
@@ -99,9 +99,9 @@ class Follower:
         """Wait until rank 0 has asked for an evaluation."""
         meet(self.trainer)
 
-    def state(self, version: int) -> State:
+    def state(self, version: int) -> RunState:
         """The version; rank 0 alone knows more."""
-        return State(version)
+        return RunState(version)
 
     def end(self, version: int) -> None:
         """Wait for rank 0, which waits for the last evaluation."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.evaluator import Evaluation
-from learner.metrics.logger import Logger
+from learner.metrics.loggers.logger import Logger
 from learner.metrics.tags import check_tag
 from r3l.files.progress_lines import AgainLine, EvalLine, ProgressLine, StepLine
 from r3l.files.run_folder import RunFolder

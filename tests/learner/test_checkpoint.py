@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from learner import checkpoint
-from learner.checkpoint import Checkpoints, State
+from learner.checkpoint import Checkpoints, RunState
 from learner.outputs.checkpoint_command import CheckpointCommand
 from learner.step import optimizer_state, tensor_file
 from learner.step.trainer import Trainer
@@ -38,7 +38,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 def two(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoints")
     for version in (3, 6):
-        state = State(version, draw_id=version, groups=(f"g{version}",))
+        state = RunState(version, draw_id=version, groups=(f"g{version}",))
         saved(trainer, folder, state, keep=2)
     return folder
 
@@ -80,7 +80,7 @@ def test_an_unfinished_checkpoint_is_never_loaded_and_the_next_save_removes_it(
     shutil.copytree(folder / "step-000006", folder / ".building-000009")
     (folder / "step-000003" / "state.json").unlink()  # rotation was killed in the middle
     assert checkpoint.latest(folder) == folder / "step-000006"
-    saved(trainer, folder, State(9), keep=2)
+    saved(trainer, folder, RunState(9), keep=2)
     assert sorted(path.name for path in folder.iterdir()) == ["step-000006", "step-000009"]
 
 
@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_does_not_push_out_the_one_just_saved(
     folder: Path, trainer: Trainer
 ) -> None:
     truncated(folder / "step-000006" / "model.safetensors")
-    saved(trainer, folder, State(5), keep=1)
+    saved(trainer, folder, RunState(5), keep=1)
     assert checkpoint.latest(folder) == folder / "step-000005"
 
 
@@ -113,7 +113,7 @@ def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
 
         monkeypatch.setattr(whole_file, "flush", flush_or_die)
         try:
-            saved(trainer, folder, State(9), keep=3)
+            saved(trainer, folder, RunState(9), keep=3)
             taken.append(-1)
         except Killed:
             found = checkpoint.latest(folder)
@@ -145,7 +145,7 @@ def test_a_checkpoint_that_the_users_command_reads_is_not_removed(
 ) -> None:
     checkpoints = Checkpoints(trainer, tmp_path, Silent(), 1, Reading("", 1.0))
     for version in (1, 2, 3):
-        checkpoints.save(State(version))
+        checkpoints.save(RunState(version))
     checkpoints.close()
     assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-000001", "step-000003"]
 
@@ -162,10 +162,10 @@ def test_training_goes_on_while_a_checkpoint_goes_to_disk_and_the_next_one_waits
 
     monkeypatch.setattr(whole_file, "flush", flush_slowly)
     checkpoints = Checkpoints(trainer, tmp_path, Silent(), 2, command)
-    checkpoints.save(State(1))
+    checkpoints.save(RunState(1))
     assert checkpoint.latest(tmp_path) is None and not complete  # and `save` has returned
     threading.Timer(0.2, slow.set).start()
-    checkpoints.save(State(2))
+    checkpoints.save(RunState(2))
     assert complete[:1] == [tmp_path / "step-000001"]
     checkpoints.close()
     assert complete[1:] == [tmp_path / "step-000002"] == [checkpoint.latest(tmp_path)]
@@ -189,11 +189,11 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     with monkeypatch.context() as broken:
         where = {"optimizer_state.save": optimizer_state, "write_tensors": tensor_file}
         broken.setattr(where.get(place, whole_file), place.split(".")[-1], full)
-        assert not saved(trainer, folder, State(9), keep=2)
+        assert not saved(trainer, folder, RunState(9), keep=2)
     assert "could not be written, training goes on" in caplog.text
     assert f"r3l-notice: {folder} could not be written (" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000006"]
-    assert saved(trainer, folder, State(9), keep=2)
+    assert saved(trainer, folder, RunState(9), keep=2)
     assert checkpoint.latest(folder) == folder / "step-000009"
 
 
@@ -209,7 +209,7 @@ def test_a_checkpoint_has_the_weights_of_its_version_though_the_next_step_has_ch
     monkeypatch.setattr(tensor_file, "write_tensors", write_slowly)
     checkpoints = Checkpoints(trainer, tmp_path, Silent(), 2)
     before = {name: tensor.clone() for name, tensor in trainer.weights()}
-    checkpoints.save(State(1))
+    checkpoints.save(RunState(1))
     with torch.no_grad():
         for parameter in trainer.module.parameters():
             parameter.add_(1)

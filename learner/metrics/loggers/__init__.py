@@ -1,1 +1,1 @@
-"""Where metrics go: TensorBoard and others, each a `learner.metrics.logger.Logger`."""
+"""Where metrics go: TensorBoard and others, each a `learner.metrics.loggers.logger.Logger`."""

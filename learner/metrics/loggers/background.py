@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from learner.metrics.logger import Logger
+from learner.metrics.loggers.logger import Logger
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urlparse
 
-from learner.metrics.logger import Logger, Session
+from learner.metrics.loggers.logger import Logger, LoggerContext
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
 
@@ -41,30 +41,30 @@ class MLflowLogger(Logger):
                 "name another after mlflow: or in MLFLOW_TRACKING_URI"
             ) from None
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, context: LoggerContext) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
         self._metric = Metric
-        own = f"sqlite:///{(session.run / 'mlflow.db').resolve()}"
-        local = not _uri(session.target)
-        self._client = MlflowClient(tracking_uri=_uri(session.target) or own)
+        own = f"sqlite:///{(context.run / 'mlflow.db').resolve()}"
+        local = not _uri(context.target)
+        self._client = MlflowClient(tracking_uri=_uri(context.target) or own)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         found = self._client.get_experiment_by_name(name)
-        place = (session.run / "mlflow-artifacts").resolve().as_uri() if local else None
+        place = (context.run / "mlflow-artifacts").resolve().as_uri() if local else None
         experiment = (
             found.experiment_id
             if found
             else self._client.create_experiment(name, artifact_location=place)
         )
-        folder = RunFolder(session.run)
+        folder = RunFolder(context.run)
         self._id = folder.service_id("mlflow")
         if self._id:
             self._client.set_terminated(self._id, status="RUNNING")
         else:
-            made = self._client.create_run(experiment, run_name=session.run.name)
+            made = self._client.create_run(experiment, run_name=context.run.name)
             self._id = folder.keep_service_id("mlflow", made.info.run_id)
-            settings = [Param(k, str(v)) for k, v in session.settings.items()]
+            settings = [Param(k, str(v)) for k, v in context.settings.items()]
             self._client.log_batch(self._id, params=settings)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:

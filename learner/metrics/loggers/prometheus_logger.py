@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Mapping
 
-from learner.metrics.logger import Logger, Session
+from learner.metrics.loggers.logger import Logger, LoggerContext
 from r3l.errors import UserError
 
 HOST, PORT = "127.0.0.1", 9464
@@ -35,13 +35,13 @@ class PrometheusLogger(Logger):
                     "another port, such as prometheus:9465"
                 ) from None
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, context: LoggerContext) -> None:
         from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
         self._registry, self._gauge = CollectorRegistry(), Gauge
-        self._run = session.run.name
+        self._run = context.run.name
         self._gauges: dict[str, Gauge] = {}
-        host, port = _address(session.target)
+        host, port = _address(context.target)
         self._server, self._thread = start_http_server(port, host, self._registry)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:

@@ -7,8 +7,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from learner.metrics.logger import Logger, Session, check_installed
 from learner.metrics.loggers.background import Background
+from learner.metrics.loggers.logger import Logger, LoggerContext, check_installed
 from r3l.errors import UserError, did_you_mean
 
 LOGGERS = {
@@ -40,18 +40,18 @@ def check(entries: Iterable[str]) -> None:
             kind.check(entry.partition(":")[2])
 
 
-def start(session: Session) -> list[Logger]:
+def start(context: LoggerContext) -> list[Logger]:
     """The loggers of a run's setting `log`; those that talk to services do so in threads."""
     made: list[Logger] = []
-    for entry in session.config.log:
+    for entry in context.config.log:
         name, _, target = entry.partition(":")
-        one = Session(session.run, session.config, session.start, target)
+        one = LoggerContext(context.run, context.config, context.start, target)
         make = partial(_kind(name), one)
         made.append(make() if name in SYNCHRONOUS else Background(name, make))
     return made
 
 
 def _kind(name: str) -> Any:
-    """The class of a logger, which is made of a Session."""
+    """The class of a logger, which is made of a LoggerContext."""
     module, _, class_name = LOGGERS[name].partition(":")
     return getattr(import_module(module), class_name)

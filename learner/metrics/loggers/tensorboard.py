@@ -15,8 +15,8 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from learner.metrics.logger import Logger, Session
 from learner.metrics.loggers.dashboards import RESULT, hyperparameters, layout
+from learner.metrics.loggers.logger import Logger, LoggerContext
 from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
@@ -24,14 +24,14 @@ AGAIN_S = 60.0  # between two attempts to write
 
 
 class TensorBoard(Logger):
-    """Writes the folder `tensorboard` of a run. Steps after the session's start that an earlier
+    """Writes the folder `tensorboard` of a run. Steps after the context's start that an earlier
     learner wrote are dropped there."""
 
     package = "tensorboard"
 
-    def __init__(self, session: Session) -> None:
-        self.folder, self._start = session.run / "tensorboard", session.start
-        self._settings = hyperparameters(session.settings)
+    def __init__(self, context: LoggerContext) -> None:
+        self.folder, self._start = context.run / "tensorboard", context.start
+        self._settings = hyperparameters(context.settings)
         self._writer: SummaryWriter | None = None
         self._again_at = 0.0
         self._write(lambda writer: None)
@@ -95,7 +95,7 @@ class TensorBoard(Logger):
         return self._writer
 
     def _hparams(self) -> tuple[Any, Any, Any]:
-        """What the page "HParams" reads: the experiment, a session's start, its end."""
+        """What the page "HParams" reads: the experiment, a context's start, its end."""
         found: tuple[Any, Any, Any] = hparams(self._settings, {RESULT: 0.0})
         return found
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from learner.metrics.logger import Logger, Session
+from learner.metrics.loggers.logger import Logger, LoggerContext
 
 
 class TrackioLogger(Logger):
@@ -15,13 +15,13 @@ class TrackioLogger(Logger):
 
     package = "trackio"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, context: LoggerContext) -> None:
         import trackio
 
         self._run = trackio.init(
-            project=session.target or "r3l",
-            name=session.run.name,
-            config=dict(session.settings),
+            project=context.target or "r3l",
+            name=context.run.name,
+            config=dict(context.settings),
             resume="allow",
             embed=False,
         )

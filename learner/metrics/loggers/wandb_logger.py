@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlparse
 from uuid import uuid4
 
-from learner.metrics.logger import Logger, Session
+from learner.metrics.loggers.logger import Logger, LoggerContext
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
 
@@ -38,18 +38,18 @@ class WandbLogger(Logger):
                 "WANDB_API_KEY, or WANDB_MODE=offline"
             )
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, context: LoggerContext) -> None:
         import wandb
 
-        self._histogram, folder = wandb.Histogram, RunFolder(session.run)
+        self._histogram, folder = wandb.Histogram, RunFolder(context.run)
         known = folder.service_id("wandb")
         self._run = wandb.init(
-            project=session.target or os.environ.get("WANDB_PROJECT", "r3l"),
-            name=session.run.name,
+            project=context.target or os.environ.get("WANDB_PROJECT", "r3l"),
+            name=context.run.name,
             id=known or folder.keep_service_id("wandb", uuid4().hex[:12]),
             resume="allow",
-            dir=str(session.run),
-            config=session.config.model_dump(mode="json"),
+            dir=str(context.run),
+            config=context.config.model_dump(mode="json"),
             settings=wandb.Settings(console="off", silent=True),
         )
         # Steps after a checkpoint come twice if the learner was killed; wandb's own may not fall.

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from envs.evaluation import metrics
 from envs.evaluation.conversation import Conversation
 from learner.evaluator import Evaluation
-from learner.metrics.logger import Session
+from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
 from r3l.config import load
@@ -31,7 +31,7 @@ def scalars(run: Path, tag: str) -> dict[int, float]:
 def report(run: Path, *steps: int, start: int = 0) -> Reporter:
     """A learner's life. TensorBoard orders files by the second in which they were begun."""
     time.sleep(1.1 if start else 0.0)
-    reporter = Reporter(run, start, [TensorBoard(Session(run, load(), start))])
+    reporter = Reporter(run, start, [TensorBoard(LoggerContext(run, load(), start))])
     for step in steps:
         reporter.step(step, {TAG: step / 2}, {})
     reporter.close()
@@ -72,7 +72,7 @@ def test_half_a_line_of_a_killed_learner_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_is_reported_once_over_the_lives_of_a_learner(tmp_path: Path) -> None:
-    reporter = Reporter(tmp_path, loggers=[TensorBoard(Session(tmp_path, load()))])
+    reporter = Reporter(tmp_path, loggers=[TensorBoard(LoggerContext(tmp_path, load()))])
     attempts = [Conversation("t0", 0, reward=1.0), Conversation("t1", 0, cause="environment_hang")]
     reporter.evaluation(Evaluation(5, attempts, metrics.report(attempts)))
     reporter.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from learner import checkpoint
-from learner.checkpoint import Checkpoints, State
+from learner.checkpoint import Checkpoints, RunState
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
@@ -35,7 +35,7 @@ class Silent:
         """Save nothing."""
 
 
-def saved(trainer: Trainer, folder: Path, state: State, keep: int) -> bool:
+def saved(trainer: Trainer, folder: Path, state: RunState, keep: int) -> bool:
     """Save a checkpoint and wait for the disk; whether it is there."""
     checkpoints = Checkpoints(trainer, folder, Silent(), keep)
     checkpoints.save(state)
@@ -107,7 +107,7 @@ def watch(bench: Bench, out: Path) -> dict[str, object]:
     before = weights(trainer)
     seen["nan"] = bench.steps(trainer, 1, not_a_number) + bench.steps(trainer, 1, bad_gradient)
     seen["untouched"] = weights(trainer) == before
-    saved(trainer, out / "checkpoints", State(2), keep=1)
+    saved(trainer, out / "checkpoints", RunState(2), keep=1)
     after = bench.steps(trainer, 2)
     if trainer.stage < 2:
         after += bench.steps(trainer, 1, out_of_memory)

@@ -1,4 +1,4 @@
-"""State that waits in host memory, and a user's DeepSpeed file, on a real DeepSpeed engine."""
+"""RunState that waits in host memory, and a user's DeepSpeed file, on a real DeepSpeed engine."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from learner import checkpoint
-from learner.checkpoint import State
+from learner.checkpoint import RunState
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
@@ -64,7 +64,7 @@ def test_offloaded_state_trains_alike_and_resumes_from_a_checkpoint(
     inner = learner.trainer.engine.config["zero_optimization"]
     assert inner["offload_optimizer"]["device"] == "cpu"
     same(learner.steps(2), plain[:2])
-    assert saved(learner.trainer, tmp_path, State(2), keep=1)
+    assert saved(learner.trainer, tmp_path, RunState(2), keep=1)
     folder = checkpoint.latest(tmp_path)
     assert folder is not None
     resumed = Learner(folder, *settings)

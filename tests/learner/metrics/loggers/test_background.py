@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from learner.metrics.logger import Logger
 from learner.metrics.loggers import background
 from learner.metrics.loggers.background import Background
+from learner.metrics.loggers.logger import Logger
 from r3l.process import notices
 
 

@@ -16,8 +16,8 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import report
 from learner.evaluator import Evaluation
-from learner.metrics.logger import Session
 from learner.metrics.loggers.dashboards import DASHBOARDS, hyperparameters
+from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
 from learner.metrics.tags import METRICS, check_tag
@@ -41,7 +41,7 @@ ALL_TEXT = """(() => {
 def write_run(run: Path, steps: int = 40) -> None:
     """A run whose curves are made up."""
     config = load(None, ["seed=3", "learner.lr=0.25"])
-    reporter = Reporter(run, loggers=[TensorBoard(Session(run, config))])
+    reporter = Reporter(run, loggers=[TensorBoard(LoggerContext(run, config))])
     rng = np.random.default_rng(0)
     for step in range(1, steps + 1):
         learnt = 1 - np.exp(-step / 15)
@@ -77,7 +77,7 @@ def test_every_chart_is_of_known_metrics_and_none_of_a_distribution() -> None:
 
 
 def test_a_run_holds_its_dashboards(tmp_path: Path) -> None:
-    TensorBoard(Session(tmp_path, load())).close()
+    TensorBoard(LoggerContext(tmp_path, load())).close()
     layout = Layout.FromString(tensor(tmp_path, "custom_scalars__config__").string_val[0])
     assert [category.title for category in layout.category] == list(DASHBOARDS)
     (success,) = [c for c in layout.category[0].chart if "training" in c.title]
@@ -95,7 +95,7 @@ def test_a_run_holds_its_settings_and_is_compared_by_its_success(tmp_path: Path)
 
 
 def test_only_plain_settings_are_compared() -> None:
-    values = hyperparameters(Session(Path(), load(None, ["algorithm=dapo"])).settings)
+    values = hyperparameters(LoggerContext(Path(), load(None, ["algorithm=dapo"])).settings)
     assert values["algorithm.name"] == "dapo" and "actor.engine" not in values
     assert all(isinstance(value, str | int | float) for value in values.values())
 

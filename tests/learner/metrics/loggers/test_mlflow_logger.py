@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.metrics.logger import Session
+from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.mlflow_logger import MLflowLogger
 from r3l.config import load
 from r3l.errors import UserError
@@ -33,7 +33,7 @@ def test_the_runs_own_file_holds_metrics_and_settings_over_two_lives(tmp_path: P
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed (r3l[mlflow])")
     config = load(None, ["learner.lr=0.25"])
     for start, version in ((0, 1), (1, 2)):
-        logger = MLflowLogger(Session(tmp_path, config, start))
+        logger = MLflowLogger(LoggerContext(tmp_path, config, start))
         logger.scalars(version, {"learner/loss": version / 2, "group/reward_mean": 0.5})
         logger.close()
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.metrics.logger import Session
+from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.prometheus_logger import PrometheusLogger
 from r3l.config import load
 from r3l.errors import UserError
@@ -36,7 +36,7 @@ def test_the_endpoint_shows_the_newest_values(tmp_path: Path) -> None:
         "prometheus_client.parser", reason="prometheus-client is not installed (r3l[prometheus])"
     )
     port = free()
-    logger = PrometheusLogger(Session(tmp_path / "first", load(), target=str(port)))
+    logger = PrometheusLogger(LoggerContext(tmp_path / "first", load(), target=str(port)))
     for version in (1, 2):
         logger.scalars(version, {"learner/loss": version / 2, "group/failed_a-b": 1.0})
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:

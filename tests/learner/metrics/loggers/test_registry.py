@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from learner.metrics.logger import Logger, Session
 from learner.metrics.loggers import registry
 from learner.metrics.loggers.background import Background
+from learner.metrics.loggers.logger import Logger, LoggerContext
 from learner.metrics.loggers.tensorboard import TensorBoard
 from r3l.config import load
 from r3l.errors import UserError
@@ -54,10 +54,10 @@ def test_what_a_logger_itself_refuses_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_default_is_tensorboard_and_none_may_be_chosen(tmp_path: Path) -> None:
-    (board,) = registry.start(Session(tmp_path, load()))
+    (board,) = registry.start(LoggerContext(tmp_path, load()))
     assert isinstance(board, TensorBoard)
     board.close()
-    assert registry.start(Session(tmp_path, load(None, ["log=[]"]))) == []
+    assert registry.start(LoggerContext(tmp_path, load(None, ["log=[]"]))) == []
 
 
 def test_a_service_is_written_to_in_a_thread_with_its_target(
@@ -66,12 +66,12 @@ def test_a_service_is_written_to_in_a_thread_with_its_target(
     made = []
 
     class Known(Logger):
-        def __init__(self, session: Session) -> None:
+        def __init__(self, session: LoggerContext) -> None:
             made.append(session.target)
 
     monkeypatch.setitem(registry.LOGGERS, "known", "nowhere:Known")
     monkeypatch.setattr(registry, "_kind", lambda name: Known)
-    (one,) = registry.start(Session(tmp_path, load(None, ["log=['known:tcp://a:1']"])))
+    (one,) = registry.start(LoggerContext(tmp_path, load(None, ["log=['known:tcp://a:1']"])))
     assert isinstance(one, Background)
     one.close()
     assert made == ["tcp://a:1"]

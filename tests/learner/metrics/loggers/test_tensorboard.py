@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from learner.metrics.logger import Session
 from learner.metrics.loggers import tensorboard
+from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.tensorboard import TensorBoard
 from r3l.config import load
 
@@ -22,7 +22,7 @@ def test_a_removed_folder_is_begun_again_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "tensorboard"
-    board = TensorBoard(Session(tmp_path, load()))
+    board = TensorBoard(LoggerContext(tmp_path, load()))
     board.scalars(1, {TAG: 1.0})
     assert board._writer is not None
     board._writer.flush()  # its thread writes no more while the folder is removed
@@ -39,7 +39,7 @@ def test_a_disk_that_takes_nothing_is_said_once_and_tried_again_later(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(tensorboard.time, "monotonic", lambda: now[0])
-    board = TensorBoard(Session(tmp_path, load()))
+    board = TensorBoard(LoggerContext(tmp_path, load()))
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -58,6 +58,6 @@ def test_a_disk_that_takes_nothing_is_said_once_and_tried_again_later(
 
 def test_a_folder_that_cannot_be_made_costs_only_what_would_be_in_it(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("a file in its place")
-    board = TensorBoard(Session(tmp_path, load()))
+    board = TensorBoard(LoggerContext(tmp_path, load()))
     board.scalars(1, {TAG: 1.0})
     board.close()

@@ -13,9 +13,10 @@ import sys
 sys.path[:] = {path!r}
 from pathlib import Path
 from learner.metrics.loggers.trackio_logger import TrackioLogger
-from learner.metrics.logger import Session
+from learner.metrics.loggers.logger import LoggerContext
 from r3l.config import load
-logger = TrackioLogger(Session(Path({run!r}), load(None, ["learner.lr=0.25"]), target="reasoning"))
+config = load(None, ["learner.lr=0.25"])
+logger = TrackioLogger(LoggerContext(Path({run!r}), config, target="reasoning"))
 for version in {versions}:
     logger.scalars(version, {{"learner/loss": version / 2}})
 logger.close()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.metrics.logger import Session
+from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.wandb_logger import WandbLogger
 from r3l.config import load
 from r3l.errors import UserError
@@ -46,7 +46,7 @@ def test_an_offline_run_holds_metrics_histograms_and_settings_over_two_lives(
     monkeypatch.setenv("WANDB_MODE", "offline")
     config = load(None, ["learner.lr=0.25"])
     for start, version in ((0, 1), (1, 2)):
-        logger = WandbLogger(Session(tmp_path, config, start, "reasoning"))
+        logger = WandbLogger(LoggerContext(tmp_path, config, start, "reasoning"))
         logger.scalars(version, {"learner/loss": version / 2})
         logger.histograms(version, {"group/rewards": np.array([0.0, 1.0, 1.0])})
         logger.close()

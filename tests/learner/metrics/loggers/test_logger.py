@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.metrics.logger import Session, check_installed
+from learner.metrics.loggers.logger import LoggerContext, check_installed
 from r3l.config import load
 from r3l.errors import UserError
 
@@ -16,6 +16,6 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() 
 
 
 def test_settings_are_named_in_full_and_plain() -> None:
-    settings = Session(Path(), load(None, ["learner.lr=0.5", "algorithm=dapo"])).settings
+    settings = LoggerContext(Path(), load(None, ["learner.lr=0.5", "algorithm=dapo"])).settings
     assert settings["learner.lr"] == 0.5 and settings["algorithm.name"] == "dapo"
     assert "log" not in settings and "env.workers" not in settings

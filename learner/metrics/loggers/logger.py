@@ -14,7 +14,7 @@ from r3l.settings.flat import flat_settings
 
 
 @dataclass(frozen=True)
-class Session:
+class LoggerContext:
     """What a logger is started for: the run's folder and settings, the version that training goes
     on from, and the logger's `target`, the text after its name and a colon in the setting `log`."""
 
