@@ -3,7 +3,7 @@
 import pytest
 
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from buffer.tools.finished_copy import copy_finished
 from buffer.tools.verify import verify
 from r3l.errors import UserError
@@ -59,13 +59,13 @@ def test_trained_and_expired_groups_are_complete_again_and_the_copy_is_sound(tmp
     desk.store.close()
     copy_finished([desk.folder], tmp_path / "copy", contrast=False, check=lambda group: None)
     with Store(tmp_path / "copy", read_only=True) as copy, Store(desk.folder) as source:
-        rows = list(offline.rows(copy))
+        rows = list(store_reads.rows(copy))
         names = [row["group"] for row in rows]
         assert names == ["g0000000001", "g0000000003", "g0000000004"]
         assert {(row["state"], row["cause"], row["uses"]) for row in rows} == {("complete", "", 0)}
-        assert verify(copy) == [] and offline.summary(copy)["groups"] == {"train/complete": 3}
+        assert verify(copy) == [] and store_reads.summary(copy)["groups"] == {"train/complete": 3}
         for name in names:
-            theirs, ours = offline.group(source, name), offline.group(copy, name)
+            theirs, ours = store_reads.group(source, name), store_reads.group(copy, name)
             assert [r.trajectory.token_ids.tolist() for r in ours.results] == [
                 r.trajectory.token_ids.tolist() for r in theirs.results
             ]

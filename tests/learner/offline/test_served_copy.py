@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from buffer.storage.store import Store
-from buffer.tools import offline
+from buffer.tools import store_reads
 from learner.cli import main
 from learner.rank0 import Rank0
 from r3l.config import dump, load
@@ -47,7 +47,7 @@ def train(run: Path, model: Path, store: Path, *more: str, resume: bool = False)
 def learned(run: Path) -> list[Any]:
     """The groups of each step, and what was recalled into them."""
     with Store(run / "buffer", read_only=True) as store:
-        draws = [offline.trained_draw(store, step) for step in range(1, 7)]
+        draws = [store_reads.trained_draw(store, step) for step in range(1, 7)]
     return [
         ([group.group_id for group in draw.groups],
          [(one.into, one.group_id, one.trajectory.slot) for one in draw.recalled])
