@@ -13,7 +13,7 @@ from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.viewer import page
 from buffer.viewer.view_command import viewed
-from launch.inspection import corrections, versions
+from launch.inspection import best_retries, versions
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.progress_lines import EvalLine, History, StepLine
@@ -131,9 +131,9 @@ def _add_groups(data: dict[str, Any], store: Store, run: Path) -> None:
         counts[row["state"]] = counts.get(row["state"], 0) + 1
     data["run"] |= {"notice": what.notice, "total": len(rows), "listed": len(rows),
                     "states": states}  # fmt: skip
-    best = corrections.best(store, rows)
-    data["group"] = {one.group_id: corrections.shown(store, one, what.texts) for one in best}
-    data["corrections"] = [corrections.line(one) for one in best]
+    best = best_retries.best(store, rows)
+    data["group"] = {one.group_id: best_retries.shown(store, one, what.texts) for one in best}
+    data["corrections"] = [best_retries.line(one) for one in best]
     sample = {row["group"] for purpose in states for row in _sample(rows, purpose)}
     chosen = [row for row in rows if row["group"] in sample | set(data["group"])]
     with store.read() as txn:
