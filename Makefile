@@ -40,7 +40,7 @@ format: $(VENV)/.installed
 
 # The pages that come from the code, then the site in build/site, without any network.
 docs: $(VENV)/.installed
-	$(BIN)/python -m launch.config_docs > docs/configuration.md
+	$(BIN)/python -m benchmarks.configuration_page > docs/configuration.md
 	$(BIN)/python -m learner.metrics.tags > docs/metrics.md
 	$(SITE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launch.backends.registry import BACKENDS, LOCAL
-from launch.inspection import choices
 from launch.inspection.command_group import DEFAULT, NAMES, LaunchCommands
 from r3l.errors import TrainingStopped, UserError
 from r3l.process.file_modes import set_file_modes
@@ -23,6 +23,29 @@ if TYPE_CHECKING:
 
 
 main = LaunchCommands("r3l-launch")
+
+
+def choices() -> str:
+    """The names of presets, environments and algorithms, as a table."""
+    from envs.registry import ENVIRONMENTS, FAMILIES
+    from launch.checks.presets import PRESETS
+    from r3l.algorithms.registry import REGISTRY
+
+    families = [f"{family}:NAME" for family in FAMILIES]
+    rows = {
+        "--preset": sorted(path.stem for path in PRESETS.glob("*.yaml")),
+        "--env": [*ENVIRONMENTS, *families, "path/to/file.py:Class"],
+        "algorithm=": [*REGISTRY, "path/to/file.py:Class"],
+    }
+    formatter = click.HelpFormatter(width=100)
+    formatter.write_dl([(choice, ", ".join(names)) for choice, names in rows.items()])
+    return textwrap.dedent(formatter.getvalue()).rstrip()
+
+
+def _list_choices(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    if given and not ctx.resilient_parsing:
+        click.echo(choices())
+        ctx.exit()
 
 
 @main.command(DEFAULT, epilog=f"Commands, each with a --help of its own: {NAMES}.")
@@ -37,11 +60,6 @@ main = LaunchCommands("r3l-launch")
 )
 @click.option(
     "--actor-gpus", type=click.IntRange(1, 64), help="GPUs of each actor (tensor parallel)"
-)
-@click.option(
-    "--actors-per-gpu",
-    type=click.IntRange(1, 64),
-    help="at most so many actors share a GPU; default: as few as hold them all",
 )
 @click.option("--hostfile", type=Path, help="the run's machines, in DeepSpeed's format")
 @click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
@@ -107,7 +125,7 @@ main = LaunchCommands("r3l-launch")
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=choices.show,
+    callback=_list_choices,
     help="print the names of presets, environments and algorithms, and exit",
 )
 @click.version_option(package_name="r3l", message="r3l %(version)s")

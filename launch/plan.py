@@ -8,10 +8,11 @@ settings, options ─► Draft ─► CHECKS, one after the other ─► Plan �
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TextIO
 
 from buffer.wire.curve_keys import generate
-from launch.checks import of_command_line, of_model, of_places, of_settings
+from launch.checks import of_command_line, of_model, of_settings
 from launch.checks.draft import Draft, PlanOptions
 from launch.inspection import versions
 from launch.topology.run_plan import Plan
@@ -19,7 +20,7 @@ from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
 
-CHECKS: tuple[Callable[[Draft], None], ...] = (
+CHECKS: tuple[Callable[[Draft], object], ...] = (
     # What costs nothing comes first: a typing mistake is answered at once.
     of_command_line.check_run_folder,
     of_command_line.check_addresses,
@@ -31,22 +32,23 @@ CHECKS: tuple[Callable[[Draft], None], ...] = (
     of_settings.check_samplers,
     of_settings.check_shares,
     # Then the machines, which ssh, nvidia-smi or Ray may take seconds to describe.
-    of_places.check_devices,
-    of_places.check_ranks,
+    of_command_line.check_devices,
+    of_command_line.check_ranks,
     # Then what is read from disk: tasks, the model, and what is trained of it.
-    of_settings.check_tasks,
+    attrgetter("tasks"),
     of_model.check_model,
     of_model.check_learner,
     # With machines and model known: whether everything fits and is reached.
-    of_places.check_memory,
-    of_places.check_services,
-    of_places.check_disk,
-    of_settings.check_changes,
+    attrgetter("topology"),
+    attrgetter("services"),
+    of_command_line.check_disk,
+    attrgetter("changed"),
     of_model.check_checkpoint,
     # Last what plays: the user's own code runs here for the first time.
     of_model.check_first_steps,
     of_model.check_world,
 )
+"""What each attribute of the draft needs is checked where it is found."""
 
 
 def make_plan(config: RunConfig, options: PlanOptions) -> Plan:

@@ -1,4 +1,7 @@
-"""A backend: what starts the processes of a plan, and finds the machines for them."""
+"""A backend finds the machines of a plan and starts its processes.
+
+The class here is that of this machine, and of those in a hostfile, which ssh reaches.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from pathlib import Path
 from launch.backends import dry_run
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children
-from launch.topology.hostfile import Hosts
-from launch.topology.machines import Machine
+from launch.topology.hostfile import Hosts, read_hosts
+from launch.topology.machines import Machine, machines_of, this_machine
 from launch.topology.requested import RequestedPlaces
 from launch.topology.run_plan import Plan
 
@@ -16,7 +19,7 @@ from launch.topology.run_plan import Plan
 class Backend:
     """Starts each command as a child of r3l-launch, which watches it.
 
-    A subclass finds its machines, and overrides what it does otherwise."""
+    A cluster's subclass finds its own machines, and overrides what differs."""
 
     has_nodes = False
     """Whether it is a cluster with nodes of its own, for which there is no hostfile."""
@@ -30,7 +33,11 @@ class Backend:
     ) -> tuple[Hosts | None, tuple[Machine, ...]]:
         """(how the machines reach each other if there are several, the machines). Raises
         UserError."""
-        raise NotImplementedError
+        if hostfile is None:
+            return None, (this_machine(),)
+        together = (requested.machines or 1) == 1
+        hosts = read_hosts(hostfile, requested.ranks, together=together)
+        return hosts, machines_of(hosts, requested.device)
 
     def preview(self, plan: Plan) -> str:
         """The plan as text, for --dry-run."""

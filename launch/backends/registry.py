@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 BACKENDS = {
-    LOCAL: "launch.backends.local:Local",
+    LOCAL: "launch.backends.backend:Backend",
     "slurm": "launch.backends.slurm:Slurm",
     "ray": "launch.backends.ray_cluster:Ray",
 }

@@ -43,7 +43,6 @@ class PlanOptions:
     actors: int = 2
     learner: str = "1cpu"
     actor_gpus: int | None = None
-    actors_per_gpu: int | None = None
     hostfile: Path | None = None
     buffer_bind: str = LOOPBACK
     weights_bind: str = LOOPBACK
@@ -75,14 +74,8 @@ class Draft:
     @cached_property
     def requested(self) -> RequestedPlaces:
         """The places that the options ask for."""
-        options = self.options
-        return requested_places(
-            options.actors,
-            options.learner,
-            options.actor_gpus,
-            options.actors_per_gpu,
-            self.config.actor.engine,
-        )
+        options, engine = self.options, self.config.actor.engine
+        return requested_places(options.actors, options.learner, options.actor_gpus, engine)
 
     @cached_property
     def found(self) -> tuple[Hosts | None, tuple[Machine, ...]]:

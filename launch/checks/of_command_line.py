@@ -1,4 +1,4 @@
-"""Checks of the options alone, and of the folder that they name."""
+"""Checks of the options, and of the folder and devices that they name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from buffer.wire.access import check_connections
 from launch.checks.draft import Draft
 from launch.checks.services import Services
 from launch.checks.services import check_addresses as check_binds
+from launch.topology.placement import place_ranks
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
+from r3l.model_folder import float32_bytes
+from r3l.process.free_space import check_free_space
 
 
 def check_run_folder(draft: Draft) -> None:
@@ -55,3 +58,24 @@ def check_open_files(draft: Draft) -> None:
     """Raises UserError if the system allows fewer open files than --connections needs."""
     if draft.options.connections is not None:
         check_connections(draft.options.connections)
+
+
+def check_devices(draft: Draft) -> None:
+    """Raises UserError if the machines have fewer devices than the learner has ranks."""
+    place_ranks(draft.requested, draft.found[1])
+
+
+def check_ranks(draft: Draft) -> None:
+    """Raises UserError unless every rank gets a group at each step."""
+    ranks, groups = draft.requested.ranks, draft.config.learner.groups_per_step
+    if ranks > groups:
+        raise UserError(
+            f"--learner {draft.options.learner}: {ranks} ranks, but learner.groups_per_step is "
+            f"{groups}; every rank needs a group: raise groups_per_step"
+        )
+
+
+def check_disk(draft: Draft) -> None:
+    """Raises UserError if the disk has no room for the run."""
+    if draft.options.hardware is None:
+        check_free_space(draft.options.run, float32_bytes(draft.model))

@@ -45,13 +45,3 @@ def check_shares(draft: Draft) -> None:
                 f"buffer.tasks.shares: {name} is no environment of this run, which are "
                 f"{', '.join(env.names)}; add it to env.others"
             )
-
-
-def check_tasks(draft: Draft) -> None:
-    """Raises UserError for an unknown environment, option or file of tasks."""
-    _ = draft.tasks
-
-
-def check_changes(draft: Draft) -> None:
-    """Raises UserError if a resumed run has a setting that makes it another run."""
-    _ = draft.changed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,21 @@ import click
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.viewer import page
+from buffer.viewer.attempts import Texts, plain_group
 from buffer.viewer.view_command import viewed
-from launch.inspection import best_retries, versions
+from launch.inspection import versions
 from r3l.config import RunConfig
-from r3l.errors import UserError
+from r3l.errors import NotFound, RecordError, StoreError, UserError
 from r3l.files.progress_lines import EvalLine, History, StepLine
 from r3l.files.run_folder import RunFolder, run_folder
 from r3l.files.whole_file import write_whole
+from r3l.records import Group
+from r3l.views.attempt_view import Correction, best_corrections
 
 POINTS = 400  # of a curve; longer ones are thinned
+CANDIDATES = 2000  # newest groups with contrast that are searched for corrections
+CORRECTIONS = 10
+ADVICE = 200  # characters of a reflection's advice
 GROUPS = 500  # of each purpose on the page, an even sample of all
 CURVES: dict[str, dict[str, str]] = {
     "Success": {"base attempts": "group/success_base", "retries": "group/success_retry"},
@@ -131,9 +137,9 @@ def _add_groups(data: dict[str, Any], store: Store, run: Path) -> None:
         counts[row["state"]] = counts.get(row["state"], 0) + 1
     data["run"] |= {"notice": what.notice, "total": len(rows), "listed": len(rows),
                     "states": states}  # fmt: skip
-    best = best_retries.best(store, rows)
-    data["group"] = {one.group_id: best_retries.shown(store, one, what.texts) for one in best}
-    data["corrections"] = [best_retries.line(one) for one in best]
+    best = corrections(store, rows)
+    data["group"] = {each.group_id: group_of(each, store, what.texts) for each in best}
+    data["corrections"] = [_correction_row(each) for each in best]
     sample = {row["group"] for purpose in states for row in _sample(rows, purpose)}
     chosen = [row for row in rows if row["group"] in sample | set(data["group"])]
     with store.read() as txn:
@@ -154,3 +160,37 @@ def _thin(values: list[Any], most: int = POINTS) -> list[Any]:
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def corrections(store: Store, rows: Sequence[dict[str, Any]]) -> list[Correction]:
+    """The most instructive corrections among the newest groups of `rows` (oldest first)."""
+    with_contrast = [
+        row["group"] for row in reversed(rows) if row["purpose"] == "train" and row["contrast"] > 0
+    ]
+    return best_corrections(_undamaged(store, with_contrast[:CANDIDATES]), CORRECTIONS)
+
+
+def _undamaged(store: Store, names: Sequence[str]) -> Iterator[Group]:
+    for name in names:
+        try:
+            yield store_reads.group(store, name)
+        except (RecordError, NotFound, StoreError):  # or evicted since; `verify` names damage
+            continue
+
+
+def group_of(correction: Correction, store: Store, texts: Texts) -> dict[str, Any]:
+    """The group of a correction as the viewer shows it, with this correction alone."""
+    group, slot = plain_group(store, correction.group_id, texts), correction.retry.slot
+    return group | {
+        "pairs": [p for p in group["pairs"] if p["retry"] and p["retry"]["slot"] == slot]
+    }
+
+
+def _correction_row(correction: Correction) -> dict[str, str]:
+    reflection = correction.retry.reflection
+    return {
+        "group": correction.group_id,
+        "task": correction.task_id,
+        "result": correction.result,
+        "advice": reflection.advice[:ADVICE] if reflection else "",
+    }

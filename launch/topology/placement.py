@@ -80,7 +80,7 @@ def place(
         chosen = [GpuSet(names[index % len(names)]) for index in range(requested.actors)]
         memory = SharedMemory()
     else:
-        chosen = _in_turn(requested, gpu_sets)
+        chosen = [gpu_sets[index % len(gpu_sets)] for index in range(requested.actors)]
         trained = {(part.machine, gpu) for part in ranks for gpu in part.gpus}
         memory = share_memory(requested, machines, trained, Counter(chosen), estimate, force=force)
     engines = Counter(each.machine for each in chosen)
@@ -96,17 +96,6 @@ def place(
         threads=_rank_threads(requested, machines, ranks, engines),
         memory=memory.lines,
     )
-
-
-def _in_turn(requested: RequestedPlaces, gpu_sets: Sequence[GpuSet]) -> list[GpuSet]:
-    """The GPUs of each actor. Raises UserError if they may not share them so often."""
-    limit = requested.actors_per_gpu or -(-requested.actors // len(gpu_sets))
-    if requested.actors > limit * len(gpu_sets):
-        raise UserError(
-            f"--actors {requested.actors}: {len(gpu_sets)} places of {requested.actor_gpus} GPUs "
-            f"hold {limit * len(gpu_sets)} with --actors-per-gpu {limit}; give fewer --actors"
-        )
-    return [gpu_sets[index % len(gpu_sets)] for index in range(requested.actors)]
 
 
 def place_ranks(requested: RequestedPlaces, machines: Sequence[Machine]) -> tuple[Ranks, ...]:
@@ -149,9 +138,8 @@ def _gpu_sets(
 ) -> list[GpuSet]:
     """The places of actors on GPUs, in turn. Raises UserError if there are GPUs, but no place."""
     if not any(machine.gpus for machine in machines):
-        if requested.actor_gpus > 1 or requested.actors_per_gpu is not None:
-            option = "--actor-gpus" if requested.actor_gpus > 1 else "--actors-per-gpu"
-            raise UserError(f"{option}: these machines have no GPUs; leave it out")
+        if requested.actor_gpus > 1:
+            raise UserError("--actor-gpus: these machines have no GPUs; leave it out")
         return []
     used = {part.machine: part.gpus for part in ranks}
     free = [(m.name, [g for g in m.gpus if g not in used.get(m.name, ())]) for m in machines]

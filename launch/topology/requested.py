@@ -15,8 +15,7 @@ class RequestedPlaces:
     """The options of one plan, parsed.
 
     `machines`: how many the learner's ranks are spread over evenly; None: they take the first
-    devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size). `actors_per_gpu`: at
-    most so many share one GPU; None: as few as hold them all.
+    devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
     """
 
     actors: int
@@ -24,7 +23,6 @@ class RequestedPlaces:
     device: str
     machines: int | None = None
     actor_gpus: int = 1
-    actors_per_gpu: int | None = None
 
     @property
     def learner(self) -> str:
@@ -47,11 +45,7 @@ def parse_learner(text: str) -> tuple[int, str, int | None]:
 
 
 def requested_places(
-    actors: int,
-    learner: str,
-    actor_gpus: int | None,
-    actors_per_gpu: int | None,
-    engine: Mapping[str, Any],
+    actors: int, learner: str, actor_gpus: int | None, engine: Mapping[str, Any]
 ) -> RequestedPlaces:
     """The options of a topology, parsed; `engine`: arguments of vLLM, which may split an actor over
     GPUs too. Raises UserError."""
@@ -65,4 +59,4 @@ def requested_places(
     gpus = parallel or actor_gpus or 1
     if not isinstance(gpus, int):
         raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")
-    return RequestedPlaces(actors, ranks, device, machines, gpus, actors_per_gpu)
+    return RequestedPlaces(actors, ranks, device, machines, gpus)

@@ -31,7 +31,8 @@ def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
 
 
 def test_every_check_is_in_the_list_once() -> None:
-    modules = [import_module(name) for name in sorted({each.__module__ for each in plan.CHECKS})]
+    checks = [each for each in plan.CHECKS if inspect.isfunction(each)]
+    modules = [import_module(name) for name in sorted({each.__module__ for each in checks})]
     defined = [
         function
         for module in modules
@@ -40,7 +41,7 @@ def test_every_check_is_in_the_list_once() -> None:
         and function.__module__ == module.__name__
         and list(inspect.signature(function).parameters) == ["draft"]
     ]
-    assert sorted(map(str, defined)) == sorted(map(str, plan.CHECKS))
+    assert sorted(map(str, defined)) == sorted(map(str, checks))
 
 
 def test_a_check_says_what_is_missing_and_starts_nothing(

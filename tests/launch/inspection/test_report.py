@@ -7,8 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from buffer.storage.store import Store
+from buffer.tools import store_reads
+from buffer.viewer.attempts import Texts
 from launch.cli import main
-from launch.inspection.report import contents, curves, summary
+from launch.inspection.report import contents, corrections, curves, group_of, summary
 from r3l.files.progress_lines import History
 from r3l.files.run_folder import RunFolder
 from tests.buffer.viewer import stores
@@ -61,6 +63,26 @@ def test_what_is_wrong_is_one_line(ended, tmp_path):
     assert line.endswith("cannot be written (No such file or directory); choose another with --out")
     (ended / "config.yaml").write_text("learner: {stepz: 1}\n")
     assert "learner.stepz" in refused("report", ended)
+
+
+def test_a_correction_of_a_store_is_shown_alone_and_in_words(ended):
+    store = Store(ended / "buffer", read_only=True)
+    found = corrections(store, list(store_reads.rows(store)))
+    assert len(found) == 4 and found[0].result == "reward 0.00 → 1.00 from step 1"
+    shown = group_of(found[0], store, Texts(None))
+    assert [pair["retry"]["slot"] for pair in shown["pairs"]] == [0]
+    assert "step 1 spoils" in found[0].retry.reflection.advice
+    store.close()
+
+
+def test_a_damaged_group_is_left_out(ended):
+    store = Store(ended / "buffer", map_gib=0.25)
+    with store.write() as txn:
+        for number in range(1, 41, 4):
+            txn._raw.put(f"g{number:010}".encode(), b"x" * 40, db=txn._tables["group"])
+    found = corrections(store, list(store_reads.rows(store)))
+    assert {each.task_id for each in found} == {"door/0001", "door/0002", "door/0003"}
+    store.close()
 
 
 @pytest.fixture(scope="module")

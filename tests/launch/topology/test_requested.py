@@ -24,9 +24,9 @@ def test_anything_else_is_refused(text: str) -> None:
 
 def test_an_engine_that_is_split_otherwise_than_the_option_says_is_refused() -> None:
     split = {"tensor_parallel_size": 2}
-    assert requested_places(1, "1cpu", None, None, split).actor_gpus == 2
-    assert requested_places(1, "1cpu", 4, None, {}).actor_gpus == 4
+    assert requested_places(1, "1cpu", None, split).actor_gpus == 2
+    assert requested_places(1, "1cpu", 4, {}).actor_gpus == 4
     with pytest.raises(UserError, match=r"--actor-gpus 4: .*tensor_parallel_size is 2"):
-        requested_places(1, "1cpu", 4, None, split)
+        requested_places(1, "1cpu", 4, split)
     with pytest.raises(UserError, match="tensor_parallel_size=many: must be a number"):
-        requested_places(1, "1cpu", None, None, {"tensor_parallel_size": "many"})
+        requested_places(1, "1cpu", None, {"tensor_parallel_size": "many"})

@@ -1,5 +1,4 @@
-"""The page docs/configuration.md, made from the configuration model and printed by
-`python -m launch.config_docs`."""
+"""Prints docs/configuration.md from the settings' own descriptions, for `make docs`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launch.config_docs import page, sections
+from benchmarks.configuration_page import page, sections
 from r3l.config import RunConfig
 from r3l.settings.section import Section
 
