@@ -61,7 +61,6 @@ class AlfWorld:
             system_prompt=SYSTEM,
             max_steps=max_steps,
             max_response_tokens=512,
-            thread_safe=False,
             sessions=8,
             feedback="weak",
             data_license="MIT (ALFWorld, ALFRED)",

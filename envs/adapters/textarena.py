@@ -44,7 +44,6 @@ class TextArena:
             name=name,
             system_prompt="You play a game alone. Answer in the format that the game asks for.",
             max_steps=max_steps,
-            thread_safe=False,  # the random generator belongs to the process
             sessions=64,
             feedback="causal",
             data_license="MIT",

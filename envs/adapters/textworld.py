@@ -39,9 +39,11 @@ _STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
 
 
 class TextWorld:
-    """A generated game per seed, sized by `rooms`, `objects` and `quest` (commands to win), or by a
-    `challenge` (such as tw-simple) with its `settings`. `games`: a folder of compiled games to play
-    instead (train/ and eval/ in it). `max_steps`: limit of commands."""
+    """A generated game per seed, of `rooms` rooms, `objects` objects and `quest` commands to win.
+
+    `games`: a folder of compiled games to play instead (train/ and eval/ in it), such as those of
+    `tw-make`; `max_steps`: limit of commands; `cache`: folder for generated games.
+    """
 
     def __init__(
         self,
@@ -49,8 +51,6 @@ class TextWorld:
         rooms: int = 3,
         objects: int = 5,
         quest: int = 4,
-        challenge: str = "",
-        settings: dict[str, Any] | None = None,
         games: str = "",
         max_steps: int = 30,
         cache: str = "~/.cache/r3l/textworld",
@@ -60,10 +60,7 @@ class TextWorld:
         for name, value in sizes.items():
             if type(value) is not int or value < 1:
                 raise UserError(f"env option {name} is {value!r}; it must be a positive integer")
-        if challenge:
-            self._challenge(challenge)
-        self.rooms, self.objects, self.quest = rooms, objects, quest
-        self.challenge, self.settings, self.games = challenge, settings or {}, games
+        self.rooms, self.objects, self.quest, self.games = rooms, objects, quest, games
         self.cache = Path(cache).expanduser()
         self.spec = EnvSpec(
             name="textworld",
@@ -139,8 +136,8 @@ class TextWorld:
 
     def _generated(self, seed: int) -> Path:
         """The compiled game of a seed, generated once and then read from the cache."""
-        shape = [self.rooms, self.objects, self.quest, self.challenge, self.settings]
-        key = hashlib.sha256(json.dumps([self.library.__version__, *shape]).encode()).hexdigest()
+        shape = [self.library.__version__, self.rooms, self.objects, self.quest]
+        key = hashlib.sha256(json.dumps(shape).encode()).hexdigest()
         file = self.cache / key[:16] / f"{seed}.z8"
         if file.exists():
             return file
@@ -155,20 +152,9 @@ class TextWorld:
     def _make(self, seed: int, file: Path) -> None:
         options = self.library.GameOptions()
         options.seeds, options.path = seed, str(file)
-        if self.challenge:
-            from textworld.generator import compile_game
-
-            compile_game(self._challenge(self.challenge)(self.settings, options), options)
-            return
         options.nb_rooms, options.nb_objects = self.rooms, self.objects
         options.quest_length = self.quest
         self.library.make(options)
-
-    def _challenge(self, name: str) -> Any:
-        known = requirements.package("textworld", "textworld.challenges", "textworld").CHALLENGES
-        if name not in known:
-            raise UserError(f"env option challenge {name!r}: unknown; there are {', '.join(known)}")
-        return known[name][1]
 
 
 def _games_in(folder: str) -> ListedTasks:

@@ -78,7 +78,6 @@ class WebShop:
             system_prompt=SYSTEM,
             max_steps=max_steps,
             max_response_tokens=512,
-            thread_safe=False,
             sessions=8,
             feedback="weak",
             data_license="products scraped from Amazon by WebShop's authors; code MIT",

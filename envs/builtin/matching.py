@@ -10,7 +10,6 @@ answer that counts was right, else 0.0. `envs.builtin.dials` says what a remark 
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
 from dataclasses import dataclass, field
@@ -196,20 +195,6 @@ class Matching:
             answer = rng.choice([a for a in self.answers if f"not {a} for {thing}" not in advice])
         return self._thinking(f"{self.words.verb} {answer}")
 
-    def chance_of_success(self, skill: Skill) -> float:
-        """The probability that an attempt of a demonstrator without mistakes and waste succeeds:
-        the mean of q^w over the draws of a task, where w of the places that count show a thing that
-        is withheld and not in the note, and q is the probability of answering one of these."""
-        things, withheld = len(self.things), min(skill.withheld, len(self.things))
-        q = skill.certainty + (1 - skill.certainty) / len(self.answers)
-        return sum(
-            _hypergeometric(self.length, self.exceptions, self.decisive, noted)
-            * _hypergeometric(things, withheld, self.decisive - noted, w)
-            * q**w
-            for noted in range(self.decisive + 1)
-            for w in range(self.decisive - noted + 1)
-        )
-
     def reflection(self) -> dict[str, Any]:
         """A teacher's reflection, which says only what the log of the attempt shows.
 
@@ -320,9 +305,3 @@ class Matching:
             if mark == "wrong"
         }
         return self.state.place == self.length and wrong.isdisjoint(self.state.counted)
-
-
-def _hypergeometric(population: int, marked: int, draws: int, k: int) -> float:
-    """The probability that k of `draws` members, drawn from `population`, are `marked` ones."""
-    ways = math.comb(marked, k) * math.comb(population - marked, draws - k)
-    return ways / math.comb(population, draws)

@@ -79,7 +79,7 @@ class EnvSpec:
     `success_threshold`: reward from which an attempt counts as full success, positive; attempts
     are recorded in units of it. UserError if it is not positive.
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
-    some order) or "no". `thread_safe`: whether instances may play in threads of one process.
+    some order) or "no".
     `sessions`: instances that one environment process holds at the same time; None: as many as
     there are attempts. 1 for an environment with state outside its instances.
     `feedback`: what observations say of an error: its cause ("causal"), that there is one
@@ -92,7 +92,6 @@ class EnvSpec:
     max_response_tokens: int = 512
     success_threshold: float = 1.0
     deterministic: Literal["exact", "canonical", "no"] = "exact"
-    thread_safe: bool = True
     sessions: int | None = None
     feedback: Literal["causal", "weak", "none"] = "none"
     data_license: str = ""

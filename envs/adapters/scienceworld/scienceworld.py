@@ -66,7 +66,6 @@ class ScienceWorld:
             system_prompt=brief_text.SYSTEM if brief else SYSTEM,
             max_steps=max_steps or max(LIMITS[name] for name in self.names),
             max_response_tokens=32 if brief else 512,
-            thread_safe=False,
             sessions=8,
             feedback="weak",
             data_license="Apache-2.0",

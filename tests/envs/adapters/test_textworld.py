@@ -91,7 +91,6 @@ def test_the_users_own_games_are_tasks(env, cache, tmp_path):
     ("options", "line"),
     [
         ({"rooms": 0}, "rooms is 0"),
-        ({"challenge": "tw-chess"}, "tw-chess.*unknown; there are .*tw-simple"),
         ({"games": "/no/such/folder"}, "does not contain train"),
     ],
 )

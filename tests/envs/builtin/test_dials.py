@@ -150,29 +150,6 @@ def test_only_the_decisive_stations_count_and_the_seed_draws_them():
     assert drawn == set(range(5))
 
 
-@pytest.mark.parametrize(
-    ("options", "skill", "exact"),
-    [
-        ({}, Skill(), 1.0),
-        ({"exceptions": 5}, Skill(withheld=12), 1.0),
-        ({"exceptions": 0}, Skill(withheld=12), 6**-5),
-        ({"decisive": 1, "exceptions": 0}, Skill(withheld=12, certainty=0.5), 0.5 + 0.5 / 6),
-        ({"stations": 1, "exceptions": 0, "tools": 8}, Skill(withheld=3), 9 / 12 + 3 / 12 / 8),
-    ],
-)
-def test_the_chance_of_success_by_hand(options, skill, exact):
-    env = registry.make("workshop", **options)
-    assert env.chance_of_success(skill) == pytest.approx(exact)
-
-
-@pytest.mark.parametrize("decisive", [5, 2])
-def test_the_chance_of_success_is_that_of_the_demonstrator(decisive):
-    env, rng = registry.make("workshop", decisive=decisive), random.Random(0)
-    skill = Skill(withheld=7, certainty=0.3)
-    rate = sum(play(env, seed, skill, rng)[2] for seed in range(4000)) / 4000
-    assert rate == pytest.approx(env.chance_of_success(skill), abs=0.025)
-
-
 def test_the_default_dials_change_nothing():
     assert Dials() == Dials(words=0, summary="full", hint="what")
     told = registry.make("workshop", **registry.make("workshop").told())
