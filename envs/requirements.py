@@ -1,15 +1,30 @@
-"""Checks of an environment's packages, programs and data; each error says in one line what to
-do."""
+"""Checks of an environment's options, packages, programs and data; each error says in one line what
+to do."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from r3l.errors import UserError
+
+
+def choice(option: str, value: object, known: Iterable[str]) -> None:
+    """Raises UserError unless the option's value is one of the known ones."""
+    known = list(known)
+    if value not in known:
+        raise UserError(f"env option {option} is {value!r}; it must be {' or '.join(known)}")
+
+
+def integer(option: str, value: object, low: int, high: int) -> int:
+    """The option's value. Raises UserError unless it is an integer in low..high."""
+    if type(value) is not int or not low <= value <= high:
+        raise UserError(f"env option {option} is {value!r}; it must be an integer in {low}..{high}")
+    return value
 
 
 def package(env: str, module: str, extra: str) -> Any:

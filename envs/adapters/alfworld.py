@@ -16,7 +16,7 @@ from typing import Any
 from envs import requirements
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
 from envs.base import ListedTasks, TaskSource
-from r3l.errors import EnvironmentFailed, UserError
+from r3l.errors import EnvironmentFailed
 from r3l.records import Task
 from r3l.rollout.interfaces import EnvSpec
 
@@ -54,8 +54,8 @@ class AlfWorld:
     ) -> None:
         self.library = requirements.package("alfworld", "textworld", "alfworld")
         requirements.package("alfworld", "alfworld", "alfworld")
-        self.root = _root(data)
-        self.eval_split, self.admissible = _checked_split(eval_split), admissible
+        requirements.choice("eval_split", eval_split, EVAL_SPLITS)
+        self.root, self.admissible = _root(data), admissible
         self.spec = EnvSpec(
             name="alfworld",
             system_prompt=SYSTEM,
@@ -73,8 +73,9 @@ class AlfWorld:
     @staticmethod
     def task_source(data: str = "", eval_split: str = "valid_unseen", **_: Any) -> TaskSource:
         """The solvable games: train, and valid_unseen (or valid_seen) for evaluation."""
-        root, held = _root(data), _checked_split(eval_split)
-        return ListedTasks({"train": _games(root, "train"), "eval": _games(root, held)})
+        root = _root(data)
+        requirements.choice("eval_split", eval_split, EVAL_SPLITS)
+        return ListedTasks({"train": _games(root, "train"), "eval": _games(root, eval_split)})
 
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
@@ -149,12 +150,6 @@ def _root(data: str) -> Path:
             if (folder / "train").is_dir():
                 return folder.resolve()
     return requirements.folder("alfworld", "data", given, "json_2.1.1", GET)
-
-
-def _checked_split(name: str) -> str:
-    if name not in EVAL_SPLITS:
-        raise UserError(f"env option eval_split is {name!r}; it must be {' or '.join(EVAL_SPLITS)}")
-    return name
 
 
 def _games(root: Path, folder: str) -> list[Task]:

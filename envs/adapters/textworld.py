@@ -17,7 +17,6 @@ from typing import Any
 from envs import requirements
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
 from envs.base import ListedTasks, SeededTasks, TaskSource
-from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.interfaces import EnvSpec
 
@@ -58,9 +57,8 @@ class TextWorld:
         self.library = requirements.package("textworld", "textworld", "textworld")
         sizes = {"rooms": rooms, "objects": objects, "quest": quest, "max_steps": max_steps}
         for name, value in sizes.items():
-            if type(value) is not int or value < 1:
-                raise UserError(f"env option {name} is {value!r}; it must be a positive integer")
-        self.rooms, self.objects, self.quest, self.games = rooms, objects, quest, games
+            requirements.integer(name, value, 1, 100_000)
+        self.rooms, self.objects, self.quest = rooms, objects, quest
         self.cache = Path(cache).expanduser()
         self.spec = EnvSpec(
             name="textworld",

@@ -14,11 +14,12 @@ import re
 from collections import defaultdict
 from typing import Any
 
+from envs import requirements
 from envs.adapters import webshop_site
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
 from envs.adapters.webshop_site import Settings, open_site, seeded
 from envs.base import ListedTasks, TaskSource
-from r3l.errors import EnvironmentFailed, UserError
+from r3l.errors import EnvironmentFailed
 from r3l.records import Task
 from r3l.rollout.interfaces import EnvSpec
 
@@ -69,7 +70,8 @@ class WebShop:
         search: str = "auto",
         nouns: str = "auto",
     ) -> None:
-        self.admissible, self.eval_split = admissible, _checked_split(eval_split)
+        requirements.choice("eval_split", eval_split, EVAL_SPLITS)
+        self.admissible = admissible
         self.site = open_site(Settings(checkout, products, goals, search, nouns))
         self.server = self.site.server
         self.visitor = self.site.browser(str(next(_numbers)))
@@ -100,7 +102,8 @@ class WebShop:
         # search and nouns change no goal, but missing packages must be reported early
         kinds = webshop_site.categories(Settings(checkout, products, goals, search, nouns))
         test, dev, train = splits(len(kinds))
-        held = test if _checked_split(eval_split) == "test" else dev
+        requirements.choice("eval_split", eval_split, EVAL_SPLITS)
+        held = test if eval_split == "test" else dev
         return ListedTasks(
             {
                 "train": [_task(number, kinds[number]) for number in train],
@@ -267,12 +270,6 @@ def splits(count: int) -> tuple[range, range, range]:
 def _task(number: int, category: str) -> Task:
     options = {"goal": number} | ({"family": category} if category else {})
     return Task(f"webshop/{number:06d}", "webshop", number, options)
-
-
-def _checked_split(name: str) -> str:
-    if name not in EVAL_SPLITS:
-        raise UserError(f"env option eval_split is {name!r}; it must be {' or '.join(EVAL_SPLITS)}")
-    return name
 
 
 def _plain(text: str) -> str:

@@ -58,20 +58,10 @@ class Settings:
     nouns: str
 
     def __post_init__(self) -> None:
-        choices = {
-            "goals": ("synthetic", "human"),
-            "search": ("auto", "lucene", "bm25"),
-            "nouns": ("auto", "spacy", "words"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                given = getattr(self, name)
-                raise UserError(f"env option {name} is {given!r}; it must be {' or '.join(known)}")
-        if type(self.products) is not int or self.products < 0:
-            raise UserError(
-                f"env option products is {self.products!r}; it must be a number of products, or 0 "
-                "for all"
-            )
+        requirements.choice("goals", self.goals, ("synthetic", "human"))
+        requirements.choice("search", self.search, ("auto", "lucene", "bm25"))
+        requirements.choice("nouns", self.nouns, ("auto", "spacy", "words"))
+        requirements.integer("products", self.products, 0, 10_000_000)
 
 
 @dataclass(frozen=True)

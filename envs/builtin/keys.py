@@ -37,6 +37,6 @@ class Keys(Matching):
             length=("locks", locks),
             things=("colours", colours),
             answers=("keys", keys),
-            exceptions=("exceptions", exceptions),
-            steps=("steps", steps),
+            exceptions=exceptions,
+            steps=steps,
         )

@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from envs.base import Skill
-from envs.builtin.dials import Dials, Setting, integer
+from envs.builtin.dials import Dials
+from envs.requirements import integer
 from r3l.rollout.interfaces import EnvSpec
 
 Mark = Literal["right", "wrong", "wasted"]
+Setting = tuple[str, int]
+"""A setting's name, as the user knows it, and its value."""
 PROMPTS = {
     "reflect_system": "Review this attempt and answer with one JSON object: trajectory_summary, "
     "root_cause_analysis, trajectory_outcome, improvement_suggestion, retry_from_step.",
@@ -88,22 +91,24 @@ class Matching:
         length: Setting,
         things: Setting,
         answers: Setting,
-        exceptions: Setting,
-        steps: Setting,
-        decisive: Setting = ("decisive", None),
+        exceptions: int,
+        steps: int | None,
+        decisive: int | None = None,
         dials: Dials | None = None,
     ) -> None:
         named, answering = self.words.things.split(), self.words.answers.split()
-        self.things = named[: integer(things, 1, len(named))]
-        self.answers = answering[: integer(answers, 2, len(answering))]
-        self.length = integer(length, 1, len(self.things))
-        self.exceptions = integer(exceptions, 0, self.length)
-        self.decisive = integer(decisive, 1, self.length, default=self.length)
+        self.things = named[: integer(*things, 1, len(named))]
+        self.answers = answering[: integer(*answers, 2, len(answering))]
+        self.length = integer(*length, 1, len(self.things))
+        self.exceptions = integer("exceptions", exceptions, 0, self.length)
+        decisive = self.length if decisive is None else decisive
+        self.decisive = integer("decisive", decisive, 1, self.length)
+        steps = self.length + 2 if steps is None else steps
         self.dials = dials or Dials()
         self.spec = EnvSpec(
             name=name,
             system_prompt=system_prompt.format(answers=", ".join(self.answers)),
-            max_steps=integer(steps, self.length, 1000, default=self.length + 2),
+            max_steps=integer("steps", steps, self.length, 1000),
             max_response_tokens=8 + self.dials.words,
             feedback=self.dials.feedback,
             data_license="Apache-2.0",

@@ -60,8 +60,8 @@ class Workshop(Matching):
             length=("stations", stations),
             things=("items", items),
             answers=("tools", tools),
-            exceptions=("exceptions", exceptions),
-            steps=("steps", steps),
-            decisive=("decisive", decisive),
+            exceptions=exceptions,
+            steps=steps,
+            decisive=decisive,
             dials=Dials(words, summary, hint),
         )

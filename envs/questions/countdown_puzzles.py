@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from envs import requirements
 from envs.base import SPLIT_SIZE, SPLITS, split_of
-from r3l.errors import UserError
 
 APPLY: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "+": lambda a, b: a + b,
@@ -43,11 +43,7 @@ class Puzzles:
     def __post_init__(self) -> None:
         # With fewer or smaller numbers a split would have few sets of them, or none.
         for name, low, high in (("count", 3, 6), ("largest", 9, 999), ("highest", 9, 9999)):
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise UserError(
-                    f"env option {name} is {value!r}; it must be an integer in {low}..{high}"
-                )
+            requirements.integer(name, getattr(self, name), low, high)
 
     def make(self, seed: int) -> Puzzle:
         """The puzzle of a seed. A set of numbers belongs to one split only, in any order and with

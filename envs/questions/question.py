@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 
 from msgspec import structs
 
+from envs import requirements
 from envs.base import Split, TaskSource
-from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.interfaces import EnvSpec
 
@@ -54,13 +54,11 @@ class Pace:
     max_response_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if self.step not in get_args(Step):
-            known = " or ".join(get_args(Step))
-            raise UserError(f"env option step is {self.step!r}; it must be {known}")
-        for name in ("attempts", "eval_attempts", "paragraphs", "max_response_tokens"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= 100_000):
-                raise UserError(f"env option {name} is {value!r}; it must be a positive integer")
+        requirements.choice("step", self.step, get_args(Step))
+        for name in ("attempts", "eval_attempts", "paragraphs"):
+            requirements.integer(name, getattr(self, name), 1, 100_000)
+        if self.max_response_tokens is not None:
+            requirements.integer("max_response_tokens", self.max_response_tokens, 1, 100_000)
 
     @property
     def max_steps(self) -> int:

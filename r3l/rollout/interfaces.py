@@ -79,9 +79,8 @@ class EnvSpec:
     `success_threshold`: reward from which an attempt counts as full success, positive; attempts
     are recorded in units of it. UserError if it is not positive.
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
-    some order) or "no".
-    `sessions`: instances that one environment process holds at the same time; None: as many as
-    there are attempts. 1 for an environment with state outside its instances.
+    some order) or "no". `sessions`: instances that one environment process holds at the same time;
+    None: no limit; 1 for an environment with state outside its instances.
     `feedback`: what observations say of an error: its cause ("causal"), that there is one
     ("weak") or nothing ("none").
     """

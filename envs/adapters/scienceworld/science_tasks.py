@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from envs import requirements
 from envs.base import SPLIT_SIZE, ListedTasks, Split
 from envs.base import SPLITS as SPLITS_OF_TASKS
 from r3l.errors import UserError
@@ -78,8 +79,7 @@ def named(patterns: Sequence[str] | None) -> list[str]:
 def listed(patterns: Sequence[str] | None, eval_split: str) -> ListedTasks:
     """Upstream's variations of the named tasks: train for training, test for evaluation and dev for
     warm starts; with `eval_split` dev that is for evaluation, and a warm start has no tasks."""
-    if eval_split not in ("dev", "test"):
-        raise UserError(f"env option eval_split is {eval_split!r}; it must be dev or test")
+    requirements.choice("eval_split", eval_split, ("dev", "test"))
     train, dev, test = [], [], []
     for name in named(patterns):
         sizes = SPLITS[name]
