@@ -1,22 +1,25 @@
-"""Exact arithmetic on whole numbers: a parser; nothing is evaluated as code.
-
-expression = term (("+" | "-") term)*
-term       = factor (("*" | "/") factor)*
-factor     = "-" factor | "(" expression ")" | digits
-"""
+"""Exact arithmetic on whole numbers with + - * / and brackets; nothing is evaluated as code."""
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
 LONGEST = 200
 """Longest expression, characters. Without powers, its value has at most as many digits."""
-DEEPEST = 40
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|(.))", re.DOTALL)
 _SAME = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
+_ALLOWED = re.compile(r"[0-9+\-*/()\s]+")
+_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 class ExpressionError(ValueError):
@@ -35,58 +38,30 @@ def evaluate(text: str) -> Value:
     """The value of an expression. Raises ExpressionError."""
     if len(text) > LONGEST:
         raise ExpressionError(f"longer than {LONGEST} characters")
-    parser = _Parser(text.translate(_SAME))
-    value = parser.expression(0)
-    if parser.next:
-        raise ExpressionError(f"{parser.next!r} was not expected")
-    return Value(value, tuple(parser.numbers))
+    text = " ".join(text.translate(_SAME).split())
+    if strange := _ALLOWED.sub("", text):
+        raise ExpressionError(f"{strange[0]!r} was not expected")
+    try:
+        # Python reads no leading zeros.
+        tree = ast.parse(re.sub(r"\b0+(?=\d)", "", text), mode="eval")
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ExpressionError("a number, a sign or a bracket is missing") from None
+    numbers: list[int] = []
+    return Value(_value(tree.body, numbers), tuple(numbers))
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self.tokens = [digits or sign for digits, sign in _TOKEN.findall(text.strip())]
-        self.at = 0
-        self.numbers: list[int] = []
-
-    @property
-    def next(self) -> str:
-        """The next token, "" at the end."""
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
-
-    def take(self) -> str:
-        token = self.next
-        self.at += 1
-        return token
-
-    def expression(self, depth: int) -> Fraction:
-        value = self.term(depth)
-        while self.next in ("+", "-"):
-            value = value + self.term(depth) if self.take() == "+" else value - self.term(depth)
-        return value
-
-    def term(self, depth: int) -> Fraction:
-        value = self.factor(depth)
-        while self.next in ("*", "/"):
-            if self.take() == "*":
-                value *= self.factor(depth)
-            elif divisor := self.factor(depth):
-                value /= divisor
-            else:
-                raise ExpressionError("division by zero")
-        return value
-
-    def factor(self, depth: int) -> Fraction:
-        if depth > DEEPEST:
-            raise ExpressionError(f"more than {DEEPEST} brackets within each other")
-        token = self.take()
-        if token == "-":
-            return -self.factor(depth + 1)
-        if token == "(":
-            value = self.expression(depth + 1)
-            if self.take() != ")":
-                raise ExpressionError("a bracket is not closed")
-            return value
-        if not token.isdecimal():
-            raise ExpressionError(f"{token!r} was not expected" if token else "it ends too early")
-        self.numbers.append(int(token))
-        return Fraction(self.numbers[-1])
+def _value(node: ast.expr, numbers: list[int]) -> Fraction:
+    """The value of a part of an expression; its numbers are appended in order."""
+    match node:
+        case ast.Constant(value=int(number)):
+            numbers.append(number)
+            return Fraction(number)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, numbers)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATIONS:
+            a, b = _value(left, numbers), _value(right, numbers)
+            try:
+                return _OPERATIONS[type(sign)](a, b)
+            except ZeroDivisionError:
+                raise ExpressionError("division by zero") from None
+    raise ExpressionError("only numbers, + - * / and brackets are allowed")
