@@ -28,7 +28,7 @@ import zmq
 
 from benchmarks.buffer.service import Service, attempt, quantile
 from buffer import BufferClient, Lease
-from buffer.client import calls as client_calls
+from buffer.wire import messages, operations
 from r3l.records import GroupPlan, Task
 
 PLAN = GroupPlan(8)
@@ -42,8 +42,9 @@ def stopped(endpoint: str, groups: list[str], pace: float, acts: Any) -> None:
     dealer = zmq.Context().socket(zmq.DEALER)
     dealer.set(zmq.RCVHWM, 1)
     dealer.connect(endpoint)
+    request = operations.GetGroups(tuple(groups))
     for number in range(200):
-        dealer.send_multipart(client_calls.get(groups).frames(f"r{number}", 0.0))
+        dealer.send_multipart(messages.request_frames("get", f"r{number}", request, 0.0))
         acts.value += 1
     while True:
         time.sleep(60)

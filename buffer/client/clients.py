@@ -4,14 +4,14 @@
         for group in buffer.query(state="trained", limit=10):
             print(group.task.task_id, group.rewards)
 
-Every request has an id and a deadline. When a reply is late the request is sent again, same id, on
-a new socket, as often as the deadline allows; the service replies to a known id as it did before,
-so nothing happens twice. A client that waits for a silent service logs it, after WARN_AFTER_S and
-then at twice the time. After the deadline: BufferUnavailable.
+Every request has an id and a deadline. When a reply is late the request is sent again with the same
+id on a new socket, until the deadline. The service carries out each id once, so nothing happens
+twice. A client that waits for a silent service logs it after WARN_AFTER_S, and again each time the
+wait has doubled. After the deadline: BufferUnavailable.
 
-A request that waits when its client is closed ends with ClientClosed. A client that was not closed
-is closed when it is collected, with a ResourceWarning; one that lives to the end of its process
-keeps no process from ending.
+When a client is closed, its waiting requests end with ClientClosed. A client that was not closed is
+closed when it is garbage-collected, with a ResourceWarning; one that is never collected does not
+keep its process from ending.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -40,35 +41,37 @@ from r3l.errors import BufferUnavailable, ClientClosed, RecordError
 FIRST_TRY_S = 1.0  # wait for a reply before asking again; doubles
 LONGEST_TRY_S = 5.0
 WARN_AFTER_S = 10.0
-TELL_S = 1.0  # between two calls of `silent`
-CLOSE_CHECK_S = 0.1  # until a waiting request notices that its client is to be closed
+REPORT_S = 1.0  # between two calls of `silent`
+CLOSE_CHECK_S = 0.1  # until a waiting request notices that another thread closes its client
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
-REQUESTS_AT_ONCE = (
-    messages.REQUESTS_IN_FLIGHT // 2
-)  # the other half is for requests that were given up
+REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
+"""The other half is for requests that were given up."""
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class _Client:
-    """What both clients are made of.
+    """What both clients share.
 
-    `timeout_s`: seconds until a request without a reply raises BufferUnavailable. `silent` is
-    called while a reply is overdue, every TELL_S or, by the client for asyncio, with every try;
-    with a line that says who waits for what. What it raises ends the request.
-    `keys`: the client's key file, if the service asks for one (buffer.wire.curve_keys).
-    Raises UserError for an invalid endpoint and for a key file that cannot be read.
+    `silent` is called while a reply is overdue: every REPORT_S, by the client for asyncio with
+    every try. Its argument is a line with the client's name and the operation. An exception that it
+    raises ends the request.
     """
 
     def __init__(
         self,
         endpoint: str,
         *,
-        name: str = "",
+        name: str = "a client",
         timeout_s: float = 10.0,
         keys: Path | str | None = None,
     ) -> None:
+        """`timeout_s`: seconds until a request without a reply raises BufferUnavailable.
+        `keys`: the client's key file, if the service has keys (buffer.wire.curve_keys).
+
+        Raises UserError for an invalid endpoint and for a key file that cannot be read.
+        """
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
         self._keys = load(ClientKeys, keys) if keys else None
@@ -78,12 +81,17 @@ class _Client:
         self._rids = (f"{client}-{number}" for number in itertools.count())  # of this client alone
         self._closed = False
         self.silent: Callable[[str], object] = lambda line: None
-        self._silent_since: float | None = None  # when the first reply was due that has not come
-        self._told, self._warn_s = 0.0, WARN_AFTER_S
+        self._silent_since: float | None = None  # when the first missing reply was due
+        self._reported_at, self._warn_s = 0.0, WARN_AFTER_S
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what only one kind of client has."""
+        raise NotImplementedError
 
     def __del__(self) -> None:
-        """Close a client that was forgotten. Not when the interpreter ends: its threads may still
-        use the client then, and the system closes what is left."""
+        """Close a client that was not closed. Not when the interpreter ends: threads may still use
+        the client then, and the system closes what is left."""
         opened = hasattr(self, "_closed") and not self._closed
         if opened and not sys.is_finalizing():
             warnings.warn(f"{self._who} was not closed", ResourceWarning,
@@ -92,7 +100,7 @@ class _Client:
 
     @property
     def _who(self) -> str:
-        return f"{self.name or 'a client'} of the buffer at {self.endpoint}"
+        return f"{self.name} of the buffer at {self.endpoint}"
 
     def _connect(self) -> Any:
         socket = self._context.socket(zmq.DEALER)
@@ -114,16 +122,16 @@ class _Client:
             raise ClientClosed(f"{self._who} was closed: no {call.operation}")
 
     def _overdue(self, call: Call[Any], due: float) -> None:
-        """Tell that a reply has not come which was `due` at a second of the steady clock."""
+        """Report that a reply is missing that was `due` at a second of the steady clock."""
         now = time.monotonic()
-        if now < max(due, self._told) + TELL_S:
+        if now < max(due, self._reported_at) + REPORT_S:
             return
-        self._told = now
+        self._reported_at = now
         self._silent_since = self._silent_since or due
         silent_s = now - self._silent_since
         line = (
-            f"{self.name or 'a client'} waits for the buffer at {self.endpoint}: no reply to "
-            f"{call.operation} for {silent_s:.0f} s"
+            f"{self.name} waits for the buffer at {self.endpoint}: no reply to {call.operation} "
+            f"for {silent_s:.0f} s"
         )
         if silent_s > self._warn_s:
             self._warn_s = 2 * silent_s
@@ -131,7 +139,7 @@ class _Client:
         self.silent(line)
 
     def _replied(self) -> None:
-        """The buffer is not silent."""
+        """Note that a reply has come."""
         if self._silent_since is not None and self._warn_s > WARN_AFTER_S:
             silent_s = time.monotonic() - self._silent_since
             log.warning("the buffer at %s replies again, after %.0f s", self.endpoint, silent_s)
@@ -139,35 +147,22 @@ class _Client:
 
     def _unavailable(self, call: Call[Any], waited_s: float) -> BufferUnavailable:
         return BufferUnavailable(
-            f"buffer at {self.endpoint}: no reply to {call.operation} from "
-            f"{self.name or 'a client'} in {waited_s:.1f} s"
-            f"{'' if self._keys else '; is it served there, and without keys?'}",
+            f"buffer at {self.endpoint}: no reply to {call.operation} from {self.name} in "
+            f"{waited_s:.1f} s{'' if self._keys else '; is it served there, and without keys?'}",
             endpoint=self.endpoint,
             waited_s=waited_s,
         )
 
 
 class BufferClient(_Client, BlockingCalls):
-    """Blocking client; threads may share it, one request at a time, and any of them close it.
+    """Blocking client. Threads may share it; it makes one request at a time. Any thread may close
+    it."""
 
-    `timeout_s`: seconds until a request without a reply raises BufferUnavailable.
-    `keys`: the client's key file, if the service asks for one (buffer.wire.curve_keys).
-    Raises UserError for an invalid endpoint and for a key file that cannot be read.
-    """
-
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        name: str = "",
-        timeout_s: float = 10.0,
-        keys: Path | str | None = None,
-    ) -> None:
-        super().__init__(endpoint, name=name, timeout_s=timeout_s, keys=keys)
+    def _prepare(self) -> None:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connection; a request that another thread makes ends first (ClientClosed)."""
+        """Close the connection; a request of another thread ends first, with ClientClosed."""
         self._closed = True
         with self._lock:  # only one thread at a time may touch a socket, also to close it
             self._context.destroy(linger=0)
@@ -219,24 +214,21 @@ class BufferClient(_Client, BlockingCalls):
             self._socket = None
 
 
+@dataclass(eq=False)
+class _Waiting:
+    """A request that waits for its reply, since `start` on the steady clock."""
+
+    call: Call[Any]
+    rid: str
+    start: float = field(default_factory=time.monotonic)
+    reply: asyncio.Future[Sequence[Frame]] = field(default_factory=asyncio.Future)
+
+
 class AsyncBufferClient(_Client, AsyncCalls):
-    """Client for one event loop; any number of requests may be made at the same time, those
-    beyond REQUESTS_AT_ONCE wait for their turn.
+    """Client for one event loop. Requests may be made at the same time; those beyond
+    REQUESTS_AT_ONCE wait for their turn."""
 
-    `timeout_s`: seconds until a request without a reply raises BufferUnavailable.
-    `keys`: the client's key file, if the service asks for one (buffer.wire.curve_keys).
-    Raises UserError for an invalid endpoint and for a key file that cannot be read.
-    """
-
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        name: str = "",
-        timeout_s: float = 10.0,
-        keys: Path | str | None = None,
-    ) -> None:
-        super().__init__(endpoint, name=name, timeout_s=timeout_s, keys=keys)
+    def _prepare(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
         self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
@@ -246,7 +238,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
         self._drop_socket()
         self._context.destroy(linger=0)
         for waiting in self._waiting.values():
-            waiting.wake()
+            waiting.reply.cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -269,12 +261,14 @@ class AsyncBufferClient(_Client, AsyncCalls):
         deadline = due + self.timeout_s
         while (now := time.monotonic()) < deadline:
             used = await self._send(waiting)
-            reply = await waiting.within(min(deadline - now, patience))
-            if reply is not None:
+            await asyncio.wait([waiting.reply], timeout=min(deadline - now, patience))
+            self._refuse_closed(call)
+            if waiting.reply.done():
                 self._replied()
+                reply = waiting.reply.result()
                 if not messages.asks_again(reply):
                     return reply
-                waiting.reply = None
+                waiting.reply = asyncio.Future()
                 continue
             self._overdue(call, due)
             if used is self._socket:
@@ -284,8 +278,8 @@ class AsyncBufferClient(_Client, AsyncCalls):
         raise self._unavailable(call, time.monotonic() - waiting.start)
 
     async def _send(self, waiting: _Waiting) -> Any:
-        """Send a request; returns the socket it went to, or was to go to: one with a full queue
-        is given up like one without replies. Raises ClientClosed."""
+        """Send a request; returns the socket that was tried. One with a full queue is given up
+        like one without replies. Raises ClientClosed."""
         self._refuse_closed(waiting.call)
         if self._socket is None:
             self._socket = self._connect()
@@ -296,7 +290,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
         while socket is self._socket and time.monotonic() < until:
             try:
                 send_message(socket, frames)
-                self._receive()  # the descriptor signals only once what arrived before
+                self._receive()  # the descriptor does not signal again for what has arrived
                 break
             except zmq.Again:
                 await asyncio.sleep(QUEUE_FULL_S)
@@ -305,54 +299,22 @@ class AsyncBufferClient(_Client, AsyncCalls):
     async def _send_others(self, late: _Waiting) -> None:
         """Send the other requests again on a new socket, after the old one was given up."""
         for waiting in list(self._waiting.values()):
-            if waiting is not late and waiting.reply is None:
+            if waiting is not late and not waiting.reply.done():
                 await self._send(waiting)
 
     def _receive(self) -> None:
-        """Hand every reply that has arrived to the request it belongs to."""
+        """Hand every reply that has arrived to its request; the first reply counts."""
         while self._socket is not None and has_message(self._socket):
             received = receive_message(self._socket)
             try:
                 waiting = self._waiting.get(messages.reply_id(received))
             except RecordError:
                 continue  # not a reply; the request's deadline decides
-            if waiting is not None:
-                waiting.arrived(received)
+            if waiting is not None and not waiting.reply.done():
+                waiting.reply.set_result(received)
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket.fd)
             self._socket.close(linger=0)
             self._socket = None
-
-
-class _Waiting:
-    """A request that waits for its reply."""
-
-    def __init__(self, call: Call[Any], rid: str) -> None:
-        self.call, self.rid, self.start = call, rid, time.monotonic()
-        self.reply: Sequence[Frame] | None = None
-        self._woken: asyncio.Future[None] | None = None
-
-    def arrived(self, frames: Sequence[Frame]) -> None:
-        """Take the reply; the first one counts."""
-        if self.reply is None:
-            self.reply = frames
-            self.wake()
-
-    async def within(self, seconds: float) -> Sequence[Frame] | None:
-        """The reply, if it arrives in time."""
-        if self.reply is None:
-            loop = asyncio.get_running_loop()
-            self._woken = loop.create_future()
-            alarm = loop.call_later(seconds, self.wake)
-            try:
-                await self._woken
-            finally:
-                alarm.cancel()
-        return self.reply
-
-    def wake(self) -> None:
-        """End the wait for a reply."""
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)

@@ -1,7 +1,7 @@
 """The operations of the buffer: one table, and the requests and replies that it names.
 
-A new operation needs a request and a row here, a handler in buffer.server.handlers, and a client
-function in buffer.client.calls. Requests and replies are records, checked when they are read.
+A new operation needs a request and a row here, a handler in buffer.server.handlers, and a
+method in buffer.client.calls. Requests and replies are records, checked when they are read.
 Replies with groups are followed by their records, one frame each (buffer.wire.messages).
 An operation that would do more the second time keeps its reply (buffer.server.idempotency).
 `PROTOCOL` of buffer.wire.messages goes up when a request or reply changes, not for a new operation.

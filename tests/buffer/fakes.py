@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from buffer import cli
+from buffer.client.calls import Call, Calls
 from buffer.groups import draws, learner_version, leases, results, retention
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
@@ -42,6 +43,16 @@ def finished(role="base", slot=0, *, version=0, reward=0.0, length=8) -> SlotRes
         actions=("act",),
     )
     return SlotResult(role, slot, "done", trajectory=trajectory)
+
+
+class _Unsent(Calls):
+    """The operations as the calls that they would send."""
+
+    def _ask(self, call: Call):
+        return call
+
+
+calls = _Unsent()
 
 
 class Desk:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from buffer.client import calls
+from buffer.client.calls import Draw
 from buffer.storage.rows import Status
 from buffer.wire.operations import DrawHead
 from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import Group, GroupPlan, Task
-from tests.buffer.fakes import full_result
+from tests.buffer.fakes import calls, full_result
 
 
 def test_a_request_larger_than_the_limit_is_never_sent(done):
@@ -56,5 +56,5 @@ def test_a_draw_without_groups_is_none_and_says_why():
 
 def test_a_draw_is_short_as_text(done):
     group = Group("g1", Task("t", "e", 1), GroupPlan(1), "drawn", (done(),))
-    told = repr(calls.Draw(7, [group], 5, records=[b"x" * 1000], replayed=("g1",)))
+    told = repr(Draw(7, [group], 5, records=[b"x" * 1000], replayed=("g1",)))
     assert told.startswith("Draw(draw_id=7, version=5") and len(told) < 200

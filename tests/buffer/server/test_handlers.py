@@ -6,13 +6,13 @@ import pytest
 import zmq
 
 from buffer import BufferClient
-from buffer.client import calls
 from buffer.server.handlers import WriteHandlers
 from buffer.wire import messages
 from buffer.wire.messages import REQUESTS_IN_FLIGHT, reply_id
 from buffer.wire.operations import DrawHead
 from r3l.errors import LimitExceeded
 from r3l.records import GroupPlan
+from tests.buffer.fakes import calls
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ import pytest
 import zmq
 
 from buffer import BufferClient
-from buffer.client import calls
 from buffer.server import held_draws
 from buffer.server.handlers import WriteHandlers
 from buffer.wire import messages
 from r3l.errors import Conflict
 from r3l.records import GroupPlan
-from tests.buffer.fakes import finished, until
+from tests.buffer.fakes import calls, finished, until
 
 WAITS = """
 import sys

@@ -6,7 +6,6 @@ import pytest
 import zmq
 
 from buffer import BufferClient
-from buffer.client import calls
 from buffer.server import idempotency
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
@@ -14,6 +13,7 @@ from buffer.wire.operations import Amount
 from r3l import codec
 from r3l.records import GroupPlan
 from r3l.settings.buffer import RetentionConfig
+from tests.buffer.fakes import calls
 
 pytestmark = pytest.mark.system
 

@@ -7,10 +7,9 @@ import pytest
 import zmq
 
 from buffer import BufferClient
-from buffer.client import calls
 from buffer.server.replies import UNSENT_LIMIT
 from r3l.records import GroupPlan
-from tests.buffer.fakes import until
+from tests.buffer.fakes import calls, until
 
 pytestmark = pytest.mark.system
 

@@ -16,7 +16,7 @@ import zmq
 from msgspec.structs import replace
 
 from buffer import BufferClient
-from buffer.client import calls
+from buffer.client.calls import Call
 from buffer.sampling.samplers import FLOOR
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
@@ -24,6 +24,7 @@ from buffer.wire import messages, operations
 from r3l import codec
 from r3l.errors import LeaseLost, LimitExceeded, RecordError, SickResult, StoreError
 from r3l.records import GroupPlan, SlotResult
+from tests.buffer.fakes import calls
 
 pytestmark = pytest.mark.system
 
@@ -303,5 +304,5 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_its_field(serve
         assert len(bad) == len(whole) - 4
         arguments = replace(call.arguments, results=(msgspec.Raw(bad),))
         with pytest.raises(RecordError, match=r"trajectory\.token_ids"):
-            client._ask(calls.Call("put", arguments))
+            client._ask(Call("put", arguments))
         assert set(client.stats().refused) == {"RecordError"}

@@ -7,12 +7,12 @@ from queue import SimpleQueue
 import pytest
 
 from buffer import BufferClient
-from buffer.client import calls
 from buffer.server import writer
 from buffer.server.writer import Writer
 from buffer.wire import messages
 from r3l.errors import BufferError_, BufferUnavailable, NotFound, UserError
 from r3l.records import GroupPlan, Task
+from tests.buffer.fakes import calls
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def run(working, queue, *requests):
 
 
 def lease(actor="a"):
-    return calls.lease(actor, 0, calls.GroupPlan(1))
+    return calls.lease(actor, 0, GroupPlan(1))
 
 
 def test_requests_that_wait_are_one_transaction_and_replied_to_after_its_commit(

@@ -9,10 +9,10 @@ import pytest
 import zmq
 
 from buffer import AsyncBufferClient, BufferClient, Lease
-from buffer.client import calls
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from r3l.records import GroupPlan
+from tests.buffer.fakes import calls
 
 pytestmark = pytest.mark.system
 

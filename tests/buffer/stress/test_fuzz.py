@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from buffer import BufferClient
-from buffer.client import calls
 from buffer.storage.layout import TABLES
 from buffer.storage.store import Store
 from buffer.wire import messages as protocol
@@ -24,7 +23,7 @@ from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
 from r3l.settings.buffer import RetentionConfig
-from tests.buffer.fakes import Served, finished
+from tests.buffer.fakes import Served, calls, finished
 
 pytestmark = pytest.mark.system
 
