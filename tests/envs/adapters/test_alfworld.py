@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs import registry
-from envs.testing import check_task
+from envs.testing import Check
 from r3l.errors import UserError
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "alfworld"
@@ -35,7 +35,7 @@ def env():
 @pytest.mark.parametrize("number", range(len(GAMES) if FULL else 1))
 def test_a_real_game_conforms(env, number):
     other = registry.make("alfworld", data=str(DATA))
-    check_task(env, GAMES[number], other=other, max_steps=6)
+    Check(env, 0, GAMES[number], 6, other).run()
     other.close()
 
 
