@@ -15,7 +15,7 @@ from typing import Any
 import click
 import psutil
 
-from envs.isolation.pool import EnvPool
+from envs.isolation.pool import EnvPool, RemoteEnv
 from envs.registry import task_source
 from r3l.records import Task
 from r3l.settings.environment import EnvConfig
@@ -50,7 +50,7 @@ async def _row(config: EnvConfig, attempts: int, seconds: float) -> str:
     pool = EnvPool(config)
     began = time.monotonic()
     await pool.start()
-    envs = [pool.make() for _ in range(attempts)]
+    envs = [RemoteEnv(pool) for _ in range(attempts)]
     await asyncio.gather(*(_reset(e, t) for e, t in zip(envs, tasks, strict=True)))
     ready = time.monotonic() - began
     until, cpu_before = time.monotonic() + seconds, _cpu_seconds()

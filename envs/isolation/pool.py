@@ -24,7 +24,6 @@ import sys
 import time
 import uuid
 from asyncio.subprocess import PIPE, Process
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -48,9 +47,6 @@ START_S = 120.0
 """Limit for importing an environment's library and making a first instance, seconds."""
 END_S = 5.0
 """Limit for closing everything before a worker is killed, seconds."""
-QUIET_S = 10.0
-"""An attempt that waits longer for a session logs it, at most every minute, seconds."""
-REPEAT_S = 60.0
 UNLIMITED = 1 << 30
 USUAL_WORKERS = 2
 """Processes that any environment gets: one that ends fails only its own sessions."""
@@ -101,7 +97,7 @@ async def environments(
     pool = EnvPool(config, wanted, metrics)
     try:
         await pool.start()
-        yield pool.make
+        yield partial(RemoteEnv, pool)
     finally:
         await pool.close()
 
@@ -109,7 +105,7 @@ async def environments(
 class EnvPool:
     """Worker processes of one environment, for `wanted` attempts at the same time.
 
-    `lost`: workers that were killed, by cause; `metrics` counts how long attempts wait.
+    `metrics` counts how long attempts wait for a session.
     """
 
     def __init__(
@@ -118,15 +114,13 @@ class EnvPool:
         self.config, self.wanted = config, wanted
         self.metrics = ActorMetrics() if metrics is None else metrics
         self.workers: list[_Worker | None] = []
-        self.lost: Counter[str] = Counter()
-        self.warned = -math.inf
         self.spec: EnvSpec
         self.offers: list[str] = []
         self._room: asyncio.Semaphore
 
     async def start(self) -> None:
         """Start the first worker and learn what the environment declares. Raises UserError."""
-        worker = _Worker(self)
+        worker = _Worker(self.config)
         self.workers = [worker]
         try:
             hello = await worker.hello
@@ -138,26 +132,16 @@ class EnvPool:
         self.workers += [None] * (count - 1)
         self._room = asyncio.Semaphore(count * sessions)
 
-    def make(self) -> RemoteEnv:
-        """An environment for one attempt; its first reset acquires a session."""
-        return RemoteEnv(self)
-
     async def acquire(self) -> _Worker:
         """Wait for a free session, and take one of the least loaded worker."""
         began = time.monotonic()
-        while True:
-            try:
-                async with asyncio.timeout(QUIET_S):
-                    await self._room.acquire()
-                break
-            except TimeoutError:
-                self._warn()
+        await self._room.acquire()
         self.metrics.session_wait_s += time.monotonic() - began
         loads = [0 if w is None or w.end_cause else w.sessions for w in self.workers]
         place = loads.index(min(loads))
         worker = self.workers[place]
         if worker is None or worker.end_cause:
-            self.workers[place] = worker = _Worker(self)
+            self.workers[place] = worker = _Worker(self.config)
         worker.sessions += 1
         return worker
 
@@ -165,17 +149,6 @@ class EnvPool:
         """Release a session."""
         worker.sessions -= 1
         self._room.release()
-
-    def _warn(self) -> None:
-        if time.monotonic() < self.warned + REPEAT_S:
-            return
-        self.warned = time.monotonic()
-        count, each = len(self.workers), self.spec.sessions
-        log.warning(
-            "%s: attempts wait for one of %d sessions (%d processes, %s sessions each); raise "
-            "env.workers, or the sessions that the environment's spec declares",
-            *(self.spec.name, count * (each or 0), count, each),
-        )
 
     async def close(self) -> None:
         """End every worker."""
@@ -190,11 +163,11 @@ def workers_for(wanted: int, sessions: int) -> int:
 
 
 class RemoteEnv:
-    """An `Environment` in a worker process; its methods return awaitables.
+    """An `Environment` in a worker process, for one attempt; its first call acquires a session.
 
-    They raise EnvironmentFailed with cause environment_hang, environment_crash,
-    environment_memory, environment_out_of_turn or environment_lost (another session's fault), or
-    the environment's own error.
+    Its methods return awaitables. They raise the environment's own error, or EnvironmentFailed with
+    cause environment_hang, environment_crash, environment_memory, environment_out_of_turn or
+    environment_lost (another session's fault).
     """
 
     _numbers = itertools.count()
@@ -211,7 +184,7 @@ class RemoteEnv:
             self.worker = await self.pool.acquire()
         request = {"op": "call", "session": self.session, "method": method}
         request["arguments"] = list(arguments)
-        return (await self.worker.ask(request))["value"]
+        return (await self.worker.post(request))["value"]
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> Any:
         """See `r3l.rollout.interfaces.Environment.reset`; awaitable."""
@@ -235,8 +208,8 @@ class _Worker:
     `hello`: what its environment declares, once it has been made.
     """
 
-    def __init__(self, pool: EnvPool) -> None:
-        self.pool, self.config = pool, pool.config
+    def __init__(self, config: EnvConfig) -> None:
+        self.config = config
         self.sessions, self.end_cause = 0, ""
         self._pid, self._turns = 0, itertools.count(1)
         self._mark = uuid.uuid4().hex
@@ -266,10 +239,6 @@ class _Worker:
         else:
             self.calls.put_nowait((request, payload, future))
         return future
-
-    async def ask(self, request: dict[str, Any]) -> Any:
-        """Queue a request and wait for its reply. Raises EnvironmentFailed."""
-        return await self.post(request)
 
     async def end(self) -> None:
         """Ask the process to close everything; kill it if it does not."""
@@ -376,7 +345,6 @@ class _Worker:
     def _fail_waiting(self) -> None:
         """Accept no more calls and fail those that wait."""
         if self.end_cause not in ("", "environment_closed"):
-            self.pool.lost[self.end_cause] += 1
             log.warning("%s: a worker process was killed: %s", self.config.name, self.end_cause)
         self.end_cause = self.end_cause or "environment_closed"
         while not self.calls.empty():
