@@ -4,7 +4,7 @@ to do."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import Any
 from r3l.errors import UserError
 
 
-def choice(option: str, value: object, known: Iterable[str]) -> None:
+def choice(option: str, value: object, known: Sequence[object]) -> None:
     """Raises UserError unless the option's value is one of the known ones."""
-    known = list(known)
     if value not in known:
-        raise UserError(f"env option {option} is {value!r}; it must be {' or '.join(known)}")
+        names = " or ".join(map(str, known))
+        raise UserError(f"env option {option} is {value!r}; it must be {names}")
 
 
 def integer(option: str, value: object, low: int, high: int) -> int:

@@ -9,9 +9,7 @@ options and price.
 from __future__ import annotations
 
 import itertools
-import json
 import re
-from collections import defaultdict
 from typing import Any
 
 from envs import requirements
@@ -45,7 +43,6 @@ PAGES = 5
 """Pages of results: upstream shows 50 products, ten per page."""
 _ACTION = re.compile(r"(search|click)\s*\[(.*)\]", re.IGNORECASE | re.DOTALL)
 _SEPARATOR = "[SEP]"
-_NOT_KEPT = ("goal", "asins", "actions", "verbose_info")
 
 
 class WebShop:
@@ -53,9 +50,8 @@ class WebShop:
 
     `products`: how many of the checkout's products, 0 for all; `goals`: synthetic or human;
     `eval_split`: test or dev; `admissible`: list what can be clicked under every page;
-    `max_steps`: limit of actions; `search`: lucene (upstream's index) or bm25 (our own), `nouns`:
-    spacy or words (a plain rule for the nouns that the score compares); auto, their default, takes
-    what is installed.
+    `max_steps`: limit of actions; `replacements`: what to use if upstream's Lucene index or spaCy
+    model is missing: our own (true), or refuse to play (false).
     """
 
     def __init__(
@@ -67,12 +63,11 @@ class WebShop:
         eval_split: str = "test",
         admissible: bool = True,
         max_steps: int = 15,
-        search: str = "auto",
-        nouns: str = "auto",
+        replacements: bool = True,
     ) -> None:
         requirements.choice("eval_split", eval_split, EVAL_SPLITS)
         self.admissible = admissible
-        self.site = open_site(Settings(checkout, products, goals, search, nouns))
+        self.site = open_site(Settings(checkout, products, goals, replacements))
         self.server = self.site.server
         self.visitor = self.site.browser(str(next(_numbers)))
         self.spec = EnvSpec(
@@ -86,7 +81,7 @@ class WebShop:
             prompts=PROMPTS,
         )
         self.clicks: dict[str, str] = {}
-        self.can_search, self.score = False, -1.0
+        self.can_search, self.score, self.goal = False, -1.0, 0
 
     @staticmethod
     def task_source(
@@ -94,13 +89,12 @@ class WebShop:
         products: int = 1000,
         goals: str = "synthetic",
         eval_split: str = "test",
-        search: str = "auto",
-        nouns: str = "auto",
+        replacements: bool = True,
         **_: Any,
     ) -> TaskSource:
         """Every goal once: test (or dev) for evaluation, the goals of neither for training."""
-        # search and nouns change no goal, but missing packages must be reported early
-        kinds = webshop_site.categories(Settings(checkout, products, goals, search, nouns))
+        # replacements change no goal, but missing packages must be reported early
+        kinds = webshop_site.categories(Settings(checkout, products, goals, replacements))
         test, dev, train = splits(len(kinds))
         requirements.choice("eval_split", eval_split, EVAL_SPLITS)
         held = test if eval_split == "test" else dev
@@ -123,10 +117,8 @@ class WebShop:
                 f"webshop: goal {goal} does not exist; there are {len(self.server.goals)}",
                 cause="no_goal",
             )
-        self._delete_session()
-        with seeded():
-            self.visitor.reset(session=goal)
-        self.score = -1.0
+        self.goal = goal
+        self._start()
         return self._page(), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -154,11 +146,11 @@ class WebShop:
 
     def demonstration(self) -> list[str]:
         """Search for the goal's product by its name, choose the options, buy; empty if that does
-        not earn the full score."""
+        not earn the full score. Plays in this attempt, and starts it again."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
-        begun, played = self.snapshot(), [f"search[{_searchable(goal['name'])}]"]
+        played = [f"search[{_searchable(goal['name'])}]"]
         product = goal["asin"].lower()
         self.step(played[-1])
         for _ in range(PAGES):
@@ -168,40 +160,25 @@ class WebShop:
             self.step(played[-1])
         rest = [f"click[{value}]" for value in (product, *values, "buy now")]
         earned = [self.step(action)[1] for action in rest][-1]
-        self.restore(begun)
+        self._start()
         whole = [*played, *rest]
         return whole if earned >= 1.0 and len(whole) <= self.spec.max_steps else []
 
-    def snapshot(self) -> bytes:
-        """The state of the visit as JSON; the goal itself is chosen by `reset`."""
-        kept = {k: v for k, v in self._session.items() if k not in _NOT_KEPT}
-        kept |= {"asins": sorted(self._session["asins"])}
-        browser = self.visitor.browser
-        counts = dict(self._session["actions"])
-        state = [browser.current_url, browser.page_source, self.score, counts, kept]
-        return json.dumps(state).encode()
-
-    def restore(self, state: bytes) -> None:
-        """Return to a snapshot of the same goal."""
-        browser = self.visitor.browser
-        browser.current_url, browser.page_source, self.score, counts, kept = json.loads(state)
-        self._session.pop("verbose_info", None)
-        self._session.update(kept | {"asins": set(kept["asins"])})
-        self._session["actions"] = defaultdict(int, counts)
-        self._read_page()
-
     def close(self) -> None:
-        """End the session; the shop stays open for the process's other attempts."""
-        self._delete_session()
+        """Delete the session, which upstream would keep; the shop stays open for other attempts."""
+        self.server.user_sessions.pop(self.visitor.session, None)
+
+    def _start(self) -> None:
+        self.close()
+        with seeded():
+            self.visitor.reset(session=self.goal)
+        self.score = -1.0
+        self._read_page()
 
     @property
     def _session(self) -> dict[str, Any]:
         session: dict[str, Any] = self.server.user_sessions[self.visitor.session]
         return session
-
-    def _delete_session(self) -> None:
-        """Delete the session, which upstream would keep."""
-        self.server.user_sessions.pop(self.visitor.session, None)
 
     def _parse_action(self, action: str) -> tuple[str, str]:
         """The parsed action: ("search", words), ("click", the page's name for it) or ("problem",

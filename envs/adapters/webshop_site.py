@@ -49,18 +49,16 @@ START_S = 1800.0
 @dataclass(frozen=True)
 class Settings:
     """Settings of a shop. `checkout`: upstream's folder; `products`: how many, 0 for all; `goals`:
-    synthetic or human; `search`: auto, lucene or bm25; `nouns`: auto, spacy or words."""
+    synthetic or human; `replacements`: whether to replace Lucene and spaCy if they are missing."""
 
     checkout: str
     products: int
     goals: str
-    search: str
-    nouns: str
+    replacements: bool
 
     def __post_init__(self) -> None:
         requirements.choice("goals", self.goals, ("synthetic", "human"))
-        requirements.choice("search", self.search, ("auto", "lucene", "bm25"))
-        requirements.choice("nouns", self.nouns, ("auto", "spacy", "words"))
+        requirements.choice("replacements", self.replacements, (True, False))
         requirements.integer("products", self.products, 0, 10_000_000)
 
 
@@ -100,12 +98,13 @@ def open_site(settings: Settings) -> Site:
 
 def _start(settings: Settings) -> Site:
     root = folder(settings.checkout)
-    search, nouns = _search_backend(root, settings), _noun_backend(settings)
+    own_search = _replaces(settings, "Lucene", _missing_for_search(root, settings.products))
+    own_nouns = _replaces(settings, "spaCy", _missing_for_nouns())
     with seeded(), contextlib.redirect_stdout(io.StringIO()), _without_progress_bars():
-        code, utils = _load(root, search, nouns)
+        code, utils = _load(root, own_search=own_search, own_nouns=own_nouns)
         for name in ("DEFAULT_FILE_PATH", "DEFAULT_ATTR_PATH", "HUMAN_ATTR_PATH"):
             _check_data(root, Path(getattr(utils, name)))
-        index = Bm25Index() if search == "bm25" else None
+        index = Bm25Index() if own_search else None
         if index is not None:
             code.init_search_engine = lambda num_products=None: index
         server = code.SimServer(
@@ -158,38 +157,35 @@ def _without_progress_bars() -> Iterator[None]:
         yield
 
 
-def _search_backend(root: Path, settings: Settings) -> str:
-    index = root / "search_engine" / INDEXES.get(settings.products, "none of this size")
-    missing = ""
+def _missing_for_search(root: Path, products: int) -> str:
+    index = root / "search_engine" / INDEXES.get(products, "none of this size")
     if not (index.is_dir() and any(index.iterdir())):
-        missing = f"an index in {index}"
-    elif find_spec("pyserini") is None:
-        missing = "the package pyserini"
-    elif shutil.which("java") is None:
-        missing = "the program java"
-    return _choose("search", settings.search, "lucene", "bm25", missing)
+        return f"an index in {index}"
+    if find_spec("pyserini") is None:
+        return "the package pyserini"
+    return "" if shutil.which("java") else "the program java"
 
 
-def _noun_backend(settings: Settings) -> str:
-    missing = "" if find_spec("spacy") else "the package spacy"
-    if not missing and not any(find_spec(model) for model in MODELS):
-        missing = f"spaCy's model {MODELS[0]}"
-    return _choose("nouns", settings.nouns, "spacy", "words", missing)
+def _missing_for_nouns() -> str:
+    if find_spec("spacy") is None:
+        return "the package spacy"
+    return "" if any(find_spec(model) for model in MODELS) else f"spaCy's model {MODELS[0]}"
 
 
-def _choose(option: str, asked: str, real: str, fallback: str, missing: str) -> str:
-    """`real`, or `fallback` if something is missing. Raises UserError if `real` was asked for."""
-    if asked == real and missing:
+def _replaces(settings: Settings, name: str, missing: str) -> bool:
+    """Whether a replacement is used, for something is missing. Raises UserError if none may be."""
+    if missing and not settings.replacements:
         raise UserError(
-            f"env webshop: option {option}={real} needs {missing}; install it as "
-            f"WebShop's README says, or choose {option}={fallback}"
+            f"env webshop: {name} needs {missing}; install it as WebShop's README says, or leave "
+            "out the option replacements=false"
         )
-    if asked == "auto" and missing:
+    if missing:
         log.warning(
-            "webshop: %s=%s because %s is missing; scores are not comparable with published ones",
-            *(option, fallback, missing),
+            "webshop: %s is replaced because %s is missing; scores are not comparable with "
+            "published ones",
+            *(name, missing),
         )
-    return fallback if missing else asked if asked != "auto" else real
+    return bool(missing)
 
 
 def _check_data(root: Path, file: Path) -> None:
@@ -199,17 +195,17 @@ def _check_data(root: Path, file: Path) -> None:
         )
 
 
-def _load(root: Path, search: str, nouns: str) -> tuple[Any, Any]:
+def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
     """Upstream's module and its settings, loaded without its package's __init__, which needs a
     browser driver. The package and the replacements of its imports exist only while it loads."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),
         "torch": _module("torch"),
     }
-    if search == "bm25":
+    if own_search:
         for name in ("pyserini", "pyserini.search", "pyserini.search.lucene"):
             replaced[name] = _module(name, LuceneSearcher=None)
-    if nouns == "words":
+    if own_nouns:
         replaced["spacy"] = _module("spacy", load=lambda name: parts_of_speech)
     hidden = {name: sys.modules.pop(name, None) for name in replaced}
     sys.modules.update(replaced)

@@ -6,7 +6,6 @@ countdown-steps   a step is one operation on two of the remaining numbers
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from fractions import Fraction
@@ -134,15 +133,6 @@ class CountdownSteps:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def snapshot(self) -> bytes:
-        """The remaining numbers and the steps taken, as JSON."""
-        return json.dumps([[str(number) for number in self.left], self.steps]).encode()
-
-    def restore(self, state: bytes) -> None:
-        """Return to a snapshot of the same puzzle."""
-        left, self.steps = json.loads(state)
-        self.left = [Fraction(number) for number in left]
 
     def feedback(self) -> str:
         """The final number, or the remaining ones."""

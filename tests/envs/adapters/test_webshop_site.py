@@ -71,22 +71,21 @@ def test_upstream_draws_the_same_numbers_each_time_and_leaves_the_global_generat
     assert drawn[0] == drawn[1] and random.getstate() == before
 
 
-def test_a_missing_library_is_refused_if_it_was_asked_for_and_replaced_with_a_warning_if_not(
-    caplog,
-):
-    def chosen(asked, missing):
-        return webshop_site._choose("search", asked, "lucene", "bm25", missing)
+def test_a_missing_library_is_replaced_with_a_warning_or_refused(caplog):
+    def replaced(missing, allowed=True):
+        settings = webshop_site.Settings("", 0, "human", allowed)
+        return webshop_site._replaces(settings, "Lucene", missing)
 
-    assert chosen("auto", "") == "lucene" and chosen("bm25", "") == "bm25" and not caplog.records
-    with pytest.raises(UserError, match=r"search=lucene needs an index; .* choose search=bm25"):
-        chosen("lucene", "an index")
+    assert not replaced("") and not replaced("", False) and not caplog.records
+    with pytest.raises(UserError, match=r"Lucene needs an index; .* replacements=false"):
+        replaced("an index", False)
     with caplog.at_level(logging.WARNING):
-        assert chosen("auto", "an index") == "bm25"
-    assert "bm25 because an index" in caplog.text
+        assert replaced("an index")
+    assert "replaced because an index" in caplog.text
 
 
-@pytest.mark.parametrize("named", [{"goals": "all"}, {"search": "solr"}, {"nouns": "pos"}])
+@pytest.mark.parametrize("named", [{"goals": "all"}, {"replacements": "none"}])
 def test_an_unknown_choice_is_refused_with_the_known_ones(named):
-    settings = {"checkout": "", "products": 0, "goals": "human", "search": "auto", "nouns": "auto"}
+    settings = {"checkout": "", "products": 0, "goals": "human", "replacements": True}
     with pytest.raises(UserError, match=f"option {next(iter(named))} is .* it must be .* or "):
         webshop_site.Settings(**(settings | named))
