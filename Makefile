@@ -109,7 +109,7 @@ bench-peers: $(VENV)/.installed
 
 # Needs files of problems: make bench-math MATH_FILES='gsm8k_test.jsonl math500.jsonl'
 bench-math: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.math_answers notations $(MATH_FILES)
+	$(BIN)/python -m benchmarks.math_answers verdicts $(MATH_FILES)
 	$(BIN)/python -m benchmarks.math_answers mutations $(MATH_FILES)
 
 clean:

@@ -1,10 +1,11 @@
-"""How well answers are judged: real reference answers in other notations, and mutilated ones.
+"""How well answers are judged: real reference answers in other notations, and wrong ones.
 
-    python -m benchmarks.math_answers notations math500.jsonl
+    python -m benchmarks.math_answers verdicts gsm8k_test.jsonl math500.jsonl --every 5
     python -m benchmarks.math_answers mutations math500.jsonl --count 10000
 
-`notations`: share of variants, all of them right, that are judged correct. `mutations`: random
-edits of reference answers; what counts is that every one gets a verdict.
+`verdicts`: right variants that are judged wrong (false no), and wrong ones that are judged right
+(false yes), next to math-verify alone. `mutations`: random edits of reference answers; every one
+must get a verdict.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import click
 
 from envs.questions.datasets import load
+from envs.questions.math_answer import compare, number, plain, split
 from envs.questions.verifier import Verifier
 
 WHOLE = re.compile(r"-?\d+")
@@ -35,7 +38,7 @@ PIECES = [
 
 
 @click.command()
-@click.argument("part", type=click.Choice(["notations", "mutations"]))
+@click.argument("part", type=click.Choice(["verdicts", "mutations"]))
 @click.argument("files", nargs=-1, required=True)
 @click.option("--every", default=1, show_default=True, help="use every n-th problem")
 @click.option("--count", default=10_000, show_default=True, help="mutations, of all files together")
@@ -45,17 +48,42 @@ def main(
     part: str, files: tuple[str, ...], every: int, count: int, seed: int, workers: int
 ) -> None:
     """Print verdicts, worker failures and latencies."""
+    if part == "verdicts":
+        for file in files:
+            golds = [problem.answer for problem in load("math", "FILE", file)][::every]
+            for name, judge in (("r3l", compare), ("math-verify alone", _math_verify)):
+                _count(file, name, judge, golds)
+        return
     verifier = Verifier(workers=workers)
     verifier.check("1", "1")
     for file in files:
         golds = [problem.answer for problem in load("math", "FILE", file)][::every]
         rng = random.Random(seed)
-        if part == "notations":
-            pairs = [(g, v) for g in golds for v in notations(g)]
-        else:
-            pairs = [(g, mutated(g, rng)) for g in rng.choices(golds, k=count // len(files))]
-        _judge(verifier, file, pairs, workers=workers, show_wrong=part == "notations")
+        pairs = [(g, mutated(g, rng)) for g in rng.choices(golds, k=count // len(files))]
+        _judge(verifier, file, pairs, workers=workers)
     verifier.close()
+
+
+def _count(file: str, name: str, judge: Callable[[str, str], str], golds: list[str]) -> None:
+    right = [(g, v) for g in golds for v in (*notations(g), *other_forms(g))]
+    wrong = [(g, v) for g in golds for v in wrong_answers(g)]
+    no = [pair for pair in right if judge(*pair) != "correct"]
+    yes = [pair for pair in wrong if judge(*pair) == "correct"]
+    click.echo(
+        f"{file}, {name}: false no {len(no)} of {len(right)} ({len(no) / len(right):.4f}), "
+        f"false yes {len(yes)} of {len(wrong)} ({len(yes) / len(wrong):.4f})"
+    )
+    for kind, pairs in (("no", no), ("yes", yes)):
+        for example in pairs[:: max(1, len(pairs) // 6)]:
+            click.echo(f"  false {kind}: {example}")
+
+
+def _math_verify(gold: str, answer: str) -> str:
+    """math-verify as its documentation uses it: the reference and the answer as LaTeX."""
+    from math_verify import parse, verify
+
+    read = [parse(f"${text}$", parsing_timeout=None) for text in (gold, answer)]
+    return "correct" if verify(*read, timeout_seconds=None) else "wrong"
 
 
 def _judge(
@@ -64,7 +92,6 @@ def _judge(
     pairs: list[tuple[str, str]],
     *,
     workers: int,
-    show_wrong: bool,
 ) -> None:
     before = Counter(verifier.counts)
 
@@ -77,15 +104,12 @@ def _judge(
         checked = list(threads.map(check, pairs))
     verdicts = Counter(verdict for verdict, _ in checked)
     took = sorted(milliseconds for _, milliseconds in checked)
-    wrong = [(*p, v) for p, (v, _) in zip(pairs, checked, strict=True) if v != "correct"]
     lost = {name: verifier.counts[name] - before[name] for name in ("timeout", "crash")}
     click.echo(f"{file}: {len(pairs)} answers, {dict(verdicts)}, {lost}")
     click.echo(
         f"  correct {verdicts['correct'] / len(pairs):.4f}; ms median "
         f"{statistics.median(took):.2f}, p99 {took[len(took) * 99 // 100]:.0f}, max {took[-1]:.0f}"
     )
-    for example in wrong[:8] if show_wrong else ():
-        click.echo(f"  {example}")
 
 
 def notations(gold: str) -> Iterator[str]:
@@ -107,6 +131,62 @@ def notations(gold: str) -> Iterator[str]:
         yield from (rf"\${gold}", f"${gold}", f"{gold} dollars", rf"{gold}\text{{ apples}}")
         yield from (f"{number:,}".replace(",", r"\,"), f"{number:,}".replace(",", "{,}"))
         yield from (rf"\text{{{gold}}}", f"**{gold}**", f"{number:e}", rf"\frac{{{gold}}}{{1}}")
+
+
+def other_forms(gold: str) -> Iterator[str]:
+    """The same value in a form that a parser must understand."""
+    value, parts = number(plain(gold)), split(plain(gold))
+    if value is not None and "%" not in gold:
+        yield from (rf"\frac{{{value.numerator * 3}}}{{{value.denominator * 3}}}", f"x={gold}")
+        if value.denominator > 1 and abs(value) > 1:
+            whole, rest = divmod(abs(value.numerator), value.denominator)
+            sign = "-" if value < 0 else ""
+            yield from (f"{sign}{whole} {rest}/{value.denominator}",
+                        rf"{sign}{whole}\frac{{{rest}}}{{{value.denominator}}}")  # fmt: skip
+        if (100 * value).denominator == 1:
+            yield f"{float(value):.2f}"
+    if parts.kind in ("list", "set") and r"\pm" not in gold and "and" not in gold:
+        yield ", ".join(reversed(parts.members))
+        yield r" \text{ and } ".join(parts.members)
+    if parts.kind == "leaf" and "=" not in gold and re.search(r"\d", gold):
+        yield from (f"({gold})", f"y = {gold}")
+
+
+def wrong_answers(gold: str) -> Iterator[str]:
+    """Answers that a policy may be tempted to give, none of which is the reference."""
+    value, parts = number(plain(gold)), split(plain(gold))
+    yield from (f"not {gold}", rf"\text{{not }} {gold}", rf"\neq {gold}", f"{gold} or {gold}1")
+    yield from (f"any number except {gold}", f"I do not know, maybe {gold}", f"{gold}?")
+    yield from (rf"\approx {gold}", f"0, 1, 2, 3, 4, 5, 6, {gold}", f"{gold}, 777", f"777, {gold}")
+    yield from (rf"777 \text{{ or }} {gold}", f"x=777 or x={gold}", f"{gold} = 777", f"< {gold}")
+    yield from (f"{gold} + 1", rf"{gold} \cdot 7", "", "?", r"\text{unknown}", f"[{gold}, 777]")
+    if value is not None:
+        digits = str(value.numerator)
+        yield from (f"{gold} 2/3", f"{gold} {abs(value.numerator) + 3}/2", f"{gold}_7", f"{gold}e1")
+        yield from (f"{gold} million", f"{gold} hundred", f"3 apples and {gold} pears", f"{gold}x")
+        yield from (f"{gold} dozen", f"{gold} z", f"less than {gold}", f"{gold} or more")
+        yield from (str(value + 1), str(value - 1), f"{digits}7", rf"\sqrt{{{gold}}} + 0.5")
+        yield from (
+            str(value * (1 + Fraction(1, 10**7))),
+            f"{gold} i",
+            rf"{gold} \pi",
+            f"{gold}!+1",
+        )
+        if value:
+            yield from (f"-({gold})", f"{-value}", rf"\pm {gold}", f"{value * 3}", f"1e-9*{gold}")
+        if abs(value) not in (0, 1):
+            yield from (str(1 / value), f"({gold})^2", rf"{gold}^{{{gold}}}")
+        if len(digits.lstrip("-")) > 1:
+            yield from (", ".join(digits), " ".join(digits), digits[:-1])
+    if len(parts.members) > 1 and not parts.kind.startswith("rows"):
+        yield from (", ".join(parts.members[:-1]), ", ".join([*parts.members, parts.members[0]]))
+        yield ", ".join([*parts.members[:-1], "777"])
+    if len(parts.kind) == 2 and len(set(parts.members)) > 1:
+        begin, end = parts.kind[0], parts.kind[1]
+        yield f"{begin}{', '.join(reversed(parts.members))}{end}"
+        yield f"{'[' if begin == '(' else '('}{', '.join(parts.members)}{end}"
+    if re.fullmatch(r"\\text\{\w+\}|\w{3,}", gold) and value is None:
+        yield from (f"{gold} or west", f"neither {gold}", f"un{gold}", gold[:-2])
 
 
 def mutated(gold: str, rng: random.Random) -> str:

@@ -1,36 +1,51 @@
-"""Extraction of the final answer from a response."""
+"""Finds the final answer in a response. Every search is linear in the length of the text."""
 
 from __future__ import annotations
 
 import re
 
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-_STATED = re.compile(
-    r"^\W*(?:(?:the )?(?:final )?answer(?: is)?\s*:|####)[ \t*]*(\S.*?)[ *]*$", re.I | re.M
-)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+_NAMED = re.compile(r"(?:the )?(?:final )?answer(?: is)?\s*:", re.IGNORECASE)
+_MARKS = re.compile(r"\W*")
 
 
 def boxed(text: str) -> str | None:
     r"""The content of the last closed \boxed{…} or \fbox{…} of a text; None without one."""
-    for start in sorted(
-        (m.end() for m in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)), reverse=True
-    ):
-        depth, at = 1, start
-        while at < len(text) and depth:
-            depth += {"{": 1, "}": -1}.get(text[at], 0) if text[at - 1] != "\\" else 0
-            at += 1
-        if not depth:
-            return text[start : at - 1].strip()
-    return None
+    opened: list[int] = []  # for each open brace, where a box's content starts; -1 for others
+    start = end = -1
+    for found in _BRACES.finditer(text):
+        token = found[0]
+        if token[-1] == "{" and token != r"\{":
+            opened.append(found.end() if len(token) > 1 else -1)
+        elif token == "}" and opened and (begun := opened.pop()) > start:
+            start, end = begun, found.start()
+    return None if start < 0 else text[start:end].strip()
 
 
 def tagged(text: str) -> str | None:
     """The content of the last <answer>…</answer> of a text; None without one."""
-    found = _TAG.findall(text)
-    return str(found[-1]).strip() if found else None
+    opened, content = -1, None
+    for found in _TAG.finditer(text):
+        if not found[1]:
+            opened = found.end()
+        elif opened >= 0:
+            content, opened = text[opened : found.start()].strip(), -1
+    return content
 
 
 def stated(text: str) -> str | None:
     """The text after the last "Answer:" or "####" at the beginning of a line; None without one."""
-    found = _STATED.findall(text)
-    return str(found[-1]).strip() if found else None
+    for line in reversed(text.split("\n")):
+        if (marks := _MARKS.match(line)) is None:
+            continue
+        begun = marks.end()
+        if (hashes := line.rfind("####", 0, begun)) >= 0:
+            begun = hashes + 4
+        elif (named := _NAMED.match(line, begun)) is not None:
+            begun = named.end()
+        else:
+            continue
+        if content := line[begun:].strip(" \t*\r"):
+            return content
+    return None

@@ -32,7 +32,12 @@ from r3l.errors import EnvironmentFailed
 
 Verdict = Literal["correct", "wrong", "unreadable", "timeout", "crash"]
 
-WORKER = Path(__file__).with_name("verifier_worker.py")
+ROOT = Path(__file__).parents[2]
+WORKER = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    "from envs.questions.verifier_worker import main; main()"
+)
+"""The worker's program; it finds this package before a user's folder of the same name."""
 START_S = 120.0
 """Start limit: a worker imports sympy before it answers."""
 SILENT_S = 45.0
@@ -117,8 +122,8 @@ class _Worker:
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # -P: modules in the worker's folder must not shadow the standard library's
-        command = [sys.executable, "-P", str(WORKER)]
+        # -P: modules in the current folder must not shadow the standard library's
+        command = [sys.executable, "-P", "-c", WORKER]
         self.process = process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from benchmarks.results import stopped_runs
 from benchmarks.results.cells import EASIEST
 from benchmarks.results.experiments import offline_setup
-from benchmarks.results.page import _offline
+from benchmarks.results.tables import offline
 from benchmarks.results.statistics import gained
 
 
@@ -36,7 +36,7 @@ def test_a_gain_is_the_mean_of_paired_differences() -> None:
 
 
 def test_the_page_shows_gain_and_trust_of_every_variant() -> None:
-    table = _offline(
+    table = offline(
         [line("grpo", 0, 0.25, 0.5, -1), line("grpo", 1, 0.5, 0.75, 9), line("raft", 0, 0.5, 0, 3)]
     )
     grpo, raft = table.splitlines()[2:]
