@@ -148,7 +148,11 @@ def other_forms(gold: str) -> Iterator[str]:
     if parts.kind in ("list", "set") and r"\pm" not in gold and "and" not in gold:
         yield ", ".join(reversed(parts.members))
         yield r" \text{ and } ".join(parts.members)
-    if parts.kind == "leaf" and "=" not in gold and re.search(r"\d", gold):
+    if (
+        parts.kind == "leaf"
+        and re.fullmatch(r"[\w\\{} +*/^-]*\d[\w\\{}]*", gold)
+        and not ("_" in gold or "text" in gold or "mbox" in gold)
+    ):
         yield from (f"({gold})", f"y = {gold}")
 
 
@@ -159,9 +163,12 @@ def wrong_answers(gold: str) -> Iterator[str]:
     yield from (f"any number except {gold}", f"I do not know, maybe {gold}", f"{gold}?")
     yield from (rf"\approx {gold}", f"0, 1, 2, 3, 4, 5, 6, {gold}", f"{gold}, 777", f"777, {gold}")
     yield from (rf"777 \text{{ or }} {gold}", f"x=777 or x={gold}", f"{gold} = 777", f"< {gold}")
-    yield from (f"{gold} + 1", rf"{gold} \cdot 7", "", "?", r"\text{unknown}", f"[{gold}, 777]")
-    if value is not None:
+    yield from (f"{gold} + 1", "", "?", r"\text{unknown}", f"[{gold}, 777]")
+    if value == 0:
+        yield from ("1", "-1", "0.0001", r"\infty", "0 + 1", "0 or 1")
+    elif value is not None:
         digits = str(value.numerator)
+        yield rf"{gold} \cdot 7"
         yield from (f"{gold} 2/3", f"{gold} {abs(value.numerator) + 3}/2", f"{gold}_7", f"{gold}e1")
         yield from (f"{gold} million", f"{gold} hundred", f"3 apples and {gold} pears", f"{gold}x")
         yield from (f"{gold} dozen", f"{gold} z", f"less than {gold}", f"{gold} or more")
@@ -172,8 +179,7 @@ def wrong_answers(gold: str) -> Iterator[str]:
             rf"{gold} \pi",
             f"{gold}!+1",
         )
-        if value:
-            yield from (f"-({gold})", f"{-value}", rf"\pm {gold}", f"{value * 3}", f"1e-9*{gold}")
+        yield from (f"-({gold})", f"{-value}", rf"\pm {gold}", f"{value * 3}", f"1e-9*{gold}")
         if abs(value) not in (0, 1):
             yield from (str(1 / value), f"({gold})^2", rf"{gold}^{{{gold}}}")
         if len(digits.lstrip("-")) > 1:

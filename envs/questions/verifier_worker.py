@@ -1,4 +1,4 @@
-"""The worker process of `envs.questions.verifier`: compares answers, one line per request and reply.
+"""The worker process of `envs.questions.verifier`: compares answers, a line per request and reply.
 
     {"gold": "1/2", "answer": "0.5", "cpu_s": 3}  ─►  {"verdict": "correct"}
 
