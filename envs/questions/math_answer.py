@@ -298,7 +298,7 @@ def _same_language(gold: str, answer: str) -> bool:
             return False
         if not slash and run not in _COMMANDS and not set(run) <= symbols | set("ie"):
             return False
-    mixed = re.search(r"\d\s+\d", answer) or re.search(r"\d\s*\\frac\{\d+\}\{\d+\}", answer)
+    mixed = re.search(r"[\d}]\s+\d|\d\s*\\frac\{\d+\}\{\d+\}", answer)
     return not (set(answer) & _RELATIONS) - set(gold) and not mixed
 
 
