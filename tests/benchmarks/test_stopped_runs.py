@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from benchmarks.results import stopped_runs
 from benchmarks.results.cells import EASIEST
 from benchmarks.results.experiments import offline_setup
-from benchmarks.results.tables import offline
 from benchmarks.results.statistics import gained
+from benchmarks.results.tables import offline
 
 
 @pytest.mark.parametrize("option", ["--cell", "--variant"])
