@@ -24,7 +24,7 @@ from envs.evaluation.evaluation_folder import (
     read_settings,
     settings_of,
 )
-from envs.evaluation.metrics import Report, by_task, report, scalars
+from envs.evaluation.metrics import Report, by_task, report
 from envs.evaluation.truncation import TruncationWarning
 from launch.cli import as_overrides, as_typed, check_not_empty
 from launch.evaluation.printing import comparison_table, conversations, table
@@ -43,14 +43,7 @@ AGAIN = "run the same command again to continue"
 
 @click.command("r3l-eval", cls=OneLine)
 @click.option("--run", "run_name", help="a training run: its settings and its model")
-@click.option(
-    "--weights",
-    type=click.Choice(["best", "last"]),
-    default="best",
-    show_default=True,
-    help="which model of --run: of its best evaluation, or of its last step",
-)
-@click.option("--model", help="model folder, or builtin; default: the run's, or builtin")
+@click.option("--model", help="model folder, or builtin; default: the run's best, or builtin")
 @click.option("--engine", help="URL of a running vLLM server of that model; default: start one")
 @click.option(
     "--env",
@@ -88,9 +81,6 @@ AGAIN = "run the same command again to continue"
     help="attempts at the same time",
 )
 @click.option("--out", type=Path, help="folder for the results; default: one under runs/eval")
-@click.option(
-    "--step", type=int, default=0, show_default=True, help="step of the metrics in TensorBoard"
-)
 @click.option(
     "--read",
     type=Path,
@@ -167,12 +157,11 @@ def _evaluate(options: dict[str, Any]) -> None:
     played = [folder.done[key] for key in keys]
     found = report(played, ks)
     folder.finish(found)
-    _to_tensorboard(place, found, options["step"])
     _print(options, found, played, others)
     for warning in TruncationWarning(config.actor).lines(found.all.lengths, "evaluation"):
         click.echo(f"r3l-eval: {warning}", err=True)
     if not options["as_json"]:
-        click.echo(f"attempts, report and TensorBoard metrics: {place}")
+        click.echo(f"attempts and report: {place}")
 
 
 def _read(options: dict[str, Any]) -> None:
@@ -221,7 +210,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
 
     check_not_empty({"--env": options["env_name"], "--model": options["model"]})
     trained = None if options["run_name"] is None else run_folder(options["run_name"])
-    model_name = options["model"] or (trained and _model_of(trained, options["weights"]))
+    model_name = options["model"] or (trained and _model_of(trained))
     named = {"model": model_name or "builtin", "env": options["env_name"], "seed": options["seed"]}
     alone = [] if options["env_name"] is None else ["env.others={}"]
     settings_file = None if trained is None else RunFolder(trained).started().own_config
@@ -237,17 +226,16 @@ def _configured(options: dict[str, Any]) -> RunConfig:
     return config.model_copy(update={"model": str(model)})
 
 
-def _model_of(run: Path, weights: str) -> str:
-    """The model folder of a run. Raises UserError if there is none."""
+def _model_of(run: Path) -> str:
+    """The model folder of a run's best evaluation, or of its last step. Raises UserError."""
     RunFolder(run).started()
-    wanted = [run / "best", run / "model"] if weights == "best" else [run / "model"]
-    found = next((folder for folder in wanted if (folder / "config.json").is_file()), None)
-    if found is None:
-        raise UserError(
-            f"--run {run}: has no {wanted[-1].name}/ yet, which its last step writes; "
-            "wait for it, or give a model folder with --model"
-        )
-    return str(found)
+    for folder in (run / "best", run / "model"):
+        if (folder / "config.json").is_file():
+            return str(folder)
+    raise UserError(
+        f"--run {run}: has no model/ yet, which its last step writes; wait for it, or give a model "
+        "folder with --model"
+    )
 
 
 async def _play(
@@ -374,14 +362,6 @@ def _default_folder(config: RunConfig, settings: Settings) -> Path:
     if RunFolder(model.parent).exists:
         name = f"{model.parent.name}-{name}"
     return Path("runs") / "eval" / f"{name}-{env.replace(':', '-')}-{stamp:08x}"
-
-
-def _to_tensorboard(folder: Path, found: Report, step: int) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder / "tensorboard")) as writer:
-        for name, value in scalars(found).items():
-            writer.add_scalar(f"eval/{name}", value, step)
 
 
 if __name__ == "__main__":

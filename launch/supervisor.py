@@ -16,7 +16,6 @@ from launch.backends.processes import Child, Children
 from launch.console.live_view import Console
 from launch.console.progress import (
     NoticeReader,
-    ProgressReader,
     SessionWaits,
     Startup,
     end_lines,
@@ -27,7 +26,8 @@ from launch.topology.run_plan import Plan
 from launch.unresponsive import Unresponsive
 from learner.run_files import DONE_LINE, HANGS_LINE, WEIGHTS_LINE
 from r3l.endpoints import reached
-from r3l.files.progress_lines import AgainLine, EvalLine
+from r3l.files.json_lines import GrowingFile, parsed
+from r3l.files.progress_lines import AgainLine, EvalLine, from_json
 from r3l.files.run_folder import RunFolder
 from r3l.process.free_space import lacking_space
 
@@ -54,7 +54,7 @@ class Run:
         self.commands = commands or ProcessCommands(plan)
         self.children = children or Children(plan.run / "logs")
         self.folder = RunFolder(plan.run)
-        self.progress = ProgressReader(self.folder.progress)
+        self.progress = GrowingFile(self.folder.progress)
         self.startup = Startup()
         self.notices = NoticeReader(plan.run / "logs")
         config, actors = plan.config, [f"actor-{index}" for index in range(plan.actors)]
@@ -288,7 +288,7 @@ class Run:
     def _show_progress(self) -> None:
         for notice in self.notices.new():
             self.say(notice)
-        for line in self.progress.new():
+        for line in parsed(self.progress.new(), from_json).values:
             self.moved, self.quiet_s = time.monotonic(), QUIET_S
             if isinstance(line, EvalLine):
                 self.evaluations.append(line)

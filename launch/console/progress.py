@@ -1,5 +1,4 @@
-"""What the processes of a run tell, read as it is written: steps and evaluations from the
-learner's progress file, notices from all logs."""
+"""The lines that `r3l-launch` prints while a run trains."""
 
 from __future__ import annotations
 
@@ -8,25 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launch.inspection.snapshot import BALANCED
-from r3l.files.json_lines import GrowingFile, parsed
-from r3l.files.progress_lines import EvalLine, ProgressLine, StepLine, from_json
+from r3l.files.json_lines import GrowingFile
+from r3l.files.progress_lines import EvalLine, StepLine
 from r3l.process.notices import NOTICE_LINE
 
 SHOWN_SHARE = 0.005  # which is printed as 1 %
 START_SAY_S = 5.0  # between two lines about what still starts
 WAITING = 0.1
 """Share of the wanted requests that may wait for a session before it is said."""
-
-
-class ProgressReader:
-    """Returns each line of a run's progress file once, as soon as it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        self._lines = GrowingFile(path)
-
-    def new(self) -> list[ProgressLine]:
-        """Lines written since the last call; damaged ones are left out."""
-        return parsed(self._lines.new(), from_json).values
 
 
 class NoticeReader:

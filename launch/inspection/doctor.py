@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import click
 
-from buffer.viewer import page
 from launch.inspection import snapshot
 from launch.inspection.snapshot import BALANCED, Snapshot
 from launch.inspection.status import ago, waits
@@ -32,29 +31,21 @@ class Finding:
 
 @click.command()
 @click.argument("name", metavar="RUN")
-@click.option("--json", "as_json", is_flag=True, help="print the findings as JSON")
-def doctor(name: str, as_json: bool) -> None:
+def doctor(name: str) -> None:
     """Say what is wrong with a run, what limits its pace, and what to do; exit code 1 if anything
     is wrong. Nothing is changed."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
     found = findings(now)
-    if as_json:
-        values = {
-            "run": now.run,
-            "findings": [asdict(one) for one in found],
-            "waits": [*waits(now)],
-        }
-        click.echo(page.as_json(values).decode())
-    else:
-        for one in found:
-            click.echo(f"{'problem' if one.problem else 'hint':<9}{one.what}")
-            if one.remedy:
-                click.echo(f"{'':<9}→ {one.remedy}")
-        for line in waits(now):
-            click.echo(f"{'waits':<9}{line}")
-        if not any(one.problem for one in found):
-            click.echo("nothing is wrong with it")
-    sys.exit(any(one.problem for one in found))
+    for finding in found:
+        click.echo(f"{'problem' if finding.problem else 'hint':<9}{finding.what}")
+        if finding.remedy:
+            click.echo(f"{'':<9}→ {finding.remedy}")
+    for line in waits(now):
+        click.echo(f"{'waits':<9}{line}")
+    wrong = any(finding.problem for finding in found)
+    if not wrong:
+        click.echo("nothing is wrong with it")
+    sys.exit(wrong)
 
 
 def findings(now: Snapshot) -> list[Finding]:
@@ -131,8 +122,8 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
 
 
 def _store(now: Snapshot) -> Iterator[Finding]:
-    free, map_free = now.buffer.free_bytes, now.buffer.map_free_bytes
-    if free is not None and free < LITTLE_DISK:
+    free, map_free = now.buffer.stats.free_bytes, now.buffer.map_free_bytes
+    if map_free is not None and free < LITTLE_DISK:
         yield _problem(
             f"the store's disk has {free / GIB:.2f} GiB left",
             "r3l-buffer evict, or set buffer.retention",
@@ -142,7 +133,7 @@ def _store(now: Snapshot) -> Iterator[Finding]:
             f"the store may grow by {map_free / GIB:.2f} GiB only",
             "raise buffer.map_gib, or set buffer.retention",
         )
-    if count := now.buffer.fingerprint_conflicts:
+    if count := now.buffer.stats.fingerprint_conflicts:
         yield _problem(
             f"results that name other weights for a version than those before: {count}",
             "actors of another run may use this buffer",
@@ -150,27 +141,27 @@ def _store(now: Snapshot) -> Iterator[Finding]:
 
 
 def _losses(now: Snapshot) -> Iterator[Finding]:
-    buffer, made = now.buffer, sum(now.buffer.groups.values())
-    for cause, count in buffer.drops.items():
+    stats, made = now.buffer.stats, sum(now.buffer.stats.train.values())
+    for cause, count in stats.drops.items():
         if cause != "no_contrast" and count > LOST_SHARE * made:
             remedy = "fewer actors, or a larger buffer.max_staleness" if cause == "stale" else ""
             yield _problem(f"{count} groups expired: {cause}; {made} are in the store", remedy)
-    for name, count in buffer.slot_drops.items():
+    for name, count in stats.slot_drops.items():
         role, _, cause = name.partition("/")
-        if cause not in buffer.drops and count > LOST_SHARE * buffer.results:
+        if cause not in stats.drops and count > LOST_SHARE * stats.puts:
             yield _problem(
-                f"{count} {role} attempts failed: {cause}; {buffer.results} results were put",
+                f"{count} {role} attempts failed: {cause}; {stats.puts} results were put",
                 f"see {now.run}/logs",
             )
-    if buffer.leases_expired:
+    if stats.leases_expired:
         yield _hint(
-            f"leases that expired: {buffer.leases_expired}; their actors died, were stopped or "
+            f"leases that expired: {stats.leases_expired}; their actors died, were stopped or "
             "cut off"
         )
 
 
 def _pace(now: Snapshot) -> Iterator[Finding]:
-    progress = now.progress
+    progress, version = now.progress, now.buffer.stats.learner_version
     if not now.alive:
         return
     if progress.next_s is not None and progress.step_s is not None:
@@ -180,10 +171,10 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
                 f"the next step is overdue by {ago(late)}; a step takes {ago(progress.step_s)}"
             )
     for actor in now.actors:
-        if now.version - actor.version > max(now.max_staleness, 1):
+        if version - actor.version > max(now.max_staleness, 1):
             name = actor.process or actor.name
             yield _problem(
-                f"{name} has weights v{actor.version}, the learner v{now.version}",
+                f"{name} has weights v{actor.version}, the learner v{version}",
                 f"see {now.run}/logs/{name}.log for why it does not load newer ones",
             )
 

@@ -14,10 +14,9 @@ import re
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -26,7 +25,7 @@ from buffer.storage.counts import under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
 from r3l.endpoints import reached
-from r3l.errors import BufferUnavailable, R3LError, StoreError, UserError
+from r3l.errors import BufferUnavailable, R3LError
 from r3l.files.progress_lines import StepLine
 from r3l.files.run_folder import RunFolder
 
@@ -88,20 +87,15 @@ class Progress:
 @dataclass
 class Buffer:
     """The service and its store. `reply_s`: None if it did not reply; `error`: why;
-    `logged_ago_s`: since it last wrote to its log."""
+    `logged_ago_s`: since it last wrote to its log; `stats`: what it replied, or of them what its
+    store says; `map_free_bytes`: None if the store could not be read."""
 
     endpoint: str = ""
     reply_s: float | None = None
     error: str = ""
     logged_ago_s: float | None = None
-    groups: dict[str, int] = field(default_factory=dict)
-    drops: dict[str, int] = field(default_factory=dict)
-    slot_drops: dict[str, int] = field(default_factory=dict)
-    leases_expired: int = 0
-    fingerprint_conflicts: int = 0
-    results: int = 0
-    free_bytes: int | None = None
     map_free_bytes: int | None = None
+    stats: BufferStats = field(default_factory=BufferStats)
 
 
 @dataclass
@@ -135,11 +129,9 @@ class Snapshot:
     heartbeat_ago_s: float | None = None
     hangs: int = 0
     damaged_lines: int = 0  # of its progress file
-    version: int = 0
     buffer: Buffer = field(default_factory=Buffer)
     actors: list[Actor] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
-    worked: dict[str, float] = field(default_factory=dict)  # of each actor, as worked_ago_s
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -174,9 +166,9 @@ def take(run: RunFolder) -> Snapshot:
     log = run.logs / "buffer.log"
     if log.is_file():
         snapshot.buffer.logged_ago_s = now - log.stat().st_mtime
-    _add_store(snapshot, run)
+    worked_ago_s = _add_store(snapshot, run)
     if snapshot.process("buffer") is not None:
-        _add_stats(snapshot, run)
+        _add_stats(snapshot, run, worked_ago_s)
     return snapshot
 
 
@@ -259,42 +251,39 @@ def _add_heartbeat(snapshot: Snapshot, run: RunFolder) -> None:
         snapshot.heartbeat_ago_s, snapshot.learner_doing = snapshot.at - last.time, last.doing
 
 
-def _add_store(snapshot: Snapshot, run: RunFolder) -> None:
-    """Groups and leases, read from the store."""
+def _add_store(snapshot: Snapshot, run: RunFolder) -> dict[str, float]:
+    """Add groups and leases, read from the store; returns `worked_ago_s` of each actor."""
     if not (run.store / "data.mdb").is_file():
-        return
+        return {}
     try:
-        store = Store(run.store, read_only=True)
-    except (UserError, R3LError) as error:
-        snapshot.buffer.error = str(error)
-        return
-    try:
-        with store.read() as txn:
+        with contextlib.closing(Store(run.store, read_only=True)) as store, store.read() as txn:
             counts = txn.counts()
-            snapshot.version = txn.progress().version
+            snapshot.buffer.stats = BufferStats(
+                train=dict(under(counts, "group/train")),
+                puts=counts["puts"],
+                learner_version=txn.progress().version,
+                free_bytes=store.free_bytes,
+            )
+            snapshot.buffer.map_free_bytes = store.map_free_bytes
             known = [row for row in txn.live() if row.actor]
-        snapshot.buffer.map_free_bytes = store.map_free_bytes
-        snapshot.buffer.free_bytes = store.free_bytes
-    except StoreError as error:
+    except R3LError as error:
         snapshot.buffer.error = str(error)
-        return
-    finally:
-        store.close()
-    snapshot.buffer.groups = dict(under(counts, "group/train"))
-    snapshot.buffer.results = counts["puts"]
+        return {}
     snapshot.leases = [
         Lease(row.group_id, row.actor, row.task_id, len(row.resolved), row.slots,
               snapshot.at - row.times.get("leased", snapshot.at), row.deadline - snapshot.at)
         for row in known if row.unfinished
     ]  # fmt: skip
+    worked_ago_s: dict[str, float] = {}
     for row in known:
         when = row.times.get("complete", row.times.get("leased", snapshot.at))
         ago_s = snapshot.at - when
-        snapshot.worked[row.actor] = min(ago_s, snapshot.worked.get(row.actor, ago_s))
+        worked_ago_s[row.actor] = min(ago_s, worked_ago_s.get(row.actor, ago_s))
+    return worked_ago_s
 
 
-def _add_stats(snapshot: Snapshot, run: RunFolder) -> None:
-    """What the service says of itself and its actors."""
+def _add_stats(snapshot: Snapshot, run: RunFolder, worked_ago_s: dict[str, float]) -> None:
+    """Add what the service reports about itself and its actors."""
     buffer = snapshot.buffer
     buffer.endpoint = _last_said(run.logs / "buffer.log", "r3l-buffer ready") or ""
     if not buffer.endpoint:
@@ -307,7 +296,7 @@ def _add_stats(snapshot: Snapshot, run: RunFolder) -> None:
         with BufferClient(
             reached(buffer.endpoint), name="r3l-launch status", timeout_s=REPLY_S, keys=keys
         ) as client:
-            stats = client.stats()
+            buffer.stats = client.stats()
     except BufferUnavailable:
         buffer.error = f"no reply for {REPLY_S:g} s"
         return
@@ -315,7 +304,6 @@ def _add_stats(snapshot: Snapshot, run: RunFolder) -> None:
         buffer.error = str(error)
         return
     buffer.reply_s = time.monotonic() - began
-    _copy(stats, snapshot)
     known = {}
     for log in run.logs.glob("actor-*.log"):
         known[_last_said(log, "r3l-actor ready")] = log.stem
@@ -323,20 +311,11 @@ def _add_stats(snapshot: Snapshot, run: RunFolder) -> None:
         Actor(
             name, known.get(name, ""), numbers["seen_s"], int(numbers.get("weight_version", 0)),
             int(numbers.get("requests_running", 0)), numbers.get("idle_share", 0.0),
-            snapshot.worked.get(name),
+            worked_ago_s.get(name),
         )
-        for name, numbers in sorted(stats.actors.items())
+        for name, numbers in sorted(buffer.stats.actors.items())
         if name in known or numbers["seen_s"] < snapshot.lease_s
     ]  # fmt: skip
-
-
-def _copy(stats: BufferStats, snapshot: Snapshot) -> None:
-    buffer = snapshot.buffer
-    buffer.groups, buffer.drops, buffer.slot_drops = stats.train, stats.drops, stats.slot_drops
-    buffer.leases_expired = stats.leases_expired
-    buffer.fingerprint_conflicts = stats.fingerprint_conflicts
-    buffer.results, buffer.free_bytes = stats.puts, stats.free_bytes
-    snapshot.version, snapshot.max_staleness = stats.learner_version, stats.max_staleness
 
 
 def _last_said(log: Path, word: str) -> str | None:
@@ -349,8 +328,3 @@ def _last_said(log: Path, word: str) -> str | None:
             if line.startswith(word):
                 found = line.removeprefix(word).strip()
     return found
-
-
-def to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as values JSON can hold."""
-    return asdict(snapshot)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import click
+from msgspec import to_builtins
 
 from buffer.viewer import page
 from launch.inspection import snapshot
@@ -25,7 +26,7 @@ def status(name: str, as_json: bool) -> None:
     errors and when the next step ends. Nothing is changed."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
     if as_json:
-        values = snapshot.to_json(now) | {"waits": list(waits(now))}
+        values = to_builtins(now) | {"waits": list(waits(now))}
         click.echo(page.as_json(values).decode())
     else:
         click.echo("\n".join(lines(now)))
@@ -47,7 +48,9 @@ def lines(now: Snapshot) -> Iterator[str]:
     else:
         yield "no process of it runs on this machine"
     yield ""
-    groups = ", ".join(f"{state} {count}" for state, count in now.buffer.groups.items() if count)
+    groups = ", ".join(
+        f"{state} {count}" for state, count in now.buffer.stats.train.items() if count
+    )
     yield f"groups: {groups or 'none'}; a step takes {now.needed}"
     if now.leases:
         yield from _leases(now)
@@ -64,11 +67,9 @@ def waits(now: Snapshot) -> Iterator[str]:
     """Who waits for whom since when, one a line; nothing for a run that has ended."""
     if not now.alive:
         return
-    groups = now.buffer.groups
-    complete, in_work = (
-        groups.get("complete", 0),
-        groups.get("leased", 0) + groups.get("filling", 0),
-    )
+    groups = now.buffer.stats.train
+    complete = groups.get("complete", 0)
+    in_work = groups.get("leased", 0) + groups.get("filling", 0)
     if now.process("buffer") is None:
         since = now.buffer.logged_ago_s
         last = "" if since is None else f"; it wrote to its log {ago(since)} ago for the last time"
@@ -130,7 +131,7 @@ def _doing(now: Snapshot, name: str) -> str:
 
 
 def _actor(actor: Actor, now: Snapshot) -> str:
-    behind = now.version - actor.version
+    behind = now.buffer.stats.learner_version - actor.version
     return (
         f"{actor.requests} requests, weights v{actor.version}"
         + (f" ({behind} behind)" if behind > 0 else "")

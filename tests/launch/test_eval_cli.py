@@ -60,16 +60,16 @@ def test_a_run_is_evaluated_with_its_settings_and_its_best_or_last_model(
     refused = CliRunner().invoke(main, ["--run", "first"])
     assert refused.exit_code == 2 and "--run runs/first: has no model/ yet" in refused.output
     shutil.copytree(builtin_policy(), run / "model")
-    for arguments, model in [([], "model"), (["--weights", "best"], "best")]:
+    for model in ("model", "best"):
         if model == "best":
             shutil.copytree(builtin_policy(), run / "best")
-        result = CliRunner().invoke(main, ["--run", "first", "--tasks", "3", *arguments])
+        result = CliRunner().invoke(main, ["--run", "first", "--tasks", "3"])
         assert result.exit_code == 0, result.output
         assert played[-1] == run / model
         (folder,) = (tmp_path / "runs" / "eval").glob(f"first-{model}-keys-*")
         settings = json.loads((folder / "settings.json").read_text())
         assert (settings["env"]["name"], settings["seed"]) == ("keys", 7)
-    CliRunner().invoke(main, ["--run", "first", "--weights", "last", "--seed", "8"])
+    CliRunner().invoke(main, ["--run", "first", "--model", str(run / "model"), "--seed", "8"])
     assert played[-1] == run / "model"
 
 
@@ -123,7 +123,7 @@ def test_a_finished_evaluation_is_shown_again_without_an_engine(tmp_path, monkey
     again = CliRunner().invoke(main, arguments)
     assert json.loads(again.output) == json.loads(first.output)
     assert json.loads(again.output)["all"]["estimates"]["success"]["mean"] == 1.0
-    assert (tmp_path / "report.json").exists() and list((tmp_path / "tensorboard").iterdir())
+    assert (tmp_path / "report.json").exists()
 
 
 def test_an_evaluation_on_disk_is_read_shown_and_compared(tmp_path, played):

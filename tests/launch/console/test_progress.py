@@ -1,6 +1,5 @@
-"""The learner's progress file, and its lines for people."""
+"""The lines of steps, evaluations, notices and what still starts."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,26 +7,14 @@ import pytest
 from launch.console import progress
 from launch.console.progress import (
     NoticeReader,
-    ProgressReader,
     SessionWaits,
     Startup,
     end_lines,
     eval_line,
     step_line,
 )
-from r3l.files.progress_lines import StepLine, to_json
+from r3l.files.progress_lines import StepLine
 from tests.r3l.files.made import evaluation
-
-
-def test_progress_lines_are_read_once_and_only_when_whole(tmp_path: Path) -> None:
-    path = tmp_path / "progress"
-    reader, line = ProgressReader(path), json.dumps(to_json(StepLine(1, time=1.0)))
-    assert reader.new() == []
-    path.write_text(f"{line}\nno line\n{line}\n{line[:9]}")
-    assert reader.new() == [StepLine(1, time=1.0)] * 2
-    with path.open("a") as file:
-        file.write(f"{line[9:]}\n")
-    assert reader.new() == [StepLine(1, time=1.0)] and reader.new() == []
 
 
 def test_what_still_starts_is_said_every_few_seconds_until_all_are_ready(

@@ -1,8 +1,16 @@
 """Snapshots made by hand."""
 
+from buffer.wire.operations import BufferStats
 from launch.inspection.snapshot import Actor, Buffer, Lease, Process, Progress, Snapshot
 
 GIB = 1 << 30
+
+
+def buffer(*, reply_s=0.002, error="", map_free_bytes=60 * GIB, **stats):
+    """A service whose learner has reached step 12."""
+    stats = {"puts": 900, "free_bytes": 100 * GIB, "learner_version": 12} | stats
+    return Buffer("tcp://127.0.0.1:5555", reply_s, error, None, map_free_bytes,
+                  BufferStats(**stats))  # fmt: skip
 
 
 def process(name, pid, state="sleeping"):
@@ -24,9 +32,7 @@ def healthy(**changes):
         "hang_s": 900.0,
         "learner_doing": "micro-batch 3 of 8",
         "heartbeat_ago_s": 0.5,
-        "version": 12,
-        "buffer": Buffer("tcp://127.0.0.1:5555", 0.002, groups={"complete": 9, "leased": 4},
-                         results=900, free_bytes=100 * GIB, map_free_bytes=60 * GIB),
+        "buffer": buffer(train={"complete": 9, "leased": 4}),
         "actors": [Actor("actor-0.ab", "actor-0", 0.4, 12, 30, 0.1),
                    Actor("actor-1.cd", "actor-1", 0.4, 11, 0, 0.9)],
         "leases": [Lease("g0000000042", "actor-0.ab", "door/0001", 3, 8, 12.0, 108.0)],

@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from msgspec import to_builtins
 
 from buffer import BufferClient
 from launch.inspection import snapshot
 from launch.inspection.doctor import findings
-from launch.inspection.snapshot import forecast, last_errors, processes_of, take, to_json
+from launch.inspection.snapshot import forecast, last_errors, processes_of, take
 from launch.inspection.status import lines
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -56,13 +57,13 @@ def test_processes_leases_and_actors_of_a_run_that_goes_on(live):
         ("buffer", served.process.pid), ("actor-0", actor.pid),
     ]  # fmt: skip
     assert now.launcher == os.getpid() and now.buffer.reply_s < snapshot.REPLY_S
-    assert now.buffer.endpoint == served.endpoint and now.buffer.groups["leased"] == 1
+    assert now.buffer.endpoint == served.endpoint and now.buffer.stats.train["leased"] == 1
     (held,) = now.leases
     assert (held.group, held.actor, held.resolved, held.slots) == (
         lease.group_id, "actor-0.ab", 0, 2,
     )  # fmt: skip
     assert 0 < held.expires_s <= 30 and now.actors[0].process == "actor-0"
-    assert to_json(now)["leases"][0]["task"] == "door/1"
+    assert to_builtins(now)["leases"][0]["task"] == "door/1"
 
 
 def test_a_stopped_service_is_seen_and_named(live, monkeypatch):
