@@ -277,11 +277,6 @@ class Calls:
         return Call("set_version", operations.SetVersion(version), _count)
 
     @operation
-    def history(self, task_id: str, count: int, *, newest_first: bool = True) -> Call[list[Group]]:
-        """The last `count` groups of a training task that were completed."""
-        return Call("history", operations.GetHistory(task_id, count, newest_first), _groups)
-
-    @operation
     def query(
         self,
         purpose: Purpose | None = None,

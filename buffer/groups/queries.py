@@ -18,13 +18,6 @@ from r3l.errors import LimitExceeded, NotFound
 REPLY_LIMIT = 512 << 20  # bytes of the records in one reply
 
 
-def history(txn: Txn, args: operations.GetHistory) -> list[GroupRow]:
-    """The last `count` groups of a training task that were finished with a trajectory."""
-    _check_count(args.count)
-    found = list(islice(txn.finished(args.task_id), args.count))
-    return found if args.newest_first else found[::-1]
-
-
 def query(txn: Txn, args: operations.QueryGroups) -> list[GroupRow]:
     """The newest `limit` groups of a purpose, tag and state, newest first."""
     _check_count(args.limit)

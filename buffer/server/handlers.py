@@ -171,7 +171,6 @@ def _status(row: GroupRow) -> Status:
 
 
 READ_HANDLERS: dict[str, ReadHandler] = {
-    "history": _reply_with_groups(queries.history),
     "query": _reply_with_groups(queries.query),
     "ledger": _reply_only(queries.ledger),
     "get": _reply_with_groups(queries.groups),

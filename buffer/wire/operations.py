@@ -135,14 +135,6 @@ class SetVersion(Record):
     version: Integer
 
 
-class GetHistory(Record):
-    """Finished groups of one task."""
-
-    task_id: str
-    count: Integer
-    newest_first: bool
-
-
 class QueryGroups(Record):
     """Groups by purpose, tag and state."""
 
@@ -341,7 +333,6 @@ _ROWS = (
     Operation("discard", Discard, (Amount,), "writer", learner=True),
     Operation("limit_staleness", LimitStaleness, (Amount,), "writer", learner=True),
     Operation("set_version", SetVersion, (Amount,), "writer", keeps_reply=True, learner=True),
-    Operation("history", GetHistory, (Groups,), "reader"),
     Operation("query", QueryGroups, (Groups,), "reader"),
     Operation("ledger", GetLedger, (Ids,), "reader"),
     Operation("get", GetGroups, (Groups,), "reader"),

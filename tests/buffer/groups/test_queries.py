@@ -3,7 +3,8 @@
 import pytest
 
 from buffer.groups import queries
-from buffer.wire.operations import GetHistory, QueryGroups
+from buffer.storage.transaction import Txn
+from buffer.wire.operations import QueryGroups
 from r3l.errors import LimitExceeded
 from r3l.records import SlotResult
 
@@ -52,13 +53,9 @@ def test_a_query_returns_the_newest_groups_of_a_purpose_tag_and_state(
 
 
 def test_the_history_of_a_task_lists_its_training_groups(filled):
-    assert _numbers(filled, queries.history, GetHistory("t0", 9, True)) == [5, 4]
-    assert _numbers(filled, queries.history, GetHistory("t0", 1, True)) == [5]
-    assert _numbers(filled, queries.history, GetHistory("t0", 9, False)) == [4, 5]
-    assert _numbers(filled, queries.history, GetHistory("t", 9, True)) == []
-    assert (
-        _numbers(filled, queries.history, GetHistory("x0", 9, True)) == []
-    )  # evaluated, not trained
+    assert _numbers(filled, Txn.finished, "t0") == [5, 4]
+    assert _numbers(filled, Txn.finished, "t") == []
+    assert _numbers(filled, Txn.finished, "x0") == []  # evaluated, not trained
 
 
 def test_more_than_a_reply_can_hold_is_refused_with_the_limit(filled, monkeypatch):

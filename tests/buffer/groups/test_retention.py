@@ -6,14 +6,13 @@ import msgspec
 import pytest
 
 from buffer import BufferClient
-from buffer.groups import draws, leases, queries, results, retention
+from buffer.groups import draws, leases, results, retention
 from buffer.groups.retention import GIB, HOUR_S
 from buffer.storage import rows
 from buffer.storage.counts import group_drops, slot_drops
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from buffer.wire import operations
-from buffer.wire.operations import GetHistory
 from r3l import codec
 from r3l.errors import LeaseLost, NotFound, UserError
 from r3l.records import GroupPlan, SlotResult
@@ -114,8 +113,7 @@ def test_task_history_and_tags_forget_evicted_groups(roomy, tasks, done):
     task = roomy.row(groups[-1]).task_id
     _evict(roomy, groups=1)
     with roomy.store.read() as txn:
-        found = queries.history(txn, GetHistory(task, 9, True))
-        assert [row.group_id for row in found] == [groups[-1]]
+        assert [row.group_id for row in txn.finished(task)] == [groups[-1]]
         assert txn.size("history") == txn.size("tag") == txn.size("group") == 1
     assert roomy.index.eval_done == {"x": 1}
 

@@ -29,7 +29,6 @@ CALLS = [
     calls.discard(1, "nonfinite"),
     calls.limit_staleness(1),
     calls.set_version(0),
-    calls.history("t", 1),
     calls.query(),
     calls.ledger(1),
     calls.get("g"),
