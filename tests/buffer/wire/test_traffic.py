@@ -6,13 +6,12 @@ import time
 import pytest
 
 from buffer import BufferClient
-from buffer.client import calls
 from buffer.wire.curve_keys import generate
 from buffer.wire.frames import Received
 from buffer.wire.traffic import LOOKS_S, Limits, Traffic
 from r3l.process.memory import STEADY_MEMORY
 from r3l.records import GroupPlan
-from tests.buffer.fakes import full_result, until
+from tests.buffer.fakes import calls, full_result, until
 from tests.buffer.wire.strangers import MIB, Memory, connect, flood, frame
 
 pytestmark = pytest.mark.system
