@@ -14,14 +14,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from statistics import fmean
 from typing import NoReturn
 
 from actors.buffer_requests import BufferRequests
 from actors.engine import VLLMPolicy
-from actors.utilization import Idleness, Occupancy
+from actors.utilization import Occupancy
 from actors.weights.subscriber import WeightSource, follow
 from buffer import AsyncBufferClient, Lease
-from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
 from r3l.records import GroupPlan, SlotResult, Task
@@ -55,20 +55,21 @@ class Actor:
         subscriber: WeightSource,
         make_env: Callable[[Task], Environment],
         config: RunConfig,
-        metrics: ActorMetrics,
     ) -> None:
         self.policy, self.subscriber = policy, subscriber
         self.make_env, self.config = make_env, config
-        # All of them count in one record, which outlives the engine.
-        self.metrics = policy.metrics = subscriber.metrics = metrics
-        self.requests = BufferRequests(name, client, metrics)
+        self.metrics = subscriber.metrics = policy.metrics
+        self.requests = BufferRequests(name, client, self.metrics)
         self.plan: GroupPlan = config.algorithm.build().plan()
         self.stop = asyncio.Event()
         self.held: dict[str, asyncio.Task[None]] = {}
         self.live: Counter[str] = Counter()
         """Attempts under way, by group."""
         self.occupancy = Occupancy(config.actor.concurrent_requests)
-        self.idle = Idleness()
+        self.leasing = False
+        """Whether the actor waits for a lease."""
+        self.unused: list[float] = []
+        """Shares of the engine's capacity that lacked a lease, since the last heartbeat."""
         self.results = 0
         self.failures = FirstFailures()
 
@@ -100,8 +101,9 @@ class Actor:
         while True:
             while not self.occupancy.admits(self.live.total(), self.plan.base):
                 await asyncio.sleep(WATCH_S)
-            with self.idle:
-                lease = await self.requests.lease(lambda: self.policy.version, self.plan)
+            self.leasing = True
+            lease = await self.requests.lease(lambda: self.policy.version, self.plan)
+            self.leasing = False
             accepted = {(r.role, r.slot) for r in lease.accepted}
             self.metrics.taken_over += bool(accepted)
             self.live[lease.group_id] = sum(
@@ -164,9 +166,8 @@ class Actor:
         """Renew every lease and report the metrics, the first time before any group ends."""
         while True:
             self.metrics.weight_version = self.policy.version
-            self.metrics.idle_share = self.idle.share()
-            self.metrics.kv_cache_usage = self.policy.cache.usage
-            self.metrics.preemptions += self.policy.cache.take_preemptions()
+            self.metrics.idle_share = fmean(self.unused or [0.0])
+            self.unused.clear()
             for group_id in await self.requests.renew(list(self.held)):
                 if task := self.held.get(group_id):
                     log.warning("%s: the lease expired; left to another actor", group_id)
@@ -182,7 +183,7 @@ class Actor:
                 raise EngineDead("the engine process has ended")
             live = self.live.total()
             self.occupancy.observe(self.metrics.requests_running, live)
-            self.idle.observe(self.occupancy.missing(live))
+            self.unused.append(self.occupancy.missing(live) if self.leasing else 0.0)
             await asyncio.sleep(WATCH_S)
 
 

@@ -104,12 +104,11 @@ async def _run(
     a row.
 
     No lease is held between two engines. Raises UserError before anything is started, and
-    EngineDead with the last engine's last lines.
+    EngineDead.
     """
     from actors.actor import Actor
     from actors.engine import VLLMPolicy
     from actors.engine_arguments import check_engine_arguments
-    from actors.engine_log import EngineLog
     from actors.weights.journal_follower import SCHEME, JournalFollower
     from actors.weights.load_check import LoadCheck
     from actors.weights.subscriber import WeightSource, WeightSubscriber
@@ -134,13 +133,12 @@ async def _run(
         ):
             failures, load_check = 0, LoadCheck()
             while True:
-                engine_log, actor, policy = EngineLog(), None, None
+                actor, policy = None, None
                 try:
-                    with engine_log.captured():
-                        policy = VLLMPolicy.start(model, config.actor, seed=config.seed)
+                    policy = VLLMPolicy.start(model, config.actor, metrics, seed=config.seed)
                     policy.load_check = load_check  # knows the engines before
                     freeze_heap()
-                    actor = Actor(name, policy, client, subscriber, make_env, config, metrics)
+                    actor = Actor(name, policy, client, subscriber, make_env, config)
                     click.echo(f"r3l-actor ready {name}")
                     with _stopped_by_signals(actor.stop):
                         return await actor.run()
@@ -151,8 +149,9 @@ async def _run(
                     ending = "this actor ends" if last else "a fresh one is started"
                     notice(f"engine failure {failures} in a row: {dead}; {ending}")
                     if last:
-                        engine_log.join()
-                        raise _obituary(dead, failures, engine_log.last_lines()) from dead
+                        raise EngineDead(
+                            f"the engine failed {failures} times in a row: {dead}"
+                        ) from dead
                 finally:
                     if policy is not None:
                         policy.close()
@@ -174,13 +173,6 @@ def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for signum in signals:
             loop.remove_signal_handler(signum)
-
-
-def _obituary(dead: EngineDead, failures: int, lines: list[str]) -> EngineDead:
-    words = "\n".join(f"  {line}" for line in lines)
-    return EngineDead(
-        f"the engine failed {failures} times in a row: {dead}; its last lines:\n{words}"
-    )
 
 
 if __name__ == "__main__":

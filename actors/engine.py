@@ -18,7 +18,6 @@ from typing import Any
 
 from actors import engine_process
 from actors.engine_arguments import engine_arguments
-from actors.utilization import CacheLoad
 from actors.weights.load_check import LoadCheck
 from actors.weights.merging import Merger
 from r3l.actor_metrics import ActorMetrics
@@ -55,8 +54,8 @@ class VLLMPolicy:
 
     `version` is the policy version of requests that start, `fingerprints` the hashes of the weights
     of the newest versions; `metrics` counts the requests; `load_check` is made of every load;
-    `cache` is the load of its KV cache, `merger` merges adapters that are published alone.
-    `timeout_s`: after that long without a reply the engine is dead.
+    `merger` merges adapters that are published alone. `timeout_s`: after that long without a reply
+    the engine is dead.
     """
 
     def __init__(
@@ -65,22 +64,29 @@ class VLLMPolicy:
         chat: ChatFormat,
         context_length: int,
         *,
+        metrics: ActorMetrics | None = None,
         timeout_s: float = 600.0,
-        cache: CacheLoad | None = None,
         merger: Merger | None = None,
     ) -> None:
         self.engine, self.chat, self.context_length = engine, chat, context_length
         self.timeout_s = timeout_s
-        self.cache, self.merger = cache or CacheLoad(), merger
+        self.merger = merger
         self.version = self._sampling = 0
         self.fingerprints: dict[int, str] = {}
-        self.metrics = ActorMetrics()
+        self.metrics = metrics or ActorMetrics()
         self.load_check = LoadCheck()
         self._request_ids = itertools.count()
         self._loads = 0
 
     @classmethod
-    def start(cls, model: Path, config: ActorConfig, *, seed: int = 0) -> VLLMPolicy:
+    def start(
+        cls,
+        model: Path,
+        config: ActorConfig,
+        metrics: ActorMetrics | None = None,
+        *,
+        seed: int = 0,
+    ) -> VLLMPolicy:
         """Start an engine on a Hugging Face model folder. Raises UserError, EngineDead."""
         import torch
 
@@ -110,7 +116,7 @@ class VLLMPolicy:
             reason = str(error).strip().splitlines()
             raise UserError(f"actor.engine: {' '.join(reason[:3])}; see vLLM's engine arguments"
                             ) from None  # fmt: skip
-        cache = CacheLoad()
+        metrics = metrics or ActorMetrics()
         try:
             # Not in a variable: vLLM keeps this frame alive, and the engine's finaliser fails when
             # it runs at the interpreter's end.
@@ -118,13 +124,13 @@ class VLLMPolicy:
                 return cls(
                     AsyncLLM.from_vllm_config(
                         engine_config,
-                        stat_loggers=[lambda *_: CacheLogger(cache)],
+                        stat_loggers=[lambda *_: CacheLogger(metrics)],
                         disable_log_stats=args.disable_log_stats,
                     ),
                     chat,
                     context_length,
+                    metrics=metrics,
                     timeout_s=config.engine_timeout_s,
-                    cache=cache,
                     merger=Merger(model, config.dtype),
                 )
         except Exception as error:  # any error of vLLM: there is no engine

@@ -85,7 +85,7 @@ class Child(Kept):
         lines = self._tail()
         for line in reversed(lines):
             if own := OWN.match(line):
-                return own[1].removesuffix("; its last lines:")  # of an engine; they follow
+                return own[1]
         raised = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent")]
         after = lines[raised[-1] + 1 :] if raised else []
         if self.exit_code == -signal.SIGBUS:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from actors.actor import Actor
-from actors.utilization import CacheLoad
 from actors.weights.subscriber import WeightSubscriber
 from buffer import Lease, PutAck, Wait
 from r3l.actor_metrics import ActorMetrics
@@ -33,7 +32,7 @@ class Engine(ScriptedPolicy):
     def __init__(self) -> None:
         super().__init__(lambda prompt: "a")
         self.metrics, self.fingerprints, self.dead = ActorMetrics(), {}, False
-        self.replies, self.cache = asyncio.Semaphore(0), CacheLoad(usage=0.75, preemptions=3)
+        self.replies = asyncio.Semaphore(0)
 
     async def hash_first_weights(self) -> None:
         await asyncio.sleep(0.05)
@@ -92,9 +91,7 @@ async def acting(engine: Engine, buffer: Buffer, requests: int) -> AsyncIterator
     )
     subscriber = WeightSubscriber("tcp://127.0.0.1:9")
     try:
-        yield Actor(
-            "a", engine, buffer, subscriber, lambda task: Corridor(), config, ActorMetrics()
-        )  # type: ignore[arg-type]
+        yield Actor("a", engine, buffer, subscriber, lambda task: Corridor(), config)  # type: ignore[arg-type]
     finally:
         subscriber.close()
 
@@ -134,12 +131,33 @@ def test_an_actor_reports_its_metrics_before_its_first_result(
             running = asyncio.create_task(actor.run())
             await eventually(lambda: engine.metrics.requests_running == 2)
             assert buffer.heartbeats == 1 and not buffer.puts
-            assert (actor.metrics.kv_cache_usage, actor.metrics.preemptions) == (0.75, 3)
             buffer.slow.set()
             actor.stop.set()
             await running
 
     asyncio.run(scenario())
+
+
+def test_an_engine_is_idle_only_while_a_lease_is_awaited_and_requests_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.actor.HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("actors.actor.WATCH_S", 0.01)
+
+    async def scenario(groups: int, requests: int) -> float:
+        engine, buffer = Engine(), Buffer(groups=groups)
+        async with acting(engine, buffer, requests=requests) as actor:
+            running = asyncio.create_task(actor.run())
+            await eventually(lambda: buffer.heartbeats >= 3)
+            buffer.slow.set()
+            actor.stop.set()
+            await running
+            return actor.metrics.idle_share
+
+    # A third of the capacity is free, but too little for another group.
+    assert asyncio.run(scenario(groups=100, requests=3)) == 0.0
+    assert asyncio.run(scenario(groups=1, requests=4)) == pytest.approx(0.5, abs=0.01)
+    assert asyncio.run(scenario(groups=0, requests=4)) == 1.0
 
 
 def test_a_stopping_actor_submits_finished_results_and_releases_its_leases() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from actors.actor import Actor
-from actors.utilization import CacheLoad
 from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient, Draw
 from r3l.actor_metrics import ActorMetrics
@@ -26,7 +25,7 @@ class Engine(ScriptedPolicy):
     def __init__(self) -> None:
         super().__init__(self._answer)
         self.metrics, self.fingerprints, self.dead = ActorMetrics(), {}, False
-        self.second_doors, self.cache = 0, CacheLoad()
+        self.second_doors = 0
 
     def _answer(self, prompt: str) -> str:
         door = int(prompt.rpartition("door ")[2].split()[0])
@@ -44,7 +43,7 @@ async def played(endpoint: str, settings: tuple[str, ...]) -> tuple[Group, Group
         await client.add_tasks([Task("t0", "corridor", 0)])
         await client.set_version(0)
         config = load(None, list(settings))
-        made = (engine, client, subscriber, lambda task: Corridor(), config, ActorMetrics())
+        made = (engine, client, subscriber, lambda task: Corridor(), config)
         actor = Actor("a", *made)  # type: ignore[arg-type]
         running = asyncio.create_task(actor.run())
         try:

@@ -1,8 +1,6 @@
-"""How many attempts keep an engine busy, and how idle it is."""
+"""How many attempts keep an engine busy."""
 
-import pytest
-
-from actors.utilization import CacheLoad, Idleness, Occupancy
+from actors.utilization import Occupancy
 
 
 def filled(target: int, group: int, share: float) -> tuple[int, float]:
@@ -33,27 +31,3 @@ def test_the_number_of_attempts_is_bounded_however_slow_the_environment() -> Non
 
 def test_a_group_larger_than_the_target_is_still_begun() -> None:
     assert filled(target=2, group=4, share=1.0)[0] == 4
-
-
-def test_an_engine_is_idle_only_while_a_lease_is_awaited_and_requests_are_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 0.0
-    monkeypatch.setattr("actors.utilization.time.monotonic", lambda: now)
-    idle = Idleness()
-    idle.observe(1.0)
-    now = 1.0  # a second in which everything is missing, but no lease is waited for
-    with idle:
-        idle.observe(0.5)
-        now = 3.0
-        idle.observe(0.0)
-        now = 4.0
-    assert idle.share() == pytest.approx(0.25)
-    assert idle.share() == 0.0
-
-
-def test_preemptions_are_taken_once() -> None:
-    load = CacheLoad(preemptions=3)
-    assert load.take_preemptions() == 3
-    load.preemptions += 2
-    assert (load.take_preemptions(), load.take_preemptions()) == (2, 0)

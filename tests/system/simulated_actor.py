@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast  # the whole of AutoTokenizer w
 import actors.engine
 from actors.cli import main
 from actors.engine import VLLMPolicy
+from r3l.actor_metrics import ActorMetrics
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams
 from r3l.settings.actor import ActorConfig
@@ -31,12 +32,13 @@ class SimulatedEngine(VLLMPolicy):
     """Says heads or tails, and reflects in valid JSON."""
 
     @classmethod
-    def start(cls, model: Path, config: ActorConfig, *, seed: int = 0) -> "SimulatedEngine":
+    def start(cls, model: Path, config: ActorConfig, metrics: ActorMetrics | None = None, *,
+              seed: int = 0) -> "SimulatedEngine":  # fmt: skip
         chat = ChatFormat(PreTrainedTokenizerFast.from_pretrained(model))
         engine = SimpleNamespace(errored=False, shutdown=lambda: None)
         share = config.engine.get("gpu_memory_utilization")
         print("simulated on", os.environ["CUDA_VISIBLE_DEVICES"], "with", share, flush=True)
-        return cls(engine, chat, config.max_model_len)
+        return cls(engine, chat, config.max_model_len, metrics=metrics)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         version = self.version

@@ -48,14 +48,6 @@ def test_a_ready_line_is_found_behind_the_machine_name_of_a_remote_shell(tmp_pat
     assert child.ready("not down") and not child.ready("down") and not child.ready("away")
 
 
-def test_the_reason_of_an_engines_death_is_told_without_its_last_lines(tmp_path: Path) -> None:
-    children = Children(tmp_path)
-    lines = "r3l-actor: the engine failed 3 times in a row: NaN; its last lines:\n  WARNING"
-    child = children.start("actor-0", ["echo", lines])
-    until(lambda: child.exit_code is not None)
-    assert child.reason() == "the engine failed 3 times in a row: NaN"
-
-
 def test_the_worker_behind_a_launcher_gets_the_signal_not_the_launcher(tmp_path: Path) -> None:
     worker = (
         "import signal, sys, time;"
