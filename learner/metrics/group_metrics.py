@@ -15,7 +15,7 @@ from buffer import Draw
 from envs.evaluation.truncation import truncation_metrics
 from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm
-from r3l.records import Group, SlotResult, Trajectory
+from r3l.records import Group, Trajectory
 from r3l.rollout.group import verified
 from r3l.weights import fingerprints
 
@@ -48,13 +48,11 @@ def group_metrics(
         "group/verified_rate": mean(
             verified(b, d, requires_success=requires_success) for b, d in pairs
         ),
-        "group/pivot_mean": mean(t.pivot for t in distilled),
         "group/pivot_relative": mean(t.pivot / t.num_steps for t in distilled),
         "group/no_contrast": mean(r.min() == r.max() for r in rewards),
         "group/steps_mean": mean(t.num_steps for t in bases),
         "group/generated_tokens": float(sum(g.generated_tokens for g in groups)),
         "group/aux_samples": float(sum(len(r.aux) for r in reflected)),
-        "group/praise_share": _praise_share(reflected),
     }
     unread = Counter(r.reflection.cause for r in reflected if r.reflection and r.reflection.cause)
     failures = Counter(r.cause for g in groups for r in g.results if r.status == "failed")
@@ -83,40 +81,29 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
-    """`group/`: the share of attempts that the algorithm drops (r3l.algorithms.algorithm.Selection)
-    and whether they are longer than those that it trains on."""
-    kept, dropped = list[Trajectory](), list[Trajectory]()
-    for group in groups:
-        if not group.trajectories:
-            continue
-        _, keep = algorithm.advantages(group.rewards, group.trajectories)
-        for attempt, trained in zip(group.trajectories, keep, strict=True):
-            (kept if trained else dropped).append(attempt)
-    return finite(
-        {
-            "group/dropped": mean([0.0] * len(kept) + [1.0] * len(dropped)),
-            "group/steps_kept": mean(t.num_steps for t in kept),
-            "group/steps_dropped": mean(t.num_steps for t in dropped),
-        }
-    )
+    """`group/dropped`: the share of attempts that the algorithm does not train on
+    (r3l.algorithms.algorithm.Selection)."""
+    kept = [
+        trained
+        for group in groups
+        if group.trajectories
+        for trained in algorithm.advantages(group.rewards, group.trajectories)[1]
+    ]
+    return finite({"group/dropped": mean(not trained for trained in kept)})
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
     """`staleness/`: age in versions at the draw at `version`, and seconds of each phase."""
     ages = [version - g.oldest_version for g in groups]
-    trajectories = [t for g in groups for t in g.trajectories]
-    retries = [t for t in trajectories if t.role == "distilled"]
+    bases = [t for g in groups for t in g.trajectories if t.role == "base"]
+    retries = [t for g in groups for t in g.trajectories if t.role == "distilled"]
     thoughts = [r.reflection for g in groups for r in g.results if r.reflection]
     queued = [g.times["drawn"] - g.times["complete"] for g in groups if "drawn" in g.times]
     return finite(
         {
             "staleness/mean": mean(ages),
             "staleness/max": float(max(ages, default=0)),
-            "staleness/base": mean(version - t.oldest_version for t in _role(trajectories, "base")),
-            "staleness/distilled": mean(version - t.oldest_version for t in retries),
-            "staleness/generation_s": mean(
-                t.step_seconds.sum() for t in _role(trajectories, "base")
-            ),
+            "staleness/generation_s": mean(t.step_seconds.sum() for t in bases),
             "staleness/reflection_s": mean(t.seconds for t in thoughts),
             "staleness/retry_s": mean(t.step_seconds[t.pivot :].sum() for t in retries),
             "staleness/queue_s": mean(queued),
@@ -133,7 +120,6 @@ def replay_metrics(draw: Draw) -> Metrics:
             "replay/groups": float(len(again)),
             "replay/staleness": mean(draw.version - group.oldest_version for group in again),
             "replay/recalled": float(len(joined)),
-            "replay/recalled_into": float(len({one.into for one in draw.recalled})),
             "replay/recalled_lost": float(draw.recall_lost),
             "replay/recalled_success": mean(one.reward >= SUCCESS for one in joined),
             "replay/recalled_staleness": mean(draw.version - t.oldest_version for t in joined),
@@ -176,14 +162,6 @@ def without_fingerprint(groups: Iterable[Group]) -> int:
     )
 
 
-def _praise_share(results: Sequence[SlotResult]) -> float:
-    """Share of the auxiliary samples' tokens whose slot was not retried; NaN without samples."""
-    tokens = [(r.status, float(a.response_mask.sum())) for r in results for a in r.aux]
-    total = sum(count for _, count in tokens)
-    praise = sum(count for status, count in tokens if status == "not_triggered")
-    return praise / total if total else float("nan")
-
-
 def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
     """(base, distilled) pairs of a group."""
     bases = {t.slot: t for t in group.trajectories if t.role == "base"}
@@ -192,10 +170,6 @@ def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
         for t in group.trajectories
         if t.role == "distilled" and t.parent in bases
     ]
-
-
-def _role(trajectories: Iterable[Trajectory], role: str) -> list[Trajectory]:
-    return [t for t in trajectories if t.role == role]
 
 
 def mean(values: Iterable[Any]) -> float:

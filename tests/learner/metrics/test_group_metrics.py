@@ -1,6 +1,5 @@
 """Metrics of a step, against groups whose metrics can be told by looking."""
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,7 +12,7 @@ from learner.metrics.group_metrics import (
     without_fingerprint,
 )
 from r3l.config import load
-from r3l.records import AuxSample, Extra, Group, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.records import Extra, Group, GroupPlan, ReflectionRecord, SlotResult, Task
 from tests.learner.fakes import explore_group, trajectory
 
 
@@ -29,7 +28,7 @@ def test_group_metrics_count_what_reflections_led_to() -> None:
     assert metrics["group/trigger_rate"] == 0.5 and metrics["group/improvement_rate"] == 1.0
     assert metrics["group/reflection_valid"] == 0.5
     assert metrics["group/reflection_not_json"] == 0.5
-    assert metrics["group/pivot_mean"] == 2.0 and metrics["group/no_contrast"] == 0.0
+    assert metrics["group/pivot_relative"] == 0.5 and metrics["group/no_contrast"] == 0.0
     # Two attempts of 4 steps, a retry of 2, at 4 tokens a step, and two reflections.
     assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
 
@@ -65,44 +64,25 @@ def test_a_correction_is_counted_as_verified_by_the_rule_of_the_run() -> None:
     assert group_metrics(groups, requires_success=False)["group/verified_rate"] == 1.0
 
 
-def test_the_share_of_praise_is_that_of_samples_without_a_retry() -> None:
-    group = explore_group((0.0, 1.0), (1.0, None))
-    thought = ReflectionRecord("{}", outcome="success")
-    sample = AuxSample("reflect", np.arange(9, dtype=np.int32), np.arange(9) > 0)
-    *others, retried, praised = group.results
-    praised = replace(praised, aux=(sample,), reflection=thought)
-    retried = replace(retried, reflection=thought)  # two samples of 16 tokens
-    metrics = group_metrics([replace(group, results=(*others, retried, praised))])
-    assert metrics["group/praise_share"] == 8 / (8 + 2 * 16)
-    assert "group/praise_share" not in group_metrics([explore_group((0.0,), (None,))])
-
-
 def test_a_group_with_equal_rewards_has_no_contrast() -> None:
     metrics = group_metrics([explore_group((0.0, 0.0), (0.0, None))])
     assert metrics["group/no_contrast"] == 1.0 and metrics["group/reward_std"] == 0.0
 
 
-def test_attempts_that_the_algorithm_drops_are_compared_in_length_with_those_it_keeps() -> None:
-    def group(*attempts: tuple[float, int]) -> Group:
+def test_attempts_that_the_algorithm_drops_are_counted() -> None:
+    def group(*rewards: float) -> Group:
         results = [
-            SlotResult(
-                "base", slot, "done", trajectory=trajectory("base", slot, reward, steps=steps)
-            )
-            for slot, (reward, steps) in enumerate(attempts)
+            SlotResult("base", slot, "done", trajectory=trajectory("base", slot, reward))
+            for slot, reward in enumerate(rewards)
         ]
         failed = SlotResult("base", len(results), "failed", cause="env")
         plan = GroupPlan(len(results) + 1)
         return Group("g", Task("t", "t", 0), plan, "complete", (*results, failed))
 
-    groups = [group((0.0, 8), (1.0, 2)), group((0.0, 6), (0.0, 4)), group()]
-    expected = {
-        "dapo": {"group/dropped": 0.5, "group/steps_kept": 5.0, "group/steps_dropped": 5.0},
-        "raft": {"group/dropped": 0.75, "group/steps_kept": 2.0, "group/steps_dropped": 6.0},
-        "grpo": {"group/dropped": 0.0, "group/steps_kept": 5.0},
-    }
-    for name, metrics in expected.items():
+    groups = [group(0.0, 1.0), group(0.0, 0.0), group()]
+    for name, share in {"dapo": 0.5, "raft": 0.75, "grpo": 0.0}.items():
         algorithm = load(None, [f"algorithm={name}"]).algorithm.build()
-        assert selection_metrics(groups, algorithm) == metrics
+        assert selection_metrics(groups, algorithm) == {"group/dropped": share}
     assert selection_metrics([group()], algorithm) == {}
 
 
@@ -114,7 +94,7 @@ def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
 
 def test_metrics_without_data_are_left_out() -> None:
     metrics = group_metrics([explore_group((0.0,), ())])
-    assert "group/success_retry" not in metrics and "group/pivot_mean" not in metrics
+    assert "group/success_retry" not in metrics and "group/pivot_relative" not in metrics
 
 
 def test_two_engines_with_other_weights_of_one_version_raise_the_alarm() -> None:
