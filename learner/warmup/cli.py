@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -18,11 +19,18 @@ from r3l.model_folder import user_path
 from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
 
+F = TypeVar("F", bound=Callable[..., Any])
 SMALL_BYTES = 64 << 20  # of weights
 LEGEND = """\
   success, reward: of first attempts; parsed: usable reflections; pivots: as the teacher chooses
   guided, restart: success after a failure, by a retry with advice or a new attempt without
   told: success if the task says every rule; reflection_cost: its tokens over those of an attempt"""
+
+
+def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F], F]:
+    """The option that sets a field of Recipe."""
+    option, default = "--" + name.replace("_", "-"), getattr(Recipe, name)
+    return click.option(option, type=kind, default=default, show_default=True, help=meaning)
 
 
 @click.command("warmup")
@@ -34,69 +42,19 @@ LEGEND = """\
     "--model", type=Path, help="Hugging Face folder to continue from; unset: the tiny one"
 )
 @click.option("--out", type=Path, required=True, help="folder to write, must not exist")
-@click.option(
-    "--steps",
-    type=click.IntRange(1),
-    default=Recipe.steps,
-    show_default=True,
-    help="optimizer steps",
+@_setting("steps", click.IntRange(1), "optimizer steps")
+@_setting("tokens_per_batch", click.IntRange(1), "padded tokens a step")
+@_setting("lr", click.FloatRange(0, 1, min_open=True), "highest learning rate")
+@_setting("seed", click.IntRange(0, (1 << 32) - 1), "seed of model, tasks and order")
+@_setting("withheld", click.IntRange(0), "rules (scienceworld: tasks) left for reward to teach")
+@_setting("certainty", click.FloatRange(0, 1), "probability per step of knowing such a rule")
+@_setting("waste", click.FloatRange(0, 1), "share of the demonstrator's actions that do nothing")
+@_setting(
+    "earlier_reasoning",
+    click.Choice(get_args(EarlierReasoning)),
+    "what to do about a chat template that removes earlier reasoning",
 )
-@click.option(
-    "--tokens-per-batch",
-    type=click.IntRange(1),
-    default=Recipe.tokens_per_batch,
-    show_default=True,
-    help="padded tokens a step",
-)
-@click.option(
-    "--lr",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=Recipe.lr,
-    show_default=True,
-    help="highest learning rate",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, (1 << 32) - 1),
-    default=Recipe.seed,
-    show_default=True,
-    help="seed of model, tasks and order",
-)
-@click.option(
-    "--withheld",
-    type=click.IntRange(0),
-    default=Recipe.withheld,
-    show_default=True,
-    help="rules of a built-in world or tasks of scienceworld left for reward to teach",
-)
-@click.option(
-    "--certainty",
-    type=click.FloatRange(0, 1),
-    default=Recipe.certainty,
-    show_default=True,
-    help="probability per step that such a rule is known after all",
-)
-@click.option(
-    "--waste",
-    type=click.FloatRange(0, 1),
-    default=Recipe.waste,
-    show_default=True,
-    help="share of the demonstrator's actions that do nothing",
-)
-@click.option(
-    "--earlier-reasoning",
-    type=click.Choice(get_args(EarlierReasoning)),
-    default=Recipe.earlier_reasoning,
-    show_default=True,
-    help="how to treat chat templates that remove it",
-)
-@click.option(
-    "--measured",
-    type=click.IntRange(0),
-    default=Recipe.measured,
-    show_default=True,
-    help="held-out tasks played at the end",
-)
+@_setting("measured", click.IntRange(0), "held-out tasks played at the end")
 def warmup_command(
     envs: tuple[str, ...], options: tuple[str, ...], model: Path | None, out: Path, **settings: Any
 ) -> None:
@@ -121,22 +79,22 @@ def warmup_command(
     except OSError as error:
         raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
     try:
-        found = warmup(recipe, out)
+        measured = warmup(recipe, out)
     except BaseException:
         with suppress(OSError):  # it is not empty
             out.rmdir()
         raise
-    for name, quality in found.items():
+    for name, quality in measured.items():
         shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(quality).items() if k != "tasks")
         click.echo(f"{name} ({quality.tasks} tasks): {shares}")
-    if found:
+    if measured:
         click.echo(LEGEND)
     small = "" if model else " --preset demo"
     world = [f"env.options.{option}" for option in options]
     if others := envs[1:]:
         world.append(f"env.others={json.dumps({name: {} for name in others})}")
-    said = shlex.join(["--env", envs[0], "--model", str(out), *world])
-    click.echo(f"next: r3l-launch{small} {said}")
+    arguments = shlex.join(["--env", envs[0], "--model", str(out), *world])
+    click.echo(f"next: r3l-launch{small} {arguments}")
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,21 +65,18 @@ class Recipe:
 
     def command(self, out: Path) -> str:
         """The command line that makes the folder `out` again."""
-        names = " ".join(f"--env {name}" for name in self.envs)
-        dials = "".join(
-            f" --set {shlex.quote(f'{name}={_written(value)}')}"
-            for name, value in self.options.items()
-        )
-        sure = f" --certainty {self.certainty:g}" if self.certainty else ""
-        idle = f" --waste {self.waste:g}" if self.waste != Recipe.waste else ""
-        start = f" --model {self.model}" if self.model is not None else ""
-        keeping = self.earlier_reasoning != "refuse"
-        keep = f" --earlier-reasoning {self.earlier_reasoning}" if keeping else ""
-        return (
-            f"r3l-learner warmup {names}{dials}{start} --out {out} --steps {self.steps} "
-            f"--tokens-per-batch {self.tokens_per_batch} --lr {self.lr:g} --seed {self.seed} "
-            f"--withheld {self.withheld}{sure}{idle}{keep}"
-        )
+        words = ["r3l-learner", "warmup", "--out", str(out)]
+        for env in self.envs:
+            words += ["--env", env]
+        for name, value in self.options.items():
+            words += ["--set", f"{name}={_written(value)}"]
+        if self.model is not None:
+            words += ["--model", str(self.model)]
+        for setting in fields(self):
+            if setting.name not in ("envs", "options", "model"):
+                option = setting.name.replace("_", "-")
+                words += [f"--{option}", str(getattr(self, setting.name))]
+        return shlex.join(words)
 
     def record(self, out: Path) -> dict[str, Any]:
         """How the folder `out` was made, as JSON: the command, the worlds with all their options,
