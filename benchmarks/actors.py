@@ -58,7 +58,8 @@ async def through_the_loop(policy: Recorder, endpoint: str, config: RunConfig, s
     async with AsyncBufferClient(endpoint) as client:
         await client.add_tasks(task_source(config.env.name).tasks("train", 4096, seed=0))
         await client.set_version(0)
-        actor = Actor("bench", policy, client, subscriber, make_env, config, ActorMetrics())
+        policy.metrics = ActorMetrics()
+        actor = Actor("bench", policy, client, subscriber, make_env, config)
         running = asyncio.create_task(actor.run())
         await asyncio.sleep(seconds / 5)
         policy.asked, tokens, began = [], policy.metrics.generated_tokens, time.monotonic()
