@@ -115,7 +115,6 @@ async def measure(folder: Path, requests: int, rounds: int, steps: int) -> None:
         cpu, began, tokens = cpu_seconds(), time.monotonic(), policy.metrics.generated_tokens
         await play_all(tasks, 1, results, policy, make_env, config, at_once=requests)
         took, cpu = time.monotonic() - began, cpu_seconds() - cpu
-        results.close()
         failed = [result.cause for result in results.done.values() if result.cause]
         assert not failed, failed
         return took, cpu, policy.metrics.generated_tokens - tokens

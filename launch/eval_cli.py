@@ -15,16 +15,16 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from envs.evaluation.comparison import compare, read_other
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.evaluation_folder import (
     EvaluationFolder,
     Settings,
     read_attempts,
+    read_other,
     read_settings,
     settings_of,
 )
-from envs.evaluation.metrics import Report, by_task, report
+from envs.evaluation.metrics import Report, by_task, compare, report
 from envs.evaluation.truncation import TruncationWarning
 from launch.cli import as_overrides, as_typed, check_not_empty
 from launch.evaluation.printing import comparison_table, conversations, table
@@ -149,11 +149,8 @@ def _evaluate(options: dict[str, Any]) -> None:
     others = _others(options, {task.task_id for task in tasks}, settings)
     keys, place = keys_of(tasks, attempts), options["out"] or _default_folder(config, settings)
     folder = EvaluationFolder(place, settings)
-    try:
-        if folder.missing(keys):
-            asyncio.run(_unless_interrupted(_play(tasks, attempts, folder, config, options)))
-    finally:
-        folder.close()
+    if folder.missing(keys):
+        asyncio.run(_unless_interrupted(_play(tasks, attempts, folder, config, options)))
     played = [folder.done[key] for key in keys]
     found = report(played, ks)
     folder.finish(found)

@@ -100,7 +100,8 @@ def _start(settings: Settings) -> Site:
     root = folder(settings.checkout)
     own_search = _replaces(settings, "Lucene", _missing_for_search(root, settings.products))
     own_nouns = _replaces(settings, "spaCy", _missing_for_nouns())
-    with seeded(), contextlib.redirect_stdout(io.StringIO()), _without_progress_bars():
+    printed = io.StringIO()  # and progress bars on standard error
+    with seeded(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code, utils = _load(root, own_search=own_search, own_nouns=own_nouns)
         for name in ("DEFAULT_FILE_PATH", "DEFAULT_ATTR_PATH", "HUMAN_ATTR_PATH"):
             _check_data(root, Path(getattr(utils, name)))
@@ -148,13 +149,6 @@ def seeded() -> Iterator[None]:
         yield
     finally:
         random.setstate(state)
-
-
-@contextlib.contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    """Suppress upstream's progress bars on standard error."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        yield
 
 
 def _missing_for_search(root: Path, products: int) -> str:

@@ -8,8 +8,7 @@ report.json      the metrics (envs.evaluation.metrics)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,13 @@ class EvaluationFolder:
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        self.folder, self._made = folder, not folder.exists()
+        self.folder = folder
         self.done: dict[tuple[str, int], Conversation] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / SETTINGS).exists() and (folder / RESULTS).exists():
                 _check_same(folder, read_settings(folder), settings)
-                self.done = {one.key: one for one in _read(folder)}
+                self.done = {attempt.key: attempt for attempt in _read(folder)}
             else:
                 write_json(folder / SETTINGS, settings)
         except OSError as error:
@@ -77,13 +76,6 @@ class EvaluationFolder:
         """Write the report."""
         write_json(self.folder / REPORT, to_builtins(report))
 
-    def close(self) -> None:
-        """Remove what is left of an evaluation that never began."""
-        if self._made and not self.done:
-            with suppress(OSError):
-                (self.folder / SETTINGS).unlink()
-                self.folder.rmdir()  # unless an engine's log is in it
-
 
 def write_evaluation(
     folder: Path, settings: Settings, attempts: Iterable[Conversation], report: Report
@@ -91,17 +83,35 @@ def write_evaluation(
     """Write a finished evaluation, the report last. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SETTINGS, settings)
-    lines = (json.dumps(to_builtins(one)).encode() + b"\n" for one in attempts)
+    lines = (json.dumps(to_builtins(attempt)).encode() + b"\n" for attempt in attempts)
     write_whole(folder / RESULTS, lines)
     write_json(folder / REPORT, to_builtins(report))
 
 
 def read_attempts(folder: Path, option: str) -> list[Conversation]:
     """The attempts of an evaluation. Raises UserError, which names `option`, if there is none."""
-    found = _read(folder)
-    if not found:
+    attempts = _read(folder)
+    if not attempts:
         raise UserError(f"{option} {folder}: has no attempt in {RESULTS}; check the path")
-    return found
+    return attempts
+
+
+def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conversation]:
+    """The attempts in a folder, to compare an evaluation of `tasks` with. Raises UserError if they
+    are of other tasks."""
+    attempts = read_attempts(folder, "--against")
+    if _environment(settings) != _environment(read_settings(folder)):
+        raise UserError(
+            f"--against {folder}: is of another environment or split, so its tasks are others; "
+            "give both the same --env, --split and env.options"
+        )
+    there = {attempt.task_id for attempt in attempts}
+    if there != tasks:
+        raise UserError(
+            f"--against {folder}: has {len(there)} tasks, {len(there & tasks)} of them among the "
+            f"{len(tasks)} of this evaluation; give both the same --tasks"
+        )
+    return attempts
 
 
 def read_settings(folder: Path) -> Settings:
@@ -112,7 +122,7 @@ def read_settings(folder: Path) -> Settings:
 def _read(folder: Path) -> list[Conversation]:
     """The last line of each attempt; damaged lines are left out."""
     lines = json_lines.read(folder / RESULTS, lambda line: convert(line, Conversation))
-    return list({one.key: one for one in lines.values}.values())
+    return list({attempt.key: attempt for attempt in lines.values}.values())
 
 
 def _check_same(folder: Path, known: Settings, settings: Settings) -> None:
@@ -122,3 +132,10 @@ def _check_same(folder: Path, known: Settings, settings: Settings) -> None:
                 f"--out {folder}: holds an evaluation with {name} {known.get(name)!r}, this one "
                 f"has {settings.get(name)!r}; choose another folder"
             )
+
+
+def _environment(settings: Settings) -> tuple[object, ...]:
+    """The settings that decide which tasks there are, apart from their number."""
+    env = settings.get("env")
+    env = env if isinstance(env, dict) else {}
+    return settings.get("split"), *(env.get(name) for name in ("name", "options", "others"))

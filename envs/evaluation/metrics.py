@@ -1,27 +1,34 @@
 """The metrics of an evaluation. A new one is a line of METRICS.
 
-conversations ─► by task ─► one value per task ─► mean over tasks, with an interval
+conversations ─► by task ─► one value per task ─► mean over tasks, with a 95 % interval
                                                      │
                report: for all tasks, and for each family of tasks ─► scalars
+               compare: the differences between two evaluations, task by task
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from envs.evaluation.conversation import Conversation
-from envs.evaluation.intervals import Interval, bootstrap, pass_at_k, wilson
 from envs.evaluation.truncation import truncation_of
 from r3l.records import Record
 
 INTERVAL = (
     "95 %; success and pass@k: Wilson over tasks; the others: percentile bootstrap over tasks"
 )
+Z_95 = 1.959963984540054
+"""Standard deviations that hold 95 % of a normal distribution."""
+RESAMPLES = 2000
 Attempts = Sequence[Conversation]
+Interval = tuple[float, float]
 
 
 class EvalMetric(NamedTuple):
@@ -60,33 +67,65 @@ class Metrics(Record):
 
 
 class Report(Record):
-    """The metrics of all tasks and of each family. `interval`: what the intervals are."""
+    """The metrics of all tasks and of each family."""
 
-    interval: str
     all: Metrics
     families: dict[str, Metrics]
 
 
+class Comparison(Record):
+    """Tasks by the sign of their difference, and the mean difference over tasks."""
+
+    better: int
+    worse: int
+    same: int
+    difference: Estimate
+
+
+def pass_at_k(attempts: int, successes: int, k: int) -> float:
+    """Probability that at least one of k attempts succeeds, unbiased from `attempts` ≥ k of which
+    `successes` succeeded: 1 − C(n − c, k) / C(n, k) (Chen et al. 2021, §2.1)."""
+    return 1.0 - math.comb(attempts - successes, k) / math.comb(attempts, k)
+
+
+def wilson(values: Sequence[float]) -> Interval:
+    """Wilson's 95 % score interval of the mean of independent values in [0, 1].
+
+    For shares it has its nominal coverage; for other values in [0, 1] it is never too narrow, since
+    their variance is at most mean · (1 − mean).
+    """
+    count, mean = len(values), sum(values) / len(values)
+    spread = Z_95 * math.sqrt(mean * (1 - mean) / count + Z_95**2 / (4 * count**2))
+    middle, scale = mean + Z_95**2 / (2 * count), 1 + Z_95**2 / count
+    low, high = (middle - spread) / scale, (middle + spread) / scale
+    return (low if mean > 0 else 0.0), (high if mean < 1 else 1.0)  # exact instead of nearly 0 or 1
+
+
+def bootstrap(values: Sequence[float]) -> Interval:
+    """95 % percentile interval of the mean of independent values, from RESAMPLES resamples with
+    replacement; the same values give the same interval."""
+    data = np.asarray(values, dtype=np.float64)
+    drawn = np.random.default_rng(0).integers(0, len(data), (RESAMPLES, len(data)))
+    low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
 def _pass_at(k: int, attempts: Attempts) -> float:
-    return pass_at_k(len(attempts), sum(one.success for one in attempts), k)
+    return pass_at_k(len(attempts), sum(attempt.success for attempt in attempts), k)
 
 
 def _reward(attempts: Attempts) -> float:
-    return sum(one.reward for one in attempts) / len(attempts)
+    return sum(attempt.reward for attempt in attempts) / len(attempts)
 
 
 def _played(value: Callable[[Conversation], float], attempts: Attempts) -> float | None:
     """The mean over the attempts that did not fail."""
-    values = [value(one) for one in attempts if not one.cause]
+    values = [value(attempt) for attempt in attempts if not attempt.cause]
     return sum(values) / len(values) if values else None
 
 
-def _wilson(values: Sequence[float]) -> Interval:
-    return wilson(sum(values) / len(values), len(values))
-
-
 SUCCESS_RATE = EvalMetric(
-    "success", "share", "attempts with full reward, mean over tasks", partial(_pass_at, 1), _wilson
+    "success", "share", "attempts with full reward, mean over tasks", partial(_pass_at, 1), wilson
 )
 REWARD = EvalMetric("reward", "reward", "mean over tasks", _reward, bootstrap)
 METRICS = (
@@ -94,72 +133,96 @@ METRICS = (
     REWARD,
     EvalMetric(
         *("steps", "steps", "mean length of an attempt"),
-        partial(_played, lambda one: len(one.turns)),
+        partial(_played, lambda attempt: len(attempt.turns)),
         bootstrap,
     ),
     EvalMetric(
         *("tokens", "tokens", "sampled in an attempt, mean"),
-        partial(_played, lambda one: one.tokens),
+        partial(_played, lambda attempt: attempt.tokens),
         bootstrap,
     ),
 )
+COMPARED = (SUCCESS_RATE, REWARD)
+"""Metrics of which every task has a value, and more is better."""
 
 
 def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
     """The report of an evaluation, with pass@k for each of `ks`."""
-    families = sorted({one.family for one in attempts if one.family})
-    of_family = {
-        name: _metrics([one for one in attempts if one.family == name], ks) for name in families
-    }
-    return Report(INTERVAL, _metrics(attempts, ks), of_family)
+    families: dict[str, list[Conversation]] = {}
+    for attempt in attempts:
+        if attempt.family:
+            families.setdefault(attempt.family, []).append(attempt)
+    of_family = {name: _metrics(family, ks) for name, family in sorted(families.items())}
+    return Report(_metrics(attempts, ks), of_family)
+
+
+def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
+    """One evaluation against another of the same tasks, by metric. The difference of a task is the
+    mean of its attempts in the first minus that in the second."""
+    here, there = by_task(attempts), by_task(others)
+    comparisons = {}
+    for metric in COMPARED:
+        differences = [
+            (metric.of_task(each) or 0.0) - (metric.of_task(there[task]) or 0.0)
+            for task, each in here.items()
+        ]
+        comparisons[metric.name] = Comparison(
+            better=sum(value > 0 for value in differences),
+            worse=sum(value < 0 for value in differences),
+            same=sum(value == 0 for value in differences),
+            difference=_estimate(differences, bootstrap),
+        )
+    return comparisons
 
 
 def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
     """The attempts at each task, in the order in which the tasks first occur."""
     tasks: dict[str, list[Conversation]] = {}
-    for one in attempts:
-        tasks.setdefault(one.task_id, []).append(one)
+    for attempt in attempts:
+        tasks.setdefault(attempt.task_id, []).append(attempt)
     return tasks
 
 
 def scalars(report: Report) -> dict[str, float]:
     """The numbers of a report by the end of their tag, as learner.metrics.tags lists them."""
     every = report.all
-    found = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
+    numbers = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
     for name, estimate in every.estimates.items():
         tag = name.replace("@", "_at_")
-        found[tag] = estimate.mean or 0.0
+        numbers[tag] = estimate.mean or 0.0
         if estimate.low is not None and estimate.high is not None:
-            found |= {f"{tag}_low": estimate.low, f"{tag}_high": estimate.high}
-    found |= {f"failed_{cause}": float(count) for cause, count in every.failed.items()}
-    found |= {f"fault_{name}": float(count) for name, count in every.faults.items()}
+            numbers |= {f"{tag}_low": estimate.low, f"{tag}_high": estimate.high}
+    numbers |= {f"failed_{cause}": float(count) for cause, count in every.failed.items()}
+    numbers |= {f"fault_{name}": float(count) for name, count in every.faults.items()}
     for family, metrics in report.families.items():
         kind = re.sub(r"[^\w.:/-]+", "_", family)  # what every logger takes
-        found[f"success_of_{kind}"] = metrics.estimates["success"].mean or 0.0
-    return found | every.lengths
+        numbers[f"success_of_{kind}"] = metrics.estimates["success"].mean or 0.0
+    return numbers | every.lengths
 
 
 def _metrics(attempts: Attempts, ks: Sequence[int]) -> Metrics:
     tasks = by_task(attempts).values()
     more = [
-        EvalMetric(f"pass@{k}", "share", "", partial(_pass_at, k), _wilson)
+        EvalMetric(f"pass@{k}", "share", "", partial(_pass_at, k), wilson)
         for k in sorted({*ks} - {1})
     ]
     return Metrics(
         tasks=len(tasks),
         attempts=len(attempts),
-        failed=dict(Counter(one.cause for one in attempts if one.cause)),
-        faults=dict(Counter(fault for one in attempts for fault in one.faults)),
+        failed=dict(Counter(attempt.cause for attempt in attempts if attempt.cause)),
+        faults=dict(Counter(fault for attempt in attempts for fault in attempt.faults)),
         estimates={
-            metric.name: _estimate(metric, [metric.of_task(each) for each in tasks])
+            metric.name: _estimate([metric.of_task(each) for each in tasks], metric.interval)
             for metric in (SUCCESS_RATE, *more, *METRICS[1:])
         },
         lengths=truncation_of(attempts),
     )
 
 
-def _estimate(metric: EvalMetric, found: Sequence[float | None]) -> Estimate:
-    values = [value for value in found if value is not None]
+def _estimate(
+    of_tasks: Sequence[float | None], interval: Callable[[Sequence[float]], Interval]
+) -> Estimate:
+    values = [value for value in of_tasks if value is not None]
     if not values:
         return Estimate()
-    return Estimate(sum(values) / len(values), *metric.interval(values))
+    return Estimate(sum(values) / len(values), *interval(values))

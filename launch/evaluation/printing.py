@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from envs.evaluation.comparison import Paired
 from envs.evaluation.conversation import Conversation
-from envs.evaluation.metrics import Estimate, Metrics, Report
+from envs.evaluation.metrics import INTERVAL, Comparison, Estimate, Metrics, Report
 
 INDENT = "    "
 
@@ -26,10 +25,10 @@ def table(report: Report) -> str:
                 *_lengths(metrics),
             ]
         )
-    return "\n".join([*_columns(rows), f"[low, high]: {report.interval}"])
+    return "\n".join([*_columns(rows), f"[low, high]: {INTERVAL}"])
 
 
-def comparison_table(compared: Mapping[str, Paired]) -> str:
+def comparison_table(compared: Mapping[str, Comparison]) -> str:
     """A line for each compared metric."""
     rows = [["", "better", "worse", "same", "difference"]]
     for name, found in compared.items():

@@ -8,6 +8,7 @@ from envs.evaluation.conversation import Conversation, Turn
 from envs.evaluation.evaluation_folder import (
     EvaluationFolder,
     read_attempts,
+    read_other,
     read_settings,
     settings_of,
     write_evaluation,
@@ -23,7 +24,6 @@ def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_pat
     EvaluationFolder(tmp_path, {"seed": 7, "split": "eval"})  # of which nothing was played
     folder = EvaluationFolder(tmp_path, {"seed": 0, "split": "eval"})
     folder.add(Conversation("t", 0))
-    folder.close()
     with pytest.raises(UserError, match=r"holds an evaluation with seed 0, this one has 1"):
         EvaluationFolder(tmp_path, {"seed": 1, "split": "eval"})
     for damaged in (b"", b"{}", b"[]", b"5", b"\xff"):
@@ -47,7 +47,6 @@ def test_an_attempt_on_a_damaged_line_is_played_again(tmp_path, line):
 def test_half_a_line_of_a_killed_evaluation_is_cut_off(tmp_path):
     folder = EvaluationFolder(tmp_path, {})
     folder.add(SAID)
-    folder.close()
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write('{"task_id": "t/')
     again = EvaluationFolder(tmp_path, {})
@@ -67,11 +66,24 @@ def test_a_whole_evaluation_is_read_as_it_was_written_one_attempt_a_line(tmp_pat
     assert written["all"]["estimates"]["reward"]["mean"] == 0.25
 
 
-def test_of_an_evaluation_that_never_began_nothing_is_left(tmp_path):
-    EvaluationFolder(tmp_path / "new", {}).close()
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_is_no_evaluation_is_refused_with_the_option_that_named_it(tmp_path):
     with pytest.raises(UserError, match=r"--read .*results\.jsonl"):
         read_attempts(tmp_path, "--read")
+
+
+def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
+    def settings(*overrides):
+        config = load(None, list(overrides))
+        return settings_of(config, model="m", weights="w", split="eval")
+
+    there = [Conversation(f"t{n}", 0) for n in range(2)]
+    write_evaluation(tmp_path, settings("env=keys"), there, report(there))
+    assert read_other(tmp_path, {"t0", "t1"}, settings("env=keys", "seed=3")) == there
+    with pytest.raises(UserError, match=r"2 tasks, 1 of them among the 2"):
+        read_other(tmp_path, {"t0", "t9"}, settings("env=keys"))
+    for other in (["env=workshop"], ["env=keys", "env.options.locks=4"]):
+        with pytest.raises(UserError, match="another environment or split"):
+            read_other(tmp_path, {"t0", "t1"}, settings(*other))
+    (tmp_path / "settings.json").write_text(json.dumps({"env": 3}))
+    with pytest.raises(UserError, match="another environment or split"):
+        read_other(tmp_path, {"t0", "t1"}, settings())

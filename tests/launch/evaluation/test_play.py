@@ -22,10 +22,7 @@ def evaluate(folder, policy, tasks, attempts=1, settings=None, config=CONFIG):
     def make_env(task):
         return registry.make(task.env)
 
-    try:
-        asyncio.run(play_all(tasks, attempts, results, policy, make_env, config, at_once=3))
-    finally:
-        results.close()
+    asyncio.run(play_all(tasks, attempts, results, policy, make_env, config, at_once=3))
     return results
 
 
@@ -92,7 +89,6 @@ def test_failed_attempts_are_played_again(tmp_path):
     (task,) = tasks(1)
     folder = EvaluationFolder(tmp_path, {"seed": 0})
     folder.add(Conversation(task.task_id, 0, cause="environment_hang"))
-    folder.close()
     again = EvaluationFolder(tmp_path, {"seed": 0})
     assert again.done[task.task_id, 0].cause == "environment_hang"
     evaluate(tmp_path, ScriptedPolicy(lambda prompt: "turn iron"), [task])

@@ -1,8 +1,7 @@
 """What r3l-eval prints of an evaluation."""
 
-from envs.evaluation.comparison import compare
 from envs.evaluation.conversation import Conversation, Turn
-from envs.evaluation.metrics import report
+from envs.evaluation.metrics import compare, report
 from launch.evaluation.printing import comparison_table, conversations, printable, table
 
 
