@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
@@ -39,21 +40,28 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 
 
 def copy_finished(
-    folders: Sequence[Path], to: Path, *, contrast: bool, check: Callable[[Group], object]
+    folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
     """Copy the finished groups of stores to a new store, which is whole or not there.
 
-    The ids of a store's groups follow those of the store before. `check` is called with every group
-    before it is written. Raises UserError for a store without such groups and for a folder that is
-    in use.
+    The ids of a store's groups follow those of the store before. `on_group` is called with every
+    group. Raises UserError for a store without such groups and for a folder that is in use;
+    nothing is made then.
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
-    with folder_lock.new_folder(to, "store") as building, Store(building, map_gib=None) as target:
-        copy = _Copy(target)
-        for folder in folders:
-            with Store(folder, read_only=True) as source:
-                copy.add(source, contrast, check)
+    with ExitStack() as opened:
+        sources = [opened.enter_context(Store(folder, read_only=True)) for folder in folders]
+        for source in sources:
+            if next(finished_groups(source, contrast=contrast), None) is None:
+                raise UserError(
+                    f"store {source.folder}: holds no finished training group"
+                    f"{' whose rewards differ' if contrast else ''}; give the store of a run"
+                )
+        building = opened.enter_context(folder_lock.new_folder(to, "store"))
+        copy = _Copy(opened.enter_context(Store(building, map_gib=None)))
+        for source in sources:
+            copy.add(finished_groups(source, contrast=contrast), on_group)
         copy.finish()
 
 
@@ -65,20 +73,17 @@ class _Copy:
         self._tasks: dict[str, int] = {}
         self._counts, self._drops = Counter[str](), Counter[Drop]()
 
-    def add(self, source: Store, contrast: bool, check: Callable[[Group], object]) -> None:
+    def add(
+        self, finished: Iterator[tuple[GroupRow, Group]], on_group: Callable[[Group], object]
+    ) -> None:
         """Add the finished groups of a store."""
-        before, found = self._last, finished_groups(source, contrast=contrast)
-        while some := list(islice(found, AT_ONCE)):
+        before = self._last
+        while some := list(islice(finished, AT_ONCE)):
             with self._target.write() as txn:
                 for row, group in some:
-                    check(group)
+                    on_group(group)
                     self._last = before + int(row.group_id[1:])
                     self._put(txn, row, replace(group, group_id=f"g{self._last:010d}"))
-        if self._last == before:
-            raise UserError(
-                f"store {source.folder}: holds no finished training group"
-                f"{' whose rewards differ' if contrast else ''}; give the store of a run"
-            )
 
     def finish(self) -> None:
         """Write the counts, and that no actor will add groups."""

@@ -11,22 +11,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from buffer.server.service import Service
 from buffer.storage.store import Store
-from buffer.tools.finished_copy import copy_finished
+from buffer.tools.finished_copy import copy_finished, finished_groups
 from learner.offline.origin_check import check_models, check_texts
 from learner.watchdog import heartbeat
 from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.records import Group
 from r3l.settings.buffer import RetentionConfig
 
 CHECKED = 8
-"""Groups whose tokens are compared with their texts."""
+"""Groups of each store whose tokens are compared with their texts."""
 NO_LIMIT = 1 << 31
 ENDS_S = 30.0
 
@@ -60,16 +59,8 @@ def served_copy(
     check_models(stores, model)
     if folder.exists() and not resume:
         raise UserError(f"--run {folder.parent}: has a store; add --resume, or name a new folder")
-    number = count()
-
-    def check(group: Group) -> None:
-        heartbeat(f"to copy group {group.group_id}")
-        if next(number) < CHECKED:
-            check_texts([group], tokenizer, f"model {config.model}")
-
     if not folder.exists():
-        contrast = config.algorithm.needs_contrast
-        copy_finished(stores, folder, contrast=contrast, check=check)
+        _copy(stores, folder, config, tokenizer)
     with Store(folder, map_gib=config.buffer.map_gib) as store:
         service = Service(store, config, "tcp://127.0.0.1:0")
         thread = threading.Thread(target=service.run, name="buffer service", daemon=True)
@@ -79,3 +70,18 @@ def served_copy(
         finally:
             service.stop()
             thread.join(ENDS_S)
+
+
+def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -> None:
+    """Copy the finished groups of the stores, after a check of the first groups of each."""
+    contrast = config.algorithm.needs_contrast
+    for place in stores:
+        with Store(place, read_only=True) as store:
+            first = islice(finished_groups(store, contrast=contrast), CHECKED)
+            check_texts((group for _, group in first), tokenizer, f"model {config.model}")
+    copy_finished(
+        stores,
+        to,
+        contrast=contrast,
+        on_group=lambda group: heartbeat(f"to copy group {group.group_id}"),
+    )

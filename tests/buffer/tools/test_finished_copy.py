@@ -34,7 +34,7 @@ def copied(tmp_path):
     def copy(folders, *, contrast=False, seen=None, **settings):
         to = tmp_path / f"copy{len(desks)}"
         copy_finished(
-            folders, to, contrast=contrast, check=[].append if seen is None else seen.append
+            folders, to, contrast=contrast, on_group=[].append if seen is None else seen.append
         )
         desks.append(Desk(to, max_staleness=99, **settings))
         return desks[-1]
@@ -57,7 +57,7 @@ def test_trained_and_expired_groups_are_complete_again_and_the_copy_is_sound(tmp
     assert desk.draw(1, version=3) is None  # and the last one is stale
     desk.lease(version=3)
     desk.store.close()
-    copy_finished([desk.folder], tmp_path / "copy", contrast=False, check=lambda group: None)
+    copy_finished([desk.folder], tmp_path / "copy", contrast=False, on_group=lambda group: None)
     with Store(tmp_path / "copy", read_only=True) as copy, Store(desk.folder) as source:
         rows = list(store_reads.rows(copy))
         names = [row["group"] for row in rows]
@@ -142,5 +142,7 @@ def test_what_cannot_be_copied_is_refused_and_nothing_is_left(store, tmp_path):
         ([tmp_path / "nowhere"], False, "no store there"),
     ):
         with pytest.raises(UserError, match=said):
-            copy_finished(folders, tmp_path / "to", contrast=contrast, check=lambda group: None)
-    assert not list(tmp_path.glob("to*"))
+            copy_finished(
+                folders, tmp_path / "run" / "to", contrast=contrast, on_group=lambda group: None
+            )
+    assert not (tmp_path / "run").exists()
