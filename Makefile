@@ -11,21 +11,31 @@ TORCH_CUDA_INDEX ?= https://download.pytorch.org/whl/cu130
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
-.PHONY: demo test unit system check format docs clean
+BY_DAY := --ignore tests/benchmarks --ignore tests/buffer/stress
+IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test unit system nightly check format docs clean
 .PHONY: results soak soak-actors chaos rehearsal test-envs test-extras test-clusters bench-learner bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
 	$(BIN)/r3l-launch --run demo$$(test -e runs/demo && date +-%Y%m%d-%H%M%S)
 
+# Two processes, a file of tests at a time; the files with real processes first.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests $(BY_DAY) $(IN_TWO) --durations=30
 
 unit: $(VENV)/.installed
-	$(BIN)/python -m pytest tests -m "not system"
+	$(BIN)/python -m pytest tests -m "not system" $(BY_DAY) $(IN_TWO)
 
 system: $(VENV)/.installed
-	$(BIN)/python -m pytest tests -m system
+	$(BIN)/python -m pytest tests -m system $(BY_DAY)
+
+# What takes longer: the experiments' tests, the buffer under stress, every library and cluster, an
+# hour and more. Needs root and Linux.
+nightly: $(VENV)/.installed
+	$(BIN)/python -m pytest tests/benchmarks tests/buffer/stress
+	$(MAKE) soak soak-actors chaos rehearsal test-envs test-extras test-clusters
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .

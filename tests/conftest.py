@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import settings
 
 # No test is timed: what takes longer on a busy machine has not failed.
@@ -15,3 +16,10 @@ os.environ["PYTHONWARNINGS"] = UNKNOWN_METRIC
 
 def pytest_configure(config: object) -> None:
     config.addinivalue_line("filterwarnings", UNKNOWN_METRIC)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with real processes come first: with two workers, none is left alone with them at the
+    end."""
+    slow = {item.path for item in items if item.get_closest_marker("system")}
+    items.sort(key=lambda item: (item.path not in slow, "system" not in item.path.parts))
