@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from buffer.storage.store_path import store_path
+from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
 from learner.offline.cli import blame_command, replay_command, weights_command
 from learner.offline.regrade import regrade_command
@@ -139,6 +139,8 @@ def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume:
     from learner.offline.served_copy import served_copy, without_actors
 
     loggers.check(config.log)
+    for store in stores:
+        check_store(store)
     config = without_actors(config)
     with ExitStack() as closing:
         begins = _beginning(config, run, resume)
