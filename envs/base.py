@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from r3l.errors import UserError
@@ -70,7 +70,14 @@ ORACLE = Skill()
 
 @runtime_checkable
 class Demonstrating(TextEnv, Protocol):
-    """An environment with a demonstrator, as a warm start needs."""
+    """An environment with a demonstrator, as a warm start needs.
+
+    Optional methods, found by attribute:
+
+    - `practice() -> list[dict]`: options of the variants that lessons are taken from, in these
+      proportions; without it the environment itself;
+    - `told() -> dict`: options of the variant in which everything can be read.
+    """
 
     def snapshot(self) -> bytes:
         """The whole state of the attempt."""
@@ -91,13 +98,6 @@ class Demonstrating(TextEnv, Protocol):
     def vocabulary(self) -> Iterable[str]:
         """Texts that together hold every word that the world says or understands."""
 
-    def practice(self) -> list[dict[str, Any]]:
-        """Options of the variants of this world that lessons are taken from, in these proportions:
-        harder than the world itself in what must be read instead of known."""
-
-    def told(self) -> dict[str, Any]:
-        """Options of the variant of this world in which everything can be read."""
-
 
 class TaskSource(Protocol):
     """A source of an environment's tasks."""
@@ -112,7 +112,6 @@ class SeededTasks:
     """Endless tasks of an environment whose reset seed makes the task; splits share no seed."""
 
     env: str
-    options: dict[str, Any] = field(default_factory=dict)
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
         """Tasks `start` to `start + count` of a split, in the order of run seed `seed`.
@@ -122,10 +121,7 @@ class SeededTasks:
         check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
-        return [
-            Task(f"{self.env}/{split}/{n:06d}", self.env, base + n, dict(self.options))
-            for n in numbers
-        ]
+        return [Task(f"{self.env}/{split}/{n:06d}", self.env, base + n) for n in numbers]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""Demonstrations for a warm start, from the one method that an environment needs for it.
+"""Demonstrations for a warm start, made from one method of an environment.
 
     class Door:
         def demonstration(self) -> list[str]:      # actions that succeed from where reset left off
             return [self.word]
 
-`Demonstrated` makes the demonstrator and the teacher that lessons need (envs.base.Demonstrating) of
-it: it plays the plan, makes other actions now and then, and a reflection on an attempt names the
-first step that was not the plan's.
+`Demonstrated` makes of it the demonstrator and the teacher that lessons need
+(envs.base.Demonstrating). The demonstrator plays the plan, with another action now and then. A
+reflection on an attempt names the first step that is not the plan's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import json
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from envs import registry
-from envs.base import Demonstrating, Skill, Split, TextEnv
+from envs.base import Demonstrating, Skill, Split
 from r3l.errors import UserError
 from r3l.records import Task
+from r3l.rollout.reflection import FIELDS
 
 READ_TASKS = 64
 """Tasks whose texts make the vocabulary of a tiny policy."""
@@ -30,21 +31,13 @@ LONGEST_QUOTE = 60
 """Characters of an action that a reflection repeats."""
 
 
-@runtime_checkable
-class Showing(TextEnv, Protocol):
-    """An environment that knows a way to succeed."""
-
-    def demonstration(self) -> list[str]:
-        """Actions that succeed from where `reset` left off."""
-
-
 def demonstrating(name: str, **options: Any) -> Demonstrating:
     """A registered environment with a demonstrator: its own, or one made of its `demonstration`.
     Raises UserError if it has neither."""
     env = registry.make(name, **options)
     if isinstance(env, Demonstrating):
         return env
-    if isinstance(env, Showing):
+    if hasattr(env, "demonstration"):
         return Demonstrated(env, warmup_tasks(name, options, READ_TASKS))
     raise UserError(
         f"env {name!r}: offers no demonstrations; give it a method demonstration() that returns "
@@ -69,7 +62,7 @@ class Demonstrated:
     played again: the environment must be deterministic.
     """
 
-    def __init__(self, env: Showing, tasks: Sequence[Task]) -> None:
+    def __init__(self, env: Any, tasks: Sequence[Task]) -> None:
         self.env, self.spec, self.some_tasks = env, env.spec, tasks
         self.known: deque[str] = deque(maxlen=KNOWN_ACTIONS)
         self.begin: tuple[int, dict[str, Any]] = (0, {})
@@ -92,14 +85,16 @@ class Demonstrated:
                 f"env {self.spec.name}: the demonstration of seed {seed} holds no action"
             )
         self.known.extend(self.plan)
-        return self.env.reset(seed=seed, options=options)  # a demonstration may have played
+        # A demonstration may have played.
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Act; see `r3l.rollout.interfaces.Environment.step`."""
-        answer = self.env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
         self.actions.append(action)
-        self.reward += answer[1]
-        return answer
+        self.reward += reward
+        return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Close the environment."""
@@ -122,8 +117,8 @@ class Demonstrated:
         return str(speak()) if speak is not None else ""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """The plan's next action, or with the probability of a mistake or waste another one; after
-        that the plan goes on where it was. There are no rules that could be withheld."""
+        """The plan's next action, or with the probability of a mistake or waste another one, after
+        which the plan continues. `skill.withheld` has no effect."""
         right = self._right(len(self.actions))
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right
@@ -131,7 +126,7 @@ class Demonstrated:
         return rng.choice(others) if others else "?"
 
     def reflection(self) -> dict[str, Any]:
-        """A teacher's reflection: the pivot is the first step that was not the plan's, the advice
+        """A teacher's reflection. The pivot is the first step that is not the plan's, the advice is
         the plan's action there."""
         succeeded = self.reward >= self.spec.success_threshold - 1e-9
         wrong = [k for k, action in enumerate(self.actions) if action.strip() != self._right(k)]
@@ -143,14 +138,10 @@ class Demonstrated:
             fault = f"step {pivot} was {self.actions[pivot][:LONGEST_QUOTE]}"
             outcome = "success_but_inefficient" if succeeded else "failure"
             fields = (summary, fault, outcome, self._right(pivot), pivot)
-        names = (
-            "trajectory_summary root_cause_analysis trajectory_outcome improvement_suggestion "
-            "retry_from_step"
-        )
-        return dict(zip(names.split(), fields, strict=True))
+        return dict(zip(FIELDS, fields, strict=True))
 
     def vocabulary(self) -> Iterator[str]:
-        """Prompts, and what is said in the demonstrations of some tasks."""
+        """The prompts, and the texts of the demonstrations of some tasks."""
         yield from (self.spec.system_prompt, *self.spec.prompts.values(), "steps reward was")
         for number in range(len(self.some_tasks)):
             yield self.reset(seed=number)[0]
@@ -159,14 +150,6 @@ class Demonstrated:
                 yield from (action, observation)
                 if terminated or truncated:
                     break
-
-    def practice(self) -> list[dict[str, Any]]:
-        """Options of the variants that lessons are taken from: the environment itself."""
-        return [{}]
-
-    def told(self) -> dict[str, Any]:
-        """No options: there is no variant in which everything can be read."""
-        return {}
 
     def _right(self, step: int) -> str:
         """The plan's action at a step: the first one that no step before it took."""

@@ -62,7 +62,8 @@ class Jvm:
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:
-            self._check_alive()
+            if self.lost:
+                raise self._failure()
             try:
                 return call()
             except Py4JJavaError as error:
@@ -71,9 +72,8 @@ class Jvm:
                     f"{self.env}: Java raised {line}", cause="jvm_error"
                 ) from None
             except (Py4JNetworkError, Py4JError, OSError) as error:
-                self._mark_lost(error)
-                self._check_alive()
-                raise AssertionError("unreachable") from error
+                self._mark_lost()
+                raise self._failure() from error
 
     def close(self) -> None:
         """End the machine, wait for its process, remove its folder."""
@@ -86,7 +86,7 @@ class Jvm:
                 self.process.stdin.close()
         self.scratch.cleanup()
 
-    def _mark_lost(self, error: Exception) -> None:
+    def _mark_lost(self) -> None:
         try:
             self.process.wait(timeout=1.0)
             self.lost = "died"
@@ -94,10 +94,9 @@ class Jvm:
             self.lost = "hung"
         self.close()
 
-    def _check_alive(self) -> None:
-        if self.lost:
-            why = f"did not answer for {self.timeout_s:g} s" if self.lost == "hung" else self.lost
-            raise EnvironmentFailed(f"{self.env}: the Java machine {why}", cause=f"jvm_{self.lost}")
+    def _failure(self) -> EnvironmentFailed:
+        why = f"did not answer for {self.timeout_s:g} s" if self.lost == "hung" else self.lost
+        return EnvironmentFailed(f"{self.env}: the Java machine {why}", cause=f"jvm_{self.lost}")
 
 
 def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float) -> Jvm:

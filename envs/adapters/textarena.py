@@ -8,8 +8,7 @@ Games draw from Python's global random generator, so each attempt gets its own s
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from envs import requirements
@@ -86,15 +85,11 @@ class TextArena:
         return "\n".join(said).strip() or "Nothing is said."
 
     def _private(self, call: Callable[[], T]) -> T:
-        with self._stream():
-            return call()
-
-    @contextmanager
-    def _stream(self) -> Iterator[None]:
+        """Call the game with this attempt's state of the global random generator."""
         shared = random.getstate()
         random.setstate(self.stream)
         try:
-            yield
+            return call()
         finally:
             self.stream = random.getstate()
             random.setstate(shared)

@@ -85,7 +85,7 @@ class TextWorld:
         chosen = (options or {}).get("game")
         file = Path(chosen) if chosen else self._generated(seed)
         if self.game is None or file != self.file:
-            self._stop()
+            self.close()
             self.game, self.file = self._start(file), file
         self.state = self.game.reset()
         return _clean(self.state.feedback), self._info()
@@ -117,9 +117,6 @@ class TextWorld:
 
     def close(self) -> None:
         """Leave the game."""
-        self._stop()
-
-    def _stop(self) -> None:
         if self.game is not None:
             self.game.close()
             self.game = None

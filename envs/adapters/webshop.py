@@ -142,7 +142,8 @@ class WebShop:
             return "Nothing was bought."
         bought = f"You bought {self._session['asin'].lower()}"
         chosen = self._chosen()
-        return f"{bought}{f' with {chosen}' if chosen else ''}. The score is {self._percent()}."
+        options = f" with {chosen}" if chosen else ""
+        return f"{bought}{options}. The score is {100 * self.score:.0f} of 100."
 
     def demonstration(self) -> list[str]:
         """Search for the goal's product by its name, choose the options, buy; empty if that does
@@ -228,9 +229,6 @@ class WebShop:
 
     def _chosen(self) -> str:
         return ", ".join(f"{name}: {value}" for name, value in self._session["options"].items())
-
-    def _percent(self) -> str:
-        return f"{100 * self.score:.0f} of 100"
 
 
 _numbers = itertools.count()

@@ -4,7 +4,7 @@
 
 A rule of the world says which answer a thing needs: fixed, hidden, learned from reward. An
 exception is written in the note and holds for one attempt. The reward is 1.0 at the end if every
-answer that counts was right, else 0.0. `envs.builtin.dials` says what a remark tells.
+answer that counts was right, else 0.0. `Dials` decides what a remark tells.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from envs.base import Skill
-from envs.builtin.dials import Dials
-from envs.requirements import integer
+from envs.requirements import choice, integer
 from r3l.rollout.interfaces import EnvSpec
 
 Mark = Literal["right", "wrong", "wasted"]
+Summary = Literal["full", "brief"]
+Hint = Literal["what", "where", "none"]
+MOST_WORDS = 64
 Setting = tuple[str, int]
 """A setting's name, as the user knows it, and its value."""
 PROMPTS = {
@@ -29,6 +31,32 @@ PROMPTS = {
     "reflect_user": "{log}\nreward {reward}.",
     "guidance": "advice: {improvement_suggestion}.",
 }
+
+
+@dataclass(frozen=True)
+class Dials:
+    """The dials of a world. Raises UserError for a value out of range.
+
+    `words`: words of thought before each answer, 0..64. `summary`: what a reflection's
+    trajectory_summary lists, every step (full) or those that were not right (brief). `hint`: what
+    the remark on a wrong answer says: which answer was needed (what), only that it is wrong
+    (where), or the same as on a right one (none).
+    """
+
+    words: int = 0
+    summary: Summary = "full"
+    hint: Hint = "what"
+
+    def __post_init__(self) -> None:
+        integer("words", self.words, 0, MOST_WORDS)
+        choice("summary", self.summary, get_args(Summary))
+        choice("hint", self.hint, get_args(Hint))
+
+    @property
+    def feedback(self) -> Literal["causal", "weak", "none"]:
+        """What remarks say of an error, as `r3l.rollout.interfaces.EnvSpec` names it."""
+        names = {"what": "causal", "where": "weak", "none": "none"}
+        return cast(Literal["causal", "weak", "none"], names[self.hint])
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ judged only at the end. So the failing step lies before the end, and a retry can
 
 from __future__ import annotations
 
-from envs.builtin.dials import Dials, Hint, Summary
-from envs.builtin.matching import Matching, Words
+from envs.builtin.matching import Dials, Hint, Matching, Summary, Words
 
 THOUGHT = (
     "say first what this task is and which decision must be done before an answer did succeed "
@@ -22,7 +21,7 @@ class Workshop(Matching):
     """A row of stations. `stations`: in the row; `items`, `tools`: in the world; `exceptions`: per
     attempt; `steps`: limit (default: two more than stations); `decisive`: stations that count for
     success, drawn for each attempt and not shown (default: all); `words`, `summary`, `hint`: see
-    `envs.builtin.dials.Dials`."""
+    `envs.builtin.matching.Dials`."""
 
     words = Words(
         things="tin lamp rope vase boot drum clock chair kite mirror basket anchor "

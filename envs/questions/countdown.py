@@ -6,14 +6,18 @@ countdown-steps   a step is one operation on two of the remaining numbers
 
 from __future__ import annotations
 
+import operator
+import random
 import re
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from envs.base import SeededTasks, TaskSource
+from envs import requirements
+from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, TaskSource, split_of
 from envs.questions.arithmetic import ExpressionError, evaluate
-from envs.questions.countdown_puzzles import APPLY, Puzzles
 from envs.questions.final_answer import tagged
 from envs.questions.question import EvalAttempts, Judgement, Pace, Question, Step
 from r3l.rollout.interfaces import EnvSpec
@@ -22,11 +26,58 @@ RULES = (
     "Reach the target with the numbers and the signs + - * / and brackets. "
     "Use every number exactly once."
 )
+APPLY: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A puzzle. `solution`: an expression that reaches `target` and uses each of `numbers` once;
+    `operations`: the same, one operation per step."""
+
+    numbers: tuple[int, ...]
+    target: int
+    solution: str
+    operations: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"numbers {', '.join(map(str, self.numbers))}; target {self.target}"
+
+
+@dataclass(frozen=True)
+class Puzzles:
+    """Puzzles by seed: `count` numbers from 1 to `largest`, a target from 1 to `highest`."""
+
+    count: int = 4
+    largest: int = 50
+    highest: int = 100
+
+    def __post_init__(self) -> None:
+        # With fewer or smaller numbers a split would have few sets of them, or none.
+        for name, low, high in (("count", 3, 6), ("largest", 9, 999), ("highest", 9, 9999)):
+            requirements.integer(name, getattr(self, name), low, high)
+
+    def make(self, seed: int) -> Puzzle:
+        """The puzzle of a seed. A set of numbers belongs to one split only, in any order and with
+        any target; the seed determines the split (envs.base.SPLIT_SIZE)."""
+        split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
+        rng = random.Random(f"countdown/{seed}")
+        while True:
+            numbers = [rng.randint(1, self.largest) for _ in range(self.count)]
+            if split_of(str(sorted(numbers))) == split:
+                for _ in range(20):
+                    found = _combined(numbers, rng)
+                    if 1 <= found.target <= self.highest:
+                        return found
 
 
 class Countdown(Question):
-    """Countdown puzzles by seed (`count`, `largest`, `highest`:
-    envs.questions.countdown_puzzles.Puzzles), played as envs.questions.question.Pace says."""
+    """A puzzle per seed (`count`, `largest`, `highest`: see `Puzzles`), played as
+    envs.questions.question.Pace says."""
 
     in_process = True
 
@@ -160,6 +211,21 @@ class CountdownSteps:
         except ValueError:
             return f"{match[1]} and {match[3]} are not both left."
         return ""
+
+
+def _combined(numbers: list[int], rng: random.Random) -> Puzzle:
+    """Combine all numbers in a random way whose results are all positive integers."""
+    parts, operations = [(number, str(number)) for number in numbers], []
+    while len(parts) > 1:
+        (a, left), (b, right) = (parts.pop(rng.randrange(len(parts))) for _ in range(2))
+        if a < b:
+            (a, left), (b, right) = (b, right), (a, left)
+        signs = ["+", "*", *(["-"] if a > b else []), *(["/"] if b > 1 and a % b == 0 else [])]
+        sign = rng.choice(signs)
+        operations.append(f"{a} {sign} {b}")
+        parts.append((int(APPLY[sign](Fraction(a), Fraction(b))), f"({left} {sign} {right})"))
+    target, text = parts[0]
+    return Puzzle(tuple(numbers), target, text[1:-1], tuple(operations))
 
 
 def _named(numbers: Counter[int]) -> str:

@@ -131,7 +131,8 @@ def teachers(
 
     Raises UserError if it offers no demonstrations, or refuses the options.
     """
-    variants = demonstrating(env, **options).practice()
+    world = demonstrating(env, **options)
+    variants = world.practice() if hasattr(world, "practice") else [{}]
     return [Teacher(demonstrating(env, **{**options, **other}), chat, skill) for other in variants]
 
 

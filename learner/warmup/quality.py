@@ -59,7 +59,7 @@ def measure(
     seconds = [_slot(results, "distilled") for results in groups]
     failed = [i for i, first in enumerate(firsts) if first is None or first.reward < 1.0]
     again = asyncio.run(_explore(policy, env, options, [tasks[i] for i in failed], reflect=False))
-    informed = {**options, **demonstrating(env, **options).told()}
+    informed = {**options, **getattr(demonstrating(env, **options), "told", dict)()}
     told = asyncio.run(_explore(policy, env, informed, tasks, reflect=False))
     teacher = demonstrating(env, **options)
     thoughts = [slot.reflection for slot in seconds]

@@ -99,7 +99,11 @@ class Guide:
 
     def __init__(self, first: str, gold: Played, *, literal: bool = False) -> None:
         self.first = first
-        self.deeds = _literal(gold) if literal else _deeds(first, gold)
+        self.deeds = (
+            [Deed("other", "", command, turn.text) for command, turn in gold]
+            if literal
+            else _deeds(first, gold)
+        )
 
     def next(self, played: Played) -> str:
         """The next action of an attempt."""
@@ -184,10 +188,6 @@ def _listed(said: str, command: str, names: Sequence[str]) -> str:
 
 def _within(part: str, whole: str) -> bool:
     return set(part.split()) <= set(whole.split())
-
-
-def _literal(gold: Played) -> list[Deed]:
-    return [Deed("other", "", command, turn.text) for command, turn in gold]
 
 
 def _do(now: Situation, command: str, turn: Turn) -> None:

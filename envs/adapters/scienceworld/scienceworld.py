@@ -151,14 +151,6 @@ class ScienceWorld:
                 yield self._shown(self.simulator.turn(start).text)
                 yield self.simulator.names(start)
 
-    def practice(self) -> list[dict[str, Any]]:
-        """Options of the variants that lessons are taken from: the world itself."""
-        return [{}]
-
-    def told(self) -> dict[str, Any]:
-        """No options: there is no variant that tells what to focus on."""
-        return {}
-
     def close(self) -> None:
         """Release the Java machine; the last environment of the process ends it."""
         self.simulator.close()

@@ -1,4 +1,4 @@
-"""The built-in worlds: replay, reward, remarks, and what their demonstrators and teachers say."""
+"""The built-in worlds: replay, reward, remarks, dials, demonstrators and teachers."""
 
 import json
 import random
@@ -7,7 +7,11 @@ import pytest
 
 from envs import registry
 from envs.base import ORACLE, Demonstrating, Skill
+from envs.builtin.matching import Dials
 from envs.builtin.policy import BUILTIN_WORLDS
+from envs.builtin.workshop import THOUGHT
+from envs.testing import check_env
+from r3l.errors import UserError
 from r3l.rollout import reflection
 from r3l.rollout.interfaces import Environment
 
@@ -137,3 +141,155 @@ def test_running_out_of_steps_is_a_failure_that_began_with_the_first_wasted_step
     assert "over" in line
     assert env.reflection()["trajectory_outcome"] == "failure"
     assert env.reflection()["retry_from_step"] == 0
+
+
+SETTINGS = [
+    {"words": 6},
+    {"words": 64, "hint": "where"},
+    {"summary": "brief"},
+    {"hint": "where"},
+    {"hint": "none"},
+    {"hint": "none", "summary": "brief", "decisive": 2},
+    {"decisive": 1},
+]
+
+
+@pytest.mark.parametrize("options", SETTINGS)
+def test_any_setting_is_a_sound_world_whose_reflections_parse(options):
+    check_env("workshop", options=options)
+    env, rng = registry.make("workshop", **options), random.Random(0)
+    for seed in range(100):
+        assert play(env, seed, ORACLE)[2] == 1.0
+        assert env.reflection()["trajectory_outcome"] == "success"
+        actions, _, reward = play(env, seed, CARELESS, rng)
+        parsed = reflection.parse(json.dumps(env.reflection()), len(actions))
+        assert (parsed.trajectory_outcome == "failure") == (reward < 1.0)
+        assert parsed.triggers_retry(len(actions)) == (parsed.trajectory_outcome != "success")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"words": 65}, "env option words is 65; it must be an integer in 0..64"),
+        ({"words": True}, "env option words is True; it must be an integer in 0..64"),
+        ({"summary": "long"}, "env option summary is 'long'; it must be full or brief"),
+        ({"hint": None}, "env option hint is None; it must be what or where or none"),
+        ({"decisive": 0}, "env option decisive is 0; it must be an integer in 1..5"),
+        ({"stations": 3, "decisive": 4}, "env option decisive is 4; it must be an integer in 1..3"),
+    ],
+)
+def test_a_dial_out_of_range_is_refused_with_the_range(options, line):
+    with pytest.raises(UserError) as refused:
+        registry.make("workshop", **options)
+    assert str(refused.value) == line
+    with pytest.raises(UserError, match=r"workshop\.loud: unknown; workshop knows .*, decisive"):
+        registry.make("workshop", loud=1)
+
+
+def test_a_thought_is_64_words_of_which_no_two_are_alike():
+    words = THOUGHT.split()
+    assert len(words) == len(set(words)) == 64
+    env = registry.make("workshop")
+    assert not set(words) & {*env.answers, *env.things, "look", "use"}
+
+
+def test_only_the_words_after_a_thought_are_judged():
+    env = registry.make("workshop", words=6)
+    assert env.spec.max_response_tokens == 14 and registry.make("workshop").spec.max_steps == 7
+    env.reset(seed=0)
+    need = env.state.needs[0]
+    assert env.demonstrate(ORACLE, random.Random(0)) == f"say first what this task is use {need}"
+    assert env.demonstration()[0] == f"say first what this task is use {need}"
+    for thought in ("say first what this task is", "hm", "look", ""):
+        env.reset(seed=0)
+        assert env.step(f"{thought} use {need}")[4]["mark"] == "right"
+        assert env.step(f"{thought} look")[0].startswith("nothing happens.")
+    line = env.step("use " + "x" * 999)[0]
+    assert line.startswith('"use xxxx') and "is not understood" in line and len(line) < 140
+
+
+def test_a_brief_summary_lists_only_what_was_not_right():
+    env = registry.make("workshop", stations=3, summary="brief")
+    assert _attempt(env, "right right right")["trajectory_summary"] == "all right"
+    thought = _attempt(env, "right wasted wrong right")
+    assert thought["trajectory_summary"] == "step 1 wasted, 2 spoils"
+    env = registry.make("workshop", stations=3)
+    thought = _attempt(env, "right wasted wrong right")
+    assert thought["trajectory_summary"] == "step 0 fits, 1 wasted, 2 spoils, 3 fits"
+
+
+def test_where_says_that_an_answer_was_wrong_and_rules_it_out():
+    env = registry.make("workshop", exceptions=0, hint="where")
+    assert env.spec.feedback == "weak"
+    env.reset(seed=0)
+    thing, need = env.state.row[0], env.state.needs[0]
+    wrong = next(tool for tool in env.answers if tool != need)
+    assert env.step(f"use {wrong}")[0].startswith("it spoils. station 1 has ")
+    for right in env.state.needs[1:]:
+        env.step(f"use {right}")
+    thought = env.reflection()
+    assert thought["improvement_suggestion"] == f"remember not {wrong} for {thing}"
+    assert thought["retry_from_step"] == 0
+    env.reset(seed=0)
+    skill, rng = Skill(withheld=12), random.Random(0)
+    said = {env.demonstrate(skill, rng, thought["improvement_suggestion"]) for _ in range(200)}
+    assert said == {f"use {tool}" for tool in env.answers if tool != wrong}
+
+
+def test_with_no_hint_wrong_and_right_look_the_same_and_a_failure_is_retried_from_the_start():
+    env = registry.make("workshop", stations=3, hint="none")
+    assert env.spec.feedback == "none"
+    env.reset(seed=0)
+    lines = []
+    for k, need in enumerate(env.state.needs):
+        wrong = next(tool for tool in env.answers if tool != need)
+        lines.append(env.step(f"use {wrong if k == 1 else need}")[0].partition(".")[0])
+    assert lines == ["it is done"] * 3 and env.feedback() == "2 of 3 right."
+    assert env.reflection() == {
+        "trajectory_summary": "step 0 done, 1 done, 2 done",
+        "root_cause_analysis": None,
+        "trajectory_outcome": "failure",
+        "improvement_suggestion": "try again from step 0",
+        "retry_from_step": 0,
+    }
+    brief = registry.make("workshop", stations=3, hint="none", summary="brief")
+    thought = _attempt(brief, "wrong right right")
+    assert thought["trajectory_summary"] == "2 of 3 right"
+    thought = _attempt(brief, "wasted wrong right right")
+    assert thought["trajectory_summary"] == "step 0 wasted"
+    assert thought["improvement_suggestion"] == "try again from step 0, not to look"
+
+
+def test_only_the_decisive_stations_count_and_the_seed_draws_them():
+    env = registry.make("workshop", decisive=2)
+    drawn = set()
+    for seed in range(50):
+        first, _ = env.reset(seed=seed)
+        assert first == registry.make("workshop").reset(seed=seed)[0]
+        counted = set(env.state.counted)
+        assert len(counted) == 2
+        drawn |= counted
+        for missed in range(5):
+            env.reset(seed=seed)
+            marks = ["wrong" if place == missed else "right" for place in range(5)]
+            thought = _attempt(env, " ".join(marks), seed)
+            assert env.feedback() == "4 of 5 right."
+            assert (thought["trajectory_outcome"] == "failure") == (missed in counted)
+            assert thought["retry_from_step"] == (missed if missed in counted else None)
+    assert drawn == set(range(5))
+
+
+def test_the_default_dials_change_nothing():
+    assert Dials() == Dials(words=0, summary="full", hint="what")
+    told = registry.make("workshop", **registry.make("workshop").told())
+    assert told.reset(seed=3)[0].count(" needs ") == 5
+
+
+def _attempt(env, marks, seed=0):
+    """The reflection on an attempt whose steps come out as `marks` say."""
+    env.reset(seed=seed)
+    for mark in marks.split():
+        need = env.state.needs[env.state.place]
+        wrong = next(answer for answer in env.answers if answer != need)
+        env.step("look" if mark == "wasted" else f"use {need if mark == 'right' else wrong}")
+    return env.reflection()
