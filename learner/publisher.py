@@ -30,10 +30,9 @@ import zmq
 from torch import Tensor
 
 from buffer.wire.access import Access, allow_files
-from buffer.wire.binding import bind
 from buffer.wire.curve_keys import ServiceKeys, load
-from buffer.wire.frames import Received, receive_from_peer
-from buffer.wire.traffic import LOOKS_S, Limits
+from buffer.wire.sockets import Received, bind, receive_from_peer
+from buffer.wire.traffic import CHECK_S, Limits
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_bind
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
@@ -54,7 +53,7 @@ from r3l.weights.sums import Sums, added, only_dtype, sums_of
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-POLL_MS = int(LOOKS_S * 1000)
+POLL_MS = int(CHECK_S * 1000)
 CONNECTIONS = 4096  # subscribers, half as many as files may be open at most
 REQUEST_BYTES = 4096  # more than a request has
 CONNECTION_BYTES = 64 << 10  # sent by one subscriber and not yet taken
@@ -200,13 +199,13 @@ class WeightPublisher:
         looked = 0.0
         while not self._stop.is_set():
             ready = dict(poller.poll(POLL_MS))
-            if (now := time.monotonic()) >= looked + LOOKS_S or self._access.asked(ready):
+            if (now := time.monotonic()) >= looked + CHECK_S or self._access.has_events(ready):
                 looked = now
                 self._access.update()
                 self._forget_kept(now)
             if self._socket in ready:
                 received = receive_from_peer(self._socket)
-                self._access.traffic.taken(received)
+                self._access.traffic.mark_read(received)
                 self._handle(received)
         self._access.close()
 

@@ -16,8 +16,8 @@ import msgspec
 from buffer.storage.rows import Evicted, Status, TrainedAttempt
 from buffer.storage.transaction import read_group
 from buffer.wire import messages, operations
-from buffer.wire.frames import Frame
 from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck, Wait
+from buffer.wire.sockets import Frame
 from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import (

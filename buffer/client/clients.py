@@ -34,7 +34,7 @@ import zmq
 from buffer.client.calls import AsyncCalls, BlockingCalls, Call
 from buffer.wire import messages
 from buffer.wire.curve_keys import ClientKeys, load, present
-from buffer.wire.frames import Frame, has_message, receive_message, send_message
+from buffer.wire.sockets import Frame, has_message, receive_message, send_message
 from r3l.endpoints import check_endpoint
 from r3l.errors import BufferUnavailable, ClientClosed, RecordError
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from buffer.wire import messages
-from buffer.wire.frames import LARGE, has_message, send_message
+from buffer.wire.sockets import LARGE, has_message, send_message
 from r3l.errors import LimitExceeded, R3LError, SickResult
 from r3l.records import Record
 

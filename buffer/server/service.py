@@ -30,16 +30,15 @@ from buffer.server.writer import Results, Writer
 from buffer.storage.store import Store
 from buffer.wire import messages
 from buffer.wire.access import Access
-from buffer.wire.binding import bind
 from buffer.wire.curve_keys import ServiceKeys
-from buffer.wire.frames import LARGE, Frame, has_message, receive_from_peer
 from buffer.wire.messages import REQUESTS_IN_FLIGHT, Request
-from buffer.wire.traffic import LOOKS_S, Limits
+from buffer.wire.sockets import LARGE, Frame, bind, has_message, receive_from_peer
+from buffer.wire.traffic import CHECK_S, Limits
 from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
 from r3l.records import Record
 
-POLL_MS = int(LOOKS_S * 1000)
+POLL_MS = int(CHECK_S * 1000)
 RECEIVE_AT_ONCE = 64
 QUEUE_BYTES = 128 << 20  # requests in memory
 CONNECTION_BYTES = 4 * messages.MESSAGE_LIMIT  # sent by one client and not yet taken
@@ -114,7 +113,7 @@ class Service:
         if receive:
             sources.append((self._router, zmq.POLLIN))
         ready = dict(zmq.zmq_poll(sources, POLL_MS))
-        if (now := time.monotonic()) >= self._looked + LOOKS_S or self._access.asked(ready):
+        if (now := time.monotonic()) >= self._looked + CHECK_S or self._access.has_events(ready):
             self._looked = now
             self._watch_connections()
         self._replies.release_sent()
@@ -123,7 +122,7 @@ class Service:
         if self._router in ready:
             for _ in range(RECEIVE_AT_ONCE):
                 received = receive_from_peer(self._router)
-                self._access.traffic.taken(received)
+                self._access.traffic.mark_read(received)
                 self._receive(received.client, received.role, received.frames)
                 if not has_message(self._router):
                     break
@@ -133,8 +132,8 @@ class Service:
         """Accept and refuse connections, and end those that cost too much memory."""
         traffic, unsent = self._access.traffic, self._replies.unsent()
         self._access.update()
-        if self._memory.exceeded(traffic.held() + sum(unsent.values())):
-            self._access.refused["too_much_memory"] += traffic.end_largest(unsent)
+        if self._memory.exceeded(traffic.unread() + sum(unsent.values())):
+            self._access.refused["too_much_memory"] += traffic.shut_down_largest(unsent)
         self._refused.update(self._access.refused - self._refused)
 
     def _receive(self, client: bytes, role: str, frames: list[Frame]) -> None:

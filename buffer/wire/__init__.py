@@ -1,1 +1,1 @@
-"""What travels between clients and the service: messages, frames, keys, access."""
+"""Messages between clients and the service: operations, frames, keys, access."""

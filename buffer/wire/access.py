@@ -1,14 +1,15 @@
-"""Who may connect, and how many.
+"""Decides who may connect, and how many.
 
-libzmq asks about every new connection (ZAP 1.0, RFC 27). It is accepted while there are fewer than
-the limit and, if the service has keys, if the peer's key is on one of its lists: that of clients,
-or that of learners. Without keys every peer has a learner's rights. A connection is refused if the
-check gives no reply.
+libzmq asks about every new connection (ZAP 1.0, RFC 27), and refuses it if there is no reply. A
+connection is accepted if
+- there are fewer than the limit, and
+- the service has no keys, or the peer's key is on its list of clients or of learners.
+Without keys every peer has a learner's rights.
 
-A peer that does not finish its handshake does not count, or a few of them would lock out all
-others; libzmq closes its connection after HANDSHAKE_S. Peers that finish at the very same moment
-may be accepted together beyond the limit. Connections that bring too much are shut down, and so are
-the oldest of too many silent ones (buffer.wire.traffic).
+Connections whose handshake is not finished do not count: a few silent peers could otherwise lock
+out all others. libzmq closes such a connection after HANDSHAKE_S. Peers that finish at the very
+same moment may be accepted together beyond the limit. Connections that send too much are shut down,
+and so are the oldest of too many silent ones (buffer.wire.traffic).
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from r3l.process.memory import return_freed_memory
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"r3l-buffer"
 CLIENT, LEARNER = "client", "learner"  # roles of a connection, by its key
-CONNECTIONS = 1024  # clients of the buffer, unless told otherwise
+CONNECTIONS = 1024  # clients of the buffer by default
 SPARE_FILES = 1000  # open files that are not connections, and spare ones for refused connections
-HANDSHAKE_S = 10.0  # for a new connection to say who it is
-FREES_S = 1.0  # for libzmq to free what a connection had
+HANDSHAKE_S = 10.0  # for a new connection to finish its handshake
+FREES_S = 1.0  # for libzmq to free the memory of a connection
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-_EVENT = struct.Struct("=Hi")  # of libzmq's monitor: what happened, to which file descriptor
+_EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
 
 
 class Access:
-    """Guards a ROUTER that is not bound yet; `update` at least every LOOKS_S, and when one of
+    """Guards a ROUTER that is not bound yet. Call `update` at least every CHECK_S, and when one of
     `sockets` is readable.
 
-    `refused`: connections refused or shut down, by cause.
+    `refused`: number of connections that were refused or shut down, by cause.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class Access:
     ) -> None:
         self._roles = _roles(keys) if keys else None
         self._limit = connections
-        self._open: dict[int, float] = {}  # connections by file descriptor, and since when
-        self._accepted: deque[float] = deque()  # when, in the last HANDSHAKE_S, closed ones too
+        self._open: dict[int, float] = {}  # by file descriptor: when the connection opened
+        self._accepted: deque[float] = deque()  # times in the last HANDSHAKE_S, also of closed ones
         self.traffic = Traffic(limits, encrypted=keys is not None)
         self._trim_at = 0.0  # or 0: no memory to give back
-        self._ended_at = 0.0  # when a connection was last shut down
+        self._shut_down_at = 0.0  # when a connection was last shut down
         self.refused: Counter[str] = Counter()
         _protect(router, keys)
         self._router = router
@@ -72,16 +73,16 @@ class Access:
 
     def update(self) -> None:
         """Count connections that opened and closed, accept or refuse new ones, and shut down those
-        that bring too much."""
+        that send too much."""
         now = time.monotonic()
         while self._events.poll(0):
-            what, connection = _EVENT.unpack(self._events.recv_multipart()[0])
-            if what == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            kind, connection = _EVENT.unpack(self._events.recv_multipart()[0])
+            if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._accepted.append(now)
                 continue
             self._open.pop(connection, None)
             self.traffic.closed(connection)
-            if what == zmq.EVENT_ACCEPTED:
+            if kind == zmq.EVENT_ACCEPTED:
                 self._open[connection] = now
                 self.traffic.opened(connection)
         while self._accepted and self._accepted[0] < now - HANDSHAKE_S:
@@ -95,12 +96,12 @@ class Access:
             self.refused[cause] += bool(cause)
             verdict = (b"400", cause.encode(), b"") if cause else (b"200", b"OK", role.encode())
             self._requests.send_multipart([version, request, *verdict, b""])
-        ended = self.traffic.look(now)
-        self.refused += ended
-        self._trim(now, ended=bool(ended))
+        shut_down = self.traffic.check(now)
+        self.refused += shut_down
+        self._trim(now, shut_down=bool(shut_down))
 
-    def asked(self, ready: Mapping[Any, int]) -> bool:
-        """Whether one of `sockets` is among those that are ready."""
+    def has_events(self, ready: Mapping[Any, int]) -> bool:
+        """Whether one of `sockets` is ready."""
         return any(socket in ready for socket in self.sockets)
 
     def close(self) -> None:
@@ -109,15 +110,15 @@ class Access:
         self._events.close(linger=0)
         self._requests.close(linger=0)
 
-    def _trim(self, now: float, *, ended: bool) -> None:
-        """Give the memory of connections that were shut down back to the system, at most every
-        FREES_S, and FREES_S after the last one ended: what came in many small frames would stay in
-        the heap."""
+    def _trim(self, now: float, *, shut_down: bool) -> None:
+        """Give the memory of connections that were shut down back to the system: at most every
+        FREES_S, and FREES_S after the last one. Many small frames would otherwise stay in the
+        heap."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
-            self._trim_at = now + FREES_S if now < self._ended_at + FREES_S else 0.0
-        if ended:
-            self._ended_at = now
+            self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
+        if shut_down:
+            self._shut_down_at = now
             self._trim_at = self._trim_at or now + FREES_S
 
     def _role(self, domain: bytes, mechanism: bytes, credentials: list[bytes]) -> str:
@@ -134,35 +135,35 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """At most so many accepted connections are open: those older than a handshake may take,
-        and all accepted since."""
+        """The most accepted connections that can be open: those that are older than a handshake
+        may take, and all that were accepted since."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
 
 
 def check_connections(connections: int) -> int:
-    """The open files that a service for so many clients needs; every connection takes one. Raises
-    UserError if this system allows fewer."""
+    """The open files that a service needs for `connections` clients, one for each and spare ones.
+    Raises UserError if this system allows fewer."""
     needed = connections + SPARE_FILES
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < needed:
         raise UserError(
             f"--connections {connections}: need {needed} open files, this system allows {most} "
-            "(ulimit -Hn); ask for fewer"
+            "(ulimit -Hn); lower --connections"
         )
     return needed
 
 
-def allow_files(wanted: int) -> int:
-    """Let this process have so many open files, or as many as the system allows; returns how many.
-    Every connection takes one."""
+def allow_files(count: int) -> int:
+    """Raise this process's limit of open files to `count`, or to the most that the system allows;
+    returns the limit. Every connection takes one file."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
-        wanted = min(wanted, most)
-    if wanted > now:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return max(now, wanted)
+        count = min(count, most)
+    if count > now:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
+    return max(now, count)
 
 
 def _roles(keys: ServiceKeys) -> dict[bytes, str]:
@@ -171,8 +172,8 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Make a socket ask about every connection, not wait for one that stays silent, and encrypt if
-    there are keys."""
+    """Make a socket ask about every connection, close silent ones, and encrypt if there are
+    keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them

@@ -1,20 +1,22 @@
-"""Keys of an encrypted buffer: CURVE on the wire, and a list of who may connect.
+"""Keys of an encrypted buffer: CURVE on the wire, and lists of the keys that may connect.
 
-`generate` writes three files that only their owner may read: `service.json` stays with the
-service, `learner.json` with the learner, `client.json` goes to whoever else may connect. A client
-explores and reads; what decides about training (`learner` in buffer.wire.operations) needs a
-learner's key. More of either: add their public keys to `clients` or `learners`. A peer with no key
-or an unknown one is refused before its first message.
+`generate` writes three files that only their owner may read: `service.json` for the service,
+`learner.json` for the learner, and `client.json` for all other clients. A client explores and
+reads; operations that decide about training (`learner` in buffer.wire.operations) need a learner's
+key. To add clients or learners, add their public keys to `clients` or `learners` of `service.json`.
+A peer with no key or an unknown one is refused before its first message.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import zmq
 from zmq.utils import z85
 
@@ -25,7 +27,7 @@ _KEY_LENGTH = 40  # characters of a Z85 key
 
 @dataclass(frozen=True)
 class ServiceKeys:
-    """The service's own pair, and the public keys of those it lets in."""
+    """The service's own pair, and the public keys that may connect."""
 
     public: str
     secret: str
@@ -35,7 +37,7 @@ class ServiceKeys:
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """A client's own pair, and the public key of the service it means."""
+    """A client's own pair, and the public key of its service."""
 
     public: str
     secret: str
@@ -50,7 +52,7 @@ _LEARNER = "learner.json"
 def generate(folder: Path) -> tuple[Path, Path, Path]:
     """Write new keys into `folder`; returns the files of service, client and learner.
 
-    Raises UserError rather than overwrite a key.
+    Raises UserError if one of the files exists.
     """
     public, secret = _pair()
     client, learner = (ClientKeys(*_pair(), public) for _ in range(2))
@@ -58,11 +60,11 @@ def generate(folder: Path) -> tuple[Path, Path, Path]:
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            (folder / ".gitignore").write_text("*\n", encoding="utf-8")  # secrets, in any checkout
+            (folder / ".gitignore").write_text("*\n", encoding="utf-8")  # keep secrets out of git
     except OSError as error:
         raise UserError(f"keys {folder}: cannot be created ({error.strerror})") from None
     paths = folder / _FILES[ServiceKeys], folder / _FILES[ClientKeys], folder / _LEARNER
-    for path in paths:  # all or none: keys of two generations know nothing of each other
+    for path in paths:  # all or none: keys of two generations do not match
         if path.exists():
             raise UserError(f"keys {path}: exists already; choose another folder")
     return _write(paths[0], service), _write(paths[1], client), _write(paths[2], learner)
@@ -74,39 +76,37 @@ def _pair() -> tuple[str, str]:
 
 
 def load(kind: type[K], path: Path | str) -> K:
-    """Read a key file; raises UserError, one line, for one that is not of this kind."""
+    """Read a key file; raises UserError for one that is not of this kind."""
     try:
-        values: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        for several in ("clients", "learners"):
-            if several in values:
-                values[several] = tuple(values[several])
-        keys: K = kind(**values)
+        keys: K = msgspec.json.decode(Path(path).read_bytes(), type=kind)
     except OSError as error:
         raise UserError(
             f"keys {path}: cannot be read ({error.strerror}); r3l-buffer keygen writes keys"
         ) from None
-    except (ValueError, TypeError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise UserError(
             f"keys {path}: not a {kind.__name__} file ({error}); r3l-buffer keygen writes it as "
             f"{_FILES[kind]}"
         ) from None
-    others: list[Any] = [getattr(keys, "service", keys.public)]
-    if isinstance(keys, ServiceKeys):
-        others += [*keys.clients, *keys.learners]
-    if not all(_is_key(key) for key in [keys.public, keys.secret, *others]):
-        raise UserError(f"keys {path}: a key must be {_KEY_LENGTH} characters of Z85")
+    written = [keys.public, keys.secret]
+    written += [*keys.clients, *keys.learners] if isinstance(keys, ServiceKeys) else [keys.service]
+    if not all(map(_is_key, written)):
+        raise UserError(
+            f"keys {path}: a key must be {_KEY_LENGTH} characters of Z85; "
+            "r3l-buffer keygen writes keys"
+        )
     return keys
 
 
-def _is_key(key: Any) -> bool:
+def _is_key(key: str) -> bool:
     try:
         return len(key) == _KEY_LENGTH and bool(z85.decode(key.encode()))
-    except (AttributeError, TypeError, LookupError, ValueError):
+    except (LookupError, ValueError, struct.error):  # not Z85
         return False
 
 
 def present(dealer: Any, keys: ClientKeys) -> None:
-    """Make a client's socket prove who it is and check the service."""
+    """Make a client's socket authenticate itself and the service."""
     dealer.set(zmq.CURVE_SERVERKEY, keys.service.encode())
     dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
     dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode())

@@ -1,14 +1,13 @@
-"""Messages between client and service, as frames.
+"""Builds and reads the messages between client and service.
 
     request  [header {v, op, rid, hold_s}]   [request]
     reply    [header {v, rid, ok: true}]     [reply] [group] ...
              [header {v, rid, ok: false, error, message, facts}]
              [header {v, rid, ok: true, again: true}]
 
-Headers are plain maps. Requests and replies are the records that buffer.wire.operations names for
-the operation. A group is an immutable record; the state it is in now is in the reply before it.
-`again` is the reply to a request that waited: whoever still wants it sends it again, with the
-same id.
+Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
+the operation. A group is an immutable record; its present state is in the reply before it. `again`
+is the reply to a request that waited: a client that still wants it sends it again with the same id.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from buffer.wire.access import LEARNER
-from buffer.wire.frames import Frame
 from buffer.wire.operations import OPERATIONS, AskAgain, Operation
+from buffer.wire.sockets import Frame
 from r3l import codec
 from r3l.errors import (
     LimitExceeded,
@@ -41,8 +40,8 @@ HOLD_LIMIT_S = 3600.0  # seconds a reply may be held back
 
 @dataclass(frozen=True)
 class Request:
-    """A request as the service sees it. `client`: whom to reply to; `hold_s`: how long the reply
-    may be held back."""
+    """A request as the service sees it. `client`: the sender's routing id; `hold_s`: how long the
+    reply may be held back."""
 
     client: bytes
     operation: Operation
@@ -53,15 +52,18 @@ class Request:
 
 
 def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
-    """A message's header; raises unless it is of this protocol and has a request's id."""
+    """A message's header; raises SchemaVersionError for another protocol, RecordError for a
+    malformed one."""
     if not frames:
-        raise RecordError("an empty message")
+        raise RecordError("an empty message; a message begins with a header")
     header = codec.unpack(frames[0])
     version, rid = header.get("v"), header.get("rid")
     if version != PROTOCOL or type(version) is not int:
-        raise SchemaVersionError(f"protocol {version!r:.40}; this r3l speaks only {PROTOCOL}")
+        raise SchemaVersionError(
+            f"protocol {version!r:.40}: this r3l speaks {PROTOCOL}; use the same r3l on both sides"
+        )
     if not isinstance(rid, str) or not 0 < len(rid) <= 64:
-        raise RecordError("a request needs an id of 1 to 64 characters", field="rid")
+        raise RecordError("rid: must be an id of 1 to 64 characters", field="rid")
     return header
 
 
@@ -72,9 +74,9 @@ def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame])
     if operation is None:
         raise UnknownOperation(f"operation {name!r:.40}: must be one of {', '.join(OPERATIONS)}")
     if type(hold_s) is not float or not 0.0 <= hold_s <= HOLD_LIMIT_S:
-        raise RecordError(f"hold_s is {hold_s!r:.40}; it must be 0 to {HOLD_LIMIT_S} seconds")
+        raise RecordError(f"hold_s {hold_s!r:.40}: must be from 0 to {HOLD_LIMIT_S} seconds")
     if len(frames) != 1:
-        raise RecordError(f"{name}: {len(frames)} frames follow the header; one must")
+        raise RecordError(f"{name}: {len(frames)} frames follow the header; must be one")
     arguments = codec.decode(operation.request, frames[0])
     return Request(client, operation, header["rid"], arguments, hold_s, len(frames[0]))
 
@@ -83,20 +85,19 @@ def check_role(operation: Operation, role: str) -> None:
     """Raise NotAllowed if a client of this role (buffer.wire.access) may not make a request."""
     if operation.learner and role != LEARNER:
         raise NotAllowed(
-            f"{operation.name}: needs a learner's key, this client has another; use learner.json "
-            "of r3l-buffer keygen"
+            f"{operation.name}: needs a learner's key; use learner.json of r3l-buffer keygen"
         )
 
 
 def request_frames(name: str, rid: str, arguments: Record, hold_s: float) -> list[bytes]:
-    """A request as frames; raises LimitExceeded before anything is sent that would be refused."""
+    """A request as frames; raises LimitExceeded if the service would refuse it as too large."""
     header = {"v": PROTOCOL, "op": name, "rid": rid, "hold_s": hold_s}
     try:
         return [codec.pack(header), codec.encode(arguments)]
     except RecordError as error:
         if error.cause != "too_large":
             raise
-        raise LimitExceeded(f"{name}: {error}; send or ask for less at a time") from None
+        raise LimitExceeded(f"{name}: {error}; send less in one request") from None
 
 
 def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[bytes]:

@@ -56,6 +56,6 @@ def test_common_mistakes_are_refused_in_one_line(endpoint, tmp_path):
     with pytest.raises(NotFound, match="no group 'x'"):
         client.get(["x"])
     many = [Task(f"t{i}", "workshop", i, {"question": "x" * 100_000}) for i in range(800)]
-    with pytest.raises(LimitExceeded, match=r"add_tasks: .* less at a time"):
+    with pytest.raises(LimitExceeded, match="add_tasks"):
         client.add_tasks(many)
     client.close()

@@ -89,3 +89,13 @@ def test_a_key_file_of_another_role_is_refused(tmp_path):
         load(ServiceKeys, client)
     with pytest.raises(UserError, match="cannot be read"):
         load(ServiceKeys, tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("key", ["", "a", "a" * 41, "~" * 40, "#" * 40, "é" * 40])
+def test_a_key_that_is_not_of_z85_is_refused(tmp_path, key):
+    service, client, _ = generate(tmp_path / "keys")
+    for kind, path in ((ServiceKeys, service), (ClientKeys, client)):
+        wrong = tmp_path / "wrong.json"
+        wrong.write_text(path.read_text().replace(load(kind, path).secret, key))
+        with pytest.raises(UserError, match="Z85"):
+            load(kind, wrong)

@@ -78,5 +78,5 @@ def test_a_request_has_one_record_of_its_operation_and_nothing_else():
 
 def test_a_request_that_would_be_refused_for_its_size_is_never_sent():
     task = Task("t", "workshop", 0, {"text": "x" * (codec.RECORD_LIMIT + 1)})
-    with pytest.raises(LimitExceeded, match=r"^add_tasks: .* less at a time$"):
+    with pytest.raises(LimitExceeded, match="add_tasks"):
         messages.request_frames("add_tasks", "r", operations.AddTasks((task,), "train", "", 0), 0.0)

@@ -7,8 +7,8 @@ import pytest
 
 from buffer import BufferClient
 from buffer.wire.curve_keys import generate
-from buffer.wire.frames import Received
-from buffer.wire.traffic import LOOKS_S, Limits, Traffic
+from buffer.wire.sockets import Received
+from buffer.wire.traffic import CHECK_S, Limits, Traffic
 from r3l.process.memory import STEADY_MEMORY
 from r3l.records import GroupPlan
 from tests.buffer.fakes import calls, full_result, until
@@ -98,7 +98,7 @@ def query(number):
     return frame(header), frame(arguments, more=False)
 
 
-def test_a_connection_is_counted_by_what_was_not_taken():
+def test_a_connection_is_counted_by_what_was_not_read():
     """Through the sockets of one process."""
     listening = socket.create_server(("127.0.0.1", 0))
     sender = socket.create_connection(listening.getsockname())
@@ -112,15 +112,17 @@ def test_a_connection_is_counted_by_what_was_not_taken():
         nonlocal now
         sender.sendall(bytes(size))
         taker.recv(size, socket.MSG_WAITALL)
-        now += 2 * LOOKS_S
-        return traffic.look(now)
+        now += 2 * CHECK_S
+        return traffic.check(now)
 
     for _ in range(30):
         assert not bring(10 * 9 + 81_000)
-        traffic.taken(Received(b"c", "learner", taker.fileno(), [bytes(81_000)] + [b"1234567"] * 9))
-    assert not bring(60_000) and 59_000 < traffic.held() <= 60_100
+        traffic.mark_read(
+            Received(b"c", "learner", taker.fileno(), [bytes(81_000)] + [b"1234567"] * 9)
+        )
+    assert not bring(60_000) and 59_000 < traffic.unread() <= 60_100
     assert bring(60_000) == {"message_too_large": 1}
     assert sender.recv(200) == bytes(100) and sender.recv(1) == b""  # it was shut down
-    assert not bring(0) and traffic.held() == 0
+    assert not bring(0) and traffic.unread() == 0
     for end in (sender, taker, listening):
         end.close()

@@ -1,16 +1,21 @@
-"""Messages over ZeroMQ sockets, frame by frame."""
+"""ZeroMQ sockets: binding an address, and messages frame by frame."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
-LARGE = 16 << 10  # bytes from which a frame is not copied on its way in or out
+from r3l.errors import UserError
+
+LARGE = 16 << 10  # bytes from which a frame is not copied when it is sent or received
 FRAMES_LIMIT = 16  # of a request; it has 2
+BIND_S = 10.0  # how long to retry a port that is in use
+BIND_RETRY_S = 0.1
 Frame = bytes | memoryview
 
 # Plain numbers, because calculating with pyzmq's flags takes as long as sending a frame.
@@ -18,8 +23,28 @@ _NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
 
 
+def bind(socket: Any, address: str, what: str) -> str:
+    """Bind a ZeroMQ socket; returns the address with its port.
+
+    A port that is in use is tried again for BIND_S: a restarted service needs the port that its
+    clients know, and the system may have given it to some connection meanwhile. Raises UserError
+    that names `what` if the address cannot be bound.
+    """
+    end = time.monotonic() + BIND_S
+    while True:
+        try:
+            socket.bind(address)
+            return str(socket.get_string(zmq.LAST_ENDPOINT))
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE or time.monotonic() > end:
+                raise UserError(
+                    f"{what} {address}: cannot listen ({error.strerror}); choose a free port"
+                ) from None
+        time.sleep(BIND_RETRY_S)
+
+
 def receive_message(socket: Any) -> list[Frame]:
-    """A message that has arrived; its large frames stay where they are, in ZeroMQ's memory."""
+    """Receive a message that has arrived. Its large frames stay in ZeroMQ's memory."""
     return _receive(socket, sys.maxsize)[0]
 
 
@@ -35,13 +60,13 @@ class Received:
 
 
 def receive_from_peer(router: Any) -> Received:
-    """A message that has arrived at a ROUTER."""
+    """Receive a message that has arrived at a ROUTER."""
     (client, *frames), last = _receive(router, 1 + FRAMES_LIMIT)
     return Received(bytes(client), last.get("User-Id"), last.get(zmq.SRCFD), frames)
 
 
 def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
-    """The first `limit` frames of a message, and its last one as ZeroMQ's."""
+    """The first `limit` frames of a message, and its last frame as a zmq.Frame."""
     frames: list[Frame] = []
     more = True
     while more:
@@ -53,12 +78,12 @@ def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
 
 
 def send_message(socket: Any, frames: Sequence[Frame]) -> None:
-    """Send copies of the frames as one message, or raise zmq.ZMQError at once."""
+    """Send copies of the frames as one message without waiting; raises zmq.ZMQError."""
     for frame in frames[:-1]:
         socket.send(frame, _NOW_AND_MORE)
     socket.send(frames[-1], _NOW)
 
 
 def has_message(socket: Any) -> bool:
-    """Whether `receive_message` has something to receive."""
+    """Whether a message has arrived."""
     return bool(socket.get(zmq.EVENTS) & _READABLE)
