@@ -196,13 +196,11 @@ class WeightPublisher:
         poller = zmq.Poller()
         for socket in (self._socket, *self._access.sockets):
             poller.register(socket, zmq.POLLIN)
-        looked = 0.0
         while not self._stop.is_set():
             ready = dict(poller.poll(POLL_MS))
-            if (now := time.monotonic()) >= looked + CHECK_S or self._access.has_events(ready):
-                looked = now
+            if self._access.is_due(ready):
                 self._access.update()
-                self._forget_kept(now)
+                self._forget_kept(time.monotonic())
             if self._socket in ready:
                 received = receive_from_peer(self._socket)
                 self._access.traffic.mark_read(received)

@@ -1,8 +1,8 @@
-"""Capacity for new results, on the disk and in LMDB's map.
+"""Refuses new results before the disk or LMDB's map is full.
 
-New results are refused before either is used up, so that draws, commits and eviction, which write
-a few pages, go on. The file never shrinks, it reuses its pages: once the map is nearly used up, the
-store takes new results only while it holds less than it did then.
+Draws, commits and eviction write a few pages and still work then. The file reuses its pages and
+never shrinks: once the map is nearly used up, new results are accepted only while the store holds
+fewer bytes of results than it did then.
 """
 
 from __future__ import annotations
@@ -10,26 +10,24 @@ from __future__ import annotations
 from buffer.storage.store import Store
 from r3l.process.free_space import DISK_FLOOR
 
-RESERVE = 64 << 20  # bytes of the map kept for what is not a result, an eighth of a small map
+RESERVE = 64 << 20  # bytes of the map for other writes than results; an eighth of a small map
 
 
 class Capacity:
-    """`floor`: bytes of the disk that are kept free."""
+    """Free space of a store. `floor`: bytes of the disk to keep free."""
 
     def __init__(self, store: Store, floor: int = DISK_FLOOR) -> None:
         self.store, self.floor = store, floor
-        self._most: int | None = None  # bytes of results held when the map was nearly used up
+        self._limit: int | None = None  # bytes of results held when the map was nearly used up
 
     def refusal(self, held: int) -> str:
         """Why new results are refused now, or "". `held`: bytes of all results in the store."""
         free = self.store.free_bytes
         if free < self.floor:
-            return f"{free >> 20} MiB are left on its disk, it keeps {self.floor >> 20} free"
+            return f"{free >> 20} MiB are left on its disk; it keeps {self.floor >> 20} MiB free"
         if self.store.map_free_bytes >= min(RESERVE, self.store.map_bytes // 8):
-            self._most = None
+            self._limit = None
             return ""
-        if self._most is None:
-            self._most = held
-        if held < self._most:
-            return ""
-        return self.store.map_used_up
+        if self._limit is None:
+            self._limit = held
+        return "" if held < self._limit else self.store.map_used_up

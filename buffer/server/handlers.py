@@ -1,7 +1,7 @@
-"""What the service does for each operation of buffer.wire.operations: one handler for each.
+"""The handlers of the service: one for each operation of buffer.wire.operations.
 
 Handlers of the writer change the store through a unit of work: they check everything, then change.
-Handlers of the reader read one moment of the store. Either refuses by raising an R3LError.
+Handlers of the reader read one snapshot of the store. Both refuse a request with an R3LError.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from buffer.wire.messages import Request
 from buffer.wire.operations import (
+    AcquireLease,
     BufferStats,
     DrawHead,
     Evict,
     Groups,
     Ids,
     Lease,
+    Renew,
     Wait,
 )
 from r3l.errors import IllegalMove, R3LError, SickResult
 from r3l.process.notices import notice_again
 from r3l.records import Record
 
-Read = Callable[[Txn], tuple[Record, list[bytes]]]  # makes a reply and the groups behind it
+Read = Callable[[Txn], tuple[Record, list[bytes]]]  # returns a reply and the groups behind it
 Result = Record | R3LError | Read  # a Read is for the reader, after the commit
 
 
 @dataclass(frozen=True)
 class NotYet:
-    """There is no result yet; `reply` makes the one to send if the request may not wait."""
+    """There is no result yet. `reply` makes the reply if the request may not wait."""
 
     reply: Callable[[], Record]
 
@@ -49,12 +51,12 @@ WriteHandler = Callable[[UnitOfWork, Request], Record | Read | NotYet]
 
 
 class WriteHandlers:
-    """Handlers of the writer, and what they remember that is not in the store."""
+    """Handlers of the writer, and their state that is not in the store."""
 
     def __init__(self, store: Store, refused: Counter[str]) -> None:
         self.reader_watch = ReaderWatch(store)
         self._store, self._refused = store, refused
-        self._actors = stats.ActorMetrics()
+        self._actors = stats.ActorReports()
         self._started = time.monotonic()
         self.held = HeldDraws()
         self.table: dict[str, WriteHandler] = {
@@ -75,7 +77,7 @@ class WriteHandlers:
         }
 
     def handle(self, work: UnitOfWork, request: Request) -> Result | None:
-        """The result of a request; None if it is held because there is none yet."""
+        """The result of a request; None if the request is held until there is one."""
         result = self._try(work, request)
         if not isinstance(result, NotYet):
             return result
@@ -88,7 +90,7 @@ class WriteHandlers:
                 work, request, lambda: handler(work, request)
             )
             return result
-        except IllegalMove:  # half a change may be written: undo the transaction
+        except IllegalMove:  # half a change may be written: the writer undoes the transaction
             raise
         except SickResult as error:
             actor = request.arguments.actor
@@ -98,14 +100,16 @@ class WriteHandlers:
             return error
 
     def _lease(self, work: UnitOfWork, request: Request) -> Lease | Wait:
-        leases.check_name(request.arguments.actor, "actor")
-        self._actors.update(request.arguments.actor, request.arguments.metrics)
+        self._update_actor(request.arguments)
         return leases.lease(work, request.arguments, request.rid)
 
     def _renew(self, work: UnitOfWork, request: Request) -> Ids:
-        leases.check_name(request.arguments.actor, "actor")
-        self._actors.update(request.arguments.actor, request.arguments.metrics)
+        self._update_actor(request.arguments)
         return leases.renew(work, request.arguments)
+
+    def _update_actor(self, args: AcquireLease | Renew) -> None:
+        leases.check_name(args.actor, "actor")
+        self._actors.update(args.actor, args.metrics)
 
     def _draw(self, work: UnitOfWork, request: Request) -> Read | NotYet:
         args = request.arguments
@@ -138,7 +142,7 @@ class WriteHandlers:
 
 
 def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:
-    """The handler of an operation that needs nothing but its arguments."""
+    """The handler of an operation that uses only the arguments of its request."""
     return lambda work, request: function(work, request.arguments)
 
 
@@ -152,7 +156,7 @@ ReadHandler = Callable[[Txn, Any], tuple[Record, list[bytes]]]
 
 
 def _reply_with_groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandler:
-    """Replies with the groups that `find` finds."""
+    """Replies with the groups that `find` returns."""
 
     def handler(txn: Txn, args: Any) -> tuple[Record, list[bytes]]:
         rows = find(txn, args)
@@ -179,6 +183,6 @@ READ_HANDLERS: dict[str, ReadHandler] = {
 
 
 def read_of(request: Request) -> Read:
-    """The Read that carries out a request to the reader."""
+    """The Read of a request to the reader."""
     handler = READ_HANDLERS[request.operation.name]
     return lambda txn: handler(txn, request.arguments)

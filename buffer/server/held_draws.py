@@ -1,9 +1,10 @@
-"""Draws that wait for groups, between the transactions of the requests that bring some.
+"""Holds draw requests that wait because too few groups are ready, and checks them after every write
+transaction.
 
     draw ─► too few groups ─► held ─► may be filled, impossible or overdue ─► "ask again" ─► draw
 
-A waiting client is told to ask again with the same request, and only what it asks for is carried
-out. So a client that is gone takes no groups, and its draw is forgotten when it is told.
+The reply to a held draw is "ask again"; the client then sends the same request again, and only that
+takes groups. So a client that is gone takes none, and its draw is forgotten after the reply.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from buffer.wire.messages import Request
 from buffer.wire.operations import DrawGroups
 from r3l.settings.buffer import BufferConfig
 
-HELD_S = 15.0  # until a client is told to ask again in any case
+HELD_S = 15.0  # the longest that a draw is held
 ENDED = 4096  # draws without groups that are remembered
 
 
 @dataclass(frozen=True)
 class Held:
-    """A draw that waits `until` a second of the steady clock."""
+    """A draw that is held, at the latest `until` a second of the steady clock."""
 
     request: Request
     until: float
 
 
 class HeldDraws:
-    """The draws that wait, and the last of those that ended without groups.
+    """The draws that wait, and the last ones that ended without groups.
 
-    A draw may have been sent several times. When its client was told that there are too few groups
-    it no longer waits: a copy that arrives later may not take any.
+    A client may send a draw several times. After the reply that there are too few groups it does
+    not wait any more, so a copy of the request that arrives later may not take any.
     """
 
     def __init__(self) -> None:
@@ -40,12 +41,13 @@ class HeldDraws:
         self._ended: dict[str, None] = {}
 
     def begin(self, request: Request) -> bool:
-        """A draw is asked for, and no longer held; False if it ended without groups before."""
+        """Take a draw out of the waiting list. False if it has ended without groups."""
         self._held.pop(request.rid, None)
         return request.rid not in self._ended
 
     def hold(self, request: Request) -> bool:
-        """Hold a draw for which there are too few groups; False if it may not wait: it ends."""
+        """Hold a draw for which there are too few groups. One that may not wait ends instead:
+        False."""
         if request.hold_s > 0 and request.rid not in self._ended:
             until = time.monotonic() + min(request.hold_s, HELD_S)
             self._held[request.rid] = Held(request, until)
@@ -56,7 +58,7 @@ class HeldDraws:
         return False
 
     def take(self, index: Index, config: BufferConfig, *, last: bool) -> list[Request]:
-        """Remove and return the draws whose clients should ask again; `last`: all of them."""
+        """Remove and return the draws whose clients should ask again, all of them if `last`."""
         if not self._held:
             return []
         now, newest = time.monotonic(), index.progress.version + 1
@@ -74,7 +76,7 @@ class HeldDraws:
 
     @property
     def until(self) -> float:
-        """When the next client must be told to ask again, on the steady clock."""
+        """When the first held draw is overdue, on the steady clock."""
         return min((held.until for held in self._held.values()), default=float("inf"))
 
 

@@ -1,9 +1,9 @@
-"""Requests that were sent again because their reply was lost.
+"""Carries out a request once, also if it is sent again because its reply was lost.
 
 Most operations find in the store that they were carried out: a lease and a draw keep the id of
 their request, a result its slot, a commit its step. Some operations are not safe to repeat: a
-second `set_version` would rewind again. Each of these keeps its reply (`keeps_reply` in
-buffer.wire.operations): it is stored by request id and sent again.
+second `set_version` would rewind again. The replies of these (`keeps_reply` in
+buffer.wire.operations) are stored by request id and sent again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KEPT = 64  # replies; a client asks again within seconds
 
 
 class KeptReplies(Record):
-    """Replies by request id, encoded, the latest last."""
+    """Encoded replies by request id, the latest last."""
 
     replies: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 def once(work: UnitOfWork, request: Request, carry_out: Callable[[], Any]) -> Any:
-    """What `carry_out` returns, or the kept reply of this request."""
+    """The kept reply of this request, or else what `carry_out` returns."""
     if not request.operation.keeps_reply:
         return carry_out()
     data = work.txn.get("sys", b"replies")

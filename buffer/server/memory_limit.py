@@ -1,34 +1,34 @@
-"""The memory that messages on their way may take, however they are cut into frames.
+"""Limits the memory of messages in transit, however many frames they have.
 
-A frame costs 64 bytes of memory, and an empty one 2 bytes on the wire: counting bytes
-(buffer.wire.traffic) does not bound memory, so the service also looks at the memory it has.
+A frame takes 64 bytes of memory, but an empty one only 2 bytes on the wire. Counting bytes
+(buffer.wire.traffic) therefore does not bound memory, so the service also measures its own.
 """
 
 from __future__ import annotations
 
 from r3l.process.memory import private_bytes, return_freed_memory
 
-TRIMS = 40  # looks, two seconds
-LITTLE = 1 << 20  # bytes on their way that do not matter
+TRIMS = 40  # checks, two seconds
+LITTLE = 1 << 20  # bytes in transit that do not matter
 
 
 class MemoryLimit:
-    """`gib`: memory beyond what the process has while little is on its way."""
+    """`gib`: memory in addition to what the process has while little is in transit."""
 
     def __init__(self, gib: float) -> None:
         self._limit = int(gib * (1 << 30))
         self._at_rest = private_bytes()
-        self._to_trim = 0  # times, since libzmq frees what a closed connection had bit by bit
+        self._to_trim = 0  # checks: libzmq frees a closed connection's memory gradually
 
-    def exceeded(self, on_their_way: int) -> bool:
-        """Whether the process has more than its limit. `on_their_way`: bytes of messages that
-        came and were not taken, and of replies that were not sent."""
+    def exceeded(self, in_transit: int) -> bool:
+        """Whether the process has more memory than its limit. `in_transit`: bytes of unread
+        messages and of unsent replies."""
         if private_bytes() - self._at_rest > self._limit:
             self._to_trim = TRIMS
         if self._to_trim:
             self._to_trim -= 1
             return_freed_memory()
         now = private_bytes()
-        if on_their_way < LITTLE:
+        if in_transit < LITTLE:
             self._at_rest = now
         return now - self._at_rest > self._limit

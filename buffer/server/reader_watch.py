@@ -1,8 +1,8 @@
-"""Detect long-lived LMDB read transactions.
+"""Detects long-lived LMDB read transactions.
 
-An open read transaction keeps every page freed since from being reused, so the file of a store that
-is written grows for as long as the transaction lasts. It belongs to another process and cannot be
-closed from here: the log names the process, and `stats` shows the transaction's age.
+Pages that are freed during a read transaction cannot be reused until it ends, so the file of a
+store that is written grows meanwhile. The service cannot close a transaction of another process: it
+logs the process, and `stats` shows the transaction's age.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import logging
 
 from buffer.storage.store import Store
 
-WARN_S = 600.0  # age that is worth a line in the log, and again every time it has doubled
+WARN_S = 600.0  # age at which a transaction is logged, and again each time it has doubled
 log = logging.getLogger(__name__)
 
 
 class ReaderWatch:
-    """Ages of the open read transactions, as far as `update` saw them."""
+    """Ages of the open read transactions, as of the last `update`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._since: dict[tuple[int, int], float] = {}  # (process, transaction it sees)
+        self._since: dict[tuple[int, int], float] = {}  # by (process, transaction it reads)
         self._warn_at: dict[tuple[int, int], float] = {}
 
     def update(self, now: float) -> None:
-        """Note which read transactions are open at `now`, in seconds of a steady clock."""
+        """Note the read transactions that are open at `now`, in seconds of a steady clock."""
         self._store.clear_readers()
         self._since = {reader: self._since.get(reader, now) for reader in self._store.readers()}
         self._warn_at = {r: at for r, at in self._warn_at.items() if r in self._since}

@@ -1,10 +1,10 @@
-"""Replies and their way out: from the threads that make them, through the front, to the network.
+"""The queue of replies, and the bytes that each client has not received yet.
 
     writer, reader ──deque, a byte to wake──► front ──ROUTER──► network
                 └── unsent: bytes of large replies that the client has not received ──┘
 
 The unsent bytes of a client are counted until libzmq releases them: when they are sent, or when the
-connection ends. A stopped peer cannot prevent that (heartbeats, buffer.server.service).
+connection ends. The heartbeats of buffer.server.service end the connection of a stopped peer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from buffer.wire.sockets import LARGE, has_message, send_message
 from r3l.errors import LimitExceeded, R3LError, SickResult
 from r3l.records import Record
 
-UNSENT_LIMIT = 64 << 20  # unsent bytes of a client, beyond which it is sent no groups
+UNSENT_LIMIT = 64 << 20  # unsent bytes of a client beyond which the service sends it no groups
 
 
 class Reply(NamedTuple):
-    """An encoded reply. `error`: the name that the error is counted under, "" for none."""
+    """An encoded reply. `error`: the name under which the error is counted, "" for none."""
 
     client: bytes
     error: str
@@ -46,7 +46,8 @@ class Replies:
         self.socket.bind(self._name)
 
     def notifier(self) -> Any:
-        """A socket for one thread; an empty message on it wakes the front to take the replies."""
+        """A socket for one thread. An empty message on it wakes the front, which takes the
+        replies."""
         socket = self._context.socket(zmq.PUSH)
         socket.set(zmq.SNDHWM, 0)
         socket.set(zmq.LINGER, 0)
@@ -68,13 +69,13 @@ class Replies:
         self._waiting.append(Reply(client, "", frames))
 
     def take(self) -> list[Reply]:
-        """All replies there are."""
+        """Remove and return all replies."""
         while has_message(self.socket):
             self.socket.recv(zmq.NOBLOCK)
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def send(self, client: bytes, frames: list[bytes], socket: Any) -> None:
-        """Hand a reply to the network; its large frames are unsent until libzmq releases them."""
+        """Send a reply; its large frames count as unsent until libzmq releases them."""
         size = _large(frames)
         if not size:
             send_message(socket, [client, *frames])
@@ -106,8 +107,8 @@ class Replies:
         unsent = self._unsent[client]
         if unsent > UNSENT_LIMIT:
             raise LimitExceeded(
-                f"{unsent} bytes of earlier replies are on their way to this client; the limit is "
-                f"{UNSENT_LIMIT}, receive some first",
+                f"{unsent} bytes of replies to this client are unsent: the limit is "
+                f"{UNSENT_LIMIT}; receive some first",
                 limit=UNSENT_LIMIT,
             )
 

@@ -4,19 +4,18 @@
                ▲          │  └──────────queue────────────────┘ (operations of the reader)
                └──────────┴◄── replies of writer and reader
 
-The front consumes messages, checks them and passes on requests; it replies itself to what is
-malformed, too large or unknown. It waits for a message or a reply, 50 ms at most, and ends when
-stopped, after the threads behind it have replied to their requests.
+The front reads messages, checks them and passes requests on. It replies itself to messages that are
+malformed, too large or unknown. It waits for a message or a reply, at most 50 ms. When it is
+stopped, it ends after the threads behind it have replied to their requests.
 
-It always reads its socket, since libzmq would keep what it leaves there. When too many bytes wait
-for the writer, it drops requests, the large ones first; their clients send them again.
+It always reads its socket, because libzmq would keep unread messages in memory. When too many bytes
+wait for the writer, it drops requests, the large ones first; their clients send them again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from queue import SimpleQueue
 from typing import Any
@@ -29,7 +28,7 @@ from buffer.server.replies import Replies
 from buffer.server.writer import Results, Writer
 from buffer.storage.store import Store
 from buffer.wire import messages
-from buffer.wire.access import Access
+from buffer.wire.access import CONNECTIONS, Access
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.messages import REQUESTS_IN_FLIGHT, Request
 from buffer.wire.sockets import LARGE, Frame, bind, has_message, receive_from_peer
@@ -40,16 +39,16 @@ from r3l.records import Record
 
 POLL_MS = int(CHECK_S * 1000)
 RECEIVE_AT_ONCE = 64
-QUEUE_BYTES = 128 << 20  # requests in memory
-CONNECTION_BYTES = 4 * messages.MESSAGE_LIMIT  # sent by one client and not yet taken
-TOTAL_BYTES = 256 << 20  # sent by all clients and not yet taken
+QUEUE_BYTES = 128 << 20  # of requests that wait for the writer
+CONNECTION_BYTES = 4 * messages.MESSAGE_LIMIT  # unread, of one connection
+TOTAL_BYTES = 256 << 20  # unread, of all connections
 LINGER_MS = 2000
-BACKLOG = 1024  # connections that the system keeps until they are accepted
+BACKLOG = 1024  # connections that the system holds until they are accepted
 log = logging.getLogger(__name__)
 
 
 class Service:
-    """Binds at once; `run` serves until `stop`. `endpoint` has the port that was taken."""
+    """Binds at once; `run` serves until `stop`. `endpoint` has the port that was bound."""
 
     def __init__(
         self,
@@ -57,25 +56,24 @@ class Service:
         config: RunConfig,
         address: str,
         keys: ServiceKeys | None = None,
-        connections: int = 1024,
+        connections: int = CONNECTIONS,
     ) -> None:
         self.store = store
-        self._refused: Counter[str] = Counter()
-        self._waiting: Counter[bytes] = Counter()  # requests without a reply, by client
-        self._stop = threading.Event()
-        self._failure: UserError | None = None  # why the writer ended
-        self._checked: list[Request] = []  # for the writer, of the messages being received
-        self._to_writer: SimpleQueue[Request | None] = SimpleQueue()
-        self._to_reader: SimpleQueue[tuple[Request, Read] | None] = SimpleQueue()
-        self._writer = Writer(store, config, self._to_writer, self._refused)
-        self._sent_bytes = 0
         self._context = zmq.Context()
         self._replies = Replies(self._context)
         self._router = self._context.socket(zmq.ROUTER)
         limits = Limits(connection=CONNECTION_BYTES, total=TOTAL_BYTES)
         self._access = Access(self._context, self._router, keys, connections, limits)
+        self._refused = self._access.refused
+        self._waiting: Counter[bytes] = Counter()  # requests without a reply, by client
+        self._stop = threading.Event()
+        self._failure: UserError | None = None  # why the writer ended
+        self._checked: list[Request] = []  # for the writer, until it gets them together
+        self._to_writer: SimpleQueue[Request | None] = SimpleQueue()
+        self._to_reader: SimpleQueue[tuple[Request, Read] | None] = SimpleQueue()
+        self._writer = Writer(store, config, self._to_writer, self._refused)
+        self._sent_bytes = 0  # of requests that were given to the writer
         self._memory = MemoryLimit(config.buffer.memory_gib)
-        self._looked = 0.0
         self.endpoint = _bind(self._router, address)
 
     def stop(self) -> None:
@@ -84,7 +82,7 @@ class Service:
 
     def run(self) -> None:
         """Serve until stopped, then reply to what was received and close the sockets."""
-        threads = [  # daemons: if this one fails the process ends, and loses nothing acknowledged
+        threads = [  # daemons: if the front fails the process ends, and loses nothing acknowledged
             threading.Thread(target=self._run_writer, name="writer", daemon=True),
             threading.Thread(target=self._run_reader, name="reader", daemon=True),
         ]
@@ -113,9 +111,8 @@ class Service:
         if receive:
             sources.append((self._router, zmq.POLLIN))
         ready = dict(zmq.zmq_poll(sources, POLL_MS))
-        if (now := time.monotonic()) >= self._looked + CHECK_S or self._access.has_events(ready):
-            self._looked = now
-            self._watch_connections()
+        if self._access.is_due(ready):
+            self._check_connections()
         self._replies.release_sent()
         if self._replies.socket in ready:
             self._send_replies()
@@ -128,13 +125,12 @@ class Service:
                     break
             self._hand_over()
 
-    def _watch_connections(self) -> None:
-        """Accept and refuse connections, and end those that cost too much memory."""
+    def _check_connections(self) -> None:
+        """Accept and refuse connections, and shut down those that take too much memory."""
         traffic, unsent = self._access.traffic, self._replies.unsent()
         self._access.update()
         if self._memory.exceeded(traffic.unread() + sum(unsent.values())):
-            self._access.refused["too_much_memory"] += traffic.shut_down_largest(unsent)
-        self._refused.update(self._access.refused - self._refused)
+            self._refused["too_much_memory"] += traffic.shut_down_largest(unsent)
 
     def _receive(self, client: bytes, role: str, frames: list[Frame]) -> None:
         """Check one message and pass it on, or reply why not."""
@@ -144,7 +140,7 @@ class Service:
             rid = header["rid"]
             if self._waiting[client] >= REQUESTS_IN_FLIGHT:
                 raise LimitExceeded(
-                    f"{REQUESTS_IN_FLIGHT} requests wait for replies; wait for some first"
+                    f"{REQUESTS_IN_FLIGHT} requests wait for replies, the limit; receive some first"
                 )
             request = messages.read_request(client, header, frames[1:])
             messages.check_role(request.operation, role)
@@ -170,7 +166,8 @@ class Service:
         self._checked.append(request)
 
     def _hand_over(self) -> None:
-        """Give the writer what came at once together: it would commit the first by itself."""
+        """Give the writer requests that came together together, for one transaction: it would
+        commit the first one by itself."""
         for request in self._checked:
             self._to_writer.put(request)
         self._checked.clear()
@@ -187,7 +184,7 @@ class Service:
             self._refused[error] += 1
         try:
             self._replies.send(client, frames, self._router)
-        except zmq.ZMQError as failure:  # gone (EHOSTUNREACH) or too slow (EAGAIN): it asks again
+        except zmq.ZMQError as failure:  # gone (EHOSTUNREACH) or too slow (EAGAIN)
             self._refused["undelivered"] += 1
             log.debug("a reply could not be delivered: %s", failure)
 
@@ -211,7 +208,7 @@ class Service:
         self._to_reader.put(None)
 
     def _run_reader(self) -> None:
-        """Read and send groups: drawn ones after their commit, and those of queries."""
+        """Read and send groups: drawn ones after their commit, and the results of queries."""
         with self._replies.notifier() as notifier:
             while (item := self._to_reader.get()) is not None:
                 request, read = item

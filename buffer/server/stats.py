@@ -14,12 +14,12 @@ from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
 from r3l.records import GROUP_STATES, Purpose
 
-ACTORS_LIMIT = 1024  # beyond, the actor that was silent for longest is forgotten
+ACTORS_LIMIT = 1024  # beyond it, the actor that has been silent for longest is forgotten
 METRICS_LIMIT = 64  # of one actor
 
 
-class ActorMetrics:
-    """Latest metrics of every actor, and when they came."""
+class ActorReports:
+    """The latest metrics of each actor, and when they came."""
 
     def __init__(self) -> None:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
@@ -37,13 +37,15 @@ class ActorMetrics:
     def report(self) -> dict[str, dict[str, float]]:
         """Metrics by actor, with `seen_s`, seconds since its last request."""
         now = time.monotonic()
-        return {name: m | {"seen_s": now - at} for name, (at, m) in self._actors.items()}
+        return {
+            name: metrics | {"seen_s": now - at} for name, (at, metrics) in self._actors.items()
+        }
 
 
 def collect(
     work: UnitOfWork,
     store: Store,
-    actors: ActorMetrics,
+    actors: ActorReports,
     refused: Counter[str],
     uptime_s: float,
     oldest_reader_s: float,

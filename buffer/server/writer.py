@@ -5,10 +5,10 @@
                                           ▼
               rebuild the index, try one by one, reply with the error to the one that fails
 
-Consumes requests from the front and runs until it takes None. It waits for a request, or for the
-next second, in which it expires leases. A reply is sent only after the commit that made it true.
-Drawn groups are read and sent by the reader. Clients whose draws wait for groups are told to ask
-again between two transactions, so that what becomes of their draws concerns no other request.
+Takes requests from the front until it takes None. It waits for a request, at most a second, and
+expires leases every second. A reply is sent only after the commit that made it true. The reader
+reads and sends drawn groups. Clients whose draws are held get the reply "ask again" between two
+transactions, so that their draws do not delay other requests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Results = list[tuple[Request, Result]]
 
 
 class Writer:
-    """The loop and what it remembers between transactions."""
+    """The writer's loop and its state between transactions."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class Writer:
         refused: Counter[str],
     ) -> None:
         self.store, self.config, self.queue = store, config, queue
-        self.index = self._load()
+        self.index = Index.load(store, config.buffer)
         self.handlers = WriteHandlers(store, refused)
         self.refused = refused
         self.done_bytes = 0  # read by the front, for back-pressure
         self._capacity = Capacity(store)
         self._ticked = self._readers_checked = 0.0
-        self._retain_at = 0.0  # when to look next whether groups have to go
+        self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:
-        """Work until None is taken from the queue; then reply to what is left.
+        """Work until None is taken from the queue; then reply to the requests that are left.
 
         `send` is called with the results of one transaction. Raises UserError when the store is
         no longer in its folder.
@@ -70,21 +70,18 @@ class Writer:
         while running:
             requests, running = self._take()
             results = self._transact(requests)
-            if self.store.gone:  # before anything is said to be on disk
+            if self.store.gone:  # before a reply claims that something is on disk
                 raise UserError(
-                    f"store {self.store.folder}: was moved or deleted while it was served; what "
-                    "was put there since is lost"
+                    f"store {self.store.folder}: was moved or deleted while it was served; results "
+                    "since then are lost"
                 )
             results += self._end_waits(last=not running)
             if results:
                 send(results)
             self.done_bytes += sum(request.nbytes for request in requests)
 
-    def _load(self) -> Index:
-        return Index.load(self.store, self.config.buffer)
-
     def _take(self) -> tuple[list[Request], bool]:
-        """Wait for requests; returns them, and False if they are the last."""
+        """Wait for requests; returns them, and False if they are the last ones."""
         requests: list[Request] = []
         size = 0
         try:
@@ -116,27 +113,27 @@ class Writer:
                 results = [(request, result) for request, result in handled if result is not None]
                 work.finish()
             return results
-        except Exception as error:  # the transaction is undone: survive, and say so
+        except Exception as error:  # the transaction is undone; the service continues
             log.error("a transaction of %d requests failed", len(requests), exc_info=error)
             self.refused["failed_transactions"] += 1
             if isinstance(error, StoreError) and error.cause == "disk":
                 notice_again("disk", f"requests are refused: {error}")
-            self.index = self._load()
+            self.index = Index.load(self.store, self.config.buffer)
             if not requests:
                 time.sleep(TICK_S)  # no request waits, and a retry would fail at once
-            if len(requests) > 1:  # one at a time, so that only the one to blame is refused
+            if len(requests) > 1:  # one at a time, so that only the failing one is refused
                 return [pair for request in requests for pair in self._transact([request])]
-            named = error if isinstance(error, R3LError) else BufferError_(f"internal: {error!r}")
-            return [(request, named) for request in requests]
+            cause = error if isinstance(error, R3LError) else BufferError_(f"internal: {error!r}")
+            return [(request, cause) for request in requests]
 
     def _end_waits(self, *, last: bool) -> Results:
-        """The replies to draws that need not wait any longer; `last`: to all that wait."""
+        """The replies to draws that should not be held any longer; to all held draws if `last`."""
         ended = self.handlers.held.take(self.index, self.config.buffer, last=last)
         reply = STOPS if last else AskAgain()
         return [(request, reply) for request in ended]
 
     def _tick(self, work: UnitOfWork) -> None:
-        """Do what is due: expire leases and draws, evict groups, watch readers."""
+        """Expire leases and draws, evict groups and check readers, each when it is due."""
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now
@@ -148,8 +145,9 @@ class Writer:
             self.handlers.reader_watch.update(now)
 
     def _retain(self, work: UnitOfWork, now: float) -> None:
-        """Evict a chunk; go on in the next transaction, or look again when it cost 1 % of the
-        time at most, since groups that may not go yet are looked at every time."""
-        gone = retention.evict(work, work.config.retention)
+        """Evict a chunk. If there is more to evict, the next transaction does; else the next check
+        comes after a pause, so that checks take at most 1 % of the time: each also examines the
+        groups that may not be evicted yet."""
+        evicted = retention.evict(work, work.config.retention)
         pause = max(TICK_S, 100 * (time.monotonic() - now))
-        self._retain_at = now if gone.more else now + pause
+        self._retain_at = now if evicted.more else now + pause

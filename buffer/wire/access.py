@@ -26,7 +26,7 @@ import zmq
 from zmq.utils import z85
 
 from buffer.wire.curve_keys import ServiceKeys
-from buffer.wire.traffic import Limits, Traffic
+from buffer.wire.traffic import CHECK_S, Limits, Traffic
 from r3l.errors import UserError
 from r3l.process.memory import return_freed_memory
 
@@ -42,8 +42,8 @@ _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
 
 
 class Access:
-    """Guards a ROUTER that is not bound yet. Call `update` at least every CHECK_S, and when one of
-    `sockets` is readable.
+    """Guards a ROUTER that is not bound yet. Poll `sockets` with it, at most CHECK_S at a time, and
+    call `update` when it `is_due`.
 
     `refused`: number of connections that were refused or shut down, by cause.
     """
@@ -61,6 +61,7 @@ class Access:
         self._open: dict[int, float] = {}  # by file descriptor: when the connection opened
         self._accepted: deque[float] = deque()  # times in the last HANDSHAKE_S, also of closed ones
         self.traffic = Traffic(limits, encrypted=keys is not None)
+        self._updated_at = 0.0
         self._trim_at = 0.0  # or 0: no memory to give back
         self._shut_down_at = 0.0  # when a connection was last shut down
         self.refused: Counter[str] = Counter()
@@ -74,7 +75,7 @@ class Access:
     def update(self) -> None:
         """Count connections that opened and closed, accept or refuse new ones, and shut down those
         that send too much."""
-        now = time.monotonic()
+        now = self._updated_at = time.monotonic()
         while self._events.poll(0):
             kind, connection = _EVENT.unpack(self._events.recv_multipart()[0])
             if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -100,9 +101,10 @@ class Access:
         self.refused += shut_down
         self._trim(now, shut_down=bool(shut_down))
 
-    def has_events(self, ready: Mapping[Any, int]) -> bool:
-        """Whether one of `sockets` is ready."""
-        return any(socket in ready for socket in self.sockets)
+    def is_due(self, ready: Mapping[Any, int]) -> bool:
+        """Whether CHECK_S have passed since the last `update`, or one of `sockets` is ready."""
+        due = time.monotonic() >= self._updated_at + CHECK_S
+        return due or any(socket in ready for socket in self.sockets)
 
     def close(self) -> None:
         """Accept no more connections."""

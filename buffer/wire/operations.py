@@ -1,11 +1,11 @@
-"""The operations of the buffer: one table, and the requests and replies that it names.
+"""The operations of the buffer: a table of them, and their requests and replies.
 
-A new operation needs a request and a row here, a handler in buffer.server.handlers, and a
-method in buffer.client.calls. Requests and replies are records, checked when they are read.
-Replies with groups are followed by their records, one frame each (buffer.wire.messages).
-An operation that would do more the second time keeps its reply (buffer.server.idempotency).
-`PROTOCOL` of buffer.wire.messages goes up when a request or reply changes, not for a new operation.
-The list CALLS of tests/buffer/wire/test_operations.py has every operation.
+A new operation needs a request and a row here, a handler in buffer.server.handlers, a method in
+buffer.client.calls, and a line in CALLS of tests/buffer/wire/test_operations.py. Requests and
+replies are records, checked when they are read. The records of groups follow their reply, one frame
+each (buffer.wire.messages). An operation that is not safe to repeat keeps its reply
+(buffer.server.idempotency). Raise `PROTOCOL` of buffer.wire.messages when a request or reply
+changes, not for a new operation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AcquireLease(Record):
 
 
 class Put(Record):
-    """Resolve slots of one group. `results`: encoded slot results, which are checked one by one.
+    """Resolve slots of a group. `results`: encoded slot results, which are checked one by one.
 
     `fingerprint`: policy version and hash of the weights that sampled them.
     """
@@ -69,7 +69,7 @@ class Put(Record):
 
 
 class Resolve(Record):
-    """Resolve a slot that has nothing to show: failed with a cause, or not triggered without."""
+    """Resolve a slot without a trajectory: failed with a cause, or not triggered without one."""
 
     group_id: str
     actor: str
@@ -79,7 +79,7 @@ class Resolve(Record):
 
 
 class Renew(Record):
-    """Heartbeat for leases."""
+    """Extend leases."""
 
     group_ids: tuple[str, ...]
     actor: str
@@ -102,13 +102,13 @@ class DrawGroups(Record):
 
 
 class ReleaseDraws(Record):
-    """Release the groups that were drawn and not committed."""
+    """Make the groups that a consumer drew and did not commit drawable again."""
 
     consumer: str
 
 
 class Commit(Record):
-    """A batch was trained; `attempts`: how."""
+    """Enter a trained batch into the ledger; `attempts`: how the step trained on each."""
 
     draw_id: Integer
     step: Integer
@@ -117,20 +117,20 @@ class Commit(Record):
 
 
 class Discard(Record):
-    """A batch cannot be trained on."""
+    """Drop a batch that cannot be trained on."""
 
     draw_id: Integer
     cause: str
 
 
 class LimitStaleness(Record):
-    """Set the staleness limit, lower or higher; at most the configured max_staleness holds."""
+    """Set the staleness limit, at most the configured max_staleness."""
 
     max_staleness: Integer
 
 
 class SetVersion(Record):
-    """The version the learner starts from."""
+    """Set the version the learner starts from."""
 
     version: Integer
 
@@ -157,23 +157,23 @@ class GetGroups(Record):
 
 
 class Evict(Record):
-    """Evict some of the groups that limits leave no room for."""
+    """Evict some of the groups that exceed the limits."""
 
     limits: dict[str, int | float | None]  # the fields of RetentionConfig
 
 
 class GetStats(Record):
-    """The service's figures."""
+    """Read the service's metrics."""
 
 
 # ── replies ─────────────────────────────────────────────────────────────────────────────────
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results an earlier holder delivered, not to be redone;
-    `handed`: stored attempts at the task for the run's explorer (r3l.rollout.explorers).
+    """A group to explore. `accepted`: results of an earlier holder, which stay; `handed`: stored
+    attempts at the task for the run's explorer (r3l.rollout.explorers).
 
-    `deadline_s`: seconds from now until another actor may take the group, unless renewed.
+    `deadline_s`: seconds until another actor may take the group, unless the lease is renewed.
     """
 
     group_id: str
@@ -187,16 +187,16 @@ class Lease(Record):
 
 
 class Wait(Record):
-    """No group now: the reason, and after how many seconds to try again."""
+    """No group now: the reason, and the seconds after which to try again."""
 
     reason: str
     retry_s: float
 
 
 class PutAck(Record):
-    """The results are on disk. `new`: how many were not when this request arrived, 0 if it was
-    sent again; `complete`: the group is whole. `late`: how many were not kept, because the group
-    was completed without these stragglers."""
+    """The results are on disk. `new`: how many this request added, 0 if it was sent again.
+    `complete`: all slots of the group are resolved. `late`: how many results of stragglers were not
+    kept, because the group was completed without them."""
 
     new: int
     complete: bool
@@ -204,28 +204,29 @@ class PutAck(Record):
 
 
 class Ids(Record):
-    """Some group ids."""
+    """Group ids."""
 
     group_ids: tuple[str, ...] = ()
 
 
 class Groups(Record):
-    """Groups follow, in this order; `now`: the state each is in."""
+    """Groups follow; `now`: their present states, in the same order."""
 
     now: tuple[Status, ...] = ()
 
 
 class Amount(Record):
-    """A number of things."""
+    """A count, of what the operation counts."""
 
     count: int = 0
 
 
 class DrawHead(Record):
-    """A batch follows; draw 0: none yet, for this `reason`. `replaced`, `replayed`: as in DrawRow.
+    """A batch follows, or none for the given `reason` if `draw_id` is 0. `replaced`, `replayed`: as
+    in DrawRow.
 
-    `recalled`: how many stored attempts the draw recalled. Behind the groups follow those that
-    were not evicted since, as Recalled.
+    `recalled`: how many stored attempts the draw recalled. Those that have not been evicted since
+    follow after the groups, as Recalled.
     """
 
     draw_id: int = 0
@@ -240,25 +241,32 @@ class DrawHead(Record):
 
 
 class AskAgain(Record):
-    """A draw that waited may succeed or fail now: send the same request again."""
+    """A draw that waited may have a result now: send the same request again."""
 
 
 class BufferStats(Record):
-    """The service's figures, since the store was made unless said otherwise.
+    """The service's metrics.
 
-    `train`, `eval`: groups by state now; `made` is their sum and `evicted`. `held_bytes`: of
-    the results they hold. `drops`: expired groups by cause. `slot_drops`: by "role/cause", slots
-    that failed and attempts lost with their group; `drops_by_task`: the same by task, for the
-    tasks that lost most. `quorums`: groups completed without their stragglers. `rewound`:
-    groups of steps a learner went back before, `rewound_evicted` of them were gone by then and
-    stay among the `trained`.
-    `eval_progress`: tag -> (finished, all).
-    `actors`: latest metrics by actor, with `seen_s` seconds since its last request, since
-    the service started. `refused`: error replies by error, or by
-    symptom (r3l.rollout.symptoms) if an engine is sick, and `undelivered`: replies whose client
-    was gone or too slow, since the service started. `drawn_by`: groups in draws that are neither
-    committed nor released, by consumer. `oldest_reader_s`: age of the oldest read
-    transaction of another process, which keeps freed pages from being used again.
+    Groups and results now:
+    - `train`, `eval`: groups by state; `eval_progress`: (finished, all) by tag
+    - `held_bytes`: size of the results of all groups
+    - `drawn_by`: groups in draws that are neither committed nor released, by consumer
+
+    Counted since the store was made:
+    - `made`: groups, the sum of `train`, `eval` and `evicted`
+    - `drops`: expired groups by cause
+    - `slot_drops`: slots that failed and attempts lost with their group, by "role/cause";
+      `drops_by_task`: the same by task, for the tasks that lost most
+    - `quorums`: groups completed without their stragglers
+    - `rewound`: groups of steps that a learner rewound; `rewound_evicted` of them had been evicted
+      and still count as `trained`
+
+    Since the service started:
+    - `actors`: latest metrics by actor, with `seen_s`, seconds since its last request
+    - `refused`: error replies by error, or by symptom (r3l.rollout.symptoms) of a sick engine
+    - `undelivered`: replies whose client was gone or too slow
+    - `oldest_reader_s`: age of the oldest read transaction of another process, which keeps freed
+      pages from being reused
     """
 
     train: dict[str, int] = msgspec.field(default_factory=dict)
@@ -305,11 +313,11 @@ Thread = Literal["writer", "reader"]
 class Operation:
     """A row of the table.
 
-    `learner`: it decides about training, so that it needs a learner's key if the service has keys.
-    `replies`: the kinds of a successful reply. `thread`: which thread of the service carries it
-    out; the writer changes the store and knows what is not in it, the reader sees one moment of
-    the store. `keeps_reply`: the reply is stored by request id and sent again to a request that is
-    sent again; other operations find in the store what they did for it.
+    `replies`: the kinds of a successful reply. `thread`: the thread of the service that carries it
+    out. The writer changes the store and has state outside it; the reader reads one snapshot of the
+    store. `keeps_reply`: the reply is stored by request id, and sent again when the request is;
+    other operations find in the store what they did for it. `learner`: it decides about training
+    and needs a learner's key if the service has keys.
     """
 
     name: str

@@ -10,7 +10,7 @@ from r3l.settings.buffer import RetentionConfig
 
 
 def test_metrics_are_bounded_per_actor_and_the_longest_silent_actor_is_forgotten():
-    metrics = stats.ActorMetrics()
+    metrics = stats.ActorReports()
     for number in range(stats.ACTORS_LIMIT):
         metrics.update(f"a{number}", {})
     metrics.update("a0", {f"figure{n}": float(n) for n in range(stats.METRICS_LIMIT + 9)})
@@ -40,7 +40,7 @@ def test_the_metrics_count_what_happened_to_groups_results_and_requests(desk, ta
     failed = desk.lease(version=1).group_id
     desk.resolve(failed, "base", 0, "env")
     desk.lease(version=1)
-    actors, refused = stats.ActorMetrics(), Counter(undelivered=2, NotFound=3, LeaseLost=0)
+    actors, refused = stats.ActorReports(), Counter(undelivered=2, NotFound=3, LeaseLost=0)
     found = desk.do(lambda work: stats.collect(work, desk.store, actors, refused, 7.0, 0.5))
     assert found.train == dict.fromkeys(GROUP_STATES, 0) | {"leased": 1, "trained": 1, "expired": 1}
     assert (found.made, found.evicted, found.trained, found.leases, found.puts) == (4, 1, 2, 4, 3)

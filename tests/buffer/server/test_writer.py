@@ -7,6 +7,7 @@ from queue import SimpleQueue
 import pytest
 
 from buffer import BufferClient
+from buffer.groups.index import Index
 from buffer.server import writer
 from buffer.server.writer import Writer
 from buffer.wire import messages
@@ -109,7 +110,7 @@ def test_the_clock_expires_leases_without_any_request(working, queue, desk):
     working._ticked = 0.0
     with desk.store.write() as txn:
         txn.put_row(txn.row("g0000000001").with_changes(deadline=1.0))
-    working.index = working._load()
+    working.index = Index.load(desk.store, desk.config.buffer)
     run(working, queue)
     assert desk.row("g0000000001").lease_expired
 
