@@ -1,4 +1,4 @@
-"""The actor: leases tasks, explores groups on one engine, puts every result when it ends.
+"""The actor leases tasks, explores groups on one engine and puts each result as it finishes.
 
 lease ─► explore_group ─► put (durable when acknowledged)      as many groups as fill the engine
 heartbeat: renews all leases of this actor and reports its metrics
@@ -42,9 +42,9 @@ class Stopped(Exception):
 class Actor:
     """One actor on one engine. `run` returns when `stop` was set or the engine died.
 
-    Consumes leases of the buffer, produces slot results; waits for leases (granted by admission)
-    and for the engine. SIGTERM unblocks it: it puts finished results, releases its leases and
-    returns.
+    Consumes leases of the buffer and produces slot results. Waits for leases, which admission
+    grants, and for the engine. SIGTERM unblocks it: it puts finished results, releases its leases
+    and returns.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Actor:
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explore until `stop` is set. Raises EngineDead when the engine died, EngineSick when it
-        computes what cannot be right; what it sampled and was not put yet is lost."""
+        """Explore until `stop` is set. Raises EngineDead if the engine died, EngineSick if its
+        results cannot be right. Results that were not put yet are lost."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -177,7 +177,7 @@ class Actor:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _watch(self) -> NoReturn:
-        """Detect an engine that died between two requests, and measure how busy it is."""
+        """Detect an engine that died between two requests, and measure how busy a living one is."""
         while True:
             if self.policy.dead:
                 raise EngineDead("the engine process has ended")
@@ -188,7 +188,7 @@ class Actor:
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first failure of a group: an engine's death, if it is among them."""
+    """The failure to report: an engine's death if there is one, else the first."""
     if deaths := failures.subgroup(EngineDead):
         failures = deaths
     first = failures.exceptions[0]

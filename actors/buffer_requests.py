@@ -1,9 +1,9 @@
-"""The requests of one actor to the buffer, each repeated until the buffer can serve it.
+"""Sends one actor's requests to the buffer, and repeats each until the buffer can serve it.
 
 lease     until granted
 put       until on disk, even if the group is cancelled; a refused result becomes a failed slot,
           unless it shows that the engine is sick
-renew     once a heartbeat; a failed one is made up for by the next
+renew     once a heartbeat; not repeated, because the next heartbeat does the same
 leave     finishes the puts under way, releases the leases and reports the metrics
 """
 
@@ -37,12 +37,12 @@ class BufferRequests:
     def __init__(self, name: str, client: AsyncBufferClient, metrics: ActorMetrics) -> None:
         self.name, self.client, self.metrics = name, client, metrics
         self._puts: dict[asyncio.Task[SlotResult], str] = {}  # under way, with their groups
-        self._whole: set[str] = set()  # groups that need no lease
+        self._complete: set[str] = set()  # groups that need no lease
         self._leasing: asyncio.Task[Lease | Wait] | None = None
 
     async def lease(self, version: Callable[[], int], plan: GroupPlan) -> Lease:
         """Wait for a lease; `version` gives the engine's version at each request. Raises
-        EngineSick if that version cannot be."""
+        EngineSick if the buffer refuses that version as impossible."""
         while True:
             self._leasing = asyncio.create_task(self.client.lease(self.name, version(), plan))
             try:
@@ -59,11 +59,11 @@ class BufferRequests:
     async def put(
         self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
     ) -> SlotResult:
-        """Put a result; returns it as the buffer holds it, failed if the buffer refused it or the
-        group was completed without it.
+        """Put a result. Returns it as the buffer holds it: failed if the buffer refused it or
+        completed the group without it.
 
-        The put goes on if the caller is cancelled. Raises LeaseLost and Conflict, EngineSick for
-        a result that no sound engine has.
+        The put continues if the caller is cancelled. Raises LeaseLost, Conflict, and EngineSick
+        for a result that a healthy engine cannot produce.
         """
         putting = asyncio.create_task(self._put(group_id, result, fingerprint))
         self._puts[putting] = group_id
@@ -73,22 +73,22 @@ class BufferRequests:
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
         """Renew leases and report the metrics; returns the groups that were lost.
 
-        A group has no lease once it is whole, which the reply to its last put says. So a group with
-        a put under way is not lost before that reply.
+        A complete group needs no lease, and the reply to its last put says that it is complete. So
+        a group with a put under way is not reported as lost before that reply.
         """
-        self._whole.intersection_update(group_ids)
+        self._complete.intersection_update(group_ids)
         try:
             lost = await self.client.renew(group_ids, self.name, self.metrics.numbers())
         except (BufferUnavailable, StoreError) as error:
             self._count(error)
-            log.warning("no heartbeat: %s", error)
+            log.warning("the heartbeat failed: %s", error)
             return ()
-        needs_none = self._whole.union(self._puts.values())
+        needs_none = self._complete.union(self._puts.values())
         return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
-        """Finish the puts under way, then release these leases and one that was just granted, and
-        report the metrics a last time."""
+        """Finish the puts under way, release these leases and one that was just granted, and report
+        the metrics a last time."""
         under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=LEAVE_S)
@@ -111,7 +111,7 @@ class BufferRequests:
             try:
                 reply = await self.client.put(group_id, self.name, result, fingerprint)
                 if reply.complete:
-                    self._whole.add(group_id)
+                    self._complete.add(group_id)
                 return self._late(group_id, result) if reply.late else result
             except SickResult as error:
                 raise EngineSick(str(error), cause=error.cause) from error
@@ -133,7 +133,7 @@ class BufferRequests:
         return SlotResult(result.role, result.slot, "failed", cause=STRAGGLER)
 
     def _granted(self) -> list[str]:
-        """The group of a lease that was granted and not begun."""
+        """The group of a lease that was granted but whose exploration has not begun."""
         leasing = self._leasing
         if leasing is None or not leasing.done() or leasing.cancelled() or leasing.exception():
             return []
@@ -141,9 +141,10 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Wait before `request` is repeated; the client has waited already for a lost service."""
+        """Wait before `request` is repeated. The client has already waited for a service that does
+        not reply."""
         self._count(error)
-        log.warning("waiting for the buffer with %s: %s", request, error)
+        log.warning("%s waits for the buffer: %s", request, error)
         if isinstance(error, StoreError):
             await asyncio.sleep(STORE_FULL_S)
 

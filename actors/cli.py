@@ -81,7 +81,7 @@ def main(
 
 
 def check_name(name: str) -> None:
-    """Raise UserError unless the buffer takes `name`, which is shown in logs and on consoles."""
+    """Raise UserError unless the buffer accepts `name`, which logs and consoles show."""
     if len(name) > LONGEST_NAME:
         raise UserError(
             f"--name {name[:20]!r}…: {len(name)} characters; at most {LONGEST_NAME} are allowed"
@@ -100,8 +100,8 @@ def own_name(name: str) -> str:
 async def _run(
     config: RunConfig, buffer_endpoint: str, weights_endpoint: str, name: str, keys: Path | None
 ) -> None:
-    """Run an actor on one engine after the other, until it is stopped or too many engines failed in
-    a row.
+    """Run an actor, with a fresh engine after each failure, until it is stopped or too many
+    engines failed in a row.
 
     No lease is held between two engines. Raises UserError before anything is started, and
     EngineDead.
@@ -146,7 +146,7 @@ async def _run(
                     failures = 1 if actor is not None and actor.results else failures + 1
                     metrics.engine_failures += 1
                     last = failures >= config.actor.engine_failures
-                    ending = "this actor ends" if last else "a fresh one is started"
+                    ending = "this actor exits" if last else "a fresh one is started"
                     notice(f"engine failure {failures} in a row: {dead}; {ending}")
                     if last:
                         raise EngineDead(
@@ -161,8 +161,9 @@ async def _run(
 
 @contextmanager
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Within it SIGTERM and SIGINT set `stop`, and so does the end of a terminal or of the ssh that
-    started this process, unless under nohup; while an engine starts they end the process."""
+    """Within it SIGTERM and SIGINT set `stop`. So does SIGHUP, from the end of the terminal or the
+    ssh that started this process, unless under nohup. Outside it, as while an engine starts, these
+    signals end the process."""
     loop = asyncio.get_running_loop()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     signals = (signal.SIGTERM, signal.SIGINT, *(() if nohup else (signal.SIGHUP,)))

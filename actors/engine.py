@@ -1,7 +1,7 @@
 """The policy behind vLLM's AsyncLLM: token ids in, sampled token ids and log-probabilities out.
 
-Requests of many groups run in one continuous batch. A weight update pauses the scheduler with
-its requests kept, loads, and lets them go on: see `VLLMPolicy.load`.
+Requests of many groups run in one continuous batch. A weight update pauses the scheduler, keeps
+its requests, loads, and lets them continue: see `VLLMPolicy.load`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class VLLMPolicy:
     """A `r3l.rollout.interfaces.Policy` on one vLLM engine.
 
     `version` is the policy version of requests that start, `fingerprints` the hashes of the weights
-    of the newest versions; `metrics` counts the requests; `load_check` is made of every load;
+    of the newest versions; `metrics` counts the requests; `load_check` checks every load;
     `merger` merges adapters that are published alone. `timeout_s`: after that long without a reply
     the engine is dead.
     """
@@ -143,7 +143,7 @@ class VLLMPolicy:
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Sample one response. Raises EngineFailed if the engine cannot finish it, EngineDead if
-        the engine has ended or hangs, EngineSick for log-probabilities that cannot be."""
+        the engine has ended or hangs, EngineSick for impossible log-probabilities."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), self.version, self.version, "overflow")
@@ -199,7 +199,7 @@ class VLLMPolicy:
         return final
 
     def prompt(self, token_ids: Sequence[int]) -> Any:
-        """Tokens as a prompt of the engine. Its salt lets prompts share cached prefixes only while
+        """The tokens as an engine's prompt. Its salt lets prompts share cached prefixes only while
         the engine holds the same weights."""
         from vllm.inputs.engine import tokens_input
 
@@ -207,7 +207,7 @@ class VLLMPolicy:
 
     @asynccontextmanager
     async def _deadline(self, what: str) -> AsyncIterator[None]:
-        """The engine's deadline for a reply: one that hangs counts as dead."""
+        """Raises EngineDead if the engine does not reply in time."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 yield
@@ -247,8 +247,9 @@ class VLLMPolicy:
         new weights alone: their salt excludes cache entries computed with older weights, which are
         evicted when their room is needed.
 
-        Raises EngineDead if it fails, because the engine's weights are then unknown, and EngineSick
-        if they are not those that were published; UserError for adapters of another base model.
+        Raises EngineDead if the load fails, because the engine's weights are then unknown;
+        EngineSick if they differ from the published ones; UserError for adapters of another base
+        model.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 

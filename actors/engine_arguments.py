@@ -1,6 +1,6 @@
-"""vLLM's engine arguments: ours, the user's, and the names that vLLM knows.
+"""Makes vLLM's engine arguments from the actor's settings, and checks those of the user.
 
-    ours (ActorConfig)  <-  actor.engine, which may not set any of ours
+    the actor's own (ActorConfig)  <-  actor.engine, which may not set any of them
 
 Checking the user's arguments does not import vllm, so that a launcher can do it.
 """
@@ -66,7 +66,8 @@ def known_arguments() -> frozenset[str]:
 def engine_arguments(
     model: Path, config: ActorConfig, context_length: int, seed: int
 ) -> dict[str, Any]:
-    """vLLM's engine arguments: ours, then the user's. Raises UserError if the user sets ours."""
+    """vLLM's engine arguments: the actor's own, then the user's. Raises UserError if the user sets
+    one of the actor's own."""
     import torch
     from vllm.config import StructuredOutputsConfig, WeightTransferConfig
 
@@ -79,7 +80,6 @@ def engine_arguments(
         "trust_remote_code": False,
         "dtype": config.dtype if config.dtype != "auto" else _auto_dtype(),
         "max_model_len": context_length,
-        "skip_tokenizer_init": False,
         "enable_prefix_caching": True,
         # Of the distribution that tokens are drawn from; vLLM's default ignores the temperature.
         "logprobs_mode": "processed_logprobs",

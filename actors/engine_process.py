@@ -1,10 +1,10 @@
-"""The engine's process: a fork of its actor's, which has imported all of vLLM already.
+"""Starts the engine's process as a fork of the actor's, which has already imported all of vLLM.
 
-A process that starts afresh imports everything again, which takes as long as the rest of the start.
-vLLM forks by default, but not on CPU. A process that computes with several OpenMP threads cannot be
+A new process would import everything again, which takes as long as the rest of the start. vLLM
+forks by default, but not on CPU. A process that computes with several OpenMP threads cannot be
 forked: the fork would wait for threads that it does not have. The fork is killed with its actor
-(r3l.process.parent_death), and has none of its connections: a worker of an environment ends when
-no process holds its pipe any more.
+(r3l.process.parent_death), and gives up the actor's connections: an environment's worker exits only
+when no process holds its pipe.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from r3l.process.parent_death import end_with, name_starter
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _parent = 0
-"""The process that forks an engine; in an engine, itself. 0: forks are none of ours."""
+"""The process that forks an engine; in an engine, itself. 0: a fork is not an engine."""
 _left: set[int] = set()
 """File descriptors that the next fork gives up."""
 
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Within it vLLM starts an engine by a fork, if this process computes with one thread. Call it
-    in the main thread: the kernel ends a child with the thread that started it."""
+    """Within it vLLM forks an engine, if this process computes with one thread. Call it in the main
+    thread: the kernel ends a child with the thread that started it."""
     import torch
 
     global _parent
@@ -50,8 +50,8 @@ def forked() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a fork: end with the parent and give up its connections. Their descriptors stay taken, so
-    that an object which closes one of them later closes nothing else."""
+    """In a fork: end with the parent and give up its connections. Their descriptors stay in use, so
+    that an object which closes one of them later closes no other file."""
     global _parent
     if not _parent:
         return

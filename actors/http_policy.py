@@ -1,8 +1,8 @@
-"""The policy on a running vLLM server: token ids in and out, over HTTP.
+"""Samples from a running vLLM server: token ids in and out, over HTTP.
 
 The server's /v1/completions takes and returns token ids, so nothing is tokenised again; the
 tokenizer is read from the model's folder for the chat format. The weights stay at version 0.
-Log-probabilities are of the kind that the server's --logprobs-mode names.
+The server's --logprobs-mode determines the kind of the log-probabilities.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ServedPolicy:
     async def connect(
         cls, url: str, folder: Path, earlier_reasoning: EarlierReasoning = "refuse"
     ) -> ServedPolicy:
-        """Connect to a server. Raises UserError if there is none at `url`, or if the name of its
-        model is not that of `folder`."""
+        """Connect to a server. Raises UserError if no server replies at `url`, or if its model is
+        not named like `folder`."""
         tokenizer = read_tokenizer(folder, f"--model {folder}")
         chat = ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
         try:
@@ -75,7 +75,7 @@ class ServedPolicy:
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Sample one response. Raises EngineFailed if the server refuses the request, EngineDead if
-        it does not reply, EngineSick for log-probabilities that cannot be."""
+        it does not reply, EngineSick for impossible log-probabilities."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), 0, 0, "overflow")

@@ -1,13 +1,13 @@
-"""The utilization of the engine: how many attempts it needs, and how long it lacked them.
+"""Measures how many attempts keep the engine busy.
 
-An attempt is a request in the engine only part of the time; the environment takes the rest. The
-slower the environment, the more attempts keep the engine busy.
+An attempt is a request in the engine only part of the time; its environment takes the rest. The
+slower the environment, the more attempts are needed.
 """
 
 from __future__ import annotations
 
 SMOOTHING = 0.1  # weight of one observation; observed every 0.1 s: a memory of a second
-LEAST_SHARE = 0.125  # at most 8 attempts for each request wanted, for any environment
+LEAST_SHARE = 0.125  # at most 8 attempts for each wanted request, for any environment
 
 
 class Occupancy:
@@ -23,7 +23,8 @@ class Occupancy:
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Whether `live` and `more` attempts stay within the target; the first ones always do."""
+        """Whether `live` and `more` attempts together stay within the target; the first ones always
+        do."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:

@@ -61,8 +61,8 @@ class RangeSize:
 
 @dataclass
 class PartialChunk:
-    """A chunk of which some bytes are received. `lengths`: of its frames; `received`, `requested`:
-    bytes, from its start."""
+    """A chunk of which some bytes are received. `have`: the version that its patches start from;
+    `lengths`: of its frames; `received`, `requested`: bytes, from its start."""
 
     have: int
     full: bool
@@ -82,7 +82,7 @@ class ChunkRequests:
     _unrequested: deque[int] = field(default_factory=deque)
 
     def begin(self, manifest: Manifest, staged: StagedWeights) -> None:
-        """Begin to fetch the manifest's set, or continue; received bytes of another are dropped."""
+        """Begin to fetch the manifest's set, or continue; drops received bytes of another set."""
         if self.of != (manifest.origin, manifest.version):
             self.of = (manifest.origin, manifest.version)
             self._partial.clear()
@@ -101,12 +101,12 @@ class ChunkRequests:
         return sum(chunk.received for chunk in self._partial.values())
 
     def next(self, size: int) -> ChunkRange | None:
-        """The range to request next, of at most `size` bytes; None: all are requested."""
+        """The range to request next, of at most `size` bytes; None if all are requested."""
         for index, chunk in self._partial.items():
             if left := len(chunk.data) - chunk.requested:
-                found = ChunkRange(index, chunk.requested, min(size, left))
-                chunk.requested += found.size
-                return found
+                wanted = ChunkRange(index, chunk.requested, min(size, left))
+                chunk.requested += wanted.size
+                return wanted
         return ChunkRange(self._unrequested.popleft(), 0, size) if self._unrequested else None
 
     def add(
@@ -116,7 +116,7 @@ class ChunkRequests:
         header: dict[str, Any],
         payload: Sequence[memoryview],
     ) -> CompleteChunk | None:
-        """Add the reply to a request, which was made with version `have` of the chunk staged.
+        """Add the reply to a request; `have` is the staged version of the chunk at the request.
         Returns the chunk when it is complete. Raises WeightsError for a reply that does not fit."""
         full, lengths, body = self._checked(requested, header, payload)
         chunk = self._partial.get(requested.chunk)
@@ -130,7 +130,9 @@ class ChunkRequests:
             self._partial[requested.chunk] = chunk
         if (chunk.full, chunk.lengths, chunk.received) != (full, lengths, requested.at):
             del self._partial[requested.chunk]
-            raise WeightsError("weights: a range that does not fit the last", cause="out_of_step")
+            raise WeightsError(
+                "weights: a range does not continue the one before", cause="out_of_step"
+            )
         chunk.data[requested.at : requested.at + len(body)] = body
         chunk.received += len(body)
         if chunk.received < len(chunk.data):
@@ -141,8 +143,8 @@ class ChunkRequests:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """(full, lengths of all frames, the bytes) of a reply; its numbers bound what memory this
-        process takes."""
+        """(full, lengths of all frames, the bytes) of a reply. Checked here, because this process
+        allocates as much memory as the lengths say."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")
         if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:
@@ -150,7 +152,7 @@ class ChunkRequests:
             if _fits(requested, span.stop - span.start, full, lengths, len(payload[0])):
                 return full, tuple(lengths), payload[0]
         raise WeightsError(
-            f"weights: a reply that is no range of chunk {requested.chunk}", cause="malformed"
+            f"weights: a reply is not a range of chunk {requested.chunk}", cause="malformed"
         )
 
 

@@ -1,6 +1,6 @@
-"""Weights from a folder: an actor that follows a learner's journal, without a connection to it.
+"""Takes weights from a learner's journal, without a connection to the learner.
 
-The folder may be on a network file system, or be copied to this machine while the run goes on: a
+The journal's folder may be on a network file system, or be copied to this machine during the run: a
 file of the journal is complete as soon as it has its name.
 """
 
@@ -21,7 +21,7 @@ SCHEME = "file://"
 class JournalFollower:
     """Takes weights from a journal (r3l.weights.journal), as WeightSubscriber from a publisher.
 
-    `endpoint`: file:// and the folder's path; it may be empty, or not there, at first. Raises
+    `endpoint`: file:// and the folder's path; at first the folder may be empty or missing. Raises
     UserError for a path that is not absolute.
     """
 
@@ -58,13 +58,13 @@ class JournalFollower:
 
     def _rebuild(self, manifest: Manifest) -> StagedWeights:
         try:
-            found, data = self.journal.rebuild(manifest.version)
+            rebuilt, data = self.journal.rebuild(manifest.version)
         except UserError as error:
             raise WeightsError(str(error), cause="journal") from error
-        if self.staged is None or self.staged.layout != found.layout:
+        if self.staged is None or self.staged.layout != rebuilt.layout:
             self.close()
-            self.staged = StagedWeights(found.layout, found.origin)
-        for index in range(manifest.layout.num_chunks):  # each is checked against the manifest
-            self.staged.replace(index, manifest, data[found.layout.span(index)].data)
+            self.staged = StagedWeights(rebuilt.layout, rebuilt.origin)
+        for index in range(manifest.layout.num_chunks):  # `replace` checks each chunk
+            self.staged.replace(index, manifest, data[rebuilt.layout.span(index)].data)
         self.metrics.weights_full_bytes += len(data)
         return self.staged

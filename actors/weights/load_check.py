@@ -1,4 +1,4 @@
-"""Whether an engine holds the weights that were published, after a load.
+"""Checks after a load that an engine holds the published weights.
 
 workers: parameters without weights, sums over what they hold ─► LoadCheck ─► EngineSick
 publisher: sums over what it published (in the manifest) ──────────┘
@@ -17,11 +17,11 @@ from r3l.weights.sums import Sums, added
 
 
 class LoadCheck:
-    """Compares loads with what was published, for all engines of one actor process.
+    """Compares loads with the published weights, for all engines of one actor process.
 
     Some engines hold weights in a form that cannot be compared (numbers that are computed from the
     weights, a share that several workers hold). So if the first loads of two engines differ and
-    none ever fitted, loads are no longer compared, and people are told.
+    none ever fitted, the comparison is given up, with a notice.
     """
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class LoadCheck:
         self._differed = 0
 
     def check(self, manifest: Manifest, workers: Iterable[str]) -> None:
-        """Raise EngineSick unless all parameters were loaded and are what was published;
-        `workers`: what WeightReport of each worker says."""
+        """Raise EngineSick unless all parameters were loaded and equal the published ones.
+        `workers`: the report of each worker (vllm_backend.WeightReport)."""
         reports = [json.loads(report) for report in workers]
         if missing := sorted({name for report in reports for name in report["missing"]}):
             raise EngineSick(
@@ -48,19 +48,19 @@ class LoadCheck:
         self._differed += not self.fitted
         if self._differed < 2:
             raise EngineSick(
-                f"its weights {manifest.version} are not those that were published",
+                f"its weights {manifest.version} differ from the published ones",
                 cause="weights_differ",
             )
         if self._differed == 2:
             notice(
-                "weights of two engines differ from those that were published; either this model "
-                "does not allow the comparison, which is given up, or this machine is faulty"
+                "the weights of two engines differ from the published ones; either this model does "
+                "not allow the comparison, which is given up, or this machine is faulty"
             )
 
 
 def _together(workers: list[dict[str, Any] | None]) -> Sums | None:
-    """Sums over a model whose parameters are spread over workers; those that every worker has
-    alike count once. None if a worker cannot say."""
+    """Sums over a model whose parameters are spread over workers. A parameter with the same sums in
+    every worker counts once. None if a worker has no sums."""
     if not workers or any(sums is None for sums in workers):
         return None
     by_name: dict[str, list[Sums]] = {}
@@ -68,8 +68,7 @@ def _together(workers: list[dict[str, Any] | None]) -> Sums | None:
         for name, (first, second) in (sums or {}).items():
             by_name.setdefault(name, []).append((first, second))
     return added(
-        one
-        for several in by_name.values()
-        for one in (set(several) if len(several) == len(workers) > len(set(several)) == 1
-                    else several)
-    )  # fmt: skip
+        total
+        for totals in by_name.values()
+        for total in (totals[:1] if totals == totals[:1] * len(workers) else totals)
+    )

@@ -1,10 +1,10 @@
-"""Published adapters, merged into the base model's weights while generation goes on.
+"""Merges published adapters into the base model's weights while generation continues.
 
     staged adapters ─┐
     model folder ────┴─► staged whole set ─► engine.load
 
 The engine then holds one matrix a layer, as in a run that trains all weights: it samples as fast,
-running requests go on with the newer version, and what it holds can be compared with the set.
+running requests continue with the newer version, and its weights can be compared with the set.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Merger:
         self._sums: dict[str, Sums] = {}
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
-        """The file and the manifest of a whole set, for the staged set in the file `path`; a set
-        that is whole already is returned as it is. The file is overwritten by the next call.
+        """(file, manifest) of the whole set for the staged set in the file `path`. A set without
+        adapters is returned as it is. The next call overwrites the file.
 
         Raises UserError for adapters of another base model.
         """
@@ -49,7 +49,7 @@ class Merger:
         self._write(self._staged, merged_into(base, adapters, manifest.adapters))
         layout = self._staged.layout
         sums = added(self._sums.values()) if only_dtype(layout) else None
-        checksums = (0,) * layout.num_chunks  # of what never was on its way
+        checksums = (0,) * layout.num_chunks  # unused: these bytes are not transferred
         whole = replace(manifest, layout=layout, checksums=checksums, sums=sums, adapters=None)
         return self._staged.path, whole
 

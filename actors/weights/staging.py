@@ -1,4 +1,4 @@
-"""The staged weight set: one copy in shared memory, updated chunk by chunk.
+"""The staged weight set: one copy in shared memory, updated by chunks.
 
 It is an anonymous file (memfd), which vanishes with the last process that uses it. The engine's
 workers on this host map it by `path` while the actor keeps it open.
@@ -38,7 +38,7 @@ class StagedWeights:
 
     @property
     def path(self) -> str:
-        """The file that processes on this host open while this one runs."""
+        """The file, which other processes on this host can open while this process runs."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def missing(self, manifest: Manifest) -> list[int]:
@@ -83,8 +83,7 @@ class StagedWeights:
 def staged_tensors(
     path: str, layout: Layout, *, shared: bool = False
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of a staged file, over a private mapping; `shared`: what is written to the
-    tensors is in the file."""
+    """(name, tensor) of a staged file. Writes to the tensors reach the file only if `shared`."""
     import torch
 
     data = torch.from_file(path, shared=shared, size=layout.total_bytes, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""The weight subscriber: polls for newer weights and fetches them while generation goes on.
+"""The weight subscriber: polls for newer weights and fetches them while generation continues.
 
 poll `latest` ─► newer? ─► request the chunks that differ, by ranges, a few in flight
                                └─► whole or patches, each checked ─► staged set ─► engine.load
@@ -39,20 +39,20 @@ REQUESTS_IN_FLIGHT = 4
 STAGING = 2
 """Chunks checked and staged at the same time."""
 LOOK_S = 0.05
-"""Between two looks at this process's memory while a reply is awaited."""
+"""Between two checks of this process's memory while a reply is awaited."""
 REPLY_MEMORY = 256 << 20
 """Bytes this process may grow by while it waits: several times REQUESTS_IN_FLIGHT chunks."""
 NO_LONGER_SERVED = "no_longer_served"
 LATE_S = 10.0
-"""After a fetch took so long, the publisher is asked to keep its version."""
+"""After a fetch has taken this long, the publisher is asked to keep its version."""
 
 
 class WeightSubscriber:
     """Fetches weights from one publisher; a fetch fails when `timeout_s` pass without a byte.
 
-    `keys`: the client's key file, if the publisher requires one. `set_limit`: bytes of the largest
-    set that can be meant for this model. `metrics`: what it received. `loaded` is the (origin,
-    version) that the engine holds, None before the first load.
+    `keys`: the client's key file, if the publisher requires one. `set_limit`: most bytes of a set
+    for this model. `metrics` counts received bytes. `loaded` is the (origin, version) that the
+    engine holds, None before the first load.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class WeightSubscriber:
         self._socket: zmq.asyncio.Socket | None = None
 
     async def latest(self) -> Manifest | None:
-        """The newest set's manifest, or None if the engine holds that set.
+        """The newest set's manifest; None if the engine holds that set.
 
         Raises PublisherUnavailable, WeightsError.
         """
@@ -106,8 +106,8 @@ class WeightSubscriber:
         """Stage the manifest's set; chunks that are staged already are not requested.
 
         Raises WeightsError for a chunk that is damaged or no longer served, PublisherUnavailable if
-        nothing comes. Received bytes are kept for the next attempt if it is for this version,
-        complete chunks for any.
+        no bytes arrive. The next attempt reuses complete chunks, and, if it is for this version,
+        all received bytes.
         """
         staged, began = self._stage(manifest), time.monotonic()
         self._requests.begin(manifest, staged)
@@ -245,15 +245,15 @@ class WeightSubscriber:
         return header, [frame.buffer for frame in frames[1:]]
 
     async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:
-        """Wait for a reply. libzmq keeps all frames of a message until the last one has come, and
-        has no limit for them, so this watches the memory they take."""
+        """Wait for a reply. libzmq buffers all frames of a message until the last one arrives, and
+        has no limit for them, so this limits the memory that they take."""
         until, before = time.monotonic() + self.timeout_s, private_bytes()
         while not await socket.poll(LOOK_S * 1000):
             if private_bytes() - before > REPLY_MEMORY:
                 self.disconnect()
                 raise WeightsError(
-                    f"weights {self.endpoint}: a reply without an end, of more than {REPLY_MEMORY} "
-                    "bytes",
+                    f"weights {self.endpoint}: a reply of more than {REPLY_MEMORY} bytes, without "
+                    "an end",
                     cause="too_large",
                 )
             if time.monotonic() > until:
@@ -285,8 +285,8 @@ class LoadsWeights(Protocol):
 async def follow(subscriber: WeightSource, policy: LoadsWeights, *, every_s: float = 0.1) -> None:
     """Keep the engine on the newest weights until cancelled.
 
-    A failed fetch is counted and tried again while generation goes on. Versions that are replaced
-    while another one is loaded or slowly fetched are skipped.
+    A failed fetch is counted and tried again while generation continues. Versions that are replaced
+    while another one is fetched or loaded are skipped.
     """
     metrics, manifest = subscriber.metrics, None
     while True:
@@ -300,20 +300,14 @@ async def follow(subscriber: WeightSource, policy: LoadsWeights, *, every_s: flo
                 metrics.weights_pause_s = await policy.load(staged.path, manifest)
                 subscriber.loaded = (manifest.origin, manifest.version)
                 metrics.weights_updates += 1
-                log.info(
-                    "weights %d: fetch %.3f s, pause %.3f s",
-                    manifest.version,
-                    metrics.weights_fetch_s,
-                    metrics.weights_pause_s,
-                )
+                log.info("weights %d: fetch %.3f s, pause %.3f s",
+                         manifest.version, metrics.weights_fetch_s, metrics.weights_pause_s,
+                )  # fmt: skip
                 manifest = None
         except WeightsError as error:
-            if not isinstance(
-                error, PublisherUnavailable
-            ):  # else continue with the received bytes of this set
+            if not isinstance(error, PublisherUnavailable):  # else its received bytes are used
                 manifest = None
             metrics.weights_failed[error.cause] += 1
-            log.log(
-                logging.INFO if error.cause == NO_LONGER_SERVED else logging.WARNING, "%s", error
-            )
+            level = logging.INFO if error.cause == NO_LONGER_SERVED else logging.WARNING
+            log.log(level, "%s", error)
         await asyncio.sleep(every_s)

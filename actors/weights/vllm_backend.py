@@ -1,9 +1,8 @@
 """The vLLM weight-transfer engine `zmq`: loads a staged weight set into a running engine.
 
-The actor process fetches a set over ZeroMQ while generation goes on (actors/weights/subscriber.py)
-and stages it in shared memory (actors/weights/staging.py); every engine worker on this host then
-maps it. Generation therefore pauses only for the load, and a slow or dead publisher never stops
-it.
+The actor process fetches a set over ZeroMQ (actors/weights/subscriber.py) and stages it in shared
+memory (actors/weights/staging.py); every engine worker on this host then maps it. So generation
+pauses only for the load, and a slow or dead publisher never stops it.
 
 vLLM calls `register` in each of its processes (entry point group `vllm.general_plugins`).
 """
@@ -101,10 +100,10 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 
 
 class Load:
-    """One load into a model: which parameters got no weights, and sums over what they hold.
+    """One load into a model: the parameters without weights, and sums over the others.
 
-    Kernels may pack weights where nobody can read them, so the sums of a layer are taken when its
-    weights are in the layer's own parameters and not yet processed for a kernel.
+    Kernels may pack weights into forms that cannot be read, so the sums of a layer are taken while
+    its weights are in the layer's own parameters, before they are processed for a kernel.
     """
 
     def __init__(self, model: torch.nn.Module, *, tied: bool) -> None:
@@ -128,13 +127,13 @@ class Load:
                 )
 
     def received(self, manifest: Manifest, loaded: set[str] | None) -> None:
-        """The set came; `loaded`: the parameters that its tensors went to, None if unknown."""
+        """Record a received set; `loaded`: the parameters that got its tensors, None if unknown."""
         self._dtypes = {entry.dtype for entry in manifest.layout.tensors}
         if loaded is not None:
             self.missing = self.names - loaded
 
     def finish(self) -> None:
-        """Take the sums of layers that no kernel asks to process."""
+        """Take the sums of layers whose weights no kernel processes."""
         for method in self._wrapped:
             del method.process_weights_after_loading
         for layer, name in self._layers.items():
@@ -142,7 +141,7 @@ class Load:
                 self._take(layer, name)
 
     def report(self) -> str:
-        """What LoadCheck reads."""
+        """The report for LoadCheck, as JSON."""
         return json.dumps({"missing": sorted(self.missing), "sums": self.sums})
 
     def _before(self, process: Callable[[torch.nn.Module], None]) -> Callable[..., None]:
@@ -165,7 +164,7 @@ class Load:
 
 
 class WeightReport:
-    """Mixed into vLLM's worker: what it says about the weights that it holds.
+    """Mixed into vLLM's worker: reports about the weights that it holds.
 
     vLLM's own checksums copy every tensor to the host, which pauses generation for seconds.
     """
@@ -217,7 +216,7 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def register() -> None:
-    """Entry point: make the backend known to this process; may be called more than once."""
+    """Entry point: register the backend in this process; may be called more than once."""
     end_with_starter()
     # The reload warns of every layer without tensors of its own, at each update.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)

@@ -113,7 +113,7 @@ def test_an_engine_whose_weights_differ_from_those_published_is_sick(
         await good(request)
 
     monkeypatch.setattr(served.policy.engine, "update_weights", another_set)
-    with pytest.raises(EngineSick, match="not those that were published") as sick:
+    with pytest.raises(EngineSick) as sick:
         served.update(stepped(saved))
     assert sick.value.cause == "weights_differ"
     assert served.version not in served.policy.fingerprints
