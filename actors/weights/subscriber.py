@@ -300,9 +300,8 @@ async def follow(subscriber: WeightSource, policy: LoadsWeights, *, every_s: flo
                 metrics.weights_pause_s = await policy.load(staged.path, manifest)
                 subscriber.loaded = (manifest.origin, manifest.version)
                 metrics.weights_updates += 1
-                log.info("weights %d: fetch %.3f s, pause %.3f s",
-                         manifest.version, metrics.weights_fetch_s, metrics.weights_pause_s,
-                )  # fmt: skip
+                log.info("weights %d: fetch %.3f s, pause %.3f s", manifest.version,
+                         metrics.weights_fetch_s, metrics.weights_pause_s)  # fmt: skip
                 manifest = None
         except WeightsError as error:
             if not isinstance(error, PublisherUnavailable):  # else its received bytes are used

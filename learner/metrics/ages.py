@@ -1,4 +1,4 @@
-"""What makes groups stale: versions that pass from a group's oldest token to its draw, by cause.
+"""Splits a group's staleness, the versions from its oldest token to its draw, by cause.
 
     oldest ──► newest of its base attempts ──► newest ──► the learner's, when it ──► the learner's,
      step                                       step       is completed               when drawn
@@ -20,14 +20,15 @@ CAUSES = ("from_sampling", "from_retry", "from_lag", "from_queue")
 
 
 class CommitTimes:
-    """When this learner reached each version, by the wall clock that buffer and learner share."""
+    """The times at which this learner reached its versions, by the wall clock, which the buffer
+    uses too."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
         self._first = 0
 
     def add(self, version: int, at: float) -> None:
-        """Note that `version` was reached `at` seconds since the epoch."""
+        """Record that `version` was reached `at` seconds since the epoch."""
         if not self._times:
             self._first = version
         self._times.append(at)
@@ -36,22 +37,22 @@ class CommitTimes:
             self._first += 1
 
     def version(self, at: float) -> int | None:
-        """The learner's version at that time; None if it is not known."""
+        """The learner's version at that time; None if unknown."""
         reached = bisect_right(self._times, at)
         return self._first + reached - 1 if reached else None
 
 
 def age_by_cause(group: Group, version: int, commits: CommitTimes) -> list[int] | None:
-    """Versions by CAUSES of a group drawn at `version`; None for a group without attempts or
+    """Versions by CAUSES of a group drawn at `version`. None for a group without attempts, or
     completed before this learner's first version."""
     completed = commits.version(group.times.get("complete", 0.0))
     attempts = group.trajectories
     if completed is None or not attempts:
         return None
     oldest = group.oldest_version
-    newest = max(one.newest_version for one in attempts)
-    base = max((one.newest_version for one in attempts if one.role == "base"), default=oldest)
-    # Clocks of two machines may differ by a step.
+    newest = max(t.newest_version for t in attempts)
+    base = max((t.newest_version for t in attempts if t.role == "base"), default=oldest)
+    # The clocks of two machines may differ by a step.
     completed = min(max(completed, newest), version)
     return [base - oldest, newest - base, completed - newest, version - completed]
 

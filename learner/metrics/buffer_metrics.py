@@ -1,4 +1,4 @@
-"""Metrics of the buffer service and of the actors, which report to it.
+"""Metrics of the buffer service, and of the actors that report to it.
 
 Tags are those of learner.metrics.tags and r3l.actor_metrics.
 """
@@ -11,11 +11,11 @@ from buffer import BufferStats
 from learner.metrics.group_metrics import Metrics, finite
 from r3l.actor_metrics import ActorMetrics, combined
 
-GONE_S = 30.0  # without a heartbeat, which come every other second, until an actor counts as gone
+GONE_S = 30.0  # without a heartbeat, due every 2 s, until an actor counts as gone
 
 
 def buffer_metrics(stats: BufferStats) -> Metrics:
-    """`buffer/`: what the service counts."""
+    """`buffer/`: the counts of the service."""
     return {
         **{f"buffer/{state}": float(count) for state, count in stats.train.items()},
         **{f"buffer/expired_{cause}": float(count) for cause, count in stats.drops.items()},
@@ -34,7 +34,7 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
 
 
 def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
-    """`actor/`, and `weights/` as the actors see them, from BufferStats.actors at the learner's
+    """`actor/`, and the actors' part of `weights/`, from BufferStats.actors at the learner's
     `version`."""
     everyone = [ActorMetrics.read(numbers) for numbers in actors.values()]
     present = [

@@ -1,14 +1,14 @@
-"""The safety meter: how far the policy has moved from what sampled its data, and what to do then.
+"""The safety meter: measures how far the policy has moved from the policies that sampled its data.
 
     token sums of each micro-batch ─► metrics of the step, per role ─► rules ─► warn, lower, stop
 
-The R³L loss does not correct for this gap, so the gap is watched separately. Log-probabilities and
-entropies are those of the loss's own forward pass.
+The R³L loss does not correct for this gap, so rules watch it. Log-probabilities and entropies are
+those of the loss's own forward pass.
 
 The metrics of `distilled` and `all` rows include a second gap: a retry was sampled with guidance
-that its row leaves out. One token that the guidance made unlikely and the policy alone does not is
-enough for a k3 of whole nats a token, and an effective sample of a few, in a healthy step. The role
-`base` measures only how far the policy has moved; most rules should watch that role.
+that its row leaves out. In a healthy step, one token that only the guidance made unlikely can
+raise k3 to whole nats a token and reduce the effective sample to a few tokens. The role `base`
+measures the policy's movement alone; most rules should watch that role.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def clipped_share(norm: float, limit: float) -> float:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A rule that fired, and the sentence for people."""
+    """A rule that fired, and the message for the user."""
 
     rule: SafetyRule
     message: str

@@ -71,12 +71,12 @@ def group_metrics(
 
 
 def success_by_environment(groups: Sequence[Group]) -> Metrics:
-    """Share of the base attempts that reach full reward, failed slots too, by environment."""
+    """Share of the base slots whose attempt has full reward, by environment."""
     played, won = Counter[str](), Counter[str]()
     for group in groups:
-        bases = [one.trajectory for one in group.results if one.role == "base"]
+        bases = [result.trajectory for result in group.results if result.role == "base"]
         played[group.task.env] += len(bases)
-        won[group.task.env] += sum(one is not None and one.reward >= SUCCESS for one in bases)
+        won[group.task.env] += sum(t is not None and t.reward >= SUCCESS for t in bases)
     return {env: won[env] / n for env, n in played.items() if n}
 
 
@@ -114,14 +114,14 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
 def replay_metrics(draw: Draw) -> Metrics:
     """`replay/`: the groups of a draw that were trained before, and the attempts it recalled."""
     again = [group for group in draw.groups if group.group_id in draw.replayed]
-    joined = [one.trajectory for one in draw.recalled]
+    joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(
         {
             "replay/groups": float(len(again)),
             "replay/staleness": mean(draw.version - group.oldest_version for group in again),
             "replay/recalled": float(len(joined)),
             "replay/recalled_lost": float(draw.recall_lost),
-            "replay/recalled_success": mean(one.reward >= SUCCESS for one in joined),
+            "replay/recalled_success": mean(t.reward >= SUCCESS for t in joined),
             "replay/recalled_staleness": mean(draw.version - t.oldest_version for t in joined),
         }
     )
@@ -140,8 +140,8 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """A line for every group whose weights differ from another actor's of the same version. `seen`
-    (version -> hash) is updated and keeps the newest REMEMBERED versions."""
+    """A line for every group whose weights differ from those of another actor at the same version.
+    Updates `seen` (version -> hash), which keeps the newest REMEMBERED versions."""
     alarms = []
     for group in groups:
         for version, fingerprint in group.fingerprints.items():
@@ -154,7 +154,7 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
 
 
 def without_fingerprint(groups: Iterable[Group]) -> int:
-    """Trajectories without the hash of the weights that sampled them; these cannot be compared."""
+    """Counts the trajectories without the hash of the weights that sampled them."""
     return sum(
         int(attempt.step_versions.max()) not in group.fingerprints
         for group in groups

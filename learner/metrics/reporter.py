@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Writes `run/progress.jsonl`, and what `loggers` write; closes them.
+    """Writes `run/progress.jsonl`, and passes metrics to `loggers`, which it closes at the end.
 
-    `start`: the version training goes on from. Steps after it that an earlier learner reported
-    are void: the progress file gets a line that says so. `evaluated`: versions whose evaluation is
-    reported already.
+    `start`: the version at which training starts or resumes. Later steps that an earlier learner
+    reported are void, and a line of the progress file says so. `evaluated`: versions whose
+    evaluation was reported before.
     """
 
     def __init__(self, run: Path, start: int = 0, loggers: Sequence[Logger] = ()) -> None:
@@ -66,7 +66,7 @@ class Reporter:
             logger.scalars(version, metrics)
 
     def close(self) -> None:
-        """Flush everything."""
+        """Close the loggers."""
         for logger in self.loggers:
             logger.close()
 

@@ -16,18 +16,18 @@ FENCE = "~~~~"
 
 
 def correction_texts(groups: Sequence[Group], version: int) -> list[str]:
-    """Markdown of the EXAMPLES best corrections, of different tasks; nothing in most steps. A text
+    """Markdown of the EXAMPLES best corrections, of different tasks; empty in most steps. A text
     has at most 14,000 characters."""
     if version % EVERY != 1 % EVERY:
         return []
-    return [_markdown(one) for one in best_corrections(groups, EXAMPLES)]
+    return [_markdown(correction) for correction in best_corrections(groups, EXAMPLES)]
 
 
-def _markdown(found: Correction) -> str:
-    base, retry, pivot = found.base, found.retry, max(found.retry.pivot, 0)
+def _markdown(correction: Correction) -> str:
+    base, retry, pivot = correction.base, correction.retry, max(correction.retry.pivot, 0)
     return "\n\n".join(
         [
-            f"**{found.task_id}**, group {found.group_id}: {found.result}",
+            f"**{correction.task_id}**, group {correction.group_id}: {correction.result}",
             f"**attempt** from step {pivot}",
             *_block(_turns(base, pivot)),
             "**reflection**",
@@ -39,7 +39,7 @@ def _markdown(found: Correction) -> str:
 
 
 def _turns(attempt: AttemptView, start: int) -> Iterator[str]:
-    """The turns from a step on, and what followed the last one."""
+    """The turns from a step on, and the observation after the last turn."""
     shown = attempt.steps[start : start + STEPS]
     for number, step in enumerate(shown, start):
         yield f"{number} < {_short(step.observation, CHARACTERS)}"

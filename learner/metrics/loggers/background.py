@@ -1,4 +1,4 @@
-"""A logger that works in a thread: a slow or broken service never delays or ends a run."""
+"""Runs a logger in a thread, so that a slow or broken service never delays or ends a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Call = Callable[[Logger], None]
 
 
 class Background(Logger):
-    """Makes the logger `name` and calls it, in order, in a thread of its own.
+    """Makes the logger `name` in a thread of its own, and passes calls to it there, in order.
 
-    What fails, and what comes while WAITING calls wait, is lost and said. If the logger cannot be
-    made, everything is.
+    A call is lost, with a notice, if it fails or if WAITING calls are queued before it. If the
+    logger cannot be made, all calls are lost.
     """
 
     def __init__(self, name: str, make: Callable[[], Logger]) -> None:
@@ -44,26 +44,26 @@ class Background(Logger):
         self._later(lambda logger: logger.texts(version, tag, texts))
 
     def close(self) -> None:
-        """Write what waits, for at most CLOSE_S."""
+        """Write what is queued, for at most CLOSE_S."""
         try:
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)
         except queue.Full:
-            pass  # said below
+            pass  # the thread is alive
         if self._thread.is_alive():
-            self._say(f"did not end within {CLOSE_S:g} s; its last metrics may be missing")
+            self._notice(f"did not end within {CLOSE_S:g} s; its last metrics may be missing")
 
     def _later(self, call: Call) -> None:
         try:
             self._calls.put_nowait(call)
         except queue.Full:
-            self._say(f"is behind by {WAITING} writes; further ones are lost")
+            self._notice(f"is {WAITING} writes behind; further writes are lost")
 
     def _work(self, make: Callable[[], Logger]) -> None:
         logger: Logger | None = None
         try:
             logger = make()
-        except Exception as error:  # of a library of others, which may raise anything
+        except Exception as error:  # a logger's library may raise anything
             self._failed("could not be started", error)
         while (call := self._calls.get()) is not None:
             if logger is not None:
@@ -79,7 +79,7 @@ class Background(Logger):
 
     def _failed(self, what: str, error: Exception) -> None:
         log.warning("log %s: %s", self.name, what, exc_info=error)
-        self._say(f"{what} ({type(error).__name__}: {error}); training goes on")
+        self._notice(f"{what} ({type(error).__name__}: {error}); training continues")
 
-    def _say(self, text: str) -> None:
+    def _notice(self, text: str) -> None:
         notice_again(f"log {self.name}", f"log {self.name}: {text}")

@@ -1,5 +1,5 @@
-"""TensorBoard's dashboards of a run: the charts of its page "Custom Scalars", and the settings that
-its page "HParams" compares runs by."""
+"""Defines the charts of TensorBoard's page "Custom Scalars", and the settings by which its page
+"HParams" compares runs."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ COMPARED = (
     "learner.steps", "learner.groups_per_step", "learner.lr", "learner.schedule",
 )  # fmt: skip
 RESULT = "eval/success"
-"""The metric that runs are compared by; the page shows its last value."""
+"""The metric by which the page compares runs; it shows the last value."""
 
 
 def layout() -> dict[str, dict[str, list[Any]]]:
-    """DASHBOARDS as SummaryWriter.add_custom_scalars takes them."""
+    """DASHBOARDS in the form of SummaryWriter.add_custom_scalars."""
     return {
         category: {title: ["Multiline", list(tags)] for title, tags in charts.items()}
         for category, charts in DASHBOARDS.items()
@@ -80,5 +80,5 @@ def layout() -> dict[str, dict[str, list[Any]]]:
 
 
 def hyperparameters(settings: Mapping[str, str | float | bool]) -> dict[str, str | float | bool]:
-    """Of settings by their full names COMPARED, and those of the algorithm."""
+    """The settings, by full name, that are in COMPARED or the algorithm's."""
     return {k: v for k, v in settings.items() if k in COMPARED or k.startswith("algorithm.")}

@@ -1,4 +1,4 @@
-"""Loggers: what a run's metrics are written to, besides its progress file."""
+"""The protocol of loggers, which write a run's metrics in addition to its progress file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from r3l.settings.flat import flat_settings
 
 @dataclass(frozen=True)
 class LoggerContext:
-    """What a logger is started for: the run's folder and settings, the version that training goes
-    on from, and the logger's `target`, the text after its name and a colon in the setting `log`."""
+    """What a logger needs: the run's folder and settings, the version at which training starts or
+    resumes, and the logger's `target`: the text after `NAME:` in the setting `log`."""
 
     run: Path
     config: RunConfig
@@ -31,18 +31,18 @@ class LoggerContext:
 
 
 class Logger:
-    """The protocol of all loggers; a made one is open.
+    """The protocol of all loggers; it is open once it is made. Only `scalars` is required.
 
-    `scalars` is all that a logger must write. An exception of any method costs what would have
-    been written (learner.metrics.loggers.background), never the run.
+    If a method raises, only that write is lost; the run continues
+    (learner.metrics.loggers.background).
     """
 
     package: ClassVar[str] = ""
-    """The module that it needs; installed by the extra of the logger's name."""
+    """The module that it imports; the extra of the logger's name installs it."""
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError if nothing could be logged to `target`, such as without a login."""
+        """Raise UserError if `target` cannot be written, for example without a login."""
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
         """Write metrics of a version by tag."""
@@ -55,7 +55,7 @@ class Logger:
         """Write texts in Markdown."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is buffered."""
 
 
 def check_installed(name: str, package: str) -> None:

@@ -1,6 +1,6 @@
 """MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`.
 
-Without a URI, MLFLOW_TRACKING_URI counts, else the run's own SQLite file `mlflow.db`:
+Without a URI it uses MLFLOW_TRACKING_URI, or else the SQLite file `mlflow.db` of the run:
 `mlflow ui --backend-store-uri sqlite:///runs/NAME/mlflow.db` shows it.
 """
 
@@ -22,7 +22,7 @@ PORTS = {"http": 80, "https": 443}
 
 
 class MLflowLogger(Logger):
-    """One run of the experiment MLFLOW_EXPERIMENT_NAME, or r3l. A resumed run continues it."""
+    """One run of the experiment MLFLOW_EXPERIMENT_NAME, by default r3l. Resuming continues it."""
 
     package = "mlflow"
 
@@ -50,13 +50,11 @@ class MLflowLogger(Logger):
         local = not _uri(context.target)
         self._client = MlflowClient(tracking_uri=_uri(context.target) or own)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        found = self._client.get_experiment_by_name(name)
         place = (context.run / "mlflow-artifacts").resolve().as_uri() if local else None
-        experiment = (
-            found.experiment_id
-            if found
-            else self._client.create_experiment(name, artifact_location=place)
-        )
+        if known := self._client.get_experiment_by_name(name):
+            experiment = known.experiment_id
+        else:
+            experiment = self._client.create_experiment(name, artifact_location=place)
         folder = RunFolder(context.run)
         self._id = folder.service_id("mlflow")
         if self._id:

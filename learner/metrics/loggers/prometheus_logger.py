@@ -1,5 +1,5 @@
 """Prometheus: `log=[prometheus]` or `log=[prometheus:[HOST:]PORT]` serves the newest metrics at
-http://HOST:PORT/metrics, by default only to this machine.
+http://HOST:PORT/metrics, by default to this machine alone.
 
 `learner/loss` becomes the gauge `r3l_learner_loss` with the label `run`.
 """
@@ -23,7 +23,7 @@ class PrometheusLogger(Logger):
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError for an address that cannot be served at."""
+        """Raise UserError for an address that is malformed or already in use."""
         host, port = _address(target)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,7 +45,7 @@ class PrometheusLogger(Logger):
         self._server, self._thread = start_http_server(port, host, self._registry)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Replace the values that are served."""
+        """Replace the served values."""
         for tag, value in {"version": float(version), **metrics}.items():
             name = "r3l_" + re.sub(r"\W", "_", tag)
             if name not in self._gauges:
@@ -53,7 +53,7 @@ class PrometheusLogger(Logger):
             self._gauges[name].labels(self._run).set(value)
 
     def close(self) -> None:
-        """End the endpoint."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -23,8 +24,8 @@ SYNCHRONOUS = {"tensorboard"}
 
 
 def check(entries: Iterable[str]) -> None:
-    """Raise UserError, one line, for an entry of the setting `log` that is unknown or named twice,
-    or a logger without its package or login."""
+    """Raise UserError for an entry of the setting `log` that is unknown or repeated, and for a
+    logger without its package or login."""
     names = [entry.partition(":")[0] for entry in entries]
     for name, entry in zip(names, entries, strict=True):
         if name not in LOGGERS:
@@ -33,7 +34,7 @@ def check(entries: Iterable[str]) -> None:
                 f"log {name}: unknown{did_you_mean(name, LOGGERS)}; the loggers are {known}"
             )
         if names.count(name) > 1:
-            raise UserError(f"log {name}: is named twice; name each logger once")
+            raise UserError(f"log {name}: named twice; name each logger once")
         if name not in SYNCHRONOUS:
             kind = _kind(name)
             check_installed(name, kind.package)
@@ -41,17 +42,16 @@ def check(entries: Iterable[str]) -> None:
 
 
 def start(context: LoggerContext) -> list[Logger]:
-    """The loggers of a run's setting `log`; those that talk to services do so in threads."""
+    """The loggers of a run's setting `log`; those of services run in threads."""
     made: list[Logger] = []
     for entry in context.config.log:
         name, _, target = entry.partition(":")
-        one = LoggerContext(context.run, context.config, context.start, target)
-        make = partial(_kind(name), one)
+        make = partial(_kind(name), replace(context, target=target))
         made.append(make() if name in SYNCHRONOUS else Background(name, make))
     return made
 
 
 def _kind(name: str) -> Any:
-    """The class of a logger, which is made of a LoggerContext."""
+    """The class of a logger; its only argument is a LoggerContext."""
     module, _, class_name = LOGGERS[name].partition(":")
     return getattr(import_module(module), class_name)

@@ -1,7 +1,7 @@
-"""TensorBoard's files, whose loss never ends a run: curves, histograms, texts, dashboards.
+"""Writes TensorBoard's files: curves, histograms, texts, dashboards.
 
-A removed folder or a full disk costs what would have been written: it is said once, and after a
-while the files are begun again.
+A removed folder or a full disk never ends a run: writes are lost, with one notice, until new files
+are begun after AGAIN_S.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ AGAIN_S = 60.0  # between two attempts to write
 
 
 class TensorBoard(Logger):
-    """Writes the folder `tensorboard` of a run. Steps after the context's start that an earlier
-    learner wrote are dropped there."""
+    """Writes the folder `tensorboard` of a run. TensorBoard drops the steps after the context's
+    start that an earlier learner wrote."""
 
     package = "tensorboard"
 
@@ -46,7 +46,7 @@ class TensorBoard(Logger):
         self._write(write)
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Write values whose distribution is of interest."""
+        """Write arrays as histograms."""
 
         def write(writer: SummaryWriter) -> None:
             for tag, values in histograms.items():
@@ -60,7 +60,7 @@ class TensorBoard(Logger):
             self._write(lambda writer: writer.add_text(tag, "\n\n---\n\n".join(texts), version))
 
     def close(self) -> None:
-        """Flush everything."""
+        """Write what is buffered, and the end of the run."""
 
         def write(writer: SummaryWriter) -> None:
             writer.file_writer.add_summary(self._hparams()[2])
@@ -74,8 +74,8 @@ class TensorBoard(Logger):
             return
         try:
             write(self._open())
-        except OSError as error:  # also what TensorBoard's thread failed with before
-            log.warning("%s: not written, training goes on (%s)", self.folder, error)
+        except OSError as error:  # perhaps an earlier failure of TensorBoard's thread
+            log.warning("%s: not written, training continues (%s)", self.folder, error)
             notice_again("tensorboard", f"{self.folder} could not be written ({error})")
             self._drop()
             self._again_at = time.monotonic() + AGAIN_S
@@ -83,8 +83,8 @@ class TensorBoard(Logger):
     def _open(self) -> SummaryWriter:
         """The writer; a new one if its files were removed."""
         if self._writer is not None and not any(self.folder.glob("events.*")):
-            log.warning("%s: was removed; it is begun again, training goes on", self.folder)
-            self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer still holds
+            log.warning("%s: was removed; new files are begun, training continues", self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
             self._drop()
         if self._writer is None:
             purge = self._start + 1 if self._start else None
@@ -95,9 +95,9 @@ class TensorBoard(Logger):
         return self._writer
 
     def _hparams(self) -> tuple[Any, Any, Any]:
-        """What the page "HParams" reads: the experiment, a context's start, its end."""
-        found: tuple[Any, Any, Any] = hparams(self._settings, {RESULT: 0.0})
-        return found
+        """The summaries of the page "HParams": the experiment, the start of a run, its end."""
+        summaries: tuple[Any, Any, Any] = hparams(self._settings, {RESULT: 0.0})
+        return summaries
 
     def _drop(self) -> None:
         if self._writer is not None:

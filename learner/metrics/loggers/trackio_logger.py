@@ -1,6 +1,6 @@
 """trackio: `log=[trackio]` or `log=[trackio:PROJECT]`; `trackio show` shows it.
 
-It writes to the folder TRACKIO_DIR of this machine, or its own default.
+It writes to the folder TRACKIO_DIR on this machine, by default to trackio's own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from learner.metrics.loggers.logger import Logger, LoggerContext
 
 
 class TrackioLogger(Logger):
-    """One run of a project, named as the run's folder. A resumed run continues it."""
+    """One run of a project, named after the run's folder. Resuming continues it."""
 
     package = "trackio"
 
@@ -31,5 +31,5 @@ class TrackioLogger(Logger):
         self._run.log(dict(metrics), step=version)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is buffered."""
         self._run.finish()

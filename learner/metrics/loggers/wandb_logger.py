@@ -1,6 +1,6 @@
 """Weights & Biases: `log=[wandb]` or `log=[wandb:PROJECT]`.
 
-The service's own variables count, such as WANDB_MODE=offline, WANDB_ENTITY and WANDB_BASE_URL.
+It honours wandb's own variables, such as WANDB_MODE=offline, WANDB_ENTITY and WANDB_BASE_URL.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ UNSENT = ("offline", "disabled", "dryrun")
 
 
 class WandbLogger(Logger):
-    """One run of a project, named as the run's folder; its files are in the folder `wandb` there.
-    A resumed run continues it."""
+    """One run of a project, named after the run's folder, whose folder `wandb` has its files.
+    Resuming continues it."""
 
     package = "wandb"
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError without a login, unless nothing is sent."""
+        """Raise UserError without a login, unless wandb is offline."""
         if os.environ.get("WANDB_MODE") in UNSENT or os.environ.get("WANDB_API_KEY"):
             return
         server = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
         if not _has_login(server):
             raise UserError(
-                f"log wandb: nobody is logged in at {server}; run `wandb login`, or set "
+                f"log wandb: no login for {server}; run `wandb login`, or set "
                 "WANDB_API_KEY, or WANDB_MODE=offline"
             )
 
@@ -52,7 +52,7 @@ class WandbLogger(Logger):
             config=context.config.model_dump(mode="json"),
             settings=wandb.Settings(console="off", silent=True),
         )
-        # Steps after a checkpoint come twice if the learner was killed; wandb's own may not fall.
+        # A killed learner repeats the steps after its checkpoint; wandb's own step cannot decrease.
         self._run.define_metric("version")
         self._run.define_metric("*", step_metric="version")
 
@@ -66,7 +66,7 @@ class WandbLogger(Logger):
         self._run.log({"version": version, **shown})
 
     def close(self) -> None:
-        """Send or write what is left."""
+        """Send or write what is buffered."""
         self._run.finish()
 
 

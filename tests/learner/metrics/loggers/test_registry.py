@@ -18,7 +18,7 @@ from r3l.errors import UserError
     ("entries", "line"),
     [
         (["wandbb"], "log wandbb: unknown (did you mean wandb?); the loggers are tensorboard, "),
-        (["tensorboard", "tensorboard"], "log tensorboard: is named twice"),
+        (["tensorboard", "tensorboard"], "log tensorboard: named twice"),
     ],
 )
 def test_a_name_that_is_unknown_or_stands_twice_is_refused(entries: list[str], line: str) -> None:

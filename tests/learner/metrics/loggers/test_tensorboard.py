@@ -48,7 +48,7 @@ def test_a_disk_that_takes_nothing_is_said_once_and_tried_again_later(
         broken.setattr(tensorboard.SummaryWriter, "add_scalar", full)
         for version in range(1, 5):
             board.scalars(version, {TAG: 0.0})
-    assert [r.getMessage().count("training goes on") for r in caplog.records] == [1]
+    assert [r.getMessage().count("training continues") for r in caplog.records] == [1]
     board.scalars(5, {TAG: 5.0})  # too early
     now[0] += tensorboard.AGAIN_S
     board.scalars(6, {TAG: 6.0})

@@ -28,12 +28,12 @@ def _nobody_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_login_is_needed_unless_nothing_is_sent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"nobody is logged in at api\.wandb\.ai; run `wandb login"):
+    with pytest.raises(UserError, match=r"log wandb: .*api\.wandb\.ai"):
         WandbLogger.check("")
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password key\n")
     WandbLogger.check("")
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    with pytest.raises(UserError, match=r"at wandb\.example\.org"):
+    with pytest.raises(UserError, match=r"log wandb: .*wandb\.example\.org"):
         WandbLogger.check("")
     monkeypatch.setenv("WANDB_MODE", "offline")
     WandbLogger.check("")
