@@ -16,7 +16,7 @@ import click
 
 from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
-from learner.offline.cli import blame_command, replay_command, weights_command
+from learner.offline.cli import replay_command, weights_command
 from learner.offline.regrade import regrade_command
 from learner.run_files import (
     DONE_LINE,
@@ -61,13 +61,13 @@ class _Commands(OneLineGroup):
 
 @click.group("r3l-learner", cls=_Commands)
 def main() -> None:
-    """Train a policy: `train` as part of a job, `warmup` from demonstrations. Ask a run that ended:
-    `weights`, `replay`, `blame`, `regrade`."""
+    """Train a policy: `train` as part of a job, `warmup` from demonstrations. Inspect an ended run:
+    `weights`, `replay`, `regrade`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 main.add_command(warmup_command)
-for command in (weights_command, replay_command, blame_command, regrade_command):
+for command in (weights_command, replay_command, regrade_command):
     main.add_command(command)
 
 

@@ -34,7 +34,7 @@ from benchmarks.results.experiments import (
 )
 from benchmarks.results.lines import LINES, append, read_lines
 from envs.registry import task_source
-from learner.step.batch import rows_of
+from learner.step.batch import Row, collate, micro_batches, rows_of
 from learner.step.trainer import Trainer
 from learner.warmup.local_policy import LocalPolicy
 from r3l import config as configuration
@@ -143,7 +143,19 @@ def gradients(policy: LocalPolicy, groups: Sequence[Group], config: RunConfig) -
     for name, value in trainer.module.lm.named_parameters():
         value.data.copy_(weights[name])
     for group in groups:
-        yield trainer.gradient(rows_of([group], algorithm))
+        yield _gradient(trainer, rows_of([group], algorithm))
+
+
+def _gradient(trainer: Trainer, rows: Sequence[Row]) -> Tensor:
+    """The gradient of the loss of all rows, before clipping, float32 [P]."""
+    parameters, total = list(trainer.module.parameters()), torch.zeros(())
+    shared = trainer.module.pack != "rows"
+    for part in micro_batches(rows, trainer.budget, 1, shared=shared)[0]:
+        # Not the engine, whose hooks expect its own backward.
+        loss, _ = trainer.losses(collate(part, trainer.device), trainer.module)
+        parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        total = total + torch.cat([part.flatten().cpu() for part in parts])
+    return total
 
 
 def _moments(policy: LocalPolicy, groups: Sequence[Group], config: RunConfig) -> Moments:

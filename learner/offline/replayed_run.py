@@ -9,7 +9,7 @@ the checkpoint and the journal, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -142,24 +142,6 @@ class ReplayedRun:
         if start is not None:
             checkpoint.restore(trainer, start)
         return trainer, version
-
-
-def without(draw: Draw, group_id: str) -> Draw:
-    """A draw from which a group is left out, with what was recalled into it. Raises UserError if it
-    has no such group."""
-    names = [group.group_id for group in draw.groups]
-    if group_id not in names:
-        raise UserError(
-            f"--without {group_id}: not a group of step {draw.version + 1}, whose groups are "
-            f"{' '.join(names)}"
-        )
-    kept = [place for place, name in enumerate(names) if name != group_id]
-    return replace(
-        draw,
-        groups=[draw.groups[place] for place in kept],
-        weights=tuple(draw.weights[place] for place in kept) if draw.weights else (),
-        recalled=[one for one in draw.recalled if one.into != group_id],
-    )
 
 
 def open_store(run: Path) -> Store:

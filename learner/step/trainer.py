@@ -181,10 +181,6 @@ class Trainer:
             draw.version,
         )
 
-    def explain(self, draw: Draw) -> tuple[TrainedAttempt, ...]:
-        """How a step at the present weights trains on each attempt of a draw; a collective."""
-        return trained_attempts(self.rows(draw))
-
     def step(self, rows: Sequence[Row]) -> StepResult:
         """One optimizer step over all rows of all ranks.
 
@@ -257,24 +253,6 @@ class Trainer:
             torch.distributed.all_reduce(found)
         return np.split(found.cpu().numpy(), starts[1:-1])
 
-    def gradient(self, rows: Sequence[Row]) -> Tensor:
-        """The gradient of the loss of all rows, before clipping, float32 [P] on the CPU; nothing
-        is trained. For one rank; raises ValueError at ZeRO stage 3, where it is in pieces."""
-        if self.stage == 3:
-            raise ValueError("ZeRO stage 3: gradients are not in one piece")
-        parameters = [p for p in self.module.parameters() if p.requires_grad]
-        total = torch.zeros(sum(p.numel() for p in parameters))
-        shared = self.module.pack != "rows"
-        for part in micro_batches(rows, self.budget, 1, shared=shared)[0]:
-            heartbeat("the gradient of a part of a step")
-            # Not the engine, whose hooks expect its own backward.
-            loss, _ = self._losses(collate(part, self.device), self.module)
-            found = torch.autograd.grad(loss, parameters, allow_unused=True)
-            pairs = zip(found, parameters, strict=True)
-            parts = [torch.zeros_like(p) if grad is None else grad for grad, p in pairs]
-            total += torch.cat([grad.detach().float().flatten().cpu() for grad in parts])
-        return total
-
     def entropies_of(self, groups: Sequence[Group]) -> dict[int, dict[int, Float64]]:
         """Token entropies of the attempts that the algorithm ranks by them, by place of the group
         and of the attempt in it."""
@@ -342,7 +320,7 @@ class Trainer:
 
     def _micro_batch(self, rows: Sequence[Row], *, poisoned: bool = False) -> dict[str, float]:
         with self._timed("forward_s"):
-            loss, parts = self._losses(collate(rows, self.device))
+            loss, parts = self.losses(collate(rows, self.device))
         if poisoned or not math.isfinite(parts["loss"]):
             loss = loss * math.nan
         with self._timed("backward_s"):
@@ -380,9 +358,10 @@ class Trainer:
         if applied:
             raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
 
-    def _losses(
+    def losses(
         self, micro: MicroBatch, forward: Callable[..., Any] | None = None
     ) -> tuple[Tensor, dict[str, float]]:
+        """The loss of a micro-batch and its parts by name. `forward`: the engine by default."""
         reference_BT, run = self._reference_logprobs(micro), forward or self.engine
         logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]

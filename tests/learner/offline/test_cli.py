@@ -10,7 +10,7 @@ from r3l.config import dump, load
 
 
 @pytest.mark.parametrize(
-    "command", [["weights", "--version", "1", "--out", "out"], ["replay", "1"], ["blame", "1"]]
+    "command", [["weights", "--version", "1", "--out", "out"], ["replay", "1"]]
 )
 def test_a_folder_that_is_no_run_is_named_in_one_line(tmp_path: Path, command: list[str]) -> None:
     verb, *rest = command

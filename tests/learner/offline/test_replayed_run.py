@@ -16,8 +16,8 @@ from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.viewer.attempts import Texts, plain_group
 from learner.cli import main
-from learner.offline.replayed_run import Replayed, ReplayedRun, without
-from r3l.errors import UserError
+from learner.offline.replayed_run import Replayed, ReplayedRun
+from learner.step.batch import trained_attempts
 from r3l.records import SlotResult
 from r3l.weights.journal import Journal
 from tests.learner.fakes import recorded_group
@@ -112,7 +112,7 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
         assert rule == "ranked" or getattr(draw, rule)
         assert rule != "ranked" or replayed.trainer.entropies_of(draw.groups)
         rows = [row for row in replayed.rows(draw) if row.source is not None]
-        assert store_reads.trained_attempts(replayed.store, 9) == replayed.trainer.explain(draw)
+        assert store_reads.trained_attempts(replayed.store, 9) == trained_attempts(rows)
         shown = _shown(replayed.store, [group.group_id for group in draw.groups])
     finally:
         replayed.close()
@@ -181,36 +181,22 @@ def untouched(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "command", "said"),
+    ("harm", "step", "message"),
     [
-        (evicted, ("replay", 4), "step 4: 3 of its 3 groups were evicted (g0000000010)"),
-        (without_store, ("blame", 4), "no store in"),
-        (of_another_model, ("replay", 8), "trained from another model"),
-        (untouched, ("replay", 10), "step 10 is not in the ledger"),
-        (untouched, ("replay", 4, "--without", "g7"), "not a group of step 4, whose groups are"),
+        (evicted, 4, "step 4: 3 of its 3 groups were evicted (g0000000010)"),
+        (without_store, 4, "no store in"),
+        (of_another_model, 8, "trained from another model"),
+        (untouched, 10, "step 10 is not in the ledger"),
     ],
 )
 def test_what_is_missing_is_named_in_one_line(
-    run: Path, harm: Callable[[Path], None], command: tuple[object, ...], said: str
+    run: Path, harm: Callable[[Path], None], step: int, message: str
 ) -> None:
     harm(run)
-    verb, *rest = command
-    done = ask(verb, run, *rest)
+    done = ask("replay", run, step)
     assert done.exit_code == 2
     [line] = [line for line in done.output.splitlines() if line.startswith("r3l-learner: ")]
-    assert said in line
-
-
-def test_a_group_is_left_out_with_its_weight_and_what_was_recalled_into_it(ended: Path) -> None:
-    store = Store(ended / "buffer", read_only=True)
-    draw = store_reads.trained_draw(store, 4)
-    store.close()
-    names = [group.group_id for group in draw.groups]
-    less = without(draw, names[1])
-    assert [group.group_id for group in less.groups] == [names[0], names[2]]
-    assert len(less.weights) == 2 and draw.version == 3
-    with pytest.raises(UserError, match="not a group of step 4"):
-        without(draw, "g7")
+    assert message in line
 
 
 def test_a_run_that_left_nothing_to_compare_with_is_said_so() -> None:
