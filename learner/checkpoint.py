@@ -1,4 +1,4 @@
-"""Checkpoints: everything a learner needs to continue as if it had not stopped, without pickle.
+"""Checkpoints: everything a learner needs to continue as if it had not stopped. No pickle.
 
     checkpoints/step-000050/
         model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);
@@ -6,9 +6,9 @@
         optimizer.safetensors           optimizer state, full-precision weights, RNG
         state.json                      version, draw, model identity, file sizes; last
 
-Rank 0 writes all of it, so that a run with other ranks or another ZeRO stage can continue.
-A checkpoint is built under another name, flushed to disk and renamed, so a folder called `step-…`
-is complete unless it was damaged later; a damaged one is passed over.
+Rank 0 writes all of it, so that a run with another number of ranks or another ZeRO stage can
+continue. A checkpoint is built under another name, flushed to disk and renamed, so a folder called
+`step-…` is complete unless it was damaged later. A damaged one is passed over.
 
     all ranks   step ─► gather ─► next steps ─► …
     rank 0                └─ copies ─► thread: write, flush to disk, rename, remove old ones
@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from learner.outputs.checkpoint_command import CheckpointCommand
+from learner.checkpoint_command import CheckpointCommand
 from learner.watchdog import heartbeat
+from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import UserError
 from r3l.files.whole_file import rename_whole
 from r3l.process.notices import notice_again
@@ -44,7 +45,8 @@ log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 """Their folder in a run."""
 ADAPTER = "adapter"
-"""The adapters of a saved model. Beside it transformers would add them to the merged weights."""
+"""The folder of a saved model's adapters. Next to the merged weights transformers would load them
+too."""
 SCHEMA = 4
 STATE = "state.json"
 REQUIRED = {"version", "model_digest"}
@@ -56,9 +58,8 @@ class RunState:
     """The state of a run in its checkpoint.
 
     `version`: optimizer steps done, also the place in the learning-rate schedule. `draw_id` and
-    `groups`: the last draw that was trained, 0 and empty before the first. `model_digest`: digest
-    of the model the run began with. `max_staleness`: as lowered by the safety rules, -1 if it was
-    not.
+    `groups`: the last draw that was trained, 0 and empty before the first. `model_digest`: of the
+    model the run began with. `max_staleness`: the limit that the safety rules set, -1 if none.
     """
 
     version: int
@@ -69,10 +70,10 @@ class RunState:
 
 
 class Checkpoints:
-    """The checkpoints of a run, of which the newest `keep` stay. They are written beside training.
+    """Writes the checkpoints of a run while it trains; the newest `keep` stay.
 
-    `saved`: the version of the newest one, -1 if there is none. `command`: rank 0's, which reads
-    each that is on disk; what it still reads stays.
+    `saved`: the version of the newest one, -1 if there is none. `command`: rank 0's, which is run
+    on each checkpoint; one that it still reads is not removed.
     """
 
     def __init__(
@@ -91,10 +92,10 @@ class Checkpoints:
         self._flushed: Future[bool] | None = None  # rank 0's
 
     def save(self, state: RunState) -> None:
-        """Begin `step-<version>`; a collective. It is on disk after `finish`.
+        """Begins `step-<version>`; a collective. It is on disk after `finish`.
 
-        Only rank 0's `state` is written. If a rank could not write its part, nothing of the
-        checkpoint is left, and the earlier ones stay.
+        Only rank 0's `state` is written. If a rank cannot write its part, nothing of the checkpoint
+        is left, and the earlier ones stay.
         """
         from learner.step import optimizer_state
         from learner.step.tensor_file import Copies
@@ -125,8 +126,8 @@ class Checkpoints:
             self._flushed = self._disk.submit(_tried, put_on_disk, building)
 
     def finish(self) -> bool:
-        """Wait until the checkpoint that was last written is on disk; a collective. Whether it is:
-        if not, `saved` is -1."""
+        """Waits until the last checkpoint is on disk; a collective. Returns whether it is; if not,
+        `saved` is -1."""
         if self._building is None:
             return self.saved >= 0
         building, self._building = self._building, None
@@ -137,7 +138,7 @@ class Checkpoints:
         return self.saved >= 0
 
     def close(self) -> None:
-        """Wait for this rank's disk."""
+        """Waits until this rank has written its files."""
         heartbeat(f"the disk, to flush checkpoint {self.saved}")
         self._disk.shutdown()
 
@@ -156,8 +157,8 @@ class Checkpoints:
 
 
 def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
-    """Write a Hugging Face folder; a collective. False if it could not be written: the folder is
-    then as it was."""
+    """Writes a Hugging Face folder; a collective. Returns False if it could not be written: the
+    folder is then unchanged."""
     heartbeat(f"to save {folder}")
     building = folder.with_name(f".building-{folder.name}")
 
@@ -178,24 +179,24 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
 
 
 def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
-    """Write something on the ranks that have it to write; a collective. Whether all could."""
+    """Calls `write` on the ranks that have one; a collective. Returns whether all succeeded."""
     return _agreed(trainer, write is None or _tried(write, building), building)
 
 
 def _tried(write: Callable[[], None], building: Path) -> bool:
-    """Write something; whether it could be written. A disk that is full or gone costs a checkpoint,
-    not the run."""
+    """Calls `write`; returns whether it succeeded. A full or missing disk costs a checkpoint, not
+    the run."""
     try:
         write()
     except (OSError, SafetensorError) as error:
-        log.warning("%s: could not be written, training goes on (%s)", building, error)
+        log.warning("%s: could not be written, training continues (%s)", building, error)
         notice_again(f"{building.parent}", f"{building.parent} could not be written ({error})")
         return False
     return True
 
 
 def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
-    """Whether something is good on every rank; a collective. Otherwise nothing of it is left."""
+    """Returns whether all ranks succeeded; a collective. If not, `building` is removed."""
     if not trainer.on_any_rank(not good):
         return True
     if trainer.rank == 0:
@@ -204,7 +205,7 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None) -> Path | None:
-    """The newest complete checkpoint, or the newest of a version below `below`."""
+    """Finds the newest complete checkpoint, of a version below `below` if that is given."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
@@ -224,27 +225,27 @@ def read_state(checkpoint: Path) -> RunState:
 
 
 def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str) -> None:
-    """Raise UserError unless a run in `dtype` (torch's, or its name), started from the model with
-    digest `model_digest`, can continue from `checkpoint`."""
+    """Refuses a checkpoint from which a run cannot continue. `dtype`: torch's, or its name;
+    `model_digest`: of the model the run began with."""
     values = _read(checkpoint)
     if values["model_digest"] and values["model_digest"] != model_digest:
         raise UserError(
             f"checkpoint {checkpoint}: trained from another model than the one given; resume with "
             "the model the run began with, or start a new run with --run"
         )
-    for name, ours, setting in (
+    for name, value, setting in (
         ("dtype", str(dtype), "learner.dtype"),
         ("lora", _lora(config), "learner.lora"),
     ):
-        if (theirs := values.get(name)) != ours:
+        if (saved := values.get(name)) != value:
             raise UserError(
-                f"checkpoint {checkpoint}: {name} {theirs}, this run has {ours}; resume "
+                f"checkpoint {checkpoint}: {name} {saved}, this run has {value}; resume "
                 f"with the same {setting}"
             )
 
 
 def restore(trainer: Trainer, checkpoint: Path) -> RunState:
-    """Restore optimizer, schedule, full-precision weights and RNG; the model was loaded from the
+    """Restores optimizer, schedule, full-precision weights and RNG; the model was loaded from the
     same folder. Call `check` first."""
     from learner.step import optimizer_state
 
@@ -253,8 +254,27 @@ def restore(trainer: Trainer, checkpoint: Path) -> RunState:
     return state
 
 
+def restored(
+    checkpoint: Path | None, model: Path, config: LearnerConfig, algorithm: Algorithm, seed: int
+) -> tuple[Trainer, RunState]:
+    """Loads the trainer and the state of a run at a checkpoint, or at its start from `model`. Call
+    `check` first."""
+    from learner.step.trainer import Trainer
+
+    adapted = config.lora.rank > 0
+    trainer = Trainer(
+        model if adapted else checkpoint or model,
+        config,
+        algorithm,
+        seed=seed,
+        reference=model,
+        adapter=checkpoint if adapted else None,
+    )
+    return trainer, RunState(0) if checkpoint is None else restore(trainer, checkpoint)
+
+
 def _finish(trainer: Trainer, building: Path, final: Path, state: RunState) -> None:
-    """Write the state file of a checkpoint and rename its folder."""
+    """Writes the state file of a checkpoint and renames its folder."""
     files = {path.name: path.stat().st_size for path in building.iterdir()}
     values = asdict(state) | {
         "schema": SCHEMA,
@@ -274,7 +294,7 @@ def _lora(config: LearnerConfig) -> dict[str, Any] | None:
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:
-    """The state file of a checkpoint that `latest` has found complete."""
+    """Reads the state file of a checkpoint that `latest` found complete."""
     values: dict[str, Any] = json.loads((checkpoint / STATE).read_text())
     if values["schema"] != SCHEMA:
         raise UserError(
@@ -285,7 +305,7 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 
 def _damage(checkpoint: Path) -> str:
-    """What a checkpoint lacks, or ""."""
+    """Names what is missing or damaged in a checkpoint; "" if it is complete."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:

@@ -6,9 +6,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,7 @@ from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
 from learner.offline.cli import replay_command, weights_command
 from learner.offline.regrade import regrade_command
-from learner.run_files import (
-    DONE_LINE,
-    EXIT_CODES,
-    READY_LINE,
-    WEIGHTS_LINE,
-)
+from learner.run_files import DONE_LINE, EXIT_CODES, READY_LINE, WEIGHTS_LINE
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
@@ -61,8 +56,8 @@ class _Commands(OneLineGroup):
 
 @click.group("r3l-learner", cls=_Commands)
 def main() -> None:
-    """Train a policy: `train` as part of a job, `warmup` from demonstrations. Inspect an ended run:
-    `weights`, `replay`, `regrade`."""
+    """Train a policy (`train`, `warmup`), or inspect a run that ended (`weights`, `replay`,
+    `regrade`)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
@@ -94,8 +89,7 @@ def train(
     resume: bool,
     keys: Path | None,
 ) -> None:
-    """Draw groups, step, commit, publish; one process per rank. With --offline draw them from
-    stores and publish nothing."""
+    """Train one rank on groups from the buffer, or from the stores of finished runs."""
     config = configuration.load(config_path)
     if stores and (buffer_endpoint or weights_bind):
         raise UserError("--offline trains without actors; leave --buffer and --weights out")
@@ -117,49 +111,32 @@ def run_training(
     resume: bool,
     keys: Path | None = None,
 ) -> None:
-    """One rank's part in a run, from its start to the final model."""
+    """Runs one rank from its start to the final model."""
     check_endpoint(buffer_endpoint, "buffer")
     check_bind(weights_bind, "weights", encrypted=keys is not None)
-    begins = _beginning(config, run, resume)
+    start = _start(config, run, resume)
     with ExitStack() as closing:
-        # Before DeepSpeed and the model: the actors start as soon as the address is known.
-        publisher = _publisher(config, weights_bind, keys, run, closing) if _leading() else None
-
-        def rank(trainer: Any, start: int) -> Any:
-            if publisher is None:
-                return _follower(config, trainer)
-            return _rank0(config, trainer, publisher, buffer_endpoint, keys, run, start, closing)
-
-        _train(config, begins, run, rank)
+        _Rank(config, run, start, closing, buffer_endpoint, weights_bind, keys).train()
 
 
 def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume: bool) -> None:
-    """One rank's part in a run that learns from finished stores alone."""
+    """Runs one rank of a run that learns from finished stores alone."""
     from learner.metrics.loggers import registry as loggers
     from learner.offline.served_copy import served_copy, without_actors
 
     loggers.check(config.log)
     for store in stores:
         check_store(store)
-    config = without_actors(config)
+    start, endpoint = _start(config, run, resume), ""
+    given, config = config, without_actors(config)
     with ExitStack() as closing:
-        begins = _beginning(config, run, resume)
-        publisher, endpoint = None, ""
         if _leading():
-            serves = served_copy(
-                stores, run / "buffer", config, begins.model, begins.tokenizer, resume=resume
+            served = served_copy(
+                stores, run / "buffer", config, start.model, start.tokenizer, resume=resume
             )
-            endpoint = closing.enter_context(serves)
-            publisher = _publisher(config, "tcp://127.0.0.1:0", None, run, closing)
-
-        def rank(trainer: Any, start: int) -> Any:
-            if publisher is None:
-                return _follower(config, trainer)
-            return _rank0(
-                config, trainer, publisher, endpoint, None, run, start, closing, actors=False
-            )
-
-        _train(config, begins, run, rank)
+            endpoint = closing.enter_context(served)
+            RunFolder(run).write_settings(given)
+        _Rank(config, run, start, closing, endpoint, "tcp://127.0.0.1:0", actors=False).train()
 
 
 def _leading() -> bool:
@@ -167,47 +144,10 @@ def _leading() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _train(
-    config: RunConfig, begins: Beginning, run: Path, rank_of: Callable[[Any, int], Any]
-) -> None:
-    """Train to the final model. `rank_of`: this rank's part, from the trainer and the version that
-    the run starts from."""
-    from learner import checkpoint
-    from learner.checkpoint import RunState
-    from learner.loop import Training
-    from learner.step.trainer import Trainer
-
-    algorithm, start = config.algorithm.build(), begins.checkpoint
-    adapted = begins.settings.lora.rank > 0
-    trainer = Trainer(
-        begins.model if adapted else start or begins.model,
-        begins.settings,
-        algorithm,
-        seed=config.seed,
-        reference=begins.model,
-        adapter=start if adapted else None,
-    )
-    state = (
-        checkpoint.restore(trainer, start)
-        if start
-        else RunState(0, model_digest=begins.model_digest)
-    )
-    rank = rank_of(trainer, state.version)
-    freeze_heap()
-    try:
-        Training(trainer, algorithm, config, rank, begins.tokenizer, run, state).execute()
-    except RestartNeeded as error:
-        if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
-            RunFolder(run).keep_token_budget(int(budget))
-        raise
-    if _leading():
-        click.echo(DONE_LINE)
-
-
 @dataclass(frozen=True)
-class Beginning:
-    """What a run begins with: the model folder, its digest (`model_digest`) and tokenizer, the
-    learner's settings, and the checkpoint to continue from, if any."""
+class Start:
+    """What a run starts with: the model folder, its digest and tokenizer, the learner's settings,
+    and the checkpoint to continue from, if any."""
 
     model: Path
     model_digest: str
@@ -216,10 +156,9 @@ class Beginning:
     checkpoint: Path | None
 
 
-def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
-    """Check what a run needs before a model is loaded. Raises UserError."""
-    from learner import checkpoint
-    from learner.outputs import checkpoint_command
+def _start(config: RunConfig, run: Path, resume: bool) -> Start:
+    """Checks what a run needs before a model is loaded. Raises UserError."""
+    from learner import checkpoint, checkpoint_command
     from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
 
@@ -240,68 +179,97 @@ def _beginning(config: RunConfig, run: Path, resume: bool) -> Beginning:
     newest = checkpoint.latest(run / checkpoint.CHECKPOINTS) if resume else None
     if newest is not None:
         checkpoint.check(newest, settings, dtype=resolve_dtype(settings.dtype), model_digest=digest)
-    return Beginning(model, digest, tokenizer, settings, newest)
+    return Start(model, digest, tokenizer, settings, newest)
 
 
-def _publisher(
-    config: RunConfig, bind: str, keys: Path | None, run: Path, closing: ExitStack
-) -> Any:
-    from learner.publisher import WeightPublisher
+@dataclass
+class _Rank:
+    """One rank's part in a run."""
 
-    secret = keys / "service.json" if keys else None
-    kept, every = config.learner.journal, config.learner.anchor_every
-    journal = None
-    if kept.on:
-        journal = Journal(run / JOURNAL, versions=kept.versions, limit=int(kept.gib * GIB))
-    publisher = WeightPublisher(bind, anchor_every=every, keys=secret, journal=journal)
-    closing.callback(publisher.close)
-    click.echo(f"{WEIGHTS_LINE} {publisher.endpoint}")
-    return publisher
+    config: RunConfig
+    run: Path
+    start: Start
+    closing: ExitStack
+    buffer_endpoint: str
+    weights_bind: str
+    keys: Path | None = None
+    actors: bool = True
 
+    def train(self) -> None:
+        """Trains to the final model."""
+        from learner.checkpoint import restored
+        from learner.loop import Training
+        from learner.ranks import Follower
 
-def _rank0(
-    config: RunConfig,
-    trainer: Any,
-    publisher: Any,
-    buffer_endpoint: str,
-    keys: Path | None,
-    run: Path,
-    start: int,
-    closing: ExitStack,
-    *,
-    actors: bool = True,
-) -> Any:
-    from buffer import BufferClient
-    from envs.registry import tasks_of_all
-    from learner.metrics.loggers import registry as loggers
-    from learner.metrics.loggers.logger import LoggerContext
-    from learner.metrics.reporter import Reporter
-    from learner.rank0 import Rank0
-
-    tasks = list[Task](), list[Task]()
-    if actors:
-        tasks = (
-            tasks_of_all(config.env, "train", config.env.train_tasks, config.seed),
-            tasks_of_all(config.env, "eval", config.eval.tasks),
+        # Before DeepSpeed and the model: the actors start as soon as the address is known.
+        publisher = self._publisher() if _leading() else None
+        config, start = self.config, self.start
+        algorithm = config.algorithm.build()
+        trainer, state = restored(
+            start.checkpoint, start.model, start.settings, algorithm, config.seed
         )
-    secret = keys / "learner.json" if keys else None
-    client = BufferClient(
-        buffer_endpoint, name="learner", keys=secret, timeout_s=config.buffer.patience_s
-    )
-    closing.callback(client.close)
-    reporter = Reporter(run, start, loggers.start(LoggerContext(run, config, start)))
-    closing.callback(reporter.close)
-    rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=actors)
-    _on_stop_signals(lambda signum, frame: rank0.stop())
-    click.echo(READY_LINE)
-    return rank0
+        if start.checkpoint is None:
+            state = replace(state, model_digest=start.model_digest)
+        if publisher is None:
+            _on_stop_signals(signal.SIG_IGN)  # rank 0 ends the run
+            rank: Any = Follower(trainer, config.learner)
+        else:
+            rank = self._rank0(trainer, publisher, state.version)
+        freeze_heap()
+        try:
+            Training(trainer, algorithm, config, rank, start.tokenizer, self.run, state).execute()
+        except RestartNeeded as error:
+            if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
+                RunFolder(self.run).keep_token_budget(int(budget))
+            raise
+        if _leading():
+            click.echo(DONE_LINE)
 
+    def _publisher(self) -> Any:
+        from learner.publisher import WeightPublisher
 
-def _follower(config: RunConfig, trainer: Any) -> Any:
-    from learner.ranks import Follower
+        kept, journal = self.config.learner.journal, None
+        if kept.on:
+            folder, limit = self.run / JOURNAL, int(kept.gib * GIB)
+            journal = Journal(folder, versions=kept.versions, limit=limit)
+        publisher = WeightPublisher(
+            self.weights_bind,
+            anchor_every=self.config.learner.anchor_every,
+            keys=self.keys and self.keys / "service.json",
+            journal=journal,
+        )
+        self.closing.callback(publisher.close)
+        click.echo(f"{WEIGHTS_LINE} {publisher.endpoint}")
+        return publisher
 
-    _on_stop_signals(signal.SIG_IGN)  # rank 0 ends the run
-    return Follower(trainer, config.learner)
+    def _rank0(self, trainer: Any, publisher: Any, version: int) -> Any:
+        from buffer import BufferClient
+        from envs.registry import tasks_of_all
+        from learner.metrics.loggers import registry as loggers
+        from learner.metrics.loggers.logger import LoggerContext
+        from learner.metrics.reporter import Reporter
+        from learner.rank0 import Rank0
+
+        config, run = self.config, self.run
+        tasks = list[Task](), list[Task]()
+        if self.actors:
+            tasks = (
+                tasks_of_all(config.env, "train", config.env.train_tasks, config.seed),
+                tasks_of_all(config.env, "eval", config.eval.tasks),
+            )
+        client = BufferClient(
+            self.buffer_endpoint,
+            name="learner",
+            keys=self.keys and self.keys / "learner.json",
+            timeout_s=config.buffer.patience_s,
+        )
+        self.closing.callback(client.close)
+        reporter = Reporter(run, version, loggers.start(LoggerContext(run, config, version)))
+        self.closing.callback(reporter.close)
+        rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=self.actors)
+        _on_stop_signals(lambda signum, frame: rank0.stop())
+        click.echo(READY_LINE)
+        return rank0
 
 
 def _on_stop_signals(handler: Any) -> None:

@@ -1,8 +1,8 @@
 """Evaluation during a run: held-out tasks, played by the run's own actors.
 
-The learner adds the tasks to the buffer under a tag; actors whose weights are new enough lease
-them before any training task; the learner reads the results when all have ended. Generation for
-training continues during that time.
+The learner adds the tasks to the buffer under a tag. Actors whose weights are new enough lease
+them before any training task. The learner reads the results when all have ended; meanwhile
+training continues.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES = RECORD_LIMIT // 2  # a message holds at most RECORD_LIMIT bytes
 POLL_S = 0.2
 SAY_S = 5.0
-"""A learner that waits says to its user how far the evaluation is, every so often."""
+"""Seconds between notices of how far an evaluation is, while the learner waits for it."""
 QUIET_S = 60.0
-"""A learner that waits logs how long there was no progress, every so often."""
-
-
+"""Seconds without progress after which a waiting learner logs a warning."""
+FIRST_GROUPS = 16
 EVALUATIONS = "evaluations"
-"""In a run's folder: a folder for each evaluation (envs.evaluation.evaluation_folder)."""
+"""The folder of a run's evaluations (envs.evaluation.evaluation_folder)."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of policy `version`: every attempt, and the metrics of all."""
+    """One evaluation of policy `version`: every attempt and the report on all."""
 
     version: int
     attempts: Sequence[Conversation]
@@ -48,7 +47,7 @@ class Evaluation:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The numbers of the report by the end of their tag."""
+        """The report's numbers, by the name in their tag."""
         return scalars(self.report)
 
 
@@ -60,7 +59,7 @@ class Evaluator:
         self.pending: dict[str, int] = {}
 
     def start(self, version: int) -> None:
-        """Request an evaluation of policy `version`, or of a newer one if actors have moved on."""
+        """Requests an evaluation of policy `version`, or of a newer one if actors have that."""
         if self.tasks:
             tag = f"eval@{version}"
             for message in in_messages(self.tasks):
@@ -68,7 +67,7 @@ class Evaluator:
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int) -> None:
-        """Wait again for evaluations of versions up to `version` that an earlier learner requested
+        """Waits again for evaluations of versions up to `version` that an earlier learner requested
         and did not report."""
         for tag in self.client.stats().eval_progress if self.tasks else ():
             name, _, number = tag.partition("@")
@@ -85,18 +84,18 @@ class Evaluator:
         return [self._read(tag, self.pending.pop(tag)) for tag in ended]
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
-        """Block until nothing is pending or `stopped()`. Waits for actors to play the tasks; calls
-        `waiting` at every poll, says every SAY_S how far they are, and logs if there was no
-        progress for QUIET_S."""
+        """Waits for actors to play the tasks, until nothing is pending or `stopped()`. Calls
+        `waiting` at every poll, reports progress every SAY_S, and logs a lack of it every
+        QUIET_S."""
         ended, before = list[Evaluation](), -1
-        moved = said = time.monotonic()
+        moved = noticed = time.monotonic()
         while self.pending and not stopped():
             ended += self.collect()
             stats = self.client.stats()
             progress = stats.eval_progress
             done = sum(done for done, _ in progress.values())
-            if stats.actors and time.monotonic() - said > SAY_S:  # before, engines start
-                said = time.monotonic()
+            if stats.actors and time.monotonic() - noticed > SAY_S:  # else engines start
+                noticed = time.monotonic()
                 for tag, version in self.pending.items():
                     notice("evaluation at step {}: {}/{}".format(version, *progress[tag]))
             if done != before:
@@ -113,7 +112,7 @@ class Evaluator:
         if gone := len(self.tasks) - len(groups):
             log.error(
                 "evaluation of version %d: %d of %d groups were evicted before they were read and "
-                "are left out; raise buffer.retention.grace_s above the time it takes",
+                "are left out; raise buffer.retention.grace_s above an evaluation's duration",
                 version,
                 gone,
                 len(self.tasks),
@@ -128,24 +127,21 @@ class Evaluator:
 
 
 def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> None:
-    """Write an evaluation into the run's folder; `r3l-eval --read` shows it."""
+    """Writes an evaluation into the run's folder; `r3l-eval --read` shows it."""
     folder = run / EVALUATIONS / f"step-{evaluation.version:06d}"
     weights = f"step {evaluation.version}"
     settings = settings_of(config, model=str(run), weights=weights, split="eval")
     try:
         write_evaluation(folder, settings, evaluation.attempts, evaluation.report)
     except OSError as error:
-        log.warning("%s: not written, training continues (%s)", folder, error)
+        log.warning("%s: could not be written, training continues (%s)", folder, error)
         notice_again(EVALUATIONS, f"{folder} could not be written ({error})")
 
 
-FIRST_GROUPS = 16
-
-
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Why the first FIRST_GROUPS groups of a run hold no attempt, with the number of failures by
-    cause; "" if there are fewer groups, or if any attempt was played to its end. `before`: groups
-    without an attempt that an earlier launch of the run has left."""
+    """Explains why no attempt of a run's first FIRST_GROUPS groups was played to its end, with the
+    number of failures by cause; "" if one was, or there are fewer groups. `before`: groups without
+    an attempt that an earlier launch has left."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -156,17 +152,16 @@ def nothing_played(stats: BufferStats, before: int) -> str:
         causes[name.partition("/")[2]] += count
     if stats.puts > sum(n for cause, n in causes.items() if cause != STRAGGLER):
         return ""
-    causes.pop("no_base", 0)  # retries of those that failed
+    causes.pop("no_base", 0)  # retries of failed base attempts
     named = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
     return (
-        f"the first {groups} groups hold no attempt at all, every one "
-        f"failed: {named}; the first failure of each cause is in the actors' logs, with its "
-        "traceback: mend the environment and start again"
+        f"the first {groups} groups hold no attempt at all, every one failed: {named}; fix the "
+        "environment and start again: the actors' logs have the first traceback of each cause"
     )
 
 
 def in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """The tasks in lists of at most MESSAGE_BYTES, each one message to the buffer."""
+    """Splits tasks into messages to the buffer of at most MESSAGE_BYTES."""
     message: list[Task] = []
     size = 0
     for task in tasks:

@@ -19,10 +19,11 @@ from typing import Any
 
 from buffer import Draw
 from learner import checkpoint
+from learner.best_model import candidate_folder
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState
-from learner.outputs.best_model import candidate_folder
-from learner.outputs.checkpoint_command import CheckpointCommand
-from learner.ranks import Rank, meet, still_waiting
+from learner.checkpoint_command import CheckpointCommand
+from learner.rank0 import Rank0
+from learner.ranks import Follower, meet, still_waiting
 from learner.step.batch import weight_metrics
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
@@ -39,7 +40,7 @@ class Training:
     trainer: Trainer
     algorithm: Algorithm
     config: RunConfig
-    rank: Rank
+    rank: Rank0 | Follower
     tokenizer: Any
     run: Path
     state: RunState
@@ -54,11 +55,11 @@ class Training:
         )
 
     def execute(self) -> int:
-        """Train to `config.learner.steps`; returns the version reached.
+        """Trains to `config.learner.steps`; returns the version reached.
 
-        Waits in `draw` for actors to complete groups. Ends early if rank 0 is stopped; it writes a
-        checkpoint and the model in any case. Raises TrainingStopped after too many skipped steps
-        in a row, or if a safety rule stopped the run. Waits for the last on_checkpoint commands.
+        Ends early if rank 0 is stopped; it writes a checkpoint and the model in any case. Raises
+        TrainingStopped after too many skipped steps in a row, or if a safety rule stopped the run.
+        Waits for the last on_checkpoint commands.
         """
         try:
             version = self._train()
@@ -115,7 +116,7 @@ class Training:
         return result
 
     def _evaluate_and_save(self, version: int) -> None:
-        """Start an evaluation and save a checkpoint of this version, if they are due."""
+        """Starts an evaluation and saves a checkpoint of this version, if they are due."""
         every, last = self.config.eval.every, self.config.learner.steps
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
@@ -124,7 +125,7 @@ class Training:
             self._save(version)
 
     def _check_skipped(self, version: int, skipped: list[Draw]) -> None:
-        """End the run after too many skipped steps in a row, naming their groups."""
+        """Ends the run after too many skipped steps in a row, and names their groups."""
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
             return
@@ -137,12 +138,12 @@ class Training:
         )
 
     def _end(self, version: int) -> None:
-        """Save the last checkpoint and the final model, then evaluate it."""
+        """Saves the last checkpoint and the final model, then evaluates it."""
         self._save(version)
         if not checkpoint.save_model(self.trainer, self.run / "model", self.tokenizer):
             raise UserError(
-                f"{self.run / 'model'}: the trained model could not be written; make room on the "
-                "disk and run again with --resume"
+                f"{self.run / 'model'}: the trained model could not be written; free disk space "
+                "and run again with --resume"
             )
         if self.command:
             self.command.submit(self.run / "model", version)
@@ -151,12 +152,12 @@ class Training:
         self.rank.end(version)
 
     def _save(self, version: int) -> None:
-        """Save a checkpoint of `version`, unless there is one."""
+        """Saves a checkpoint of `version`, unless there is one."""
         if version != self.checkpoints.saved or not self.checkpoints.finish():
             self.checkpoints.save(self.rank.state(version))
 
     def _finish_commands(self) -> None:
-        """Run the user's command on the best model, and wait for the last ones."""
+        """Runs the user's command on the best model, and waits for the last commands."""
         if self.command:
             if (self.run / BEST).is_dir():
                 self.command.submit(self.run / BEST, self.checkpoints.saved)
@@ -170,7 +171,7 @@ class Training:
             meet(self.trainer)
 
     def _keep_candidate(self, version: int) -> None:
-        """Save the weights of an evaluation, until it is known whether they are the best."""
+        """Saves the weights of an evaluation, until it is known whether they are the best."""
         if self.config.learner.keep_best and self.config.eval.tasks:
             folder = candidate_folder(self.run, version)
             checkpoint.save_model(self.trainer, folder, self.tokenizer)

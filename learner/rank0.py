@@ -17,6 +17,7 @@ import torch
 
 from buffer import BufferClient, Draw
 from envs.evaluation.truncation import TruncationWarning
+from learner.best_model import keep_if_best, remove_candidates
 from learner.checkpoint import RunState
 from learner.evaluator import (
     Evaluation,
@@ -39,7 +40,6 @@ from learner.metrics.group_metrics import (
 )
 from learner.metrics.reporter import Reporter
 from learner.metrics.text_examples import correction_texts
-from learner.outputs.best_model import keep_if_best, remove_candidates
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
@@ -54,14 +54,14 @@ log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
 SAY_S, SAY_LATER_S = 5.0, 60.0
-"""How often the user is told what a step waits for: the first one of this process, and others."""
+"""Seconds between notices of what a step waits for: the first step of this process, and others."""
 
 
 class Rank0:
     """Consumes groups from the buffer, produces commits, weights, metrics and evaluations.
 
-    It is a learner.ranks.Rank. `actors`: whether any fill the buffer; without, a batch that cannot
-    be drawn at once ends the run. `stop_cause` is set if a safety rule stopped the run.
+    `actors`: whether any fill the buffer; without them, a batch that cannot be drawn at once ends
+    the run. `stop_cause` is set if a safety rule stopped the run.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Rank0:
         self.stop_cause = ""
 
     def stop(self) -> None:
-        """End the run at the next draw, or as soon as it waits for a silent buffer."""
+        """Ends the run at the next draw, or while it waits for the buffer's reply."""
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """A request has no reply yet: the other ranks, which are in `meet`, wait too."""
+        """Keeps the other ranks, which are in `meet`, waiting while a request has no reply."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")
         still_waiting(self.trainer, line)
@@ -110,8 +110,8 @@ class Rank0:
     # ── start and end ───────────────────────────────────────────────────────────────────
 
     def begin(self, state: RunState) -> None:
-        """Set the buffer to the learner's version and publish the first weights; at version 0,
-        evaluate before any training. Waits for that evaluation."""
+        """Sets the buffer to the learner's version and publishes the first weights; at version 0,
+        evaluates before any training and waits for the result."""
         version, self.last_state = state.version, state
         self.without_attempt = self.client.stats().drops.get("no_trajectories", 0)
         for message in in_messages(self.train_tasks):
@@ -134,7 +134,7 @@ class Rank0:
         meet(self.trainer)
 
     def _check_ledger(self, state: RunState) -> None:
-        """Warn if the checkpoint was not trained from this buffer."""
+        """Warns if the checkpoint was not trained from this buffer."""
         if not state.groups:
             return
         try:
@@ -143,13 +143,13 @@ class Rank0:
             trained = set()
         if trained != set(state.groups):
             log.warning(
-                "step %d has other groups in the buffer's ledger than in the checkpoint; is this "
+                "step %d: the buffer's ledger and the checkpoint have different groups; is this "
                 "the store of the run?",
                 state.version,
             )
 
     def end(self, version: int) -> None:
-        """Evaluate the final policy and wait for the result. Raises TrainingStopped if a safety
+        """Evaluates the final policy and waits for the result. Raises TrainingStopped if a safety
         rule ended the run."""
         self._wait_for_evaluations()
         if not self.stopped and version > 0:
@@ -174,25 +174,21 @@ class Rank0:
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def draw(self, version: int) -> Draw | None:
-        """Wait for a full batch of fresh groups and share it with the other ranks; None if the
-        run is to stop.
-
-        Waits for actors to complete groups; sends the other ranks a word every DRAW_WAIT_S, and
-        logs what is missing every WARN_AFTER_S.
-        """
+        """Waits for a full batch of fresh groups and shares it with the other ranks; None if the
+        run is to stop. Logs what is missing every WARN_AFTER_S."""
         began = time.monotonic()
         try:
             draw = self._wait_for_batch(version, began)
         except BufferUnavailable:
             if not self.stopped:
                 raise
-            draw = None  # the run ends with a checkpoint all the same
+            draw = None  # the run still ends with a checkpoint
         self.waited_s = time.monotonic() - began
         share_draw(self.trainer, draw)
         return draw
 
     def _wait_for_batch(self, version: int, began: float) -> Draw | None:
-        count, warned, said = self.config.learner.groups_per_step, began, began
+        count, warned, noticed = self.config.learner.groups_per_step, began, began
         while not self.stopped:
             reason: list[str] = []
             wait_s = DRAW_WAIT_S if self.actors else 0.0
@@ -200,8 +196,8 @@ class Rank0:
             if draw is not None:
                 if draw.recall_lost:
                     log.warning(
-                        "draw %d: %d of the attempts it recalled were evicted since, and are left "
-                        "out; raise buffer.retention",
+                        "draw %d: %d recalled attempts were evicted and are left out; raise "
+                        "buffer.retention",
                         draw.draw_id,
                         draw.recall_lost,
                     )
@@ -211,9 +207,9 @@ class Rank0:
                 return None
             still_waiting(self.trainer)
             self._check_attempts()
-            if (now := time.monotonic()) - said > (SAY_S if self.is_first_step else SAY_LATER_S):
-                said = now
-                if self.client.stats().actors:  # before, engines start
+            if (now := time.monotonic()) - noticed > (SAY_S if self.is_first_step else SAY_LATER_S):
+                noticed = now
+                if self.client.stats().actors:  # none before the engines have started
                     notice(f"step {version + 1}: {'; '.join(reason)}")
             if now - warned > WARN_AFTER_S:
                 warned = now
@@ -221,17 +217,17 @@ class Rank0:
         return None
 
     def _check_attempts(self) -> None:
-        """Raise UserError if every attempt of the run's first groups failed."""
+        """Raises UserError if every attempt of the run's first groups failed."""
         if self.attempts_checked + DRAW_WAIT_S < time.monotonic():
             self.attempts_checked = time.monotonic()
             if why := nothing_played(self.client.stats(), self.without_attempt):
                 raise UserError(why)
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commit a trained batch, publish the weights, report.
+        """Commits a trained batch, publishes the weights and reports.
 
-        Raises DrawExpired if the draw expired during the step: the ledger does not have the step
-        then, and the learner has to restart from its checkpoint.
+        Raises DrawExpired if the draw expired during the step: the ledger then lacks the step, and
+        the learner must restart from its checkpoint.
         """
         heartbeat(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version, result.attempts)
@@ -244,9 +240,11 @@ class Rank0:
         self._apply_safety_rules(result.metrics)
         fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
         explored = [*fresh, *self._replaced(draw)]
+        step_s = result.metrics["learner/step_s"]
         metrics = {
             **result.metrics,
-            **self._wait_metrics(result.metrics["learner/step_s"]),
+            "learner/wait_s": self.waited_s,
+            "learner/idle_share": self.waited_s / (self.waited_s + step_s),
             **self._batch_metrics(explored, draw.version),
             **replay_metrics(draw),
             **published,
@@ -260,13 +258,13 @@ class Rank0:
         self._warn_of_truncation(cut, "training")
         self._report_evaluations(self.evaluator.collect())
         self.is_first_step = False
+        if not self.actors:  # no launcher does it
+            RunFolder(self.run).settle_settings(version)
         meet(self.trainer)
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Discard a batch whose loss or gradient is not finite; its groups are not drawn again.
-
-        They are listed in `skipped.jsonl` of the run.
-        """
+        """Discards a batch whose loss or gradient is not finite. Its groups are listed in
+        `skipped.jsonl` of the run and not drawn again."""
         self.counts["skipped_steps"] += 1
         self.counts["out_of_memory"] += result.out_of_memory
         folder = RunFolder(self.run)
@@ -290,22 +288,16 @@ class Rank0:
 
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
-    def _wait_metrics(self, step_s: float) -> dict[str, float]:
-        return {
-            "learner/wait_s": self.waited_s,
-            "learner/idle_share": self.waited_s / (self.waited_s + step_s),
-        }
-
     def _replaced(self, draw: Draw) -> list[Group]:
-        """The groups that others replaced in this batch, so that metrics tell of all attempts and
-        not only of those that are trained on."""
-        found, size = list[Group](), self.config.learner.groups_per_step
+        """The groups that others replaced in this batch: metrics cover all attempts, trained or
+        not."""
+        groups, size = list[Group](), self.config.learner.groups_per_step
         for at in range(0, len(draw.replaced), size):
             try:
-                found += self.client.get(draw.replaced[at : at + size])
+                groups += self.client.get(draw.replaced[at : at + size])
             except NotFound as error:  # retention was faster
                 log.warning("metrics of this step leave replaced groups out: %s", error)
-        return found
+        return groups
 
     def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
         algorithm = self.config.algorithm.build()
@@ -325,7 +317,7 @@ class Rank0:
         return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})
 
     def _service_metrics(self, version: int) -> dict[str, float]:
-        """Metrics that the buffer holds: its own and those the actors reported to it."""
+        """The buffer's metrics, and those that actors reported to it."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
         (then, before), now = self.generated, time.monotonic()
@@ -336,36 +328,33 @@ class Rank0:
         return buffer_metrics(stats) | actors | rate
 
     def _apply_safety_rules(self, metrics: dict[str, float]) -> None:
+        # With a lower limit groups would expire before newer weights are published.
+        least = self.config.learner.sync_every - 1
         for alarm in self.meter.check(metrics):
             self.counts["safety_alarms"] += 1
             action = alarm.rule.action
             notice(f"safety: {alarm.message} ({action})")
-            if action == "lower_staleness" and self.max_staleness > self._least_staleness():
+            if action == "lower_staleness" and self.max_staleness > least:
                 self.max_staleness = self.client.limit_staleness(self.max_staleness - 1)
                 notice(f"safety: max_staleness is {self.max_staleness} from now on")
             elif action == "stop":
                 self.stopped, self.stop_cause = True, alarm.message
 
-    def _least_staleness(self) -> int:
-        """With a lower limit groups would expire before newer weights are published."""
-        return self.config.learner.sync_every - 1
-
     def publish(self, version: int) -> dict[str, float]:
-        """Publish weights in the dtype of the actors' engines, or adapters in their own; returns
+        """Publishes weights in the dtype of the actors' engines, or adapters in their own; returns
         metrics."""
-        name, began = self.config.actor.dtype, time.monotonic()
+        name = self.config.actor.dtype
         adapters = self.trainer.adapters
         dtype = None if name == "auto" or adapters else getattr(torch, name)
         weights, shapes = self.trainer.published()
         metrics = self.publisher.publish(version, weights, dtype, shapes, adapters)
-        metrics["publish_s"] = time.monotonic() - began
         metrics["refused"] = float(self.publisher.sent["refused"])
         return {f"weights/{name}": value for name, value in metrics.items()}
 
     # ── evaluations ─────────────────────────────────────────────────────────────────────
 
     def evaluate(self, version: int) -> None:
-        """Start an evaluation, unless its result was reported already."""
+        """Starts an evaluation, unless its result was reported already."""
         self._start_evaluation(version)
         meet(self.trainer)
 

@@ -1,7 +1,4 @@
-"""What a learner reports to its launcher: exit codes, lines in its log, signals.
-
-Importing this module loads nothing that only training needs.
-"""
+"""What a learner and its launcher agree on: exit codes, lines in the log, a signal. No torch."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ EXIT_CODES: dict[type[R3LError], int] = {
     RestartNeeded: 4,
     BufferUnavailable: 5,
 }
-"""Why the learner ended: the user's settings are wrong, a restart would end the same way, a restart
-is needed, or the buffer did not reply for `buffer.patience_s`."""
+"""2: the user's settings are wrong. 3: a restart would end the same way. 4: a restart is needed.
+5: the buffer did not reply for `buffer.patience_s`."""
 
 READY_LINE = "r3l-learner ready"
 WEIGHTS_LINE = "r3l-learner serves weights at"
@@ -24,5 +21,5 @@ DONE_LINE = "r3l-learner done"
 HANGS_LINE = "r3l-learner hangs"
 
 STACKS = signal.SIGUSR2
-"""The signal that makes a learner's process write every thread's stack to its log, even while
-its interpreter is busy."""
+"""Makes a learner's process write every thread's stack to its log, even while its interpreter is
+busy."""

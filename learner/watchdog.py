@@ -1,12 +1,12 @@
-"""The learner's heartbeats and its watchdog: a process without a heartbeat for too long is ended.
+"""The learner's heartbeats, and the watchdog that ends a process that sends none for too long.
 
     heartbeat("micro-batch 3 of 8") ─► watchdog thread ─┬─► run/.last-heartbeat ─► r3l-launch
                                                         └─► none for `limit_s`: LearnerHung
 
-Every piece of work sends a heartbeat when it begins, every wait one in each of its rounds. So the
-limit applies to the longest piece, not to a whole step or a whole wait for actors. The thread ends
-a process whose work does not return. The threads of a process that is stopped, waits in the kernel
-or holds the interpreter's lock do not run: its launcher misses the heartbeat and ends it.
+Every piece of work sends a heartbeat when it begins, every wait one in each of its rounds. The
+limit therefore applies to the longest piece, not to a whole step or a whole wait for actors. The
+thread ends a process whose work does not return. No thread runs in a process that is stopped, waits
+in the kernel or holds the interpreter's lock: its launcher misses the heartbeat and ends it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LONGEST_TICK_S = 1.0
 
 
 class Watchdog:
-    """Watches this process from the beginning of a `with` block to its end.
+    """Watches this process inside a `with` block.
 
     `limit_s`: seconds without a heartbeat until the process ends, with LearnerHung and all stacks
-    in its log. `folder`: where the last heartbeat is written for the launcher.
+    in its log. `folder`: the run folder, where the launcher reads the last heartbeat.
     """
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
@@ -56,7 +56,7 @@ class Watchdog:
         self._thread.join()
 
     def heartbeat(self, doing: str) -> None:
-        """This process is alive and begins `doing`."""
+        """Records that this process is alive and begins `doing`."""
         self._last = (doing, time.monotonic())
 
     def _watch(self) -> None:
@@ -75,7 +75,7 @@ class Watchdog:
         rank = os.environ.get("RANK", "0")
         error = LearnerHung(
             f"rank {rank} sent no heartbeat for {silent:.0f} s (learner.hang_s) since it began "
-            f"{doing}; it ends now, the stacks of all threads follow"
+            f"{doing}; it exits now, the stacks of all threads follow"
         )
         try:
             os.write(STDERR, f"\n{HANGS_LINE}: {error}\n".encode())
@@ -85,10 +85,10 @@ class Watchdog:
 
 
 _watchdog: Watchdog | None = None
-"""The one that watches this process, if any."""
+"""Watches this process, inside its `with` block."""
 
 
 def heartbeat(doing: str) -> None:
-    """This process is alive and begins `doing`."""
+    """Tells the watchdog that this process is alive and begins `doing`."""
     if _watchdog is not None:
         _watchdog.heartbeat(doing)

@@ -33,7 +33,7 @@ FOLDERS = {
     "buffer": "viewer tools server groups client wire sampling storage".split(),
     "envs": "evaluation isolation adapters questions builtin".split(),
     "actors": ["weights"],
-    "learner": "offline warmup outputs step metrics".split(),
+    "learner": "offline warmup step metrics".split(),
     "launch": "evaluation console inspection checks backends topology".split(),
 }
 """The folders of each room from the top down: a folder imports only those listed after it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from actors.engine_arguments import check_engine_arguments
 from buffer.sampling import samplers, task_samplers
 from launch.checks.draft import Draft
+from learner import checkpoint_command
 from learner.metrics.loggers import registry as loggers
-from learner.outputs import checkpoint_command
 from r3l.errors import UserError
 from r3l.rollout import explorers
 

@@ -1,2 +1,2 @@
-"""What a run left behind: training from finished stores, steps executed again, versions rebuilt
-from the journal, rewards given again."""
+"""Works on finished runs: trains from their stores, replays their steps, rebuilds their weights,
+regrades their attempts."""

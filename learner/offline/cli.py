@@ -10,7 +10,7 @@ import click
 from r3l.files.run_folder import RunFolder
 
 DIFFERS = 1
-"""Exit code of a replay that is not the step of the run."""
+"""Exit code of a replay that differs from the run."""
 
 
 @click.command("weights")
@@ -30,8 +30,8 @@ def weights_command(run: Path, version: int, out: Path) -> None:
 def replay_command(run: Path, step: int) -> None:
     """Execute optimizer step STEP of RUN again and compare loss and weights with the run's.
 
-    Begins at the newest checkpoint before it and takes the batches from the ledger of the store.
-    Exit code 1 if something differs.
+    Starts at the newest checkpoint before STEP and takes the batches from the store's ledger. Exit
+    code 1 if something differs.
     """
     from learner.offline.replayed_run import ReplayedRun
 

@@ -1,4 +1,4 @@
-"""A published version of a run as a model folder, rebuilt from its weight journal.
+"""Rebuilds a published version of a run from its weight journal, as a model folder.
 
 journal ─► bytes ─► checked against the manifest, the fingerprints in the store ─► model folder
 """
@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor
 
+from buffer.storage.folder_lock import new_folder
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from envs.builtin.policy import model_path
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import JOURNAL
-from r3l.files.whole_file import whole_folder
 from r3l.model_folder import check_model_folder
 from r3l.weights.fingerprints import digest_of
 from r3l.weights.journal import Journal
@@ -30,10 +28,10 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 
 def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
-    """Write a version as a Hugging Face folder; returns a line that says what was checked.
+    """Writes a version as a Hugging Face folder; returns a line about what was checked.
 
-    Raises UserError, one line, if it cannot be rebuilt, if attempts of the store were sampled by
-    other weights of that version, or if `out` exists. Nothing is left half-written.
+    Raises UserError if it cannot be rebuilt, if attempts in the store were sampled by other weights
+    of that version, or if `out` is not empty. Nothing is left half-written.
     """
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}", weights=False)
@@ -43,8 +41,8 @@ def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
         check_base(manifest, model)
         tensors = dict(merged_into(base_tensors(model), tensors, manifest.adapters))
     checked = check_fingerprints(run / "buffer", manifest)
-    with new_folder(out) as building:
-        _copy_but_weights(model, building, {str(one.dtype) for one in tensors.values()})
+    with new_folder(out, "--out") as building:
+        _copy_but_weights(model, building, {str(tensor.dtype) for tensor in tensors.values()})
         _save(tensors, building / "model.safetensors")
     return f"version {version}, digest {manifest.digest}: {checked}"
 
@@ -53,53 +51,38 @@ def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
     """The tensors of a set by name; they share the memory of `data`."""
     import torch
 
-    whole, found = torch.from_numpy(data), {}
+    whole, tensors = torch.from_numpy(data), {}
     for entry in manifest.layout.tensors:
         flat = whole[entry.offset : entry.offset + entry.nbytes]
-        found[entry.name] = flat.view(getattr(torch, entry.dtype)).view(entry.shape)
-    return found
+        tensors[entry.name] = flat.view(getattr(torch, entry.dtype)).view(entry.shape)
+    return tensors
 
 
 def check_fingerprints(folder: Path, manifest: Manifest) -> str:
-    """Compare a version with the fingerprints on the attempts that it sampled; says the result.
-
-    Raises UserError if fingerprints name another set.
-    """
+    """Compares a version with the fingerprints of the attempts that it sampled; returns the result
+    as text. Raises UserError if a fingerprint names another set of weights."""
     if not (folder / "data.mdb").is_file():
         return f"no store in {folder} to compare it with"
     store = Store(folder, read_only=True)
     try:
-        found = store_reads.fingerprints(store, manifest.version)
+        prints = store_reads.fingerprints(store, manifest.version)
     finally:
         store.close()
-    named = {group: set(map(digest_of, prints)) - {""} for group, prints in found.items()}
-    same = [group for group, digests in named.items() if manifest.digest in digests]
-    other = [group for group, digests in named.items() if digests - {manifest.digest}]
+    digests = {group: set(map(digest_of, its)) - {""} for group, its in prints.items()}
+    same = [group for group, its in digests.items() if manifest.digest in its]
+    other = [group for group, its in digests.items() if its - {manifest.digest}]
     if other:
         raise UserError(
             f"version {manifest.version}: the journal has {manifest.digest}, but {len(other)} "
-            f"groups such as {other[0]} were sampled by {min(named[other[0]])}; the learner went "
+            f"groups such as {other[0]} were sampled by {min(digests[other[0]])}; the learner went "
             "back to a checkpoint and made this version again"
         )
-    return f"{len(same)} of {len(found)} groups that it sampled carry its fingerprint"
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A folder to fill, which is called `out` when all of it is there. Raises UserError if `out`
-    exists or cannot be written."""
-    if out.exists():
-        raise UserError(f"--out {out}: exists already; name a new folder")
-    try:
-        with whole_folder(out) as building:
-            yield building
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
+    return f"{len(same)} of {len(prints)} groups that it sampled carry its fingerprint"
 
 
 def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:
-    """The model's configuration and tokenizer; the configuration names the weights' dtype if they
-    have one."""
+    """Copies the model's configuration and tokenizer. The configuration gets the weights' dtype if
+    they have a single one."""
     for path in model.iterdir():
         if path.is_file() and not any(path.match(kind) for kind in WEIGHTS):
             shutil.copyfile(path, to / path.name)

@@ -1,8 +1,8 @@
-"""A finished store with the rewards of a corrected environment or verifier.
+"""Writes a finished store with the rewards of a corrected environment or verifier.
 
 every attempt ─► its actions, replayed and checked ─► reward ─► group ─► new store, linked to
                          │ another observation                             the old one
-                         └─► named; the whole is refused, or the attempt left out
+                         └─► reported; the store is refused, or the attempt left out
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ AT_ONCE = 16
 
 @dataclass
 class Tally:
-    """What was found: attempts that were replayed, those with another reward, those that were left
-    out; full successes before and after; auxiliary samples that their rewards no longer justify."""
+    """Counts: attempts that were replayed, got another reward, or were left out; full successes
+    before and after; auxiliary samples that the new rewards do not justify."""
 
     groups: int = 0
     attempts: int = 0
@@ -89,8 +89,8 @@ def regrade(
     drop_diverged: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tally:
-    """Write a store to `out` with the rewards of `config.env`; `say` gets a line for every attempt
-    that is left out. Raises UserError; nothing is written then."""
+    """Writes a store to `out` with the rewards of `config.env`. `say` gets a line for every attempt
+    that is left out. Nothing is written if it raises UserError."""
     source = Store(folder, read_only=True)
     try:
         regrader = Regrader(config, drop_diverged=drop_diverged, say=say)
@@ -101,7 +101,7 @@ def regrade(
 
 
 class Regrader:
-    """The work on one store."""
+    """Regrades one store."""
 
     def __init__(
         self, config: RunConfig, *, drop_diverged: bool, say: Callable[[str], None]
@@ -112,7 +112,7 @@ class Regrader:
         self.tally = Tally()
 
     async def run(self, source: Store, out: Path) -> None:
-        """Write the new store."""
+        """Writes the new store."""
         env = self.config.env
         with rewritten(source, out) as copy:
             async with environments_of_all(env, wanted=AT_ONCE) as make_env:
@@ -122,53 +122,56 @@ class Regrader:
                         put_group(txn, new)
             if not self.tally.attempts:
                 raise UserError(f"store {source.folder}: holds no attempt; give the store of a run")
-            found = self.tally
+            tally = self.tally
             link = Regraded(
                 store=str(source.folder.resolve()),
                 env=env.title,
                 options=dict(env.options),
                 when=time.time(),
-                attempts=found.attempts,
-                changed=found.changed,
-                diverged=found.diverged,
+                attempts=tally.attempts,
+                changed=tally.changed,
+                diverged=tally.diverged,
             )
             with copy.write() as txn:
                 txn.put_regraded(link)
 
     async def _group(self, group: Group, make_env: Callable[[Task], Environment]) -> Group:
-        """A group with new rewards."""
-        room = asyncio.Semaphore(AT_ONCE)
+        """Regrades a group."""
+        limit = asyncio.Semaphore(AT_ONCE)
 
-        async def result(one: SlotResult) -> SlotResult:
-            async with room:
-                return await self._result(group, one, make_env)
+        async def regrade(result: SlotResult) -> SlotResult:
+            async with limit:
+                return await self._result(group, result, make_env)
 
-        results = await asyncio.gather(*(result(one) for one in group.results))
+        results = await asyncio.gather(*map(regrade, group.results))
         self.tally.groups += 1
-        bases = {one.slot: one.trajectory for one in results if one.role == "base"}
-        return replace(group, results=tuple(self._justified(one, bases) for one in results))
+        bases = {result.slot: result.trajectory for result in results if result.role == "base"}
+        return replace(group, results=tuple(self._justified(each, bases) for each in results))
 
     async def _result(
-        self, group: Group, one: SlotResult, make_env: Callable[[Task], Environment]
+        self, group: Group, result: SlotResult, make_env: Callable[[Task], Environment]
     ) -> SlotResult:
-        attempt = one.trajectory
+        attempt = result.trajectory
         if attempt is None:
-            return one
+            return result
         env = await guarded(lambda: make_env(group.task))
         try:
             new = await regraded(env, group.task, attempt)
         except EpisodeError as error:
-            return self._left_out(group, one, error)
+            return self._left_out(group, result, error)
         finally:
             with suppress(EpisodeError):
                 await guarded(env.close)
-        self._count(attempt, new)
-        return replace(one, trajectory=new)
+        self.tally.attempts += 1
+        self.tally.changed += attempt.reward != new.reward
+        self.tally.successes_before += attempt.reward >= 1.0
+        self.tally.successes += new.reward >= 1.0
+        return replace(result, trajectory=new)
 
-    def _left_out(self, group: Group, one: SlotResult, error: EpisodeError) -> SlotResult:
-        """The failed slot of an attempt that could not be replayed; UserError unless that is
-        wanted."""
-        name = f"group {group.group_id}, {one.role} {one.slot}"
+    def _left_out(self, group: Group, result: SlotResult, error: EpisodeError) -> SlotResult:
+        """Turns an attempt that did not replay into a failed slot. Raises UserError unless
+        `drop_diverged`."""
+        name = f"group {group.group_id}, {result.role} {result.slot}"
         if "step" in error.facts:
             name += f", step {error.facts['step']}"
         if not (self.drop_diverged and isinstance(error, ReplayDiverged)):
@@ -180,27 +183,21 @@ class Regrader:
         self.say(f"left out: {name}: {error}")
         self.tally.attempts += 1
         self.tally.diverged += 1
-        return replace(one, status="failed", cause=error.cause, trajectory=None, aux=())
+        return replace(result, status="failed", cause=error.cause, trajectory=None, aux=())
 
-    def _justified(self, one: SlotResult, bases: dict[int, Trajectory | None]) -> SlotResult:
-        """A result without auxiliary samples that the new rewards no longer justify."""
-        base = bases.get(one.slot)
-        if not one.aux or base is None:
-            return one
-        if one.trajectory is None:
-            holds = base.reward >= 1.0
+    def _justified(self, result: SlotResult, bases: dict[int, Trajectory | None]) -> SlotResult:
+        """Drops auxiliary samples that the new rewards do not justify."""
+        base, attempt = bases.get(result.slot), result.trajectory
+        if not result.aux or base is None:
+            return result
+        if attempt is None:
+            justified = base.reward >= 1.0
         else:
-            holds = verified(base, one.trajectory, requires_success=self.requires_success)
-        if holds:
-            return one
-        self.tally.aux_dropped += len(one.aux)
-        return replace(one, aux=())
-
-    def _count(self, before: Trajectory, after: Trajectory) -> None:
-        self.tally.attempts += 1
-        self.tally.changed += before.reward != after.reward
-        self.tally.successes_before += before.reward >= 1.0
-        self.tally.successes += after.reward >= 1.0
+            justified = verified(base, attempt, requires_success=self.requires_success)
+        if justified:
+            return result
+        self.tally.aux_dropped += len(result.aux)
+        return replace(result, aux=())
 
 
 def _groups(store: Store) -> Iterator[Group]:

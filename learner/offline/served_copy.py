@@ -1,13 +1,13 @@
-"""Training without actors: the finished groups of stores, served to the learner by a buffer service
-of its own.
+"""Trains without actors: serves the finished groups of stores from a buffer service of its own.
 
     stores ─► copy in the run's folder ─► buffer service, a thread ─► rank 0 draws and commits
 
-The copy is the run's store: its ledger, resuming, and replay of its steps are those of any run.
+The copy is the run's store, so that its ledger, --resume and replay work as in any run.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,21 +18,24 @@ from typing import Any
 from buffer.server.service import Service
 from buffer.storage.store import Store
 from buffer.tools.finished_copy import copy_finished, finished_groups
-from learner.offline.origin_check import check_models, check_texts
+from envs.builtin.policy import model_path
 from learner.watchdog import heartbeat
+from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.settings.buffer import RetentionConfig
 
 CHECKED = 8
-"""Groups of each store whose tokens are compared with their texts."""
+"""How many groups of each store are checked against the tokenizer."""
 NO_LIMIT = 1 << 31
 ENDS_S = 30.0
+IGNORED = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache"}
+"""Keys in which two configurations of one architecture may differ."""
 
 
 def without_actors(config: RunConfig) -> RunConfig:
-    """The settings of a run whose groups are there: none is too old, none leaves the store, and
-    there is no actor to play an evaluation."""
+    """The settings for a run without actors: no group is too old or leaves the store, and there are
+    no evaluations."""
     kept = {"max_staleness": NO_LIMIT, "late_groups": "expire", "retention": RetentionConfig()}
     return config.model_copy(
         update={
@@ -52,9 +55,8 @@ def served_copy(
     *,
     resume: bool,
 ) -> Iterator[str]:
-    """Serve a copy of the stores' groups at `folder`, which a resumed run has; yields the endpoint.
-
-    Raises UserError for stores that another model filled.
+    """Copies the stores' groups to `folder`, unless a resumed run has the copy, and serves it;
+    yields the endpoint. Refuses stores that another model filled.
     """
     check_models(stores, model)
     if folder.exists() and not resume:
@@ -73,15 +75,55 @@ def served_copy(
 
 
 def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -> None:
-    """Copy the finished groups of the stores, after a check of the first groups of each."""
+    """Copies the finished groups of the stores, after a check of the first groups of each."""
     contrast = config.algorithm.needs_contrast
-    for place in stores:
-        with Store(place, read_only=True) as store:
-            first = islice(finished_groups(store, contrast=contrast), CHECKED)
-            check_texts((group for _, group in first), tokenizer, f"model {config.model}")
+    for folder in stores:
+        with Store(folder, read_only=True) as store:
+            for _, group in islice(finished_groups(store, contrast=contrast), CHECKED):
+                check_texts(group, tokenizer, f"model {config.model}")
     copy_finished(
         stores,
         to,
         contrast=contrast,
         on_group=lambda group: heartbeat(f"to copy group {group.group_id}"),
     )
+
+
+def check_models(stores: Sequence[Path], model: Path) -> None:
+    """Refuses stores that a model of another architecture filled. A store outside its run, or one
+    whose model is gone, is not checked."""
+    own = _architecture(model)
+    for store in stores:
+        settings = store.absolute().parent / "config.yaml"
+        if not settings.is_file():
+            continue
+        filled_by = model_path(configuration.load(settings).model)
+        if not (filled_by / "config.json").is_file():
+            continue
+        other = _architecture(filled_by)
+        for key in sorted(own.keys() | other.keys()):
+            if own.get(key) != other.get(key):
+                raise UserError(
+                    f"store {store}: filled by the model {filled_by}, whose {key} is "
+                    f"{other.get(key)!r:.60}; {model} has {own.get(key)!r:.60}; train with that "
+                    "model, or one trained from it"
+                )
+
+
+def check_texts(group: Group, tokenizer: Any, model: str) -> None:
+    """Refuses a group whose tokens do not decode to its actions: another tokenizer wrote them."""
+    for attempt in group.trajectories:
+        for (start, end), action in zip(attempt.step_spans.tolist(), attempt.actions, strict=True):
+            tokens = attempt.token_ids[start:end].tolist()
+            text = str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+            if text != action.strip():
+                raise UserError(
+                    f"group {group.group_id}: the tokenizer of {model} decodes {text[:40]!r}, but "
+                    f"the action was {action[:40]!r}; train with the model whose tokenizer filled "
+                    "this store"
+                )
+
+
+def _architecture(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+    return {key: value for key, value in values.items() if key not in IGNORED}

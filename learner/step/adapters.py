@@ -29,8 +29,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
-    """Put new adapters, whose product is 0, into a model loaded from the folder `base`, and freeze
-    everything else. Raises UserError if a target is no layer that can have one."""
+    """Adds new adapters, whose product is 0, to a model loaded from the folder `base`, and freezes
+    all other parameters. Raises UserError if a target cannot have one."""
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
@@ -69,8 +69,8 @@ def parts(layer: Any) -> tuple[nn.Parameter, nn.Parameter]:
 
 
 def merged(layer: Any) -> Tensor:
-    """Base and adapter of a layer as one matrix."""
-    a, b = (one.detach() for one in parts(layer))
+    """Merges a layer's base and adapter into one matrix."""
+    a, b = (matrix.detach() for matrix in parts(layer))
     base = layer.base_layer.weight.detach()
     if layer.fan_in_fan_out:
         return low_rank.merged(base.T, a, b, layer.scaling[NAME]).T
@@ -78,10 +78,10 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """What is said of adapters that are published without the base; None if whole models are
-    published: there are none, or the folder `model` has their weights in another form."""
+    """Describes adapters that can be published without the base. None if whole models must be:
+    there are no adapters, or the folder `model` has their weights in another form."""
     layers = adapted_layers(lm)
-    names = {base_name(f"{n}.base_layer.weight") for n, one in lm.named_modules() if one in layers}
+    names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}
     transposed = any(layer.fan_in_fan_out for layer in layers)
     if len(scalings) != 1 or transposed or not names <= base_files(model).keys():
@@ -92,7 +92,7 @@ def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
 
 @contextmanager
 def without_adapters(lm: nn.Module) -> Iterator[None]:
-    """The base model inside the block; for passes that need no gradient."""
+    """Turns the adapters off inside the block; for passes that need no gradient."""
     layers = adapted_layers(lm)
     for layer in layers:
         layer.enable_adapters(False)
@@ -104,12 +104,12 @@ def without_adapters(lm: nn.Module) -> Iterator[None]:
 
 
 def peft_name(name: str) -> str:
-    """The name that peft's files have for an adapter's parameter."""
+    """The name of an adapter's parameter in peft's files."""
     return PREFIX + name.replace(f".{NAME}.", ".")
 
 
 def load_adapters(lm: nn.Module, folder: Path) -> None:
-    """Restore adapters that were saved from a model with the same ones."""
+    """Restores adapters that were saved from a model with the same targets and rank."""
     from safetensors.torch import load_file
 
     saved = load_file(folder / WEIGHTS)
@@ -120,6 +120,6 @@ def load_adapters(lm: nn.Module, folder: Path) -> None:
 
 
 def write_config(lm: Any, folder: Path) -> None:
-    """Write what peft reads beside the adapters' tensors."""
+    """Writes the configuration that peft needs to load the adapters."""
     folder.mkdir(parents=True, exist_ok=True)
     lm.peft_config[NAME].save_pretrained(str(folder))

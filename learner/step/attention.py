@@ -1,4 +1,4 @@
-"""Attention over a forest: every node sees itself and its ancestors only.
+"""Attention over a forest, in which every node sees only itself and its ancestors.
 
 Queries, keys and values are laid out as rows again, the model's own causal attention runs on them,
 and each node takes its result from one of its rows. It is registered through the public attention
@@ -30,8 +30,8 @@ TREE = "r3l_tree"
 
 
 def resolve(pack: str, lm: Any) -> Pack:
-    """The packing for `learner.pack` and this model; auto is tree, or rows if the model does not
-    allow it. Raises UserError for tree with such a model."""
+    """Chooses the packing for `learner.pack` and this model. auto is tree, or rows if the model
+    does not allow tree. Raises UserError for tree with such a model."""
     if pack == "rows":
         return "rows"
     obstacle = _obstacle(lm)
@@ -44,7 +44,7 @@ def resolve(pack: str, lm: Any) -> Pack:
 
 
 def install(lm: Any, pack: Pack) -> None:
-    """Make the model attend as `pack` requires."""
+    """Makes the model attend as `pack` requires."""
     if pack == "tree":
         lm.set_attn_implementation(TREE)
 
@@ -60,8 +60,8 @@ def tree_attention(
     homes_N: Tensor,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of every node to its ancestors, [1, N, H, E]; an attention function of
-    transformers, called once in every layer."""
+    """Causal attention of every node to its ancestors, [1, N, H, E]. transformers calls it once in
+    every layer."""
 
     def rows(nodes_1HNE: Tensor) -> Tensor:
         nodes_NHE = nodes_1HNE.transpose(1, 2)[0]
@@ -75,7 +75,7 @@ def tree_attention(
 
 
 def _obstacle(lm: Any) -> str:
-    """Why the model cannot be packed as a tree; empty if it can."""
+    """Says why the model cannot be packed as a tree; "" if it can."""
     config = lm.config.get_text_config()
     if not getattr(lm, "_supports_attention_backend", False):
         return "does not take another attention function"

@@ -1,4 +1,4 @@
-"""From drawn groups to micro-batches.
+"""Turns drawn groups into micro-batches.
 
     groups ─► rows (tokens, mask, advantage)  ─►  micro-batches, balanced over ranks  ─►  tensors
 
@@ -28,7 +28,7 @@ from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajec
 
 
 class Source(NamedTuple):
-    """An attempt that joined the group `into`; `group_id`: the group that it is stored with."""
+    """An attempt that joined the group `into`. `group_id`: the group it is stored with."""
 
     into: str
     group_id: str
@@ -40,12 +40,12 @@ class Row:
     """One sequence to learn from: arrays [L], truncated after its last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
-    `token_advantages`: of each token, in the place of `advantage`.
+    `token_advantages`: one for each token, instead of `advantage`.
     `replayed`: it was recalled, or its group was trained before. `temperature`: the row's
     log-probabilities are those of the policy ∝ exp(logits / temperature). `fresh` marks tokens that
-    an engine sampled in the row's own context with the weights the learner has.
-    `weight`: of each trained token in the loss (r3l.algorithms.losses). `source`: the attempt that
-    it was made of. The store's rows (buffer.storage.rows) are other records.
+    an engine sampled in the row's own context with the learner's current weights.
+    `weight`: of each trained token in the loss (r3l.algorithms.losses). `source`: the attempt it
+    was made from. The rows of the store (buffer.storage.rows) are unrelated.
     """
 
     token_ids: Int32
@@ -115,14 +115,14 @@ def rows_of(
     replayed: Container[str] = (),
     version: int | None = None,
 ) -> list[Row]:
-    """The rows of one step. A row whose gradient is zero by construction is left out, but counts
-    in the mean.
+    """Makes the rows of one step. A row whose gradient is zero by construction is left out, but
+    counts in the mean.
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
-    stored attempts that join the groups. `entropies`: by group, as `ranked_rows` asks. `replayed`:
-    ids of the groups that were trained before; `version`: of the learner's weights. With the
-    terms of r3l.algorithms.losses and c from r3l.algorithms.credit.token_weights the loss of the
-    step is
+    stored attempts that join the groups. `entropies`: of the attempts in `ranked_rows`, by group.
+    `replayed`: ids of the groups that were trained before; `version`: of the learner's weights.
+    With the terms of r3l.algorithms.losses and c from r3l.algorithms.credit.token_weights the loss
+    of the step is
 
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
@@ -135,7 +135,7 @@ def rows_of(
     context = ReplayContext(version or 0, _baseline(groups, replayed))
     for number, group in enumerate(groups):
         weight = weights[number] if weights else 1.0
-        joined = [one for one in recalled if one.into == group.group_id]
+        joined = [each for each in recalled if each.into == group.group_id]
         ranked = (entropies or {}).get(number)
         replay = context if group.group_id in replayed else None
         policy += _policy_rows(group, algorithm, weight, joined, ranked, replay, version)
@@ -150,7 +150,7 @@ def rows_of(
 
 
 def trained_attempts(rows: Iterable[Row]) -> tuple[TrainedAttempt, ...]:
-    """How a step trains on the attempts that its rows were made of."""
+    """Tells how a step trains on the attempts that its rows were made from."""
     return tuple(_trained(row, *row.source) for row in rows if row.source is not None)
 
 
@@ -174,8 +174,8 @@ def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
 def ranked_rows(
     groups: Sequence[Group], algorithm: Algorithm
 ) -> tuple[list[Row], list[tuple[int, int]]]:
-    """The attempts whose token entropies the algorithm's ranking needs, with every response token
-    in the mask, and the place of each: (group, trajectory)."""
+    """The attempts whose token entropies the algorithm's ranking needs, with all response tokens in
+    the mask, and the place of each: (group, trajectory)."""
     rows, places = list[Row](), list[tuple[int, int]]()
     if algorithm.ranking is None:
         return rows, places
@@ -184,9 +184,7 @@ def ranked_rows(
         if not trajectories:
             continue
         for i in np.flatnonzero(algorithm.ranking.needs(group.rewards, trajectories)):
-            one = trajectories[i]
-            more = {"temperature": one.temperature or 1.0}
-            rows.append(_row(one.token_ids, one.response_mask, one.logprobs, **more))
+            rows.append(_attempt_row(trajectories[i], trajectories[i].response_mask))
             places.append((number, int(i)))
     return rows, places
 
@@ -200,13 +198,14 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """The kept trajectories of a group and of those that joined it."""
-    sources = [Source(group.group_id, group.group_id, one) for one in group.trajectories]
-    sources += [Source(group.group_id, one.group_id, one.trajectory) for one in recalled]
+    """Makes the rows of a group's attempts that the algorithm keeps, recalled ones included."""
+    name = group.group_id
+    sources = [Source(name, name, attempt) for attempt in group.trajectories]
+    sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
     trajectories = [source.attempt for source in sources]
     if not group.trajectories:
         return []
-    rewards = [one.reward for one in trajectories]
+    rewards = [attempt.reward for attempt in trajectories]
     number = len(recalled)
     advantages, keep = algorithm.advantages(
         rewards, trajectories, recalled=number, entropies=entropies
@@ -218,39 +217,49 @@ def _policy_rows(
     lengths = credit.lengths(algorithm.normalize, trajectories, masks)
     counted = []
     for i in np.flatnonzero(keep):
-        one = trajectories[i]
-        more = {"advantage": float(advantages[i]), "distilled": one.reframed}
-        # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
-        more |= {"weight": weight, "temperature": one.temperature or 1.0}
-        more |= {"replayed": replay is not None or i >= len(trajectories) - number}
-        more |= {"fresh": _sampled_at(one, version), "source": sources[i]}
-        if credits is not None:
-            more["token_advantages"] = credits[i].astype(np.float32)
-        counted.append((_row(one.token_ids, masks[i], one.logprobs, **more), lengths[i]))
+        attempt = trajectories[i]
+        row = _attempt_row(
+            attempt,
+            masks[i],
+            advantage=float(advantages[i]),
+            distilled=attempt.reframed,
+            weight=weight,
+            replayed=replay is not None or i >= len(trajectories) - number,
+            fresh=_sampled_at(attempt, version),
+            token_advantages=None if credits is None else credits[i].astype(np.float32),
+            source=sources[i],
+        )
+        counted.append((row, lengths[i]))
     return counted
 
 
-def _sampled_at(one: Trajectory, version: int | None) -> Bool | None:
-    """Which tokens were sampled with the weights of a version alone. None of an attempt whose row
-    leaves out what it was sampled under, such as guidance."""
-    if version is None or one.reframed:
+def _attempt_row(attempt: Trajectory, mask: Bool, **more: Any) -> Row:
+    # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
+    temperature = attempt.temperature or 1.0
+    return _row(attempt.token_ids, mask, attempt.logprobs, temperature=temperature, **more)
+
+
+def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
+    """Marks the tokens that were sampled with the weights of `version` only. None for an attempt
+    whose row leaves out part of its context, such as guidance."""
+    if version is None or attempt.reframed:
         return None
-    fresh = np.zeros(len(one.token_ids), dtype=np.bool_)
-    alone = (one.step_versions == version) & (one.step_newest_versions == version)
-    for start, end in one.step_spans[alone]:
+    fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
+    only = (attempt.step_versions == version) & (attempt.step_newest_versions == version)
+    for start, end in attempt.step_spans[only]:
         fresh[start:end] = True
     return fresh
 
 
 def _aux_row(sample: AuxSample, weight: float) -> _Counted:
-    """An auxiliary sample at temperature 1, whatever it was sampled at: plain likelihood."""
+    """Makes the row of an auxiliary sample. Its temperature is 1: plain likelihood."""
     zeros = np.zeros(len(sample.token_ids), dtype=np.float32)
     row = _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
     return row, int(row.mask.sum())
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
-    """A row truncated after its last trained token; of length 0 if it has none."""
+    """Truncates a row after its last trained token; its length is 0 if it has none."""
     end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
     if more.get("token_advantages") is not None:
         more["token_advantages"] = more["token_advantages"][:end]
@@ -258,15 +267,15 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """The rows of one mean, each weight w_g multiplied by the row's token weight c."""
+    """Multiplies the weight w_g of each row of one mean by the row's token weight c."""
     shares = credit.token_weights(normalize, [length for _, length in counted])
     pairs = zip(counted, shares, strict=True)
     return [replace(row, weight=row.weight * share) for (row, _), share in pairs]
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """How the loss is shared out: `aux_share`, the weight of auxiliary rows, and
-    `largest_token_weight`, that of a policy row's token in units of their mean."""
+    """How the loss is shared out. `aux_share`: the weight of auxiliary rows.
+    `largest_token_weight`: that of a policy row's token, in units of their mean."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -277,13 +286,14 @@ def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
 
 
 def check_tokens(
-    groups: Iterable[Group], vocabulary: int, recalled: Iterable[Recalled] = ()
+    groups: Sequence[Group], vocabulary: int, recalled: Iterable[Recalled] = ()
 ) -> None:
-    """Raise UserError if a stored token lies outside the model's vocabulary."""
-    joined = [(one.group_id, [one.trajectory.token_ids]) for one in recalled]
-    held = [(group.group_id, _sequences(group)) for group in groups]
-    for group_id, sequences in [*held, *joined]:
-        highest = max((int(ids.max()) for ids in sequences if len(ids)), default=0)
+    """Refuses tokens outside the model's vocabulary."""
+    held = [(group.group_id, t.token_ids) for group in groups for t in group.trajectories]
+    held += [(g.group_id, aux.token_ids) for g in groups for r in g.results for aux in r.aux]
+    held += [(each.group_id, each.trajectory.token_ids) for each in recalled]
+    for group_id, token_ids in held:
+        highest = int(token_ids.max(initial=0))
         if highest >= vocabulary:
             raise UserError(
                 f"group {group_id}: holds token {highest}, the model's vocabulary ends at "
@@ -291,19 +301,15 @@ def check_tokens(
             )
 
 
-def _sequences(group: Group) -> list[Int32]:
-    """The token ids of everything a group may be trained on."""
-    attempts = [t.token_ids for t in group.trajectories]
-    return [*attempts, *(s.token_ids for r in group.results for s in r.aux)]
-
-
 def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
-    """Cut rows into micro-batches of at most `token_budget` computed tokens (a longer row is one
-    by itself) and spread them over ranks: result[rank][i], the same number on every rank, largest
-    first. A rank may have an empty micro-batch. Computed tokens are the nodes of a forest if
-    prefixes are `shared`, padded positions otherwise."""
+    """Cuts rows into micro-batches of at most `token_budget` computed tokens, and spreads them over
+    ranks: result[rank][i], the same number on every rank, largest first.
+
+    A row above the budget is a micro-batch of its own; some micro-batches may be empty. Computed
+    tokens are the nodes of a forest if prefixes are `shared`, padded positions otherwise.
+    """
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)
@@ -318,7 +324,8 @@ def micro_batches(
 def _spread(
     bins: list[list[Row]], sizes: list[int], ranks: int
 ) -> tuple[int, list[list[list[Row]]]]:
-    """(size of the fullest rank, bins of each rank): largest first, to the emptiest rank."""
+    """Gives the largest bin to the emptiest rank until none is left: (size of the fullest rank,
+    bins of each rank)."""
     share: list[list[list[Row]]] = [[] for _ in range(ranks)]
     load = [0] * ranks
     for index in sorted(range(len(bins)), key=lambda i: -sizes[i]):
@@ -330,7 +337,7 @@ def _spread(
 
 
 def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Runs of rows that share prefixes, and their nodes."""
+    """Cuts rows into runs that share prefixes: (runs, number of nodes of each)."""
     order, overlaps = prefix_forest.neighbours([row.token_ids for row in rows])
     ordered = [rows[i] for i in order]
     spans = prefix_forest.cut([len(row.token_ids) for row in ordered], overlaps, budget)
@@ -342,7 +349,7 @@ def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]
 
 
 def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Bins of rows of similar length, and their padded areas."""
+    """Cuts rows into bins of similar length: (bins, padded area of each)."""
     bins: list[list[Row]] = []
     for row in sorted(rows, key=lambda r: -len(r.token_ids)):
         # Descending lengths: the first row of a bin is its padded width.
@@ -350,11 +357,11 @@ def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list
             bins[-1].append(row)
         else:
             bins.append([row])
-    return bins, [len(one) * len(one[0].token_ids) for one in bins]
+    return bins, [len(rows) * len(rows[0].token_ids) for rows in bins]
 
 
 def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
-    """Tensors of a micro-batch. No rows: one row of two tokens, all masked out."""
+    """Makes the tensors of a micro-batch; without rows those of two masked-out tokens."""
     input_tokens = sum(len(row.token_ids) for row in rows)
     rows = rows or [Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), np.zeros(2, np.float32))]
     forest = prefix_forest.plant([row.token_ids for row in rows])
@@ -412,7 +419,7 @@ def packing_shares(sums: dict[str, float]) -> dict[str, float]:
 
 
 def packing_sums(micro: MicroBatch, pack: Pack) -> dict[str, float]:
-    """Tokens of the rows, positions computed for them, and how many of those hold a token."""
+    """Counts the rows' tokens, the computed positions, and those of them that hold a token."""
     if not micro.input_tokens:
         return dict.fromkeys(("sum_input_tokens", "sum_computed_tokens", "sum_held_tokens"), 0.0)
     nodes, padded = micro.nodes.token_ids_N.numel(), micro.mask_BT.numel()

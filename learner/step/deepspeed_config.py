@@ -1,8 +1,8 @@
-"""DeepSpeed's configuration and the learning rate of each step, from the learner's settings.
+"""Makes DeepSpeed's configuration and the learning rate of each step from the learner's settings.
 
     ours (LearnerConfig)  <-  the user's DeepSpeed configuration, unless the two contradict
 
-Importing this module imports neither torch nor deepspeed, so that a launcher can check settings.
+The launcher checks settings with this module, so it imports neither torch nor deepspeed.
 """
 
 from __future__ import annotations
@@ -36,19 +36,17 @@ FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.para
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
-    """The DeepSpeed configuration: ours, with the user's keys merged in.
-
-    Raises UserError, naming every user key that contradicts the learner's settings.
-    """
-    ours = _ours(config, bf16=bf16, gpu=gpu)
-    theirs = _without_auto(user_config(config.deepspeed))
-    for key in theirs:
-        if isinstance(ours.get(key), dict) and not isinstance(theirs[key], dict):
+    """Merges the user's DeepSpeed keys into the learner's. Raises UserError that names every user
+    key which contradicts the learner's settings."""
+    own = _own(config, bf16=bf16, gpu=gpu)
+    given = _without_auto(user_config(config.deepspeed))
+    for key in given:
+        if isinstance(own.get(key), dict) and not isinstance(given[key], dict):
             raise UserError(f"learner.deepspeed.{key}: must be a mapping of DeepSpeed's settings")
-    clashes = _clashes(ours, theirs)
+    clashes = _clashes(own, given)
     if clashes:
         raise UserError(f"learner.deepspeed: set by the learner itself: {'; '.join(clashes)}")
-    merged = _merge(ours, theirs)
+    merged = _merge(own, given)
     params = merged["optimizer"]["params"]
     if not params["torch_adam"]:
         params.pop("fused", None)  # an argument of PyTorch's AdamW, unknown to DeepSpeed's
@@ -56,14 +54,13 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
 
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
-    """The ZeRO stage in use. DeepSpeed's bfloat16 optimizer of stage 0 learns differently from
-    those of the other stages (its first step lowers the loss by a fifth less), so stage 1 replaces
-    it."""
+    """The ZeRO stage in use. In bfloat16 stage 1 replaces stage 0, whose optimizer learns
+    differently from those of the other stages: its first step lowers the loss by a fifth less."""
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
 
 
 def user_config(given: dict[str, Any] | str) -> dict[str, Any]:
-    """The user's DeepSpeed configuration, read from its JSON file if `given` is a path."""
+    """The user's DeepSpeed configuration, read from a JSON file if `given` is a path."""
     if not isinstance(given, str):
         return given
     path = Path(given).expanduser()
@@ -91,7 +88,7 @@ def learning_rate_share(config: LearnerConfig, step: int) -> float:
     return config.min_lr_share + (1.0 - config.min_lr_share) * falling
 
 
-def _ours(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
+def _own(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
     stage = zero_stage(config, bf16=bf16)
     zero: dict[str, Any] = {"stage": stage}
     if config.offload != "none":
@@ -104,7 +101,7 @@ def _ours(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
         zero["offload_optimizer"] = host
         if config.offload == "all":
             zero["offload_param"] = host
-    ours = {
+    own = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": config.grad_clip,
@@ -124,36 +121,36 @@ def _ours(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
         "steps_per_print": 1 << 30,
     }
     if bf16:  # a bfloat16 sum of many micro-batches would lose the last ones
-        ours["data_types"] = {"grad_accum_dtype": "fp32"}
-    return ours
+        own["data_types"] = {"grad_accum_dtype": "fp32"}
+    return own
 
 
 def _without_auto(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree without values of "auto", which Hugging Face's files leave to the trainer."""
+    """Drops values of "auto", which Hugging Face's files leave to the trainer."""
     kept = {k: v for k, v in tree.items() if v != "auto"}
     return {k: _without_auto(v) if isinstance(v, dict) else v for k, v in kept.items()}
 
 
-def _clashes(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    """The user's owned keys whose values differ from ours."""
-    known, found = flat_settings(ours), []
-    for path, value in flat_settings(theirs).items():
+def _clashes(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """Lists the user's values for owned keys that differ from the learner's."""
+    known, clashes = flat_settings(own), []
+    for path, value in flat_settings(given).items():
         owner = next((o for o in OWNED if path == o or path.startswith(f"{o}.")), None)
+        if owner is None or path in FREE or value == {}:
+            continue
         off = value is False and path.endswith(".enabled") and not known.get(path)
-        adam = (
-            path == "optimizer.type" and value == "Adam"
-        )  # DeepSpeed's Adam decays weights as AdamW does
-        same = adam or (path in known and known[path] == value)
-        if owner is not None and value != {} and path not in FREE and not same and not off:
-            found.append(f"{path}={json.dumps(value)} (use learner settings {OWNED[owner]})")
-    return found
+        # DeepSpeed's Adam decays weights as AdamW does.
+        adam = path == "optimizer.type" and value == "Adam"
+        if not (off or adam or (path in known and known[path] == value)):
+            clashes.append(f"{path}={json.dumps(value)} (use learner settings {OWNED[owner]})")
+    return clashes
 
 
-def _merge(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    both = dict(ours)
-    for key, value in theirs.items():
-        mine = both.get(key)
-        both[key] = (
-            _merge(mine, value) if isinstance(mine, dict) and isinstance(value, dict) else value
-        )
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = dict(below)
+    for key, value in above.items():
+        under = both.get(key)
+        if isinstance(under, dict) and isinstance(value, dict):
+            value = _merge(under, value)
+        both[key] = value
     return both

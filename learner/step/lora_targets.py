@@ -1,4 +1,4 @@
-"""The layers of a model folder that can have an adapter, read without torch."""
+"""Finds the layers of a model folder that can have an adapter, without torch."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from r3l.errors import UserError, did_you_mean
 from r3l.settings.learner import LoraConfig
 
 LINEAR = re.compile(r"\.\d+\.(?:.+\.)?(\w+)\.weight$")
-"""The name of a matrix in one of a model's blocks, which are numbered."""
+"""The name of a matrix in one of a model's numbered blocks."""
 
 
 def linear_layers(folder: Path) -> list[str]:
-    """Names of the linear layers in the blocks of a model folder, such as q_proj; empty if its
-    weights are not in safetensors files."""
-    found: dict[str, None] = {}
+    """Names of the linear layers in a model's blocks, such as q_proj; empty if its weights are not
+    in safetensors files."""
+    names = set[str]()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="np") as file:
             for name in file.keys():  # noqa: SIM118, it is not a mapping
                 match = LINEAR.search(name)
                 if match and len(file.get_slice(name).get_shape()) == 2:
-                    found[match[1]] = None
-    return sorted(found)
+                    names.add(match[1])
+    return sorted(names)
 
 
 def check_targets(lora: LoraConfig, folder: Path) -> None:
-    """Raise UserError for a target that the model has not."""
+    """Refuses a target that the model does not have."""
     known = linear_layers(folder)
     if not lora.rank or not known:
         return

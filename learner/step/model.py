@@ -30,10 +30,10 @@ CHUNK = 1024
 
 
 class PolicyModule(nn.Module):
-    """Wraps a Hugging Face causal language model; its head is replaced by a chunked one.
+    """Wraps a Hugging Face causal language model and replaces its head by a chunked one.
 
-    `pack`: the layers run on padded rows, or on a forest whose rows share their prefixes; both
-    give the same results and gradients. The model must allow it (learner.step.attention.resolve).
+    `pack`: whether the layers run on padded rows, or on a forest whose rows share their prefixes.
+    Results and gradients are the same. The model must allow it (learner.step.attention.resolve).
     """
 
     def __init__(self, lm: Any, pack: Pack = "rows") -> None:
@@ -68,7 +68,7 @@ class PolicyModule(nn.Module):
         return logprobs_BT, entropy_BT
 
     def _hidden(self, nodes: Nodes, wanted_K: Tensor) -> Tensor:
-        """Hidden states [K, D] of the last layer at the wanted nodes."""
+        """Computes the hidden states [K, D] of the last layer at the wanted nodes."""
         decoder = self.lm.get_decoder()
         if self.pack == "rows":
             # Right padding needs no mask: in a causal model no earlier position attends to it.
@@ -88,9 +88,9 @@ class PolicyModule(nn.Module):
 def score(
     head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(log-probability of each target, entropy of each distribution), float32 [N], computed
-    CHUNK positions at a time. The backward pass recomputes the logits of every chunk but the last:
-    it begins with that one, so keeping its logits needs no more memory than recomputing them."""
+    """Computes (log-probability of each target, entropy of each distribution), float32 [N], CHUNK
+    positions at a time. The backward pass recomputes the logits of every chunk but the last: it
+    begins with the last one, whose logits take no more memory kept than recomputed."""
     *earlier, last = zip(
         hidden_ND.split(CHUNK), targets_N.split(CHUNK), temperatures_N.split(CHUNK), strict=True
     )
@@ -127,12 +127,11 @@ def load_model(
     lora: LoraConfig | None = None,
     adapter: Path | None = None,
 ) -> PolicyModule:
-    """Load a causal language model folder for training; `pack` as in `learner.pack`.
+    """Loads a causal language model folder for training; `pack` as in `learner.pack`.
 
-    `implementation`: of attention, as in `learner.attention`; a chosen one runs on padded rows
+    `implementation`: of attention, as in `learner.attention`; any but auto runs on padded rows
     only. `gradient_checkpointing`: keep only the inputs of each layer for the backward pass.
-    `lora`: the adapters that are trained, if any; `adapter`: the folder that they come from.
-    Raises UserError.
+    `lora`: the adapters that are trained, if any; `adapter`: their folder. Raises UserError.
     """
     from transformers import AutoModelForCausalLM
 

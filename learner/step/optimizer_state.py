@@ -1,17 +1,18 @@
-"""The state of the optimizer by parameter, whatever number of ranks and ZeRO stage hold it.
+"""Saves and loads the optimizer's state by parameter, for any number of ranks and ZeRO stage.
 
     rank 0   ██████░░░░   each rank's fragments of      ─► gathered one parameter at a time
     rank 1   ░░░░░░████   a parameter's flat tensors       ─► optimizer.safetensors (rank 0)
 
-    exp_avg/<parameter>, exp_avg_sq/<parameter>   what the optimizer accumulated, float32
+    exp_avg/<parameter>, exp_avg_sq/<parameter>   moments, float32
     master/<parameter>                            its full-precision weights, if trained in bfloat16
-    tensor/step, number/step                      what it counts; rng/cpu, rng/cuda of rank 0
+    tensor/step, number/step                      counters; rng/cpu, rng/cuda of rank 0
 
-A run with other ranks or another stage takes its own fragments from the file.
+A run with another number of ranks or another stage takes its own fragments from the file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,8 +35,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a parameter: `length` elements of it from `start` on, flattened. They are
-    those from `place` on of `tensor`, whose state the torch optimizer keeps."""
+    """This rank's part of a parameter: `length` of its elements from `start` on, flattened. In
+    `tensor`, whose state the torch optimizer keeps, they begin at `place`."""
 
     tensor: Tensor
     place: int
@@ -44,7 +45,7 @@ class Fragment(NamedTuple):
 
 
 def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
-    """Write the state (rank 0 writes); a collective."""
+    """Writes the state (rank 0 writes); a collective."""
     keys, counts = _keys(trainer), _counts(trainer)
     keys += [MASTER] * (trainer.dtype != torch.float32)
     trained = _trained(trainer)
@@ -59,23 +60,21 @@ def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
             for key in keys:
                 yield f"{key}/{name}", _whole(trainer, parameter, fragment, key)
 
-    shapes: list[Shape] = [(name, one.dtype, tuple(one.shape)) for name, one in extra]
+    shapes: list[Shape] = [(name, value.dtype, tuple(value.shape)) for name, value in extra]
     shapes += [
-        (f"{key}/{name}", torch.float32, full_shape(one)) for name, one in trained for key in keys
+        (f"{key}/{name}", torch.float32, full_shape(p)) for name, p in trained for key in keys
     ]
     tensors = each()
     try:
         if trainer.rank == 0:
             write(folder / FILE, shapes, tensors)
     finally:
-        drain(tensors)  # the other ranks do, also if this one cannot write
+        drain(tensors)  # the other ranks do so too, even if this one cannot write
 
 
 def load(trainer: Trainer, folder: Path, updates: int) -> None:
-    """Restore what `save` wrote after `updates` optimizer steps.
-
-    Hyperparameters are those of this run's settings; only what was accumulated is restored.
-    """
+    """Restores what `save` wrote after `updates` optimizer steps; hyperparameters stay those of
+    this run's settings."""
     from safetensors import safe_open
 
     with safe_open(folder / FILE, framework="pt") as file:
@@ -98,7 +97,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
     schedule = trainer.schedule
     schedule.last_epoch = updates
     for group, base, share in zip(
-        torch_optimizer(trainer).param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+        _torch_optimizer(trainer).param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
     ):
         group["lr"] = base * share(updates)
 
@@ -106,14 +105,14 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
 def _whole(
     trainer: Trainer, parameter: nn.Parameter, fragment: Fragment | None, key: str
 ) -> Tensor:
-    """A parameter's state in full, float32; a collective."""
+    """Gathers a parameter's whole state, float32; a collective."""
     shape = full_shape(parameter)
     whole = torch.zeros(shape, dtype=torch.float32, device=trainer.device).view(-1)
     if fragment is not None:
         held = (
             fragment.tensor
             if key == MASTER
-            else torch_optimizer(trainer).state[fragment.tensor][key]
+            else _torch_optimizer(trainer).state[fragment.tensor][key]
         )
         part = held.detach().view(-1)[fragment.place : fragment.place + fragment.length]
         whole[fragment.start : fragment.start + fragment.length] = part.to(whole.device)
@@ -129,8 +128,8 @@ def _fill(held: Tensor, fragment: Fragment, whole: Tensor) -> None:
 
 def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
     """This rank's part of a trained parameter, if it has one."""
-    held = masters(trainer)
-    size = _numel(parameter)
+    held = _masters(trainer)
+    size = math.prod(full_shape(parameter))
     if hasattr(parameter, "ds_id"):  # ZeRO 3: equal parts, the last one filled up
         optimizer: Any = trainer.optimizer
         index, place, part = optimizer.grad_position[optimizer.get_param_id(parameter)]
@@ -149,8 +148,8 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
 def _state(
     trainer: Trainer, tensor: Tensor, keys: set[str], counts: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """The torch optimizer's state of a tensor, made if there is none yet."""
-    inner = torch_optimizer(trainer)
+    """Returns the torch optimizer's state of a tensor; makes it if there is none yet."""
+    inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:
         on_host = not inner.param_groups[0].get("fused")
@@ -164,12 +163,12 @@ def _state(
 
 
 def _keys(trainer: Trainer) -> list[str]:
-    """Names of what the optimizer accumulates for each element; none before its first step."""
+    """Names of the optimizer's moments; none before its first step."""
     return [key for key, value in _some_state(trainer) if isinstance(value, Tensor) and value.dim()]
 
 
 def _counts(trainer: Trainer) -> dict[str, Tensor]:
-    """What the optimizer counts, the same for every tensor."""
+    """The optimizer's counters, the same for every tensor."""
     counts: dict[str, Tensor] = {}
     for key, value in _some_state(trainer):
         if not isinstance(value, Tensor):
@@ -180,7 +179,7 @@ def _counts(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def _some_state(trainer: Trainer) -> list[tuple[str, Any]]:
-    states = torch_optimizer(trainer).state.values()
+    states = _torch_optimizer(trainer).state.values()
     return sorted(next((state for state in states if state), {}).items())
 
 
@@ -188,15 +187,11 @@ def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:
     return [(n, p) for n, p in trainer.module.lm.named_parameters() if p.requires_grad]
 
 
-def torch_optimizer(trainer: Trainer) -> Any:
+def _torch_optimizer(trainer: Trainer) -> Any:
     """The torch optimizer, inside DeepSpeed's if there is one."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
-def masters(trainer: Trainer) -> list[Tensor]:
+def _masters(trainer: Trainer) -> list[Tensor]:
     """This rank's full-precision weights, flat; none if DeepSpeed keeps no copy of them."""
     return [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]
-
-
-def _numel(parameter: nn.Parameter) -> int:
-    return int(torch.Size(full_shape(parameter)).numel())

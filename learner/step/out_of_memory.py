@@ -1,4 +1,4 @@
-"""Recognises a lack of memory, and chooses a smaller token budget for the micro-batches."""
+"""Recognises a lack of memory, and chooses a smaller token budget for micro-batches."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "CUBL
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` means that memory, of a GPU or of the host, is used up."""
+    """Whether an error means that memory, of a GPU or of the host, is used up."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in MESSAGES)
 
 
 def smaller_budget(budget: int, longest: int) -> int:
-    """Half the token budget, but room for the `longest` sequence (tokens) of the step.
-
-    Raises TrainingStopped if the budget cannot be cut any further.
-    """
+    """Halves the token budget, but keeps room for the step's `longest` sequence (tokens). Raises
+    TrainingStopped if it cannot be lowered further."""
     if budget <= longest:
         raise TrainingStopped(
             f"out of memory at the smallest micro-batch: {budget} tokens a micro-batch, longest "

@@ -38,8 +38,8 @@ class Forest:
 
 
 def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
-    """(order, overlaps): the sequences sorted by their tokens, and how many leading tokens each
-    shares with the one before it. It shares no more with any earlier one."""
+    """Sorts sequences by their tokens: (order, overlaps). An overlap is the number of leading
+    tokens shared with the sequence before; no earlier one shares more."""
     # Big-endian bytes of non-negative numbers sort as the numbers do.
     keys = [np.asarray(ids).astype(">i4").tobytes() for ids in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)
@@ -48,8 +48,8 @@ def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
 
 
 def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[range]:
-    """Split sorted rows into runs of at most `budget` nodes (a longer row is a run by itself), with
-    the fewest nodes in all, then the fewest runs: between rows that share least."""
+    """Splits sorted rows into runs of at most `budget` nodes, with the fewest nodes in all, then
+    the fewest runs. A row above the budget is a run of its own."""
     nodes, runs, first = [0], [0], [0]
     for last in range(len(lengths)):
         best, tail = (0, 0, 0), 0
@@ -57,8 +57,8 @@ def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[ra
             size = lengths[start] + tail
             if size > budget and start < last:
                 break
-            found = (nodes[start] + size, runs[start] + 1, start)
-            best = found if start == last else min(best, found)
+            cost = (nodes[start] + size, runs[start] + 1, start)
+            best = cost if start == last else min(best, cost)
             tail = size - overlaps[start]
         nodes.append(best[0])
         runs.append(best[1])
@@ -71,7 +71,7 @@ def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[ra
 
 
 def plant(sequences: Sequence[Int32]) -> Forest:
-    """The forest of sequences of at least one token."""
+    """Builds the forest of sequences, which have at least one token each."""
     order, overlaps = neighbours(sequences)
     size = sum(len(sequences[i]) - o for i, o in zip(order, overlaps, strict=True))
     token_ids, positions, parents = (np.zeros(size, np.int64) for _ in range(3))
@@ -88,7 +88,7 @@ def plant(sequences: Sequence[Int32]) -> Forest:
     return Forest(token_ids, positions, parents, tuple(paths))
 
 
-def _overlap(one: Int32, other: Int32) -> int:
-    length = min(len(one), len(other))
-    different = np.flatnonzero(one[:length] != other[:length])
+def _overlap(first: Int32, second: Int32) -> int:
+    length = min(len(first), len(second))
+    different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if len(different) else length

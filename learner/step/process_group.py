@@ -1,4 +1,4 @@
-"""The process group of the ranks: joined once, left when the interpreter ends."""
+"""Joins the process group of the ranks once, and leaves it when the interpreter ends."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from datetime import timedelta
 
 import torch
 
-LOOPBACK = "127.0.0.1"  # what launchers call the first machine if there is no other
+LOOPBACK = "127.0.0.1"  # the first machine's address if there is no other
 
 
 def join_process_group(timeout_s: float) -> None:
-    """Join the group that the launcher describes in the environment, or a group of one. Its
-    collectives fail after `timeout_s`. The process leaves it when the interpreter ends: a group
-    that is still open then can abort the process."""
+    """Joins the group that the launcher describes in the environment, or a group of one. Its
+    collectives fail after `timeout_s`. A group that is still open when the interpreter ends can
+    abort the process, so it is left before."""
     import deepspeed
 
     if torch.distributed.is_initialized():
         return
-    # DeepSpeed compiles its own CPU all-reduce at the first use, under a lock file that a killed
-    # build leaves behind and that the next one waits for without end. gloo's all-reduce will do.
+    # DeepSpeed compiles its own CPU all-reduce at first use. A killed build leaves a lock file, for
+    # which the next one waits without end. gloo's all-reduce will do.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     for name in ("RANK", "LOCAL_RANK"):
@@ -38,10 +38,10 @@ def join_process_group(timeout_s: float) -> None:
 
 
 def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:
-    """Join ranks that are all on this machine, with sockets that no other one reaches.
+    """Joins ranks that are all on this machine, over sockets that no other machine reaches.
 
-    torch's own store listens on every address, and gloo and NCCL on that of the machine's name,
-    without a password.
+    By default torch's store listens on every address, and gloo and NCCL on that of the machine's
+    name, without a password.
     """
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
@@ -57,6 +57,6 @@ def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:
 
 
 def leave_process_group() -> None:
-    """Leave every process group, if this process is in one."""
+    """Leaves every process group, if this process is in one."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Safetensors files written one tensor at a time, so that not all of them are in memory at once.
+"""Writes safetensors files one tensor at a time, so that not all of them are in memory at once.
 
 The format (https://huggingface.co/docs/safetensors): the header's length as 8 bytes, the header as
 JSON with each tensor's dtype, shape and place, then the tensors' bytes.
@@ -27,13 +27,13 @@ ALIGNMENT = 8  # of the first tensor's bytes
 
 
 def drain(tensors: Iterable[object]) -> None:
-    """Take the rest of tensors that are gathered from all ranks one by one: every rank must."""
+    """Exhausts tensors that all ranks gather one by one: every rank must take part."""
     for _ in tensors:
         pass
 
 
 def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
-    """Write a file of tensors, which come in the order of `shapes`."""
+    """Writes a file of tensors, which come in the order of `shapes`."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, dtype, shape in shapes:
@@ -45,20 +45,20 @@ def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None
         file.write(len(text).to_bytes(8, "little") + text)
         for (name, dtype, shape), (its_name, tensor) in zip(shapes, tensors, strict=True):
             if (name, dtype, shape) != (its_name, tensor.dtype, tuple(tensor.shape)):
-                raise ValueError(f"{path.name}: {its_name} came in the place of {name}")
+                raise ValueError(f"{path.name}: {its_name} came instead of {name}")
             flat = tensor.detach().to("cpu").contiguous().view(-1)
             file.write(flat.view(torch.uint8).numpy().data)
 
 
 class Copies:
-    """Files whose tensors are copied to the host's memory, and are written later: the next step
-    may change the tensors meanwhile."""
+    """Copies the tensors of files to the host's memory and writes them later: the next step may
+    change the tensors meanwhile."""
 
     def __init__(self) -> None:
         self._files: list[tuple[Path, Sequence[Shape], Tensors]] = []
 
     def add(self, path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
-        """Copy the tensors of a file. One that needs more than half of the memory that is free is
+        """Copies the tensors of a file. A file that needs more than half of the free memory is
         written at once."""
         size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in shapes)
         if 2 * size > free_memory():
@@ -68,6 +68,6 @@ class Copies:
         self._files.append((path, shapes, copies))
 
     def write(self) -> None:
-        """Write the files that were not written yet."""
+        """Writes the copied files."""
         while self._files:
             write_tensors(*self._files.pop(0))

@@ -5,7 +5,7 @@ rows ─► micro-batches of this rank ─► forward ─► loss ─► backwar
               not finite, or out of memory, on any rank ──────────┴─► all ranks discard the step
 
 A step that must not be applied is poisoned: its loss is multiplied by NaN. The global gradient norm
-is then NaN on every rank, and every rank discards the step without any further communication.
+is then NaN on every rank, and every rank discards the step without further communication.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 LARGEST = 1e6
-"""No weight of a working model is near it; products of a few larger ones leave float32."""
+"""No weight of a working model is near it; the product of a few larger ones leaves float32."""
 LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank was doing
 
 
@@ -69,8 +69,8 @@ LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank
 class StepResult:
     """One optimizer step over all rows of all ranks.
 
-    `applied` is False if loss or gradient was not finite: nothing has changed then. `metrics` by
-    tag; `out_of_memory`: how often the token budget was halved; `attempts`: how it trained on each.
+    `applied`: False if loss or gradient was not finite; then nothing has changed. `metrics`: by
+    tag. `out_of_memory`: how often the token budget was halved. `attempts`: how it trained on each.
     """
 
     applied: bool
@@ -82,11 +82,11 @@ class StepResult:
 class Trainer:
     """A DeepSpeed engine on one model folder; one per rank.
 
-    With `algorithm` None it trains on supervised rows only (warm start). `reference` is the folder
-    of the reference model, by default `model`; it is loaded only for an algorithm that needs one.
-    With `learner.lora` only adapters are trained, from those in the folder `adapter` on; the model
-    without them is the reference; `adapters` is what is said of those that are published alone.
-    `budget`: tokens per micro-batch, lowered when memory runs out.
+    Without an `algorithm` it trains on supervised rows only (warm start). `reference`: folder of
+    the reference model, by default `model`; it is loaded only for an algorithm that needs one. With
+    `learner.lora` only adapters are trained, starting from those in the folder `adapter`, and the
+    model without them is the reference. `adapters` describes adapters that are published without
+    the base. `budget`: tokens per micro-batch, lowered when memory runs out.
     """
 
     def __init__(
@@ -140,35 +140,26 @@ class Trainer:
             ),
         )
         self.device = self.engine.device
-        self.spent = dict[str, float]()  # seconds of the parts of the step
+        self.spent = dict[str, float]()  # seconds by part of the step
         if self.reference is not None and self.stage < 3:
             self.reference.to(self.device)
         self.rank, self.world = self.engine.global_rank, self.engine.world_size
-        self.ruined = self._ruined_weights()  # a model folder may have some that nothing uses
+        self.ruined = self._ruined_weights()  # a model folder may have some that are never used
 
     @property
     def module(self) -> PolicyModule:
         """The wrapped model; under ZeRO 3 its parameters are sharded."""
         return self.engine.module  # type: ignore[no-any-return]
 
-    @property
-    def vocabulary(self) -> int:
-        """The number of token ids that the model knows."""
-        return int(self.module.lm.config.get_text_config().vocab_size)
-
-    def barrier(self) -> None:
-        """Wait for every rank."""
-        if self.world > 1:
-            torch.distributed.barrier()
-
     def on_any_rank(self, fact: bool) -> bool:
-        """Whether a fact holds on some rank; a collective."""
+        """Whether a fact holds on any rank; a collective."""
         return self._over_ranks({"fact": float(fact)})["fact"] > 0
 
     def rows(self, draw: Draw) -> list[Row]:
-        """The rows of a draw at the present weights; the same on every rank, a collective. Raises
-        UserError for tokens that the model does not know."""
-        check_tokens(draw.groups, self.vocabulary, draw.recalled)
+        """Makes the rows of a draw at the current weights, the same on every rank; a collective.
+        Raises UserError for tokens that the model does not know."""
+        vocabulary = int(self.module.lm.config.get_text_config().vocab_size)
+        check_tokens(draw.groups, vocabulary, draw.recalled)
         if self.algorithm is None:
             raise ValueError("a trainer without an algorithm has supervised rows only")
         return rows_of(
@@ -182,7 +173,7 @@ class Trainer:
         )
 
     def step(self, rows: Sequence[Row]) -> StepResult:
-        """One optimizer step over all rows of all ranks.
+        """Makes one optimizer step over all rows of all ranks.
 
         Its loss does not depend on how rows are cut into micro-batches. When memory runs out, the
         budget is halved and the step repeated. Raises TrainingStopped if the budget cannot be
@@ -213,9 +204,9 @@ class Trainer:
         return StepResult(applied, tagged, halvings, trained_attempts(rows))
 
     def check_weights(self, step: int, norm: float) -> None:
-        """Raise TrainingStopped on every rank if step `step`, with that gradient norm, made a
-        weight that is not finite or beyond LARGEST: engines would return NaN with it, as if they
-        were at fault. A collective."""
+        """Raises TrainingStopped on every rank if step `step` made a weight that is not finite or
+        beyond LARGEST, with which engines would return NaN. A collective. `norm`: the step's
+        gradient norm."""
         if self.on_any_rank(self._ruined_weights() > self.ruined):
             rate = float(self.optimizer.param_groups[0]["lr"])
             raise TrainingStopped(
@@ -226,19 +217,19 @@ class Trainer:
             )
 
     def _ruined_weights(self) -> int:
-        """How many weights of this rank are not finite or beyond LARGEST."""
+        """Counts the weights of this rank that are not finite or beyond LARGEST."""
         # Under ZeRO 3 a rank holds a share of each parameter.
         held = [getattr(p, "ds_tensor", p).detach() for p in self.module.parameters()]
         return sum(int((~(weights.abs() <= LARGEST)).sum()) for weights in held)
 
     def entropies(self, rows: Sequence[Row]) -> list[Float64]:
-        """The entropy of the policy at every token of each row's mask, nats [tokens]; the same on
-        every rank, which each compute a share. Rows differ as objects."""
+        """Computes the entropy of the policy at every token in each row's mask, nats [tokens]. Each
+        rank computes a share and gets all. Rows are distinct objects."""
         if not rows:
             return []
         starts = np.cumsum([0, *(int(row.mask.sum()) for row in rows)])
         place = {id(row): start for row, start in zip(rows, starts[:-1], strict=True)}
-        found = torch.zeros(int(starts[-1]), dtype=torch.float64, device=self.device)
+        entropies = torch.zeros(int(starts[-1]), dtype=torch.float64, device=self.device)
         shared = self.module.pack != "rows"
         for part in micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]:
             heartbeat("entropies of the attempts that are ranked by them")
@@ -248,24 +239,25 @@ class Trainer:
                 _, entropy_BT = self.engine(*inputs)
             for row, values_T, mask_T in zip(part, entropy_BT, micro.mask_BT, strict=False):
                 values = values_T[mask_T].double()
-                found[place[id(row)] : place[id(row)] + len(values)] = values
+                entropies[place[id(row)] : place[id(row)] + len(values)] = values
         if self.world > 1:
-            torch.distributed.all_reduce(found)
-        return np.split(found.cpu().numpy(), starts[1:-1])
+            torch.distributed.all_reduce(entropies)
+        return np.split(entropies.cpu().numpy(), starts[1:-1])
 
     def entropies_of(self, groups: Sequence[Group]) -> dict[int, dict[int, Float64]]:
-        """Token entropies of the attempts that the algorithm ranks by them, by place of the group
-        and of the attempt in it."""
+        """Computes the token entropies of the attempts that the algorithm ranks by them, by place
+        of the group and of the attempt in it."""
         if self.algorithm is None:
             return {}
         rows, places = ranked_rows(groups, self.algorithm)
-        found: dict[int, dict[int, Float64]] = {}
+        by_group: dict[int, dict[int, Float64]] = {}
         for (group, attempt), entropies in zip(places, self.entropies(rows), strict=True):
-            found.setdefault(group, {})[attempt] = entropies
-        return found
+            by_group.setdefault(group, {})[attempt] = entropies
+        return by_group
 
     def _accumulate(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
-        """The sums of `_attempt`, and how often the budget was halved until memory sufficed."""
+        """Calls `_attempt` until memory suffices; returns its sums and how often the budget was
+        halved."""
         halvings, sums = 0, self._attempt(rows)
         while sums.pop("out_of_memory"):
             self._discard()
@@ -275,8 +267,8 @@ class Trainer:
         return sums, halvings
 
     def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Gradients of all micro-batches, summed over ranks. Returns the sums of their losses and
-        token counts.
+        """Accumulates the gradients of all micro-batches over ranks; returns the sums of their
+        losses and token counts.
 
         A rank that runs out of memory continues with empty, poisoned micro-batches, so that every
         collective has all ranks and all ranks discard the step together.
@@ -297,8 +289,8 @@ class Trainer:
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
-        """The sums of a micro-batch; None if there was not enough memory for it. `longest`:
-        tokens of the step's longest row."""
+        """Returns the sums of a micro-batch; None if memory did not suffice. `longest`: tokens of
+        the step's longest row."""
         try:
             return self._micro_batch(rows)
         except (RuntimeError, MemoryError) as error:
@@ -330,17 +322,17 @@ class Trainer:
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        """Add to the step's `spent`; not on a GPU, whose kernels run on after they are called."""
+        """Adds to the step's `spent`; not on a GPU, whose kernels run asynchronously."""
         began = time.monotonic()
         yield
         if self.device.type == "cpu":
             self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - began
 
     def _apply(self) -> tuple[bool, float]:
-        """(whether the step was applied, global gradient norm before clipping).
+        """Applies the step: (whether it was applied, global gradient norm before clipping).
 
-        DeepSpeed's own optimizers discard a step whose gradient norm is not finite; stage 0 has
-        plain gradients, summed over ranks already, and a plain optimizer that would apply them.
+        DeepSpeed's own optimizers discard a step whose gradient norm is not finite. Stage 0 has
+        plain gradients, already summed over ranks, and a plain optimizer that would apply them.
         """
         if self.stage == 0:
             norm = self._plain_grad_norm()
@@ -353,7 +345,7 @@ class Trainer:
         return self.engine.was_step_applied(), float(self.engine.get_global_grad_norm() or 0.0)
 
     def _discard(self) -> None:
-        """Discard gradients that some rank has poisoned."""
+        """Discards gradients that a rank has poisoned."""
         applied, _ = self._apply()
         if applied:
             raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
@@ -361,7 +353,8 @@ class Trainer:
     def losses(
         self, micro: MicroBatch, forward: Callable[..., Any] | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """The loss of a micro-batch and its parts by name. `forward`: the engine by default."""
+        """Computes the loss of a micro-batch and its parts by name. `forward`: by default the
+        engine."""
         reference_BT, run = self._reference_logprobs(micro), forward or self.engine
         logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
@@ -410,7 +403,7 @@ class Trainer:
             return logprobs_BT
 
     def _plain_grad_norm(self) -> float:
-        """The global gradient norm at stage 0, for which DeepSpeed records none."""
+        """Computes the global gradient norm at stage 0, where DeepSpeed records none."""
         grads = [p.grad for p in self.module.parameters() if p.grad is not None]
         return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
 
@@ -422,35 +415,29 @@ class Trainer:
         torch.distributed.all_reduce(values)
         return dict(zip(sorted(sums), values.tolist(), strict=True))
 
-    def weight_shapes(self) -> list[Shape]:
-        """(name, dtype, shape) of every tensor of `weights`, in its order."""
-        return full_weights.shapes(self.module.lm)
-
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, tensor) of every parameter in full, one after the other; a collective under
-        ZeRO 3, which every rank goes through to the end.
-
-        Tied parameters appear once. The names are those of a model folder.
-        """
+        """Yields (name, tensor) of every whole parameter, one at a time; a collective under ZeRO 3,
+        which every rank must exhaust. Tied parameters appear once. Names are those of a model
+        folder."""
         return full_weights.tensors(self.module.lm)
 
     def published(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
-        """What actors get: (tensors, shapes) of `weights`, or of the adapters alone; the tensors
-        are a collective as `weights` is."""
-        if self.adapters is None:
-            return self.weights(), self.weight_shapes()
+        """What actors get: (tensors, shapes) of `weights`, or of the adapters only; the tensors are
+        a collective as `weights` is."""
         lm = self.module.lm
+        if self.adapters is None:
+            return full_weights.tensors(lm), full_weights.shapes(lm)
         return full_weights.adapter_tensors(lm), full_weights.adapter_shapes(lm)
 
     def save_model(self, folder: Path, write: Write = write_tensors) -> None:
-        """Write a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""
+        """Writes a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""
         full_weights.save_model(self.module.lm, folder, write if self.rank == 0 else None)
 
     def save_adapters(self, folder: Path, write: Write = write_tensors) -> None:
-        """Write the adapters in peft's format (rank 0 writes; a collective under ZeRO 3)."""
+        """Writes the adapters in peft's format (rank 0 writes; a collective under ZeRO 3)."""
         full_weights.save_adapters(self.module.lm, folder, write if self.rank == 0 else None)
 
 
 def _longest(rows: Sequence[Row]) -> int:
-    """Tokens of the longest row."""
+    """The length of the longest row in tokens."""
     return max((len(row.token_ids) for row in rows), default=0)

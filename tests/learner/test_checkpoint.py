@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from learner import checkpoint
 from learner.checkpoint import Checkpoints, RunState
-from learner.outputs.checkpoint_command import CheckpointCommand
+from learner.checkpoint_command import CheckpointCommand
 from learner.step import optimizer_state, tensor_file
 from learner.step.trainer import Trainer
 from r3l.config import load
@@ -190,7 +190,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
         where = {"optimizer_state.save": optimizer_state, "write_tensors": tensor_file}
         broken.setattr(where.get(place, whole_file), place.split(".")[-1], full)
         assert not saved(trainer, folder, RunState(9), keep=2)
-    assert "could not be written, training goes on" in caplog.text
+    assert "could not be written, training continues" in caplog.text
     assert f"r3l-notice: {folder} could not be written (" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000006"]
     assert saved(trainer, folder, RunState(9), keep=2)

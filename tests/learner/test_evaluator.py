@@ -69,7 +69,7 @@ def test_an_evaluation_that_cannot_be_kept_ends_nothing(
 ) -> None:
     (tmp_path / "evaluations").write_text("in the way")
     keep_evaluation(tmp_path, load(), evaluation([played(0)], load()))
-    assert "not written, training continues" in caplog.text
+    assert "could not be written, training continues" in caplog.text
 
 
 def test_tasks_are_added_in_messages_within_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:

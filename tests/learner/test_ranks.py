@@ -36,7 +36,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
         tensor.copy_(value)
 
     def all_reduce(tensor: torch.Tensor) -> None:
-        broadcast.sending = bool(tensor.item())  # only rank 0 has a word to say
+        broadcast.sending = bool(tensor.item())  # only rank 0 sends a signal
         broadcast(tensor, 0)
 
     monkeypatch.setattr(torch.distributed, "broadcast", broadcast)

@@ -111,7 +111,7 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
         draw = replayed.draw_of(9)
         assert rule == "ranked" or getattr(draw, rule)
         assert rule != "ranked" or replayed.trainer.entropies_of(draw.groups)
-        rows = [row for row in replayed.rows(draw) if row.source is not None]
+        rows = [row for row in replayed.trainer.rows(draw) if row.source is not None]
         assert store_reads.trained_attempts(replayed.store, 9) == trained_attempts(rows)
         shown = _shown(replayed.store, [group.group_id for group in draw.groups])
     finally:
@@ -201,4 +201,4 @@ def test_what_is_missing_is_named_in_one_line(
 
 def test_a_run_that_left_nothing_to_compare_with_is_said_so() -> None:
     metrics = {"learner/loss": 0.5, "learner/grad_norm": 2.0}
-    assert Replayed(3, metrics, {}).line().endswith("the run left nothing to compare with")
+    assert Replayed(3, metrics, {}).line().endswith("nothing to compare with")

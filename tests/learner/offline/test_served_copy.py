@@ -1,19 +1,29 @@
 """Training from a finished store: `r3l-learner train --offline`, killed and resumed."""
 
+import json
+import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from buffer.storage.store import Store
 from buffer.tools import store_reads
+from launch.backends.process_commands import free_port
 from learner.cli import main
+from learner.offline.served_copy import check_models, check_texts
 from learner.rank0 import Rank0
 from r3l.config import dump, load
-from tests.learner.fakes import steps_of
+from r3l.errors import UserError
+from r3l.model_folder import read_tokenizer
+from tests.learner.fakes import ROOT, steps_of
 
 SETTINGS = (
     "learner.steps=6",
@@ -36,12 +46,15 @@ def signals() -> Iterator[None]:
         signal.signal(one, handler)
 
 
-def train(run: Path, model: Path, store: Path, *more: str, resume: bool = False) -> Any:
-    run.mkdir(parents=True, exist_ok=True)
-    config = run / "config.yaml"
+def command_of(run: Path, model: Path, store: Path, *more: str) -> list[str]:
+    config = run.with_suffix(".yaml")
     config.write_text(dump(load(None, [f"model={model}", *SETTINGS, *more])))
-    command = ["train", "--config", str(config), "--run", str(run), "--offline", str(store)]
-    return CliRunner().invoke(main, command + ["--resume"] * resume, catch_exceptions=False)
+    return ["train", "--config", str(config), "--run", str(run), "--offline", str(store)]
+
+
+def train(run: Path, model: Path, store: Path, *more: str, resume: bool = False) -> Any:
+    command = command_of(run, model, store, *more) + ["--resume"] * resume
+    return CliRunner().invoke(main, command, catch_exceptions=False)
 
 
 def learned(run: Path) -> list[Any]:
@@ -62,6 +75,42 @@ def test_a_store_is_trained_from_without_actors(tmp_path: Path, model: Path, sto
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
     assert steps[0]["learner/behaviour_kl"] != 0 and steps[0]["group/reward_mean"] > 0
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_a_step_of_an_offline_run_is_replayed_with_the_settings_that_made_it(
+    tmp_path: Path, model: Path, store: Path
+) -> None:
+    run = tmp_path / "run"
+    assert train(run, model, store, "learner.steps=3").exit_code == 0
+    assert train(run, model, store, "learner.lr=2e-3", resume=True).exit_code == 0
+    for step in (3, 5):
+        done = CliRunner().invoke(main, ["replay", str(run), str(step)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert "loss same, gradient norm same" in done.output
+
+
+@pytest.mark.system
+def test_two_ranks_have_the_losses_of_one(tmp_path: Path, model: Path, store: Path) -> None:
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    assert train(alone, model, store, "learner.steps=2").exit_code == 0
+    command = [sys.executable, "-m", "learner.cli"]
+    command += command_of(both, model, store, "learner.steps=2")
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in "01"
+    ]
+    try:
+        assert [rank.wait(200) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    losses = [[line["learner/loss"] for line in steps_of(run)] for run in (alone, both)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5) and len(losses[1]) == 2
 
 
 def test_a_killed_and_resumed_run_has_the_same_losses_and_recalls_the_same_attempts(
@@ -92,3 +141,38 @@ def test_a_run_ends_when_the_store_has_too_few_groups_left(
     done = train(tmp_path / "run", model, store, "buffer.sampler.reuse=1")
     assert done.exit_code == 0 and [s["step"] for s in steps_of(tmp_path / "run")] == [1, 2, 3, 4]
     assert "step 5: too few groups are left" in done.output + capsys.readouterr().err
+
+
+def changed(model: Path, folder: Path, **settings: object) -> Path:
+    """A copy of a model folder with other settings."""
+    shutil.copytree(model, folder)
+    values = json.loads((folder / "config.json").read_bytes()) | settings
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_a_store_of_another_tokenizer_is_refused(model: Path, store: Path) -> None:
+    tokenizer = read_tokenizer(model, "model")
+    opened = Store(store, read_only=True)
+    group = store_reads.group(opened, "g0000000001")
+    opened.close()
+    check_texts(group, tokenizer, "model m")
+    one = group.results[0].trajectory
+    assert one is not None
+    wrong = replace(one, actions=("something else", *one.actions[1:]))
+    foreign = replace(group, results=(replace(group.results[0], trajectory=wrong),))
+    with pytest.raises(UserError, match="the tokenizer of model m"):
+        check_texts(foreign, tokenizer, "model m")
+
+
+def test_a_store_of_a_model_of_another_architecture_is_refused(model: Path, tmp_path: Path) -> None:
+    store = tmp_path / "run" / "buffer"
+    store.mkdir(parents=True)
+    check_models([store], model)  # it does not say who filled it
+    (tmp_path / "run" / "config.yaml").write_text(dump(load(None, [f"model={model}"])))
+    check_models([store], changed(model, tmp_path / "later", dtype="bfloat16"))
+    other = changed(model, tmp_path / "other", num_hidden_layers=7)
+    with pytest.raises(UserError, match=r"filled by the model .*, whose num_hidden_layers is 2; "):
+        check_models([store], other)
+    (tmp_path / "run" / "config.yaml").write_text(dump(load(None, ["model=/no/longer/there"])))
+    check_models([store], other)

@@ -63,13 +63,13 @@ class Bench:
         return Trainer(start or self.model, self.config.learner, self.algorithm)
 
     def steps(self, trainer: Trainer, count: int, fault=None) -> list[dict[str, float]]:
-        healthy = trainer._losses
+        healthy = trainer.losses
         if fault is not None and trainer.rank == trainer.world - 1:
-            trainer._losses = lambda micro: fault(healthy, micro)
+            trainer.losses = lambda micro: fault(healthy, micro)
         try:
             return [measured(trainer.step(self.rows)) for _ in range(count)]
         finally:
-            trainer._losses = healthy
+            trainer.losses = healthy
 
 
 def not_a_number(healthy, micro):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from learner.publisher import WeightPublisher
+from learner.step import full_weights
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from r3l.config import RunConfig, load
@@ -47,7 +48,7 @@ def published(trainer: Trainer) -> tuple[int, int] | None:
             pass
         return None
     publisher = WeightPublisher("tcp://127.0.0.1:0")
-    publisher.publish(1, trainer.weights(), None, trainer.weight_shapes())
+    publisher.publish(1, trainer.weights(), None, full_weights.shapes(trainer.module.lm))
     manifest = publisher._manifest
     publisher.close()
     return manifest.sums if manifest else None
@@ -75,7 +76,7 @@ if __name__ == "__main__":
     for _ in trainer.weights():  # what is allocated once, at the first gathering
         pass
     seen: dict[str, Any] = {
-        "all": sum(4 * math.prod(shape) for *_, shape in trainer.weight_shapes()),
+        "all": sum(4 * math.prod(shape) for *_, shape in full_weights.shapes(trainer.module.lm)),
         "gather": peak_of(lambda: [None for _ in trainer.weights()]),
         "save": peak_of(lambda: trainer.save_model(out / "saved")),
     }

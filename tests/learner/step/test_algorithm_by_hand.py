@@ -199,7 +199,7 @@ def learned(
     total = 0.0
     for mine in micro_batches(rows, 30, 2, shared=pack == "tree"):
         for part in mine:
-            loss, parts = Trainer._losses(trainer, collate(part, torch.device("cpu")))
+            loss, parts = Trainer.losses(trainer, collate(part, torch.device("cpu")))
             loss.backward()
             total += parts["loss"]
     return total, flat(lm)

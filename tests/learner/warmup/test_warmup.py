@@ -42,7 +42,7 @@ def test_the_loss_of_lessons_is_the_weighted_mean_over_their_tokens(small, lesso
             weight = torch.where(mask, 1.0, others)
             total, weights = total + float(each @ weight), weights + float(weight.sum())
         rows = warmup.rows_of_lessons(batch, others=others)
-        _, parts = trainer._losses(collate(rows, trainer.device))
+        _, parts = trainer.losses(collate(rows, trainer.device))
         assert parts["loss"] == pytest.approx(total / weights, rel=1e-4)
 
 

@@ -2,7 +2,7 @@
 
     checkpoints/step-000050 ─► waits, the newest one ─► command, one at a time ─► may be removed
 
-It runs next to training. A command that fails or is slow costs a line of the console, not the run.
+It runs next to training. A command that fails or is slow costs a notice, not the run.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from r3l.process.notices import notice
 log = logging.getLogger(__name__)
 ROUND_S = 0.2
 STOPPED_S = 5.0
-"""How long a run that was asked to end waits: all its processes have 30 s."""
+"""Seconds that a run which was asked to stop waits: all its processes have 30."""
 
 
 def check(command: str, *, here: bool = True) -> None:
-    """Raise UserError for a command line that cannot be parsed, an unknown placeholder, and with
-    `here` for a program that does not exist on this machine. "" is no command."""
+    """Refuses a command that cannot be parsed, an unknown placeholder and, with `here`, a program
+    that does not exist on this machine. "" is no command."""
     what = f"learner.on_checkpoint {command!r:.200}"
     try:
         program = arguments(command, Path("step-000001"), 1)[0] if command else ""
     except (LookupError, AttributeError, ValueError) as error:
         raise UserError(
-            f"{what}: cannot be read ({error}); the placeholders are {{folder}}, {{name}} and "
-            "{step}, and any other brace is written twice"
+            f"{what}: cannot be parsed ({error}); the placeholders are {{folder}}, {{name}} and "
+            "{step}; write any other brace twice"
         ) from None
     if program and here and shutil.which(program) is None:
         raise UserError(f"{what}: there is no program {program!r} on this machine; install it")
@@ -47,13 +47,13 @@ def arguments(command: str, folder: Path, step: int) -> list[str]:
     """The program and its arguments. Placeholders are filled in after the line is split, so that a
     space in a path splits nothing."""
     values = {"folder": str(folder), "name": folder.name, "step": step}
-    return [one.format_map(values) for one in shlex.split(command)]
+    return [word.format_map(values) for word in shlex.split(command)]
 
 
 class CheckpointCommand:
-    """Runs a command on folders, one at a time, in a thread; each run of it may take `limit_s`.
+    """Runs a command on folders, one at a time, in a thread; each may take `limit_s`.
 
-    `failed`: how many of them failed so far.
+    `failed`: how many commands failed.
     """
 
     def __init__(self, command: str, limit_s: float) -> None:
@@ -64,24 +64,24 @@ class CheckpointCommand:
         self._closed = False
 
     def submit(self, folder: Path, step: int) -> None:
-        """Run the command on a folder, later, in place of an earlier step's that still waits."""
+        """Queues the command for a folder, in place of an earlier step's that still waits."""
         for earlier in self.busy():
             if _kind(earlier) == _kind(folder) and self._jobs[earlier].cancel():
                 log.warning("on_checkpoint: %s is left out, %s is newer", earlier.name, folder.name)
         self._jobs[folder] = self._thread.submit(self._execute, folder.absolute(), step)
 
     def busy(self) -> list[Path]:
-        """The folders that are read or wait, which must not be removed."""
+        """The folders whose command runs or waits; they must not be removed."""
         return [folder for folder, job in list(self._jobs.items()) if not job.done()]
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Wait for the commands that are left, as long as for one; then kill them.
+        """Waits for the remaining commands, at most `limit_s` for all; then kills them.
 
-        `stopped` is called every ROUND_S; True leaves STOPPED_S from the first time on.
+        `stopped` is called every ROUND_S; once it is true, STOPPED_S are left.
         """
         ends, shortened = time.monotonic() + self._limit_s, False
         if left := self.busy():
-            notice(f"on_checkpoint: waits up to {self._limit_s:g} s for {_names(left)}")
+            notice(f"on_checkpoint: the run waits up to {self._limit_s:g} s for {_names(left)}")
         while (left := self.busy()) and time.monotonic() < ends:
             if stopped() and not shortened:
                 ends, shortened = min(ends, time.monotonic() + STOPPED_S), True
@@ -102,10 +102,10 @@ class CheckpointCommand:
         while process.poll() is None and time.monotonic() < ends and not self._closed:
             time.sleep(ROUND_S)
         if process.poll() is None:
-            started = psutil.Process(process.pid)
-            for one in (*started.children(recursive=True), started):
+            top = psutil.Process(process.pid)
+            for running in (*top.children(recursive=True), top):
                 with suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    running.kill()
             process.wait()
             self._fail(folder, "killed" if self._closed else f"killed after {self._limit_s:g} s")
         elif process.returncode:

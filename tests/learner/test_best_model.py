@@ -8,8 +8,8 @@ import pytest
 
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import report
+from learner.best_model import candidate_folder, keep_if_best
 from learner.evaluator import Evaluation
-from learner.outputs.best_model import candidate_folder, keep_if_best
 from r3l.files.run_folder import RunFolder
 
 
@@ -91,4 +91,4 @@ def test_a_best_model_that_cannot_be_kept_ends_nothing(
 ) -> None:
     (tmp_path / "best").symlink_to(tmp_path / "nowhere" / "at" / "all")
     keep_if_best(tmp_path, evaluated(tmp_path, 5, 0.3))
-    assert "not kept, training continues" in caplog.text
+    assert "not replaced, training continues" in caplog.text

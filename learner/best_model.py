@@ -1,4 +1,4 @@
-"""The best model of a run: the weights of each evaluation, of which the most successful are kept.
+"""Keeps the best model of a run: the evaluated weights with the most success.
 
 run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluation.json), or removed
 """
@@ -21,31 +21,28 @@ CANDIDATES = "candidates"
 
 
 def candidate_folder(run: Path, version: int) -> Path:
-    """The weights of an evaluation under way."""
+    """The folder of the weights that an evaluation plays."""
     return run / CANDIDATES / f"step-{version:06d}"
 
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Move the evaluated weights to `best/` if no earlier evaluation had as much success.
+    """Moves the evaluated weights to `best/` if no earlier evaluation had as much success.
 
-    After a kill at any moment the better weights are in `best/`, or a candidate that a second
-    call moves there.
+    After a kill at any moment the better weights are in `best/`, or a second call moves them there.
     """
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:
-        log.warning("%s: not kept, training continues (%s)", run / BEST, error)
-        notice_again(BEST, f"{run / BEST} is not replaced ({error})")
+        log.warning("%s: not replaced, training continues (%s)", run / BEST, error)
+        notice_again(BEST, f"{run / BEST} was not replaced ({error})")
 
 
 def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
     candidate, best = candidate_folder(run, evaluation.version), run / BEST
     if not candidate.is_dir():
         return
-    before, line = (
-        RunFolder(run).best_evaluation(),
-        EvalLine(evaluation.version, evaluation.metrics),
-    )
+    before = RunFolder(run).best_evaluation()
+    line = EvalLine(evaluation.version, evaluation.metrics)
     if before is not None and line.success <= before.success:
         shutil.rmtree(candidate)
         return
@@ -66,5 +63,5 @@ def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
 
 
 def remove_candidates(run: Path) -> None:
-    """Remove the weights of evaluations that are no longer awaited."""
+    """Removes the weights of evaluations whose results are in."""
     shutil.rmtree(run / CANDIDATES, ignore_errors=True)

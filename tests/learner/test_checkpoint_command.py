@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from learner.outputs import checkpoint_command
-from learner.outputs.checkpoint_command import CheckpointCommand, arguments, check
+from learner import checkpoint_command
+from learner.checkpoint_command import CheckpointCommand, arguments, check
 from r3l.errors import UserError
 from tests.learner.fakes import Learning, Recording, buffer_options, prepare, steps_of, tiny_model
 
