@@ -3,13 +3,13 @@
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
 It holds one copy of the weights, cut into chunks, and for each chunk the patches that led to it
-(r3l.weights.chunks). A subscriber requests a set chunk by chunk, by ranges, so a slow or stopped
-one delays no other and costs only the memory of the few ranges in transit to it.
+(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other, so a slow or
+stopped one delays no other and costs only the memory of the few ranges in transit to it.
 
-Publishing replaces one chunk after the other. A request for a chunk that was replaced already is
-replied to with `gone`; the subscriber keeps what it has and asks for the new version. A subscriber
-whose link carries versions more slowly than they are made asks to `keep` the one it fetches: one
-older set is kept for all of them, until none asks for it any more.
+Publishing replaces one chunk after the other. The reply to a request for a replaced chunk is
+`gone`; the subscriber keeps what it has and asks for the new version. A subscriber whose link is
+slower than versions are made asks to `keep` the one it fetches: one older set is kept for all such
+subscribers, until none asks for it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ T = TypeVar("T")
 
 POLL_MS = int(CHECK_S * 1000)
 CONNECTIONS = 4096  # subscribers, half as many as files may be open at most
-REQUEST_BYTES = 4096  # more than a request has
-CONNECTION_BYTES = 64 << 10  # sent by one subscriber and not yet taken
-TOTAL_BYTES = 4 << 20  # sent by all subscribers and not yet taken
+REQUEST_BYTES = 4096  # above the size of any request
+CONNECTION_BYTES = 64 << 10  # unread, of one subscriber
+TOTAL_BYTES = 4 << 20  # unread, of all subscribers
 HIGH_WATER = 16  # replies queued for one subscriber; a well-behaved one requests fewer
 KEEP_S = 60.0  # a set is kept after the last request for it
 THREADS = min(16, os.cpu_count() or 1)  # compare and compress chunks
@@ -73,8 +73,8 @@ class Kept(NamedTuple):
 class WeightPublisher:
     """Serves weights over ZeroMQ from a thread of its own.
 
-    `endpoint`: its address (port 0 or * in `address` takes a free one). `anchor_every`: versions
-    between two that every subscriber fetches whole. `keys`: a service's key file; without it only
+    `endpoint`: its address; port 0 or * in `address` takes a free one. `anchor_every`: every so
+    many versions, all subscribers fetch whole chunks. `keys`: a service's key file; without it only
     loopback is served. `journal`: keeps every version on disk. Raises UserError for a port in use
     or an address that is not local.
     """
@@ -91,12 +91,12 @@ class WeightPublisher:
         self.anchor_every, self.journal = anchor_every, journal
         self.origin = uuid.uuid4().hex
         self.sent: Counter[str] = Counter()
-        """Bytes sent, whole chunks (`full_bytes`) and patches (`patch_bytes`); requests refused
-        (`refused`)."""
+        """Bytes of whole chunks (`full_bytes`) and of patches (`patch_bytes`), and the number of
+        refused requests (`refused`)."""
         self._manifest: Manifest | None = None
         self._chunks: list[Chunk | None] = []
         self._slow: dict[bytes, tuple[int, float]] = {}
-        """Subscribers that asked to keep a version: which, and when they last did."""
+        """The version that each slow subscriber asked to keep, and when it last did."""
         self._kept: Kept | None = None
         self._keeping = threading.Lock()  # the two fields above
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")
@@ -124,13 +124,13 @@ class WeightPublisher:
         shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]] | None = None,
         adapters: Adapters | None = None,
     ) -> dict[str, float]:
-        """Serve tensors (checkpoint names) as the newest version, in `dtype` if one is given.
+        """Serves tensors (checkpoint names) as the newest version, in `dtype` if one is given.
 
-        Takes and converts one tensor at a time; for tensors that are made only then, `shapes` has
-        name, dtype and shape of each. `adapters`: what is said of tensors that are adapters.
-        Returns metrics for `weights/`: bytes of the whole set and of the patches to it, the share
-        of elements sent, seconds. Raises WeightsError if the serving thread has ended, because
-        actors would wait in vain.
+        Takes and converts one tensor at a time; `shapes` has name, dtype and shape of each if they
+        come from an iterator. `adapters` describes tensors that are adapters. Returns metrics for
+        `weights/`: bytes of the whole set and of the patches to it, the share of elements sent,
+        refused requests, seconds. Raises WeightsError if the serving thread has ended: actors would
+        wait in vain.
         """
         if not self._thread.is_alive():
             raise WeightsError(
@@ -144,7 +144,8 @@ class WeightPublisher:
             weights = list(weights)
             shapes = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in weights]
         layout = Layout.of(
-            (name, _name(dtype or its_own), shape) for name, its_own, shape in shapes
+            (name, str(dtype or its_own).removeprefix("torch."), shape)
+            for name, its_own, shape in shapes
         )
         if self._manifest is None or self._manifest.layout != layout:
             self._manifest, self._chunks = None, [None] * layout.num_chunks
@@ -170,11 +171,15 @@ class WeightPublisher:
         checksums = tuple(chunk.checksum for chunk in chunks)
         whole = added(sums) if dtype_name else None
         self._manifest = Manifest(self.origin, version, layout, checksums, whole, adapters)
-        metrics = _metrics(chunks, layout) | self._keep_in_journal(self._manifest, chunks)
-        return metrics | {"publish_s": time.monotonic() - began}
+        return {
+            **_metrics(chunks, layout),
+            **self._keep_in_journal(self._manifest, chunks),
+            "refused": float(self.sent["refused"]),
+            "publish_s": time.monotonic() - began,
+        }
 
     def _keep_in_journal(self, manifest: Manifest, chunks: Sequence[Chunk]) -> dict[str, float]:
-        """A disk that is full or gone costs versions of the journal, not the run."""
+        """Writes a version to the journal. A full or missing disk costs versions, not the run."""
         if self.journal is None:
             return {}
         try:
@@ -186,7 +191,7 @@ class WeightPublisher:
             return {"journal_bytes": 0.0}
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stops serving."""
         self._stop.set()
         self._thread.join(timeout=5)
         self._pool.shutdown()
@@ -225,7 +230,7 @@ class WeightPublisher:
         match request:
             case {"op": "latest", "origin": str(origin), "have": int(have)}:
                 manifest = self._manifest
-                with self._keeping:  # it has the set it asked to keep, or wants it no more
+                with self._keeping:  # it has the set it asked to keep, or does not want it
                     self._slow.pop(client, None)
                 if manifest is None or (origin == self.origin and manifest.version <= have):
                     return reply, []
@@ -253,8 +258,8 @@ class WeightPublisher:
     def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
-        """`size` bytes from `at` on of all that a subscriber with version `have` of a chunk needs,
-        and the lengths of its frames."""
+        """Replies with `size` bytes, from `at` on, of what a subscriber needs that has version
+        `have` of a chunk, and with the lengths of its frames."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]
@@ -268,7 +273,7 @@ class WeightPublisher:
     # ── slow subscribers ────────────────────────────────────────────────────────────────
 
     def _find(self, version: int, index: int) -> Chunk | None:
-        """A chunk of the newest version or of the one that is kept."""
+        """Finds a chunk of the newest version or of the kept one."""
         kept = self._kept
         for chunks in (self._chunks, kept.chunks if kept and kept.version == version else []):
             chunk = chunks[index] if 0 <= index < len(chunks) else None
@@ -277,7 +282,7 @@ class WeightPublisher:
         return None
 
     def _keep_for_slow(self) -> None:
-        """Before a newer version replaces it: keep the newest if somebody asked for that, unless an
+        """Keeps the newest version, before it is replaced, if a subscriber asked for that and no
         older one is kept."""
         with self._keeping:
             wanted = {version for version, _ in self._slow.values()}
@@ -285,7 +290,7 @@ class WeightPublisher:
                 self._kept = Kept(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """Forget subscribers that have not asked for long, and a set that no other one wants."""
+        """Forgets subscribers that have not asked for KEEP_S, and a set that none wants."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:
@@ -312,8 +317,8 @@ def _in_threads(
     function: Callable[[int, Sequence[Piece]], T],
     chunks: Iterable[Sequence[Piece]],
 ) -> Iterator[T]:
-    """`function` of each chunk's index and pieces, in order, a few at the same time. All calls have
-    ended when this ends, also if it raises."""
+    """Calls `function` with each chunk's index and pieces, a few at a time; yields the results in
+    order. All calls have ended when this ends, even if it raises."""
     ahead: deque[Future[T]] = deque()
     try:
         for index, pieces in enumerate(chunks):
@@ -324,10 +329,6 @@ def _in_threads(
             yield ahead.popleft().result()
     finally:
         wait(ahead)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _bytes(tensor: Tensor, dtype: torch.dtype | None) -> Bytes:

@@ -348,7 +348,6 @@ class Rank0:
         dtype = None if name == "auto" or adapters else getattr(torch, name)
         weights, shapes = self.trainer.published()
         metrics = self.publisher.publish(version, weights, dtype, shapes, adapters)
-        metrics["refused"] = float(self.publisher.sent["refused"])
         return {f"weights/{name}": value for name, value in metrics.items()}
 
     # ── evaluations ─────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from buffer import BufferClient, Draw, Lease
 from envs.registry import make, task_source
-from learner.step.batch import Row, rows_of
+from learner.step.batch import Row
 from learner.step.trainer import Trainer
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -53,7 +53,7 @@ class Buffered:
             explored += self.client.get([lease.group_id for lease in leases]) if leases else []
             self.draw = self.client.draw(self.config.learner.groups_per_step, version)
             if self.draw is not None:
-                return self._rows(self.draw, trainer), explored
+                return trainer.rows(self.draw), explored
         raise RuntimeError(f"step {version + 1}: no batch after {ROUNDS} rounds of exploration")
 
     def trained(self, version: int) -> None:
@@ -85,17 +85,6 @@ class Buffered:
             accepted=lease.accepted,
             handed=lease.handed,
             emit=put,
-        )
-
-    def _rows(self, draw: Draw, trainer: Trainer) -> list[Row]:
-        return rows_of(
-            draw.groups,
-            self.algorithm,
-            draw.weights,
-            draw.recalled,
-            trainer.entropies_of(draw.groups),
-            draw.replayed,
-            draw.version,
         )
 
 

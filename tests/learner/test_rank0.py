@@ -76,7 +76,7 @@ class Trainer:
 
 class Publisher:
     def __init__(self, calls: list[str]) -> None:
-        self.calls, self.sent = calls, {"refused": 0}
+        self.calls = calls
 
     def publish(self, version: int, *of: Any) -> dict[str, float]:
         self.calls.append(f"publish {version}")
