@@ -23,6 +23,7 @@ from learner.watchdog import heartbeat
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.records import Group
 from r3l.settings.buffer import RetentionConfig
 
 CHECKED = 8
