@@ -2,12 +2,15 @@
 
 The learner adds the tasks to the buffer under a tag. Actors whose weights are new enough lease
 them before any training task. The learner reads the results when all have ended; meanwhile
-training continues.
+training continues. The evaluated weights with the most success are kept as the best model:
+
+    run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluation.json), or removed
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -21,6 +24,11 @@ from envs.evaluation.evaluation_folder import settings_of, write_evaluation
 from envs.evaluation.metrics import Report, report, scalars
 from r3l.codec import RECORD_LIMIT, encode
 from r3l.config import RunConfig
+from r3l.errors import UserError
+from r3l.files import run_folder
+from r3l.files.progress_lines import EvalLine
+from r3l.files.run_folder import BEST, RunFolder
+from r3l.files.whole_file import rename_whole
 from r3l.process.notices import notice, notice_again
 from r3l.records import STRAGGLER, Task
 
@@ -33,6 +41,7 @@ SAY_S = 5.0
 QUIET_S = 60.0
 """Seconds without progress after which a waiting learner logs a warning."""
 FIRST_GROUPS = 16
+CANDIDATES = "candidates"
 EVALUATIONS = "evaluations"
 """The folder of a run's evaluations (envs.evaluation.evaluation_folder)."""
 
@@ -173,3 +182,53 @@ def in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
         size += length
     if message:
         yield message
+
+
+# ── the best model ──────────────────────────────────────────────────────────────────────
+
+
+def candidate_folder(run: Path, version: int) -> Path:
+    """The folder of the weights that an evaluation plays."""
+    return run / CANDIDATES / f"step-{version:06d}"
+
+
+def keep_if_best(run: Path, evaluation: Evaluation) -> None:
+    """Moves the evaluated weights to `best/` if no earlier evaluation had as much success.
+
+    After a kill at any moment the better weights are in `best/`, or a second call moves them there.
+    """
+    try:
+        _keep_if_best(run, evaluation)
+    except (OSError, UserError) as error:
+        log.warning("%s: not replaced, training continues (%s)", run / BEST, error)
+        notice_again(BEST, f"{run / BEST} was not replaced ({error})")
+
+
+def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
+    candidate, best = candidate_folder(run, evaluation.version), run / BEST
+    if not candidate.is_dir():
+        return
+    before = RunFolder(run).best_evaluation()
+    line = EvalLine(evaluation.version, evaluation.metrics)
+    if before is not None and line.success <= before.success:
+        shutil.rmtree(candidate)
+        return
+    run_folder.write_evaluation(candidate, line)
+    place = best.resolve()  # `best` may be a link to another disk
+    coming, replaced = place.with_name(".coming-best"), place.with_name(".replaced-best")
+    for left in (coming, replaced):
+        shutil.rmtree(left, ignore_errors=True)
+    if candidate.stat().st_dev == place.parent.stat().st_dev:
+        coming = candidate
+    else:
+        shutil.copytree(candidate, coming)
+    if place.exists():
+        place.rename(replaced)
+    rename_whole(coming, place)
+    for left in (replaced, candidate):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def remove_candidates(run: Path) -> None:
+    """Removes the weights of evaluations whose results are in."""
+    shutil.rmtree(run / CANDIDATES, ignore_errors=True)

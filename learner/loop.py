@@ -19,9 +19,9 @@ from typing import Any
 
 from buffer import Draw
 from learner import checkpoint
-from learner.best_model import candidate_folder
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState
 from learner.checkpoint_command import CheckpointCommand
+from learner.evaluator import candidate_folder
 from learner.rank0 import Rank0
 from learner.ranks import Follower, meet, still_waiting
 from learner.step.batch import weight_metrics

@@ -17,14 +17,15 @@ import torch
 
 from buffer import BufferClient, Draw
 from envs.evaluation.truncation import TruncationWarning
-from learner.best_model import keep_if_best, remove_candidates
 from learner.checkpoint import RunState
 from learner.evaluator import (
     Evaluation,
     Evaluator,
     in_messages,
     keep_evaluation,
+    keep_if_best,
     nothing_played,
+    remove_candidates,
 )
 from learner.metrics.ages import CommitTimes, cause_metrics
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
