@@ -90,8 +90,8 @@ class Extra(Record):
 class Trajectory(Record):
     """One attempt: a single token sequence exactly as the engine saw and sampled it.
 
-    token_ids int32 [L]; response_mask bool [L], True on sampled tokens; logprobs float32 [L],
-    0 where masked; step_spans int32 [K, 2], (start, end) of each step's response;
+    token_ids int32 [L]; logprobs float32 [L], 0 outside responses; step_spans int32 [K, 2],
+    (start, end) of each step's response;
     step_versions and step_newest_versions int32 [K], the oldest and the newest policy version that
     sampled the step; they differ if new weights came before its end;
     step_seconds float32 [K], wall time of each step's sampling.
@@ -109,7 +109,6 @@ class Trajectory(Record):
     role: Role
     slot: Integer
     token_ids: Int32
-    response_mask: Bool
     logprobs: Float32
     step_spans: Int32
     step_versions: Int32
@@ -130,20 +129,30 @@ class Trajectory(Record):
     def __post_init__(self) -> None:
         length, steps = len(self.token_ids), len(self.step_spans)
         _check_array("token_ids", self.token_ids, "int32", (length,))
-        _check_array("response_mask", self.response_mask, "bool", (length,))
         _check_array("logprobs", self.logprobs, "float32", (length,))
         _check_array("step_spans", self.step_spans, "int32", (steps, 2))
         _check_array("step_versions", self.step_versions, "int32", (steps,))
         _check_array("step_newest_versions", self.step_newest_versions, "int32", (steps,))
         _check_array("step_seconds", self.step_seconds, "float32", (steps,))
         _check_attempt(self)
-        _check_spans(self.step_spans.tolist(), self.response_mask.tobytes())
         _check_extra(self, self.extra)
 
     @property
     def num_steps(self) -> int:
         """K, the number of the policy's turns."""
         return len(self.step_spans)
+
+    def responses_from(self, step: int) -> Bool:
+        """bool [L], True on the response tokens of `step` and later ones; −1 as 0."""
+        mask = np.zeros(len(self.token_ids), np.bool_)
+        for start, end in self.step_spans[max(step, 0) :].tolist():
+            mask[start:end] = True
+        return mask
+
+    @property
+    def response_mask(self) -> Bool:
+        """bool [L], True on sampled tokens."""
+        return self.responses_from(0)
 
     @property
     def oldest_version(self) -> int:
@@ -174,12 +183,11 @@ class Trajectory(Record):
         shown, plain = self.extra.opening_tokens, self.extra.plain_opening
         if not shown:
             return self
-        head, rest = np.zeros(len(plain)), slice(shown, None)
+        rest = slice(shown, None)
         return msgspec.structs.replace(
             self,
             token_ids=np.concatenate([plain, self.token_ids[rest]]),
-            response_mask=np.concatenate([head > 0, self.response_mask[rest]]),
-            logprobs=np.concatenate([head.astype(np.float32), self.logprobs[rest]]),
+            logprobs=np.concatenate([np.zeros(len(plain), np.float32), self.logprobs[rest]]),
             step_spans=self.step_spans + np.int32(len(plain) - shown),
             extra=msgspec.structs.replace(self.extra, opening_tokens=0, plain_opening=plain[:0]),
         )
@@ -352,6 +360,12 @@ def _check_attempt(attempt: Trajectory) -> None:
             "observations, K >= 1",
             field="step_spans",
         )
+    edges = np.array([0, *attempt.step_spans.ravel(), len(attempt.token_ids)], np.int64)
+    if (np.diff(edges) < 0).any():
+        raise RecordError(
+            f"step_spans overlap or reach past the sequence of {edges[-1]} tokens",
+            field="step_spans",
+        )
     if not abs(float(attempt.reward)) <= LARGEST_REWARD:  # NaN is not
         raise RecordError(
             f"reward is {attempt.reward}; it must lie within ±{LARGEST_REWARD:g}", field="reward"
@@ -364,24 +378,6 @@ def _check_attempt(attempt: Trajectory) -> None:
         raise RecordError(
             "a step's newest version is older than its oldest one", field="step_newest_versions"
         )
-
-
-def _check_spans(spans: list[list[int]], mask: bytes) -> None:
-    """Raise unless spans (start, end) are in order and the mask is 1 inside them only."""
-    length, before = len(mask), 0
-    pieces: list[bytes] = []
-    for start, end in spans:
-        if not before <= start <= end <= length:
-            raise RecordError(
-                f"step_spans: {start} to {end} overlaps another or reaches past the "
-                f"sequence of {length} tokens",
-                field="step_spans",
-            )
-        pieces += (b"\0" * (start - before), b"\1" * (end - start))
-        before = end
-    pieces.append(b"\0" * (length - before))
-    if b"".join(pieces) != mask:
-        raise RecordError("response_mask and step_spans disagree", field="response_mask")
 
 
 def _check_extra(attempt: Trajectory, extra: Extra) -> None:

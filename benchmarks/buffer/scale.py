@@ -154,7 +154,6 @@ def _result(slot: int, tokens: int) -> SlotResult:
         role="base",
         slot=slot,
         token_ids=np.arange(tokens, dtype=np.int32),
-        response_mask=mask,
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
         step_spans=np.array([[tokens // 2, tokens]], dtype=np.int32),
         step_versions=np.zeros(1, dtype=np.int32),

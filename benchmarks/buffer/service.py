@@ -58,7 +58,6 @@ def attempt(role: Role, slot: int, version: int, tokens: int) -> SlotResult:
         role=role,
         slot=slot,
         token_ids=np.arange(tokens, dtype=np.int32),
-        response_mask=mask,
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
         step_spans=np.array([[PROMPT, tokens]], dtype=np.int32),
         step_versions=np.array([version], dtype=np.int32),

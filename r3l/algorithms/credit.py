@@ -21,29 +21,6 @@ NORMALIZE = (
 )
 
 
-def pivot_mask(response_mask: npt.ArrayLike, step_spans: npt.ArrayLike, pivot: int) -> Bool:
-    """bool [L]: False before the first response token of step `pivot`, response_mask after it.
-
-    `response_mask` [L], True on sampled tokens; `step_spans` int [K, 2], (start, end) of each
-    step's response. `pivot` −1 (no pivot) or 0 keeps every response token.
-    Raises ValueError for a pivot outside −1..K−1 and for spans that overlap or leave 0..L.
-    """
-    mask, spans = np.asarray(response_mask), np.asarray(step_spans)
-    if mask.ndim != 1 or not np.isin(mask, (0, 1)).all():
-        raise ValueError(f"response_mask is {mask.dtype}{mask.shape}; it must be bool [L]")
-    if spans.ndim != 2 or spans.shape[1] != 2 or spans.dtype.kind not in "iu":
-        raise ValueError(f"step_spans is {spans.dtype}{spans.shape}; it must be int [K, 2]")
-    edges = spans.astype(np.int64).ravel()
-    if (np.diff(edges) < 0).any() or (edges < 0).any() or (edges > len(mask)).any():
-        raise ValueError(f"step_spans overlap or reach past the sequence of {len(mask)} tokens")
-    if not -1 <= pivot < len(spans):
-        raise ValueError(f"pivot {pivot} of {len(spans)} steps; it must be -1..{len(spans) - 1}")
-    mask = mask.astype(np.bool_)  # a copy
-    if pivot > 0:
-        mask[: spans[pivot, 0]] = False
-    return mask
-
-
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
     """The credit mask, bool [L], of every trajectory of one group, in their order.
 
@@ -60,7 +37,7 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
     for one in trajectories:
         pivot = one.pivot if one.role == "distilled" else pivots.get(one.slot, -1)
         first = max(pivot if mask_prefix else -1, one.extra.start)
-        masks.append(pivot_mask(one.response_mask, one.step_spans, first))
+        masks.append(one.responses_from(first))
     return masks
 
 
@@ -79,7 +56,7 @@ def lengths(
 ) -> list[int]:
     """|τ_i| of each trajectory: its trained tokens; for "attempt" all its response tokens."""
     if normalize == "attempt":
-        masks = [pivot_mask(t.response_mask, t.step_spans, t.extra.start) for t in trajectories]
+        masks = [one.responses_from(one.extra.start) for one in trajectories]
     return [int(mask.sum()) for mask in masks]
 
 

@@ -120,12 +120,10 @@ class Attempt:
 
     def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
         """The finished attempt as a record."""
-        ids, mask = self.record.arrays()
         return Trajectory(
             role=role,
             slot=slot,
-            token_ids=ids,
-            response_mask=mask,
+            token_ids=np.array(self.record.ids, dtype=np.int32),
             logprobs=np.array(self.record.logprobs, dtype=np.float32),
             step_spans=np.array(self.spans, dtype=np.int32).reshape(-1, 2),
             step_versions=np.array(self.versions, dtype=np.int32),

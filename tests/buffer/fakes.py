@@ -31,7 +31,6 @@ def finished(role="base", slot=0, *, version=0, reward=0.0, length=8) -> SlotRes
         role=role,
         slot=slot,
         token_ids=np.arange(length, dtype=np.int32),
-        response_mask=mask,
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
         step_spans=np.array([[2, length]], dtype=np.int32),
         step_versions=np.array([version], dtype=np.int32),
@@ -198,16 +197,13 @@ def until(happened, seconds=120):
 
 def _trajectory(steps=2, tokens=9, **more):
     spans = np.array([[3 * k, 3 * k + 2] for k in range(steps)], dtype=np.int32)
-    mask = np.zeros(max(tokens, 3 * steps), dtype=np.bool_)
-    for start, end in spans:
-        mask[start:end] = True
+    length = max(tokens, 3 * steps)
     return Trajectory(
         **{
             "role": "base",
             "slot": 0,
-            "token_ids": np.arange(len(mask), dtype=np.int32),
-            "response_mask": mask,
-            "logprobs": np.full(len(mask), -0.5, dtype=np.float32),
+            "token_ids": np.arange(length, dtype=np.int32),
+            "logprobs": np.full(length, -0.5, dtype=np.float32),
             "step_spans": spans,
             "step_versions": np.arange(5, 5 + steps, dtype=np.int32),
             "step_newest_versions": np.arange(6, 6 + steps, dtype=np.int32),

@@ -46,7 +46,6 @@ def trajectory(
         role=role,  # type: ignore[arg-type]
         slot=slot,
         token_ids=token_ids,
-        response_mask=mask,
         logprobs=np.where(mask, -5.0, 0.0).astype(np.float32),
         step_spans=spans,
         step_versions=np.zeros(steps, dtype=np.int32),

@@ -33,7 +33,6 @@ def _trajectory(
         role=role,  # type: ignore[arg-type]
         slot=slot,
         token_ids=np.array(range(length) if tokens is None else tokens, dtype=np.int32),
-        response_mask=mask,
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
         step_spans=np.array(spans, dtype=np.int32),
         step_versions=np.zeros(len(steps), dtype=np.int32),

@@ -38,7 +38,6 @@ def test_a_trajectory_counts_its_steps_and_what_it_sampled(make_trajectory):
         ({"observations": ("one",)}, "step_spans"),
         ({"token_ids": np.zeros(10, dtype=np.int64)}, "token_ids"),
         ({"logprobs": np.zeros(9, dtype=np.float32)}, "logprobs"),
-        ({"response_mask": np.zeros(10, dtype=np.bool_)}, "response_mask"),
         ({"step_spans": np.array([[3, 5], [7, 11]], dtype=np.int32)}, "step_spans"),
         ({"step_spans": np.array([[3, 8], [7, 10]], dtype=np.int32)}, "step_spans"),
         ({"step_spans": np.array([[-1, 5], [7, 10]], dtype=np.int32)}, "step_spans"),

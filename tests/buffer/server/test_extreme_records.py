@@ -24,7 +24,7 @@ def _long(slot, length):
     negative[negative >= 0xFF80_0000] = 0xFF7F_FFFF  # infinities and NaN
     attempt = Trajectory(
         role="base", slot=slot, token_ids=bits.view(np.int32),
-        response_mask=np.ones(length, np.bool_), logprobs=negative.view(np.float32),
+        logprobs=negative.view(np.float32),
         step_spans=np.array([[0, length]], np.int32), step_versions=np.zeros(1, np.int32),
         step_newest_versions=np.array([1], np.int32),
         step_seconds=np.array([0x7FA00001], np.uint32).view(np.float32), reward=-0.0,

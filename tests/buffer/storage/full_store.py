@@ -22,13 +22,12 @@ TASKS = [
 
 def retried():
     """A distilled attempt of two steps with everything that may hang on it."""
-    mask = np.array([0, 1, 1, 0, 0, 1, 0], dtype=np.bool_)
     logprobs = np.array([0, -0.5, -1e-42, 0, 0, -0.0, 0], dtype=np.float32)  # a denormal, -0.0
     seconds = np.array([0.25, 1e-3], "f4")
     seconds.view(np.uint32)[1] = 0x7FC0_1234  # not a number, and says why
     attempt = Trajectory(
         role="distilled", slot=0, token_ids=np.array([0, 2**31 - 1, -(2**31), 3, 4, 5, 6], "i4"),
-        response_mask=mask, logprobs=logprobs, step_spans=np.array([[1, 3], [5, 6]], "i4"),
+        logprobs=logprobs, step_spans=np.array([[1, 3], [5, 6]], "i4"),
         step_versions=np.array([1, 1], "i4"), step_newest_versions=np.array([1, 1], "i4"),
         step_seconds=seconds,
         reward=0.1 + 0.2, system="be brief", observations=("saw", "ü", ""), actions=("do", ""),

@@ -28,17 +28,14 @@ def attempt(role, slot, made: Made, *, version=0, reward=0.0, pivot=-1) -> Traje
     """Steps of an observation of 3 tokens and a response each; the second token surprises."""
     size = 3 + made.tokens
     spans = np.array([[k * size + 3, (k + 1) * size] for k in range(made.steps)], np.int32)
-    mask = np.zeros(made.steps * size, np.bool_)
     logprobs = np.zeros(made.steps * size, np.float32)
     for start, end in spans:
-        mask[start:end] = True
         logprobs[start:end] = -0.25
         logprobs[start + 1] = -2.0
     return Trajectory(
         role=role,
         slot=slot,
         token_ids=np.arange(made.steps * size, dtype=np.int32) % 50,
-        response_mask=mask,
         logprobs=logprobs,
         step_spans=spans,
         step_versions=np.full(made.steps, version, np.int32),

@@ -102,7 +102,6 @@ class Groups:
             role="base" if base is None else "distilled",
             slot=slot,
             token_ids=token_ids,
-            response_mask=mask,
             logprobs=np.where(mask, sampled, 0).astype(np.float32),
             step_spans=np.array(spans, np.int32),
             step_versions=np.zeros(len(spans), np.int32),

@@ -3,11 +3,10 @@
 from typing import get_args
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3l.algorithms.credit import Normalize, group_masks, lengths, pivot_mask, token_weights
+from r3l.algorithms.credit import Normalize, group_masks, lengths, token_weights
 
 step_lengths = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
@@ -21,21 +20,19 @@ def by_definition(trajectory, pivot):
     return mask
 
 
-def test_mask_literal_numbers():
-    response = np.array([0, 0, 1, 1, 0, 1, 0, 1, 1], dtype=np.bool_)
-    spans = np.array([[2, 4], [5, 6], [7, 9]], dtype=np.int32)
-    assert pivot_mask(response, spans, -1).astype(int).tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 1]
-    assert pivot_mask(response, spans, 0).astype(int).tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 1]
-    assert pivot_mask(response, spans, 1).astype(int).tolist() == [0, 0, 0, 0, 0, 1, 0, 1, 1]
-    assert pivot_mask(response, spans, 2).astype(int).tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1]
-    assert response.sum() == 5  # the mask given is left as it is
+def test_mask_literal_numbers(make_trajectory):
+    one = make_trajectory([2, 1, 2], prompt=2, observation=1)
+    assert one.responses_from(-1).astype(int).tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 1]
+    assert one.responses_from(0).astype(int).tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 1]
+    assert one.responses_from(1).astype(int).tolist() == [0, 0, 0, 0, 0, 1, 0, 1, 1]
+    assert one.responses_from(2).astype(int).tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1]
 
 
 @given(steps=step_lengths, data=st.data())
 def test_the_pivot_mask_keeps_the_tokens_from_the_pivot_on(make_trajectory, steps, data):
     pivot = data.draw(st.integers(-1, len(steps) - 1))
     one = make_trajectory(steps)
-    mask = pivot_mask(one.response_mask, one.step_spans, pivot)
+    mask = one.responses_from(pivot)
     assert mask.dtype == np.bool_
     assert mask.tolist() == by_definition(one, pivot)
     assert not (mask & ~one.response_mask).any()
@@ -94,36 +91,6 @@ def test_a_distilled_attempt_whose_base_is_absent_keeps_its_own_pivot(make_traje
     masks = group_masks([other, child])
     assert masks[0].sum() == 4 and masks[1].sum() == 2
     assert group_masks([]) == []
-
-
-@pytest.mark.parametrize("pivot", [2, 5, -2])
-def test_a_pivot_outside_the_attempt_is_named(make_trajectory, pivot):
-    one = make_trajectory([2, 2])
-    with pytest.raises(ValueError, match=f"pivot {pivot} of 2 steps"):
-        pivot_mask(one.response_mask, one.step_spans, pivot)
-
-
-@pytest.mark.parametrize(
-    ("spans", "named"),
-    [
-        ([[0, 5]], "past the sequence of 4"),
-        ([[-1, 2]], "past the sequence of 4"),
-        ([[0, 2], [1, 3]], "overlap"),
-        ([[3, 2]], "overlap"),
-        ([0, 2], "int \\[K, 2\\]"),
-        ([[0.0, 2.0]], "int \\[K, 2\\]"),
-        ([[0, 1, 2]], "int \\[K, 2\\]"),
-    ],
-)
-def test_bad_spans_are_named(spans, named):
-    with pytest.raises(ValueError, match=named):
-        pivot_mask(np.ones(4, dtype=np.bool_), np.array(spans), 0)
-
-
-def test_a_mask_of_another_type_or_shape_is_named():
-    for mask in (np.ones((2, 2), dtype=np.bool_), np.array([0.5, 1.0])):
-        with pytest.raises(ValueError, match="response_mask"):
-            pivot_mask(mask, np.array([[0, 1]]), 0)
 
 
 def test_token_weights_literal_numbers():

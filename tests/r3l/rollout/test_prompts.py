@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from r3l.algorithms.credit import pivot_mask
 from r3l.errors import ReflectionError
 from r3l.rollout.prompts import Prompts, attempt_log
 from r3l.rollout.reflection import FIELDS, Reflection, json_schema, parse
@@ -28,7 +27,7 @@ def test_log_prompt_and_spans_number_the_steps_alike(make_trajectory):
             "retry_from_step": step,
         }
         pivot = parse(json.dumps(reply), attempt.num_steps).retry_from_step
-        mask = pivot_mask(attempt.response_mask, attempt.step_spans, pivot)
+        mask = attempt.responses_from(pivot)
         assert np.flatnonzero(mask)[0] == attempt.step_spans[step, 0]
     with pytest.raises(ReflectionError):
         parse(json.dumps(reply | {"retry_from_step": int(high) + 1}), attempt.num_steps)
