@@ -8,14 +8,15 @@ exactly the published set, whichever way it arrived. Tensors are raw bytes here,
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from r3l.codec import pack
 from r3l.errors import WeightsError
 
 ALIGNMENT = 64
@@ -23,6 +24,7 @@ CHUNK_BYTES = 8 << 20
 MANIFEST_LIMIT = 16 << 20  # bytes of a manifest on the wire
 DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 Bytes = npt.NDArray[np.uint8]
+Size = Annotated[int, msgspec.Meta(ge=0)]
 Piece = tuple[int, Bytes]
 """Where in a chunk, in bytes, and the bytes themselves (uint8 [n])."""
 
@@ -33,16 +35,13 @@ class TensorEntry:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
-    offset: int
+    shape: tuple[Size, ...]
+    offset: Size
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count * DTYPES[self.dtype]
+        return math.prod(self.shape) * DTYPES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Layout:
     """Position of every tensor in a set, and the set's size in bytes."""
 
     tensors: tuple[TensorEntry, ...]
-    total_bytes: int
+    total_bytes: Size
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> Layout:
@@ -117,7 +116,7 @@ class Manifest:
     """
 
     origin: str
-    version: int
+    version: Size
     layout: Layout
     checksums: tuple[int, ...]
     sums: tuple[int, int] | None = None
@@ -127,55 +126,24 @@ class Manifest:
     def digest(self) -> str:
         """Hash of the set: names, formats, shapes and bytes of all tensors and what they adapt, in
         hexadecimal. The same for equal sets of different publishers and versions."""
-        whole = self.to_wire()
-        of = {name: whole[name] for name in ("tensors", "total_bytes", "checksums", "adapters")}
-        return hashlib.blake2b(pack(of, MANIFEST_LIMIT), digest_size=16).hexdigest()
+        adapted = msgspec.msgpack.encode((self.layout, self.checksums, self.adapters))
+        return hashlib.blake2b(adapted, digest_size=16).hexdigest()
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> Any:
         """Plain values for a message header."""
-        tensors = [asdict(t) | {"shape": list(t.shape)} for t in self.layout.tensors]
-        return {
-            "origin": self.origin,
-            "version": self.version,
-            "tensors": tensors,
-            "total_bytes": self.layout.total_bytes,
-            "checksums": list(self.checksums),
-            "sums": None if self.sums is None else list(self.sums),
-            "adapters": None if self.adapters is None else asdict(self.adapters),
-        }
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(self))  # tuples become lists
 
     @classmethod
     def from_wire(cls, values: Any) -> Manifest:
         """Rebuild and check a manifest; raises WeightsError."""
         try:
-            tensors = tuple(
-                TensorEntry(
-                    str(t["name"]),
-                    str(t["dtype"]),
-                    tuple(int(extent) for extent in t["shape"]),
-                    int(t["offset"]),
-                )
-                for t in values["tensors"]
-            )
-            layout = Layout(tensors, int(values["total_bytes"]))
-            checksums = tuple(int(value) for value in values["checksums"])
-            fits = all(0 <= t.offset <= layout.total_bytes - t.nbytes for t in tensors)
-            fits = fits and all(extent >= 0 for t in tensors for extent in t.shape)
-            fits = fits and int(values["version"]) >= 0
-            sums = values["sums"]
-            if sums is not None:
-                first, second = sums
-                sums = int(first), int(second)
-            adapters = values["adapters"]
-            if adapters is not None:
-                base, dtype = str(adapters["base"]), str(adapters["dtype"])
-                adapters = Adapters(base, dtype, float(adapters["scaling"]))
-            origin, version = str(values["origin"]), int(values["version"])
-            manifest = cls(origin, version, layout, checksums, sums, adapters)
-        except (KeyError, TypeError, ValueError) as error:
-            raise WeightsError(f"malformed weight manifest: {error!r}") from None
-        if not fits or len(checksums) != layout.num_chunks:
-            raise WeightsError(
-                "weight manifest: a tensor or chunk lies outside the set, or its version is below 0"
-            )
+            manifest = msgspec.convert(values, cls)
+        except msgspec.ValidationError as error:
+            raise WeightsError(f"malformed weight manifest: {error}") from None
+        layout = manifest.layout
+        fits = all(
+            t.dtype in DTYPES and t.offset + t.nbytes <= layout.total_bytes for t in layout.tensors
+        )
+        if not fits or len(manifest.checksums) != layout.num_chunks:
+            raise WeightsError("weight manifest: a tensor or chunk is outside the set")
         return manifest

@@ -12,16 +12,16 @@ almost all zero. A patch names the version it applies to and carries the checksu
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
 import zstandard
 
-from r3l.codec import pack, unpack
-from r3l.errors import RecordError, WeightsError
+from r3l.errors import WeightsError
 from r3l.weights.manifest import Bytes
 
 MOST_CHANGED_SHARE = 0.25
@@ -49,18 +49,14 @@ class Patch:
 
     def to_wire(self) -> bytes:
         """The patch as one message frame."""
-        return pack(asdict(self), len(self.body) + 1024)
+        return msgspec.msgpack.encode(self)
 
     @classmethod
     def from_wire(cls, frame: bytes | memoryview) -> Patch:
         """Rebuild a patch; raises WeightsError for anything else."""
         try:
-            values = unpack(frame, len(frame))
-            body = values.pop("body")
-            if not isinstance(body, bytes):
-                raise RecordError("its body is not bytes")
-            return cls(**{name: int(value) for name, value in values.items()}, body=body)
-        except (KeyError, TypeError, ValueError) as error:
+            return msgspec.msgpack.decode(frame, type=cls)
+        except (ValueError, RecursionError) as error:
             raise _damaged(f"malformed ({error})") from None
 
 

@@ -12,7 +12,7 @@ def test_a_manifest_with_a_tensor_outside_the_set_is_refused() -> None:
     layout = Layout.of([("a", "float32", (4,))])
     wire = Manifest("p", 1, layout, (0,)).to_wire()
     assert Manifest.from_wire(wire) == Manifest("p", 1, layout, (0,))
-    wire["tensors"][0]["offset"] = 1 << 20
+    wire["layout"]["tensors"][0]["offset"] = 1 << 20
     with pytest.raises(WeightsError, match="outside"):
         Manifest.from_wire(wire)
     with pytest.raises(WeightsError, match="malformed"):
