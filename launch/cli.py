@@ -233,7 +233,7 @@ def train(
     from launch.supervisor import Run
     from r3l import config as configuration
     from r3l.files.run_folder import run_folder
-    from r3l.settings.flat import flat_settings
+    from r3l.settings.section import flat_settings
 
     folder = run_folder(run)
     if not isinstance(config, configuration.RunConfig):

@@ -52,8 +52,8 @@ def __dir__() -> list[str]:
 
 
 def _import_packages() -> None:
-    """Import r3l's packages, and not the modules of these names in the user's own folder, which is
-    first on the path of a notebook. Raises ImportError if one of those was imported before."""
+    """Imports r3l's packages even if the user's own folder, which is first on the path of a
+    notebook, has modules of the same names. Raises ImportError if one was imported before."""
     sys.path.insert(0, str(_ROOT))
     try:
         for package in PACKAGES:

@@ -1,9 +1,9 @@
-"""What an actor reports of itself: one record from the engine to TensorBoard.
+"""The metrics that an actor reports: one record from the engine to TensorBoard.
 
     engine, subscriber, actor count in it ─► heartbeat ─► buffer (numbers by name) ─► learner
 
-A field says everything about its metric: the TensorBoard tag, the unit, the meaning, and how the
-learner combines it over actors. A new metric is a field here and the line that counts it.
+A field defines its metric: the TensorBoard tag, the unit, the meaning, and how the learner combines
+it over actors. A new metric is a field here and the line that counts it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 Over = Literal["all", "present"]
-"""All actors that ever reported, or those of which a heartbeat came lately."""
+"""All actors that ever reported, or those with a recent heartbeat."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def _total(tag: str, unit: str, meaning: str) -> Any:
 
 
 def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
-    """A value at the latest heartbeat, over the actors that are there."""
+    """A value at the latest heartbeat, over the actors that are present."""
     return field(default=0, metadata={"info": MetricInfo(tag, unit, meaning, combine, "present")})
 
 
@@ -118,7 +118,7 @@ class ActorMetrics:
     )
 
     def numbers(self) -> dict[str, float]:
-        """The record as the buffer carries it; a Counter is a number for each key."""
+        """Returns the record as numbers by name, one for each key of a Counter."""
         numbers: dict[str, float] = {}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -130,7 +130,7 @@ class ActorMetrics:
 
     @classmethod
     def read(cls, numbers: Mapping[str, float]) -> Self:
-        """The record that `numbers` carry; a name that belongs to no field is left out."""
+        """Reads the record from `numbers`; ignores a name that belongs to no field."""
         record = cls()
         for one in fields(cls):
             if isinstance(counter := getattr(record, one.name), Counter):
@@ -145,12 +145,12 @@ class ActorMetrics:
 
 
 def described_fields() -> list[tuple[str, MetricInfo]]:
-    """(name, how it is shown) of every field."""
+    """Returns the name and the MetricInfo of every field."""
     return [(one.name, one.metadata["info"]) for one in fields(ActorMetrics)]
 
 
 def combined(everyone: Iterable[ActorMetrics], present: Iterable[ActorMetrics]) -> dict[str, float]:
-    """Values by tag over all actors that ever reported, and those that are `present`."""
+    """Combines the metrics of all actors that ever reported, or of the `present` ones, by tag."""
     actors = {"all": list(everyone), "present": list(present)}
     metrics: dict[str, float] = {}
     for name, shown in described_fields():

@@ -40,7 +40,7 @@ _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)  # what msgs
 
 
 def encode(record: Record) -> bytes:
-    """One record as bytes. Raises RecordError for a value that msgpack cannot hold."""
+    """Encodes a record. Raises RecordError for a value that msgpack cannot hold."""
     kind = type(record).__name__
     try:
         data = _encode((SCHEMA, kind, record))
@@ -50,13 +50,13 @@ def encode(record: Record) -> bytes:
 
 
 def decode(kind: type[R], data: bytes | memoryview) -> R:
-    """The record of class `kind` in `data`; checks size, schema, kind, types and fields."""
+    """Decodes a record of class `kind`; checks size, schema, kind, types and fields."""
     record: R = decode_one_of((kind,), data)
     return record
 
 
 def decode_one_of(kinds: Sequence[type[Record]], data: bytes | memoryview) -> Any:
-    """The record in `data`, of one of the classes `kinds`; checked as by `decode`."""
+    """Decodes a record of one of the classes `kinds`, checked as by `decode`."""
     name, fields = _open(data)
     for kind in kinds:
         if kind.__name__ == name:
@@ -69,7 +69,7 @@ def decode_one_of(kinds: Sequence[type[Record]], data: bytes | memoryview) -> An
 
 
 def body(kind: type[Record], data: bytes | memoryview) -> msgspec.Raw:
-    """The fields of a record of class `kind`, still encoded."""
+    """Returns the fields of a record of class `kind`, still encoded."""
     name, fields = _open(data)
     if name != kind.__name__:
         raise RecordError(f"record is a {name!r:.80}, not a {kind.__name__}", field="kind")
@@ -77,18 +77,18 @@ def body(kind: type[Record], data: bytes | memoryview) -> msgspec.Raw:
 
 
 def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
-    """A group without results, encoded with these encoded ones, which are not decoded for it."""
+    """Encodes a group with results that are encoded already, without decoding them."""
     bodies: Any = tuple([body(SlotResult, result) for result in results])
     return encode(msgspec.structs.replace(head, results=bodies))
 
 
 def group_bodies(group: bytes | memoryview) -> list[msgspec.Raw]:
-    """The results in an encoded group, as `body` gives each of them."""
+    """Returns the results in an encoded group, each as by `body`."""
     return msgspec.msgpack.decode(body(Group, group), type=_Results).results
 
 
 def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
-    """A message header of plain values, at most `limit` bytes."""
+    """Encodes a message header of plain values, at most `limit` bytes."""
     try:
         packed: bytes = msgpack.packb(mapping, strict_types=True)
     except (TypeError, ValueError, OverflowError) as error:
@@ -97,7 +97,7 @@ def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
 
 
 def unpack(data: bytes | memoryview, limit: int = HEADER_LIMIT) -> dict[str, Any]:
-    """The mapping `pack` wrote. Raises RecordError for anything else."""
+    """Decodes what `pack` wrote. Raises RecordError for anything else."""
     check_size(data, limit)
     try:
         mapping = msgpack.unpackb(data, object_pairs_hook=_no_duplicates)
@@ -111,14 +111,14 @@ def unpack(data: bytes | memoryview, limit: int = HEADER_LIMIT) -> dict[str, Any
 
 
 def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
-    """`data`, if it is no longer than that."""
+    """Returns `data`. Raises RecordError if it is longer than `limit`."""
     if len(data) > limit:
         raise RecordError(f"{len(data)} bytes; the limit is {limit}", cause="too_large")
     return data
 
 
 def _open(data: bytes | memoryview) -> tuple[str, msgspec.Raw]:
-    """Kind and encoded fields of a record of this code's schema."""
+    """Returns the kind and the encoded fields of a record of this schema."""
     check_size(data)
     try:
         schema, name, fields = _envelope.decode(data)
@@ -139,7 +139,7 @@ def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _record_error(kind: type[Record], error: Exception) -> RecordError:
-    """The error of a malformed record, from msgspec's or from that of the record's own check."""
+    """Turns an error of msgspec or of the record's own check into a RecordError."""
     found = _FIELD.search(str(error))
     facts = {"field": found[1]} if found else {}
     if isinstance(error.__cause__, RecordError):
@@ -156,7 +156,7 @@ def _write_array(value: Any) -> Any:
 
 
 def _read_array(hint: Any, value: Any) -> Any:
-    """Dtype and shape that the field asks for are checked by its record."""
+    """Reads an array; its record checks that dtype and shape are those of the field."""
     name, shape, elements = value
     if name not in _DTYPES or type(elements) is not bytes:
         raise ValueError(f"not the bytes of an array of {', '.join(_DTYPES)}")

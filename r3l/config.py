@@ -1,4 +1,4 @@
-"""The configuration of a run: its sections (r3l.settings), and where their values come from.
+"""The configuration of a run: its sections (r3l.settings) and the sources of their values.
 
     defaults  <-  the demo's, for its policy  <-  YAML file (--config)  <-  key=value overrides
 
@@ -20,9 +20,8 @@ from r3l.errors import UserError
 from r3l.settings import yaml_text
 from r3l.settings.actor import ActorConfig
 from r3l.settings.buffer import BufferConfig
-from r3l.settings.environment import EnvConfig
+from r3l.settings.environment import EnvConfig, EvalConfig
 from r3l.settings.error_text import one_line
-from r3l.settings.evaluation import EvalConfig
 from r3l.settings.learner import LearnerConfig
 from r3l.settings.sampling import ExplorerConfig
 from r3l.settings.section import Section, in_full
@@ -33,7 +32,7 @@ NAMED = ("algorithm", "env", "sampler")
 
 
 class RunConfig(Section):
-    """Everything one run is made of."""
+    """All settings of a run."""
 
     model: str = Field("builtin", description="model folder, or builtin (the shipped tiny policy)")
     seed: int = Field(
@@ -85,7 +84,7 @@ class RunConfig(Section):
 def load(
     path: Path | None = None, overrides: Iterable[str] = (), *, demo: Path | None = None
 ) -> RunConfig:
-    """Build the configuration from a YAML file and `section.key=value` overrides.
+    """Builds the configuration from a YAML file and `section.key=value` overrides.
 
     `demo`: settings that come first if the model is the shipped policy. Raises UserError, one line,
     for an unreadable file, an unknown key or a bad value.
@@ -99,7 +98,7 @@ def load(
 
 
 def apply_overrides(overrides: Iterable[str], tree: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Apply `section.key=value` overrides to a tree of plain values, in place; returns it."""
+    """Applies `section.key=value` overrides to a tree of plain values, in place; returns it."""
     tree = {} if tree is None else tree
     for override in overrides:
         _apply(tree, override)
@@ -107,7 +106,7 @@ def apply_overrides(overrides: Iterable[str], tree: dict[str, Any] | None = None
 
 
 def parse(section: type[AnySection], tree: Mapping[str, Any]) -> AnySection:
-    """A section from plain values. Raises UserError, one line, for a key or value not allowed."""
+    """Makes a section from plain values. Raises UserError, one line, for a bad key or value."""
     try:
         return section.model_validate(tree)
     except ValidationError as error:
@@ -115,7 +114,7 @@ def parse(section: type[AnySection], tree: Mapping[str, Any]) -> AnySection:
 
 
 def dump(config: RunConfig) -> str:
-    """The configuration as YAML that `load` reads back to an equal one."""
+    """Writes the configuration as YAML that `load` reads back."""
     return yaml_text.write(config.model_dump(mode="json"))
 
 
@@ -133,7 +132,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """The settings of both; where both have one, that of `above`."""
+    """Merges two trees of settings; `above` wins."""
     merged = dict(below)
     for key, value in above.items():
         was = merged.get(key)
@@ -149,7 +148,7 @@ def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
-    """The settings of a section that stay when its name changes, with the new name.
+    """Returns the settings of a section that survive when its name changes, with the new name.
 
     A sampler keeps all. An environment loses `options` and `others`; if the new name is one of the
     others, it keeps the options it has there. An algorithm keeps the settings that the new one has

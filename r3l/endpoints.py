@@ -13,9 +13,9 @@ _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1
 
 
 def check_endpoint(endpoint: str, what: str) -> str:
-    """`endpoint`, if it is well-formed; raises UserError for an invalid one.
+    """Returns `endpoint`. Raises UserError if it is not well-formed.
 
-    Nothing connects to it here: a service may be started after its clients.
+    It does not connect: a service may be started after its clients.
     """
     path = endpoint.removeprefix("ipc://")
     if path != endpoint and 0 < len(path.encode()) <= SOCKET_PATH_LIMIT:
@@ -30,9 +30,9 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """`bind`, if a service may listen there; raises UserError otherwise.
+    """Returns `bind`. Raises UserError if a service may not listen there.
 
-    Without keys only this machine may connect: no other one may write training data or read
+    Without keys only this machine may connect, so that no other one writes training data or reads
     weights.
     """
     tcp = _BIND.fullmatch(bind)
@@ -56,5 +56,5 @@ def is_local(bind: str) -> bool:
 
 
 def reached(bind: str, machine: str = "127.0.0.1") -> str:
-    """Where clients reach the service that listens at `bind` on `machine`."""
+    """Returns the address at which clients reach a service that listens at `bind` on `machine`."""
     return bind.replace("//0.0.0.0:", f"//{machine}:")

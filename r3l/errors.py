@@ -1,28 +1,4 @@
-"""The error tree: every failure r3l names, each also a standard exception.
-
-    R3LError
-    ├── UserError            something the user typed; the commands exit with code 2
-    ├── RecordError          bytes or arrays that are not the record they claim to be
-    │   ├── SchemaVersionError
-    │   └── SickResult
-    ├── ReflectionError      a reflection that cannot be used, with its cause
-    ├── EpisodeError         an attempt that produced no trajectory, with its cause
-    │   ├── EnvironmentFailed
-    │   ├── ReplayDiverged
-    │   └── EngineFailed
-    ├── EngineDead           the inference engine is gone; its actor starts another one
-    │   └── EngineSick
-    ├── BufferError_         a request the buffer refused or could not fulfil
-    │   ├── BufferUnavailable, ClientClosed, LeaseLost, NotFound, LimitExceeded, UnknownOperation,
-    │   │   NotAllowed, StoreError, IllegalMove
-    │   └── Conflict
-    │       └── DrawExpired
-    ├── WeightsError         weights that did not arrive whole
-    │   └── PublisherUnavailable
-    ├── RankLost             another rank of the learner does not respond
-    ├── LearnerHung          the learner sent no heartbeat for too long, and ended itself
-    ├── TrainingStopped      the learner gave up, and would again: it is not restarted
-    └── RestartNeeded        the learner can only go on in new processes
+"""Every failure that r3l names, each also a standard exception.
 
 An error is a sentence plus `facts`, plain values a program can read. Both survive pickling
 and the wire (`to_wire`, `from_wire`).
@@ -68,8 +44,7 @@ class SchemaVersionError(RecordError):
 
 
 class SickResult(RecordError):
-    """A result of an engine that computes what cannot be right; `cause`: see
-    r3l.rollout.symptoms."""
+    """A result that shows that its engine computes wrongly; `cause`: see r3l.rollout.symptoms."""
 
 
 class ReflectionError(R3LError, ValueError):
@@ -93,12 +68,11 @@ class EngineFailed(EpisodeError):
 
 
 class EngineDead(R3LError, RuntimeError):
-    """The inference engine is gone: no attempt is to blame, the actor releases its leases."""
+    """The inference engine is gone. No attempt is to blame; the actor releases its leases."""
 
 
 class EngineSick(EngineDead):
-    """The inference engine computes what cannot be right; `cause`: see
-    r3l.rollout.symptoms."""
+    """The inference engine computes wrongly; `cause`: see r3l.rollout.symptoms."""
 
 
 class BufferError_(R3LError, RuntimeError):
@@ -110,7 +84,7 @@ class BufferUnavailable(BufferError_, TimeoutError):
 
 
 class ClientClosed(BufferError_, ValueError):
-    """A request of a client that was closed before or during the request."""
+    """The client was closed before or during the request."""
 
 
 class LeaseLost(BufferError_):
@@ -130,11 +104,11 @@ class Conflict(BufferError_):
 
 
 class DrawExpired(Conflict):
-    """A draw was taken from its silent consumer, and others have had its groups since."""
+    """A draw was taken from its silent consumer, and others have drawn its groups since."""
 
 
 class IllegalMove(BufferError_, RuntimeError):
-    """A change of a group's state that its rules forbid: a fault of the buffer, not of a client."""
+    """A forbidden change of a group's state: a fault of the buffer, not of a client."""
 
 
 class UnknownOperation(BufferError_, ValueError):
@@ -158,24 +132,24 @@ class PublisherUnavailable(WeightsError, TimeoutError):
 
 
 class RankLost(R3LError, TimeoutError):
-    """A rank of the learner hangs or has ended; the ranks that miss it end too."""
+    """A rank of the learner hangs or has exited; the other ranks exit too."""
 
 
 class LearnerHung(R3LError, TimeoutError):
-    """A piece of the learner's work did not come to its end in time; its process ends."""
+    """A piece of the learner's work took too long; its process exits."""
 
 
 class TrainingStopped(R3LError, RuntimeError):
-    """The learner ends a run that would only fail again; `r3l-learner` exits with code 3."""
+    """The learner ends a run that would fail again; `r3l-learner` exits with code 3."""
 
 
 class RestartNeeded(R3LError, RuntimeError):
-    """The learner's processes cannot go on, new ones can; `r3l-learner` exits with code 4."""
+    """The learner must continue in new processes; `r3l-learner` exits with code 4."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question about an unknown name: the known one that ends with it, or is most like it; "" if
-    there is none."""
+    """Suggests a known name for an unknown one: one that ends with it, or the most similar one; ""
+    without any."""
     names = list(known)
     near = [one for one in names if one.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)
@@ -191,12 +165,12 @@ def _tree(root: type[R3LError]) -> dict[str, type[R3LError]]:
 
 
 def to_wire(error: R3LError) -> dict[str, Any]:
-    """The error as plain values for an error reply."""
+    """Returns the error as plain values for an error reply."""
     return {"error": type(error).__name__, "message": str(error), "facts": error.facts}
 
 
 def from_wire(values: dict[str, Any]) -> R3LError:
-    """Rebuild the error an error reply carries; an unknown name becomes its nearest root."""
+    """Rebuilds the error of an error reply; one of an unknown name becomes an R3LError."""
     kind = _tree(R3LError).get(str(values.get("error")), R3LError)
     facts = values.get("facts")
     message = str(values.get("message", "the peer gave no message"))

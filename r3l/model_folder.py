@@ -12,11 +12,11 @@ from safetensors import SafetensorError, safe_open
 from r3l.errors import UserError
 
 ADAPTER = "adapter_config.json"
-"""The file by which transformers finds an adapter beside a model."""
+"""The file by which transformers finds an adapter in a model folder."""
 
 
 def user_path(name: str) -> Path:
-    """A path as a user writes it, `~` resolved. Raises UserError for one that cannot exist."""
+    """Resolves `~` in a path that a user wrote. Raises UserError for one that cannot exist."""
     try:
         path = Path(name).expanduser()
         path.exists()  # a name too long raises
@@ -27,8 +27,8 @@ def user_path(name: str) -> Path:
 
 
 def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
-    """Raise UserError unless `folder` holds a Hugging Face model, its tokenizer and `weights`.
-    `called`: the option and value it came from."""
+    """Raises UserError unless `folder` holds a Hugging Face model, its tokenizer and `weights`.
+    `called`: the option and value that named the folder."""
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
@@ -72,9 +72,10 @@ def float32_bytes(folder: Path) -> int:
 
 
 def read_tokenizer(folder: Path, called: str) -> Any:
-    """The tokenizer of a model folder whose configuration can be read too. Raises UserError.
+    """Reads the tokenizer of a model folder, and checks that its configuration can be read. Raises
+    UserError.
 
-    Nothing is fetched: a folder that does not hold what it names is refused.
+    It downloads nothing: a folder that lacks a file that it names is refused.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -94,9 +95,9 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """A hash of what makes the model: its weights (size and samples) and its vocabulary.
+    """Computes a hash of the model: of its weights (size and samples) and its vocabulary.
 
-    The same wherever the folder lies; another for a model of the same shape with other weights.
+    It does not depend on the folder's place. Models of the same shape with other weights differ.
     """
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))

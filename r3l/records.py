@@ -1,4 +1,4 @@
-"""The records: what an attempt, a reflection and an explore group are.
+"""The records of attempts, reflections and explore groups.
 
 Shapes: L tokens in a trajectory, K steps (K ≥ 1 turns of the policy). Steps count from 0.
 Records are frozen. Their types are checked when they are read (r3l.codec), everything else
@@ -54,7 +54,7 @@ class Task(Record):
 
 
 class Extra(Record):
-    """What only some explorers, algorithms and metrics read of an attempt of K steps.
+    """Details of an attempt of K steps that only some explorers, algorithms and metrics read.
 
     `reward_parts`: numbers that the environment named as parts of the reward, each summed over the
     steps that were played for the attempt; nothing is trained on them.
@@ -143,7 +143,7 @@ class Trajectory(Record):
         return len(self.step_spans)
 
     def responses_from(self, step: int) -> Bool:
-        """bool [L], True on the response tokens of `step` and later ones; −1 as 0."""
+        """Marks the response tokens of `step` and later ones, bool [L]; −1 is read as 0."""
         mask = np.zeros(len(self.token_ids), np.bool_)
         for start, end in self.step_spans[max(step, 0) :].tolist():
             mask[start:end] = True
@@ -165,21 +165,20 @@ class Trajectory(Record):
         return int(self.step_newest_versions[self.extra.start :].max())
 
     def versions_of(self, step: int) -> str:
-        """The versions that sampled a step, as text: "v3" or "v3 to v5"."""
+        """Returns the versions that sampled a step as text: "v3" or "v3 to v5"."""
         oldest, newest = self.step_versions[step], self.step_newest_versions[step]
         return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
     @property
     def reframed(self) -> bool:
-        """Whether it was sampled under a context that its tokens do not show: a retry under
-        guidance, or an attempt whose context was left out. Its log-probabilities belong to that
-        context."""
+        """Whether it was sampled under a context that its tokens leave out: a retry under guidance,
+        or an attempt whose context was removed. Its log-probabilities belong to that context."""
         return self.role == "distilled" or bool(
             self.extra.context and not self.extra.opening_tokens
         )
 
     def without_context(self) -> Trajectory:
-        """The attempt as a plain one: the prompt without what was shown, the same responses."""
+        """Returns the attempt with the same responses and the prompt without its context."""
         shown, plain = self.extra.opening_tokens, self.extra.plain_opening
         if not shown:
             return self
@@ -194,12 +193,13 @@ class Trajectory(Record):
 
     @property
     def first_played(self) -> int:
-        """The first step played for this attempt, not taken over from its base or a stored one."""
+        """The first step that was played for this attempt; earlier ones are its base's or a stored
+        attempt's."""
         return max(self.pivot, self.extra.start)
 
     @property
     def cut_responses(self) -> int:
-        """How many responses sampled for this attempt were cut off by their budget of tokens."""
+        """The number of responses sampled for this attempt that their token budget cut off."""
         return int(self.extra.step_cut[self.first_played :].sum())
 
     @property
@@ -210,7 +210,7 @@ class Trajectory(Record):
 
 
 class ReflectionRecord(Record):
-    """What the policy wrote when asked to reflect on one base trajectory.
+    """The policy's reflection on a base trajectory.
 
     `cause` is "" when the text parsed, else why not (r3l.rollout.reflection.CAUSES); `outcome` and
     `pivot` are then "" and -1. `pivot` is -1 if the reflection names none.
@@ -239,7 +239,7 @@ class AuxSample(Record):
 
 
 class SlotResult(Record):
-    """How one slot of a group was resolved, with everything that belongs to it.
+    """The result of one slot of a group, with everything that belongs to it.
 
     `status`: done (has a trajectory) | not_triggered (a retry that was not called for) |
     failed (`cause` says why; never a zero reward). A distilled slot carries the reflection
@@ -280,23 +280,23 @@ class Recalled(Record):
 
 
 class GroupPlan(Record):
-    """How many slots a group has; every one must be resolved before the group is complete."""
+    """The number of slots of a group; all must be resolved before the group is complete."""
 
     base: Integer
     distilled: Integer = 0
 
     def slots(self) -> Iterator[tuple[Role, int]]:
-        """Every (role, slot) of the plan, base slots first."""
+        """Yields every (role, slot) of the plan, base slots first."""
         yield from (("base", slot) for slot in range(self.base))
         yield from (("distilled", slot) for slot in range(self.distilled))
 
     def last_role(self, slot: int) -> Role:
-        """The role that ends the work on a base slot: its retry's, if one is planned."""
+        """Returns the role that ends the work on a base slot: the retry's if one is planned."""
         return "distilled" if slot < self.distilled else "base"
 
 
 class Group(Record):
-    """An explore group: all attempts at one task draw, the unit of advantage and sampling.
+    """An explore group: all attempts at a task that were sampled together; the unit of advantage.
 
     `times`: wall-clock seconds since the epoch of every state it entered.
     `fingerprints`: policy version -> of the weights the engine held (r3l.weights.fingerprints).
@@ -338,7 +338,7 @@ class Group(Record):
 
     @property
     def stragglers(self) -> list[tuple[Role, int]]:
-        """Slots the group was completed without, after its deadline."""
+        """Slots that were still open when the group was completed, after its deadline."""
         return [(r.role, r.slot) for r in self.results if r.cause == STRAGGLER]
 
     @property
@@ -349,7 +349,7 @@ class Group(Record):
 
 
 def _check_attempt(attempt: Trajectory) -> None:
-    """Raise unless the fields of an attempt agree with each other."""
+    """Raises unless the fields of an attempt agree with each other."""
     steps = attempt.num_steps
     if attempt.role not in ("base", "distilled"):
         raise RecordError(f"role is {attempt.role!r}; it must be base or distilled", field="role")
@@ -368,7 +368,7 @@ def _check_attempt(attempt: Trajectory) -> None:
         )
     if not abs(float(attempt.reward)) <= LARGEST_REWARD:  # NaN is not
         raise RecordError(
-            f"reward is {attempt.reward}; it must lie within ±{LARGEST_REWARD:g}", field="reward"
+            f"reward is {attempt.reward}; it must be within ±{LARGEST_REWARD:g}", field="reward"
         )
     if not 0 <= attempt.temperature < math.inf:
         raise RecordError(
@@ -381,7 +381,7 @@ def _check_attempt(attempt: Trajectory) -> None:
 
 
 def _check_extra(attempt: Trajectory, extra: Extra) -> None:
-    """Raise unless the details of an attempt agree with its steps and tokens."""
+    """Raises unless the details of an attempt agree with its steps and tokens."""
     steps, first = attempt.num_steps, int(attempt.step_spans[0, 0])
     for name, value in (("step_rewards", extra.step_rewards), ("step_cut", extra.step_cut)):
         if len(value) not in (0, steps):
@@ -407,7 +407,7 @@ def _check_array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> N
 
 
 def _check_plain(value: Any, name: str, depth: int = 0) -> None:
-    """Raise unless a value of any type can be written and read back."""
+    """Raises unless a value of any type can be written and read back."""
     if depth > NESTING_LIMIT:
         raise RecordError(f"{name} nests deeper than {NESTING_LIMIT} levels", field=name)
     if isinstance(value, dict) and all(type(key) is str for key in value):

@@ -12,7 +12,7 @@ from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
 from r3l.model_folder import model_digest
-from r3l.settings.flat import flat_settings
+from r3l.settings.section import flat_settings
 
 FIXED = (
     "env.name",

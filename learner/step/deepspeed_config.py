@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from r3l.errors import UserError
-from r3l.settings.flat import flat_settings
 from r3l.settings.learner import LearnerConfig
+from r3l.settings.section import flat_settings
 
 OWNED = {
     "train_batch_size": "groups_per_step",

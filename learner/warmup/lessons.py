@@ -92,7 +92,7 @@ class Teacher:
 
     def _reflect(self, base: Trajectory, thought: str) -> Lesson:
         tokens = Tokens()
-        tokens.given(self.chat.open(*self.prompts.reflection(base)))
+        tokens.given(self.chat.open(*self.prompts.question("reflect", base)))
         tokens.given(self.chat.prompt_ids)
         ids = reply(self.chat, thought)
         tokens.sampled(Sample(ids, (0.0,) * len(ids), 0, 0, "stop"))

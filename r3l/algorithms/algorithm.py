@@ -1,4 +1,4 @@
-"""What an algorithm is made of: three choices, as data and pure functions.
+"""The parts of an algorithm: three choices, as data and pure functions.
 
     AlgorithmConfig ──build()──► Algorithm
                                    how a group is explored       exploration, read by r3l.rollout
@@ -37,13 +37,13 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Exploration:
-    """How one explore group is made.
+    """How an explore group is made.
 
     `base_slots`: attempts without help; `distilled_slots`: retries, retry i of base i.
     `reflect_on`: the base attempts that get a reflection: "all", or the "failures", R < 1.
     `trigger`: those of them that are retried: if the "reflection" asks for it
     (r3l.rollout.reflection.Reflection.triggers_retry), or "always" if the reflection is usable.
-    `guidance`: what the retry is told: the "reflection", a free-text "critique" or "none".
+    `guidance`: what the retry is shown: the "reflection", a free-text "critique" or "none".
     `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot,
     within the attempt.
     `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only if the
@@ -80,7 +80,7 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """The batch in which a group is replayed. `version`: optimizer steps done; `baseline`: median
-    of the mean rewards of the batch's new groups, of all if none is new."""
+    of the mean rewards of the batch's new groups, or of all groups if there are no new ones."""
 
     version: int
     baseline: float
@@ -166,7 +166,7 @@ class Algorithm:
         recalled: int = 0,
         entropies: Mapping[int, Float64] | None = None,
     ) -> tuple[Float64, Bool]:
-        """(advantages float64 [G], keep bool [G]) of one whole group, of which the last `recalled`
+        """Returns (advantages float64 [G], keep bool [G]) of one whole group. Its last `recalled`
         attempts were recalled. `entropies`: as in EntropyRanking.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and counts in no
@@ -193,7 +193,7 @@ class Algorithm:
         return self.estimator(rewards), np.ones_like(recalled)
 
     def masks(self, trajectories: Sequence[Trajectory], *, recalled: int = 0) -> list[Bool]:
-        """The trained tokens, bool [L], of every trajectory of one whole group, of which the last
+        """Returns the trained tokens, bool [L], of every trajectory of one whole group. Its last
         `recalled` attempts come from other groups."""
         own = len(trajectories) - recalled
         masks = credit.group_masks(trajectories[:own], self.mask_prefix)
@@ -202,7 +202,7 @@ class Algorithm:
         return masks
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        """(scalar loss, what was measured) of kept trajectories.
+        """Returns the scalar loss of kept trajectories, and what was measured.
 
         Both add up over micro-batches to those of the batch. Measured are:
 
@@ -248,8 +248,8 @@ class AlgorithmConfig(Section):
 
     @property
     def recall(self) -> Recall | None:
-        """The rule that chooses the stored attempts a drawn group recalls, if there is one. The
-        buffer service reads it."""
+        """The rule by which the buffer service chooses the stored attempts that a drawn group
+        recalls; None for no recall."""
         return None
 
     @abstractmethod

@@ -22,7 +22,7 @@ NORMALIZE = (
 
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
-    """The credit mask, bool [L], of every trajectory of one group, in their order.
+    """Returns the credit mask, bool [L], of every trajectory of one group, in their order.
 
     A distilled trajectory is masked at its own pivot, and so is the base it came from: they
     share the prefix. A base with no retry keeps all its response tokens; without `mask_prefix` all
@@ -42,7 +42,7 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 
 def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.float64]:
-    """float64 [L]: the value of its step on every response token, 0 elsewhere. `values` [K]."""
+    """Gives every response token the value of its step, float64 [L], 0 elsewhere. `values` [K]."""
     steps, tokens = np.asarray(values, np.float64), np.zeros(len(trajectory.token_ids))
     if steps.shape != (trajectory.num_steps,):
         raise ValueError(f"{steps.shape} values for {trajectory.num_steps} steps")

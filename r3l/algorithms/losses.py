@@ -46,8 +46,8 @@ class TokenBatch:
     advantages_BT: Tensor | None = None
 
     def masked(self) -> TokenBatch:
-        """This batch with log-probability 0 outside the mask, and half precision as float32. What
-        was outside the mask may have been NaN. Raises ValueError for shapes that do not fit."""
+        """Sets log-probabilities outside the mask, which may be NaN, to 0, and converts half
+        precision to float32. Raises ValueError for shapes that do not fit."""
         if self.logprobs_BT.shape != self.mask_BT.shape:
             shapes = f"{tuple(self.logprobs_BT.shape)} and {tuple(self.mask_BT.shape)}"
             raise ValueError(f"log-probabilities and mask have shapes {shapes}; make them equal")
@@ -63,7 +63,7 @@ class TokenBatch:
         )
 
     def with_unit_ratio_for_distilled(self) -> TokenBatch:
-        """This batch with π_old = π for distilled rows.
+        """Sets π_old = π for distilled rows.
 
         A retry was sampled under guidance that its row leaves out, so the log-probabilities
         stored with it belong to another context. The learner's own policy takes their place: the
@@ -140,7 +140,7 @@ def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Te
 def ratio_corrected(
     batch: TokenBatch, *, loss: TokenLoss, rule: RatioCorrection, low: float, high: float
 ) -> Terms:
-    """The terms of `loss` times w_t (r3l.algorithms.ratio_correction).
+    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction).
 
     Measures `ratio_correction_dropped`, the tokens of weight 0, and `ratio_correction_weight`, w_t.
     """

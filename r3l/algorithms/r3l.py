@@ -135,7 +135,7 @@ class R3LConfig(RatioCorrectedConfig):
 
     @property
     def recall(self) -> Recall | None:
-        """Stored successes for a group in which nobody succeeded."""
+        """Stored successes for a group without a success."""
         if not self.recall_count:
             return None
         return partial(
@@ -170,6 +170,6 @@ class R3LConfig(RatioCorrectedConfig):
 def softer_recalled(
     rewards: Float64, recalled: Bool, *, estimator: Estimator, alpha: float
 ) -> tuple[Float64, Bool]:
-    """MixRecalled: the advantages of all, those of recalled attempts divided by α_off."""
+    """MixRecalled: divides the advantages of recalled attempts by α_off."""
     values = estimator(rewards)
     return np.where(recalled, values / alpha, values), np.ones_like(recalled)

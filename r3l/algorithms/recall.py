@@ -37,7 +37,7 @@ class StoredAttempt:
 
 @dataclass(frozen=True)
 class GroupContext:
-    """What a rule of recall is told about a drawn group.
+    """What a rule of recall knows about a drawn group.
 
     `rewards`: of its own attempts. `history`: attempts of the task's earlier groups, which are
     trained or were replaced; the newest group first, each read when it is asked for. `version`:
@@ -51,7 +51,7 @@ class GroupContext:
 
 
 RandomSource = Callable[[], np.random.Generator]
-"""The random numbers of one choice, made only if a rule needs them."""
+"""Makes the random generator of one choice, if a rule needs it."""
 
 Recall = Callable[[GroupContext, RandomSource], Sequence[StoredAttempt]]
 
@@ -64,7 +64,7 @@ def opposing(
     successes_only: bool = False,
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
-    """At most `count` stored attempts of the outcome that a group lacks, each with the same
+    """Draws at most `count` stored attempts of the outcome that a group lacks, each with the same
     probability; none for a group with both (cross-context replay of R³, arXiv 2601.19620).
 
     `successes_only`: only for groups without a success. `max_age`: of an attempt, in versions.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,34 +17,33 @@ from r3l.errors import UserError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Lines(Generic[T]):
-    """The lines of a file, and how many are `damaged` and left out."""
+    """The lines of a file, and the number of `damaged` ones, which are left out."""
 
     values: list[T]
     damaged: int = 0
 
 
 def append(path: Path, value: Mapping[str, Any]) -> None:
-    """Append a line, which is in the file when this returns. Raises OSError."""
+    """Appends a line, which is in the file when this returns. Raises OSError."""
     with path.open("a+b", buffering=0) as file:
-        end = file.seek(0, os.SEEK_END)
-        whole = _end_of_whole_lines(path, end)
-        if whole < end:
+        end = file.tell()
+        file.seek(max(end - 1, 0))
+        if file.read(1) not in (b"", b"\n"):
             log.warning("%s: half a line at its end is removed", path)
-            file.truncate(whole)
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
         line = json.dumps(value).encode() + b"\n"
         while line:
             line = line[file.write(line) :]
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """All whole lines of a file, which may be missing. `parse` may raise LookupError, TypeError or
-    ValueError for an object that it cannot read. Raises UserError for a file that cannot be opened.
-    """
+    """Reads all whole lines of a file, which may be missing. `parse` may raise LookupError,
+    TypeError or ValueError for an object that it cannot read. Raises UserError for a file that
+    cannot be opened."""
     try:
         whole, _, _ = path.read_bytes().rpartition(b"\n")
     except FileNotFoundError:
@@ -59,7 +57,7 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
 
 
 def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """The values of lines; those that cannot be read are left out and counted."""
+    """Parses lines; those that cannot be read are left out and counted."""
     values = list[T]()
     for line in lines:
         try:
@@ -72,14 +70,14 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
 
 
 class GrowingFile:
-    """The complete lines of a file that grows, from its present end or from the offset `at`."""
+    """Reads the complete lines of a growing file, from its present end or from the offset `at`."""
 
     def __init__(self, path: Path, at: int | None = None) -> None:
         self.path = path
         self._at = (path.stat().st_size if path.exists() else 0) if at is None else at
 
     def new(self) -> list[bytes]:
-        """Lines written since the last call."""
+        """Returns the lines written since the last call."""
         if not self.path.exists() or self.path.stat().st_size == self._at:
             return []
         with self.path.open("rb") as file:
@@ -87,15 +85,3 @@ class GrowingFile:
             whole, newline, _ = file.read().rpartition(b"\n")
         self._at += len(whole) + len(newline)
         return whole.split(b"\n") if newline else []
-
-
-def _end_of_whole_lines(path: Path, end: int) -> int:
-    """The offset after the last line break of a file of `end` bytes."""
-    with path.open("rb") as file:
-        while end:
-            start = max(0, end - BLOCK)
-            file.seek(start)
-            if (at := file.read(end - start).rfind(b"\n")) >= 0:
-                return start + at + 1
-            end = start
-    return 0

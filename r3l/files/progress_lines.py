@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 MEASURED = {"success", "reward", "steps", "tasks", "failed"}
-"""What every evaluation has measured."""
+"""The metrics of every evaluation."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class EvalLine:
 
 @dataclass(frozen=True)
 class AgainLine:
-    """A learner that continues from version `step`, although an earlier one had `reached` a later
-    one: the steps between do not count."""
+    """The learner continues from version `step`, although an earlier learner had `reached` a later
+    version; the steps between do not count."""
 
     step: int
     reached: int
@@ -69,7 +69,7 @@ KINDS: dict[str, type[ProgressLine]] = {"step": StepLine, "eval": EvalLine, "aga
 
 
 def to_json(line: ProgressLine) -> dict[str, Any]:
-    """The object on the line of a file: flat, so that a table can be made of many."""
+    """Returns a line as a flat object, so that many lines make a table."""
     kind = next(name for name, each in KINDS.items() if each is type(line))
     values = asdict(line)
     metrics = values.pop("metrics", {})
@@ -77,7 +77,7 @@ def to_json(line: ProgressLine) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> ProgressLine:
-    """The line of an object. Raises LookupError, TypeError or ValueError if it is none."""
+    """Reads a line from its object. Raises LookupError, TypeError or ValueError if malformed."""
     kind = KINDS[values["kind"]]
     own = {each.name for each in fields(kind)} - {"metrics"}
     read = {name: values[name] for name in own}
@@ -101,7 +101,7 @@ class History:
 
 
 def history_of(lines: Iterable[ProgressLine], damaged: int = 0) -> History:
-    """What the lines say in the end."""
+    """Returns the steps and evaluations that count, given all lines in order."""
     steps, evaluations = list[StepLine](), dict[int, EvalLine]()
     for line in lines:
         if isinstance(line, EvalLine):

@@ -2,8 +2,8 @@
 
     config.yaml, config.next.yaml, config.before-step-000051.yaml      settings
     progress.jsonl                                                     steps and evaluations
-    .last-heartbeat, hangs.jsonl, skipped.jsonl, limits.json           how the learner fares
-    best/evaluation.json, versions.json, .wandb-id                     what belongs to its outputs
+    .last-heartbeat, hangs.jsonl, skipped.jsonl, limits.json           health of the learner
+    best/evaluation.json, versions.json, .wandb-id                     outputs
 
 A file that may be missing is read as absent, and so is one that a power loss left empty. A damaged
 one is refused by name. Other modules own the folders `buffer/`, `checkpoints/`, `journal/`.
@@ -42,8 +42,8 @@ BUDGET = "tokens_per_micro_batch"
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What the learner began to do at `time`, by the clock of the file system; `stamp`: that time
-    in nanoseconds."""
+    """What the learner is `doing` since `time`, by the clock of the file system; `stamp`: that
+    time in nanoseconds."""
 
     doing: str
     stamp: int
@@ -65,7 +65,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class SkippedStep:
-    """A batch that was not trained on, since its loss or gradient is not finite."""
+    """A batch that was skipped because its loss or gradient is not finite."""
 
     version: int
     draw: int
@@ -77,7 +77,7 @@ class SkippedStep:
 
 
 class RunFolder:
-    """Everything that the processes of a run leave in its folder `path`.
+    """Reads and writes the files in the folder `path` of a run.
 
     Reading raises UserError for a damaged file, writing raises OSError.
     """
@@ -98,7 +98,7 @@ class RunFolder:
         return self.own_config.is_file()
 
     def started(self) -> RunFolder:
-        """This folder. Raises UserError if no run was started here."""
+        """Returns this folder. Raises UserError if no run was started here."""
         if not self.exists:
             raise UserError(
                 f"run {self.path}: has no config.yaml, so no run was started there; check the name"
@@ -106,8 +106,8 @@ class RunFolder:
         return self
 
     def lock(self) -> TextIO:
-        """The lock of the folder, which a launcher holds until it closes the file. Raises UserError
-        if another one holds it."""
+        """Locks the folder until the returned file is closed. Raises UserError if another launcher
+        holds the lock."""
         file = self.lock_file.open("a", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,29 +121,29 @@ class RunFolder:
 
     @property
     def config_file(self) -> Path:
-        """The configuration that the processes of the run read now."""
+        """The file of the current configuration."""
         return self._next if self._next.exists() else self.own_config
 
     def settings(self) -> RunConfig:
-        """The configuration that the processes of the run read now."""
+        """Reads the configuration that the processes of the run use now."""
         self.started()
         return _load(self.config_file)
 
     def own_settings(self) -> RunConfig:
-        """The configuration of the last step."""
+        """Reads the configuration of the last step."""
         self.started()
         return _load(self.own_config)
 
     def settings_of(self, step: int) -> RunConfig:
-        """The configuration with which the run made an optimizer step."""
+        """Reads the configuration with which the run made an optimizer step."""
         self.started()
         changed = {_step_of(path): path for path in self.path.glob("config.before-step-*.yaml")}
         later = min((at for at in changed if at > step), default=None)
         return _load(self.own_config if later is None else changed[later])
 
     def write_settings(self, config: RunConfig) -> None:
-        """Write the configuration that the processes of the run read; an earlier one stays until
-        the first step is made with this one."""
+        """Writes the configuration for the processes of the run; an earlier one stays until the
+        first step is made with this one."""
         self._next.unlink(missing_ok=True)
         if not self.own_config.exists():
             write_whole(self.own_config, configuration.dump(config))
@@ -151,7 +151,7 @@ class RunFolder:
             write_whole(self._next, configuration.dump(config))
 
     def settle_settings(self, step: int) -> None:
-        """A step is made: its settings become the run's own, and those before it are kept."""
+        """Makes the settings of a finished step the run's own, and keeps the previous ones."""
         if not self._next.exists() or self._next.read_bytes() == self.own_config.read_bytes():
             return
         before = self.path / f"config.before-step-{step:06d}.yaml"
@@ -159,28 +159,28 @@ class RunFolder:
         write_whole(self.own_config, self._next.read_bytes())
 
     def drop_next_settings(self) -> None:
-        """The run has ended: forget settings with which no step was made."""
+        """Removes settings with which no step was made, at the end of a run."""
         self._next.unlink(missing_ok=True)
 
     # ── progress ────────────────────────────────────────────────────────────────────────
 
     def add_progress(self, line: ProgressLine) -> None:
-        """Append a step or an evaluation."""
+        """Appends a step or an evaluation."""
         json_lines.append(self.progress, progress_lines.to_json(line))
 
     def history(self) -> History:
-        """The steps and evaluations that count."""
+        """Reads the steps and evaluations that count."""
         lines = json_lines.read(self.progress, progress_lines.from_json)
         return progress_lines.history_of(lines.values, lines.damaged)
 
-    # ── how the learner fares ───────────────────────────────────────────────────────────
+    # ── health of the learner ───────────────────────────────────────────────────────────
 
     def write_heartbeat(self, doing: str) -> None:
-        """Note what the learner does. On a full disk the file is empty but its time is new."""
+        """Writes what the learner does. On a full disk the file is empty but its time is new."""
         self.heartbeat_file.write_text(doing, encoding="utf-8")
 
     def heartbeat(self) -> Heartbeat | None:
-        """The last heartbeat of a learner, if there was one."""
+        """Reads the last heartbeat of a learner, if there was one."""
         try:
             stamp = self.heartbeat_file.stat().st_mtime_ns
             doing = self.heartbeat_file.read_text(encoding="utf-8", errors="replace")
@@ -189,24 +189,25 @@ class RunFolder:
         return Heartbeat(doing, stamp)
 
     def add_hang(self, doing: str, ended_by: str) -> None:
-        """Record that the learner hung."""
+        """Records that the learner hung."""
         json_lines.append(self.hangs_file, asdict(Hang(doing, ended_by)))
 
     def hangs(self) -> list[Hang]:
-        """Every hang of the run."""
+        """Reads every hang of the run."""
         return json_lines.read(self.hangs_file, lambda line: msgspec.convert(line, Hang)).values
 
     def add_skipped(self, step: SkippedStep) -> None:
-        """Record a batch that was not trained on."""
+        """Records a skipped batch."""
         json_lines.append(self.skipped_file, asdict(step))
 
     def keep_token_budget(self, budget: int) -> None:
-        """Record a lowered token budget; several ranks may do so at the same time. Deleting the
-        file brings back the configured one."""
+        """Records a lowered token budget; several ranks may do so at the same time. Deleting the
+        file restores the configured one."""
         write_json(self.path / "limits.json", {BUDGET: budget})
 
     def token_budget(self, configured: int) -> int:
-        """The token budget to start with: as configured, or as an earlier start had to lower it."""
+        """Returns the token budget to start with: the configured one, or the lower one of an
+        earlier start."""
         remedy = f"delete the file to begin with the configured {configured}"
         path = self.path / "limits.json"
         values = read_json(path, remedy)
@@ -217,10 +218,10 @@ class RunFolder:
             raise UserError(f"{path}: holds no token budget ({kept!r:.80}); {remedy}")
         return min(configured, kept)
 
-    # ── what belongs to its outputs ─────────────────────────────────────────────────────
+    # ── outputs ─────────────────────────────────────────────────────────────────────────
 
     def best_evaluation(self) -> EvalLine | None:
-        """The evaluation of the weights in `best/`, if there are any."""
+        """Reads the evaluation of the weights in `best/`, if there are any."""
         path = self.path / BEST / EVALUATION
         remedy = "delete it, and the next evaluation is the best one"
         values = read_json(path, remedy)
@@ -235,16 +236,16 @@ class RunFolder:
         return line
 
     def versions(self) -> dict[str, str]:
-        """What the run was last started with, by name; empty if it is not known."""
+        """Reads the versions of libraries at the last start, by name; empty if unknown."""
         values = read_json(self.path / "versions.json", "delete it; nothing else depends on it")
         return {name: str(version) for name, version in (values or {}).items()}
 
     def write_versions(self, versions: Mapping[str, str]) -> None:
-        """Note what the run is started with."""
+        """Writes the versions of libraries at this start."""
         write_json(self.path / "versions.json", versions)
 
     def service_id(self, service: str) -> str:
-        """The id under which a service such as wandb knows this run; "" if it has none."""
+        """Reads the id under which a service such as wandb knows this run; "" without one."""
         path = self.path / f".{service}-id"
         try:
             return path.read_text(encoding="utf-8")
@@ -254,18 +255,18 @@ class RunFolder:
             raise UserError(f"{path}: damaged (not UTF-8); delete it to begin new curves") from None
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Keep the id, so that a resumed run continues its curves; returns it."""
+        """Keeps the id, so that a resumed run continues its curves; returns it."""
         write_whole(self.path / f".{service}-id", own)
         return own
 
 
 def write_evaluation(weights: Path, evaluation: EvalLine) -> None:
-    """Write the evaluation of a folder of weights into it."""
+    """Writes the evaluation of a folder of weights into it."""
     write_json(weights / EVALUATION, progress_lines.to_json(evaluation))
 
 
 def _load(path: Path) -> RunConfig:
-    """The settings of a file, which were written whole. Raises UserError that names it."""
+    """Reads the settings of a file. Raises UserError that names the file."""
     try:
         if not path.stat().st_size:
             raise UserError("is empty, as after a power loss; copy it back from elsewhere")
@@ -275,7 +276,7 @@ def _load(path: Path) -> RunConfig:
 
 
 def _step_of(path: Path) -> int:
-    """The step before which settings applied."""
+    """Returns the step that ends the name of a settings file."""
     try:
         return int(path.stem.rpartition("-")[2])
     except ValueError:
@@ -283,8 +284,8 @@ def _step_of(path: Path) -> int:
 
 
 def run_folder(name: str | None) -> Path:
-    """The folder of a run: a bare name is under runs/, anything with a separator is a path, and
-    without a name the time is one. Raises UserError."""
+    """Returns the folder of a run: a bare name is under runs/, a name with a separator is a path,
+    and without a name the time is used. Raises UserError."""
     if name is not None and not name.strip():
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")

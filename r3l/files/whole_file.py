@@ -23,7 +23,7 @@ BUILDING = ".building-"
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
-    """Write a file; its earlier content stays until all of the new one is on disk.
+    """Writes a file; its earlier content stays until all of the new one is on disk.
 
     Several processes may write the same file: the last one counts. Raises OSError, and leaves the
     earlier content.
@@ -44,12 +44,12 @@ def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview])
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON, whole. Raises OSError."""
+    """Writes a value as JSON, whole. Raises OSError."""
     write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any] | None:
-    """The JSON object of a file; None if there is no file, or if it is empty, as some file systems
+    """Reads the JSON object of a file; None if the file is missing, or empty, as some file systems
     leave it after a power loss. Raises UserError, with the `remedy`, if it is damaged."""
     try:
         data = path.read_bytes()
@@ -71,8 +71,8 @@ def read_json(path: Path, remedy: str) -> dict[str, Any] | None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name when the block ends; after an error nothing is left of
-    it. Raises OSError."""
+    """Makes a folder to fill, which gets its name when the block ends; after an error nothing is
+    left of it. Raises OSError."""
     building = final.absolute().with_name(f"{BUILDING}{final.name}")
     shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
     building.mkdir(parents=True)
@@ -84,7 +84,7 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def rename_whole(building: Path, final: Path) -> None:
-    """Flush a file or folder with everything in it to disk, then give it its final name. Raises
+    """Flushes a file or folder with everything in it to disk, then gives it its final name. Raises
     OSError."""
     inside = sorted(building.rglob("*")) if building.is_dir() else []
     for path in (*inside, building):
@@ -95,7 +95,7 @@ def rename_whole(building: Path, final: Path) -> None:
 
 
 def flush(place: Path) -> None:
-    """Flush a file, or the names in a folder, to disk."""
+    """Flushes a file, or the names in a folder, to disk."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
         os.fsync(descriptor)

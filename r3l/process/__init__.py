@@ -1,1 +1,1 @@
-"""What every process of a run has in common: file modes, memory, lines for people."""
+"""What every process of a run has in common: file modes, memory, notices to the user."""

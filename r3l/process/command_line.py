@@ -1,4 +1,4 @@
-"""Commands that answer a wrong command line in one line: click's sentence and where the help is."""
+"""Reports a wrong command line in one line: click's sentence and where the help is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 
 
 class OneLine(click.Command):
-    """A command, or a group with its commands; its name begins the line."""
+    """A command that reports errors in one line, which begins with its name."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command and exit: 2 for a wrong command line, 130 if it was interrupted."""
+        """Runs the command and exits: 2 for a wrong command line, 130 if it was interrupted."""
         exits = options.get("standalone_mode", True)
         options["standalone_mode"] = False
         if not exits:
@@ -32,4 +32,4 @@ class OneLine(click.Command):
 
 
 class OneLineGroup(OneLine, click.Group):
-    """A group of commands that answers as OneLine does."""
+    """A group of commands that reports errors as OneLine does."""

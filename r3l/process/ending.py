@@ -1,8 +1,7 @@
-"""The end of a process with torch in it.
+"""Ends a process that uses torch.
 
-gloo's threads live on after their process group was left, for as long as anything refers to it.
-While the interpreter takes itself apart, such a thread can abort the process, and a run that ended
-well looks as if it had crashed.
+gloo's threads outlive their process group as long as anything refers to it. Such a thread can abort
+the process while the interpreter shuts down, and a run that ended well seems to have crashed.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import NoReturn
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process with an exit code: run the exit handlers and write out what was said, but
-    leave the rest of the interpreter to the operating system."""
+    """Ends this process with an exit code: runs the exit handlers and flushes the output, but
+    leaves the rest of the interpreter to the operating system."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

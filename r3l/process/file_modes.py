@@ -1,7 +1,7 @@
-"""Modes of new files: only their user may read them, unless the environment asks for others.
+"""Modes of new files: only their user may read them, unless R3L_UMASK is set.
 
 Groups, logs and configurations hold prompts, answers and sometimes credentials. `R3L_UMASK=022`
-lets everybody on the machine read what a command writes, `R3L_UMASK=027` the user's group.
+lets every user of the machine read what a command writes, `R3L_UMASK=027` the user's group.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PRIVATE = 0o077
 
 
 def set_file_modes() -> None:
-    """Set the umask of this process and of those that it starts. Each command calls it first.
-    Raises UserError for a value of R3L_UMASK that is not a umask."""
+    """Sets the umask of this process and of its children. Each command calls it first. Raises
+    UserError for a value of R3L_UMASK that is not a umask."""
     text = os.environ.get(VARIABLE, "")
     try:
         mask = int(text, 8) if text else PRIVATE

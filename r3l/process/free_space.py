@@ -9,13 +9,13 @@ from r3l.errors import UserError
 
 MIB = 1 << 20
 DISK_FLOOR = 64 * MIB
-"""The buffer takes no results below it, so that what finishes a run can still be written."""
+"""The buffer takes no results below it, so that a run can still write what finishes it."""
 SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 
 def check_free_space(run: Path, model_bytes: int) -> None:
-    """Raise UserError unless a run can begin in a folder that need not exist: with room for the
-    store, one checkpoint and the final model. `model_bytes`: size of its weights."""
+    """Raises UserError unless the disk has room for a run: for the store, one checkpoint and the
+    final model. `run` need not exist; `model_bytes`: size of the model's weights."""
     needed, free = 2 * DISK_FLOOR + 4 * model_bytes, _free(run)
     if free < needed:
         raise UserError(
@@ -27,14 +27,14 @@ def check_free_space(run: Path, model_bytes: int) -> None:
 
 
 def lacking_space(run: Path) -> str:
-    """A line if the run's disk or shared memory is nearly full now; else ""."""
+    """Returns a line if the run's disk or shared memory is nearly full, else ""."""
     if (free := _free(run)) < DISK_FLOOR:
         return f"{free // MIB} MiB are free on the disk of {run}; free some"
     return lacking_shared_memory()
 
 
 def lacking_shared_memory() -> str:
-    """A line if the processes of this machine have nearly no shared memory left; else ""."""
+    """Returns a line if this machine has nearly no shared memory left, else ""."""
     if not SHARED_MEMORY.is_dir() or (free := _free(SHARED_MEMORY)) >= SHARED_FLOOR:
         return ""
     return (
@@ -44,7 +44,7 @@ def lacking_shared_memory() -> str:
 
 
 def _free(path: Path) -> int:
-    """Free bytes of the disk that holds a path, or would."""
+    """Returns the free bytes of the disk of a path, which need not exist."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free

@@ -1,21 +1,21 @@
-"""Ends the processes of a run in order, also when the launcher was killed.
+"""Ends the processes of a run in order, even if the launcher was killed.
 
     launcher ══ pipe ══► keeper       only the launcher holds the writing end, and the kernel closes
         ├─► buffer  ─┐                it however the launcher ends
         ├─► learner ─┼─ line ─► pipe  each process writes its line before it becomes its command, so
         └─► actors  ─┘                the keeper knows all of them
 
-    who       is asked to end    if the launcher is gone   is killed
+    process   is asked to end    if the launcher is gone   is killed
     actors    at once            is killed at once         after 20 s
     learner   at once            is asked at once          after 20 s; 25 s if the launcher is gone
     buffer    after all others   is asked after the others at the same deadline, but not before 2 s
 
-The launcher ends a run by this table (`end_in_order`), and then the keeper. If the launcher ends
-without that, the keeper does it: `python -m r3l.process.keeper LOGS`.
+The launcher ends a run by this table (`end_in_order`), and then the keeper. If the launcher dies
+first, the keeper does it: `python -m r3l.process.keeper LOGS`.
 
-What these processes start ends with them: the engine of an actor (r3l.process.parent_death), the
-workers of environments with their helpers (envs.isolation.reaper), and an actor on another machine,
-which its ssh hangs up. Rank 0 ends the other ranks.
+The children of these processes end with them: the engine of an actor (r3l.process.parent_death),
+the workers of environments with their helpers (envs.isolation.reaper), and an actor on another
+machine, which its ssh hangs up. Rank 0 ends the other ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import psutil
 
 LAST = "buffer"
 DEADLINE_S = 20.0
-ORPHANS_S = 25.0  # for a learner's last step; a resumed run continues from a checkpoint otherwise
+ORPHANS_S = 25.0  # for a learner's last step; without it a resumed run begins at a checkpoint
 LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
 LOOKS_S = 0.05
 
@@ -59,18 +59,18 @@ class Kept:
 
     @property
     def ended(self) -> bool:
-        """Whether neither the command nor a worker runs."""
+        """Whether both the command and its workers have ended."""
         return not (self._leader is not None and _runs(self._leader)) and not self.workers()
 
     def terminate(self) -> None:
-        """Ask the process, or the workers it launched, to end, even those that are stopped."""
+        """Asks the process, or the workers it launched, to end, even stopped ones."""
         for process in self.workers() or filter(None, [self._leader]):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
                 process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the process and everything it started, even if it has ended itself."""
+        """Kills the process and everything it started, even if it has ended itself."""
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -79,12 +79,12 @@ class Kept:
                 process.kill()
 
     def workers(self) -> list[psutil.Process]:
-        """The processes with the arguments `worker` that work in this folder, as this run does."""
-        found = psutil.process_iter(["cmdline", "cwd"]) if self.worker else ()
+        """Finds the processes with the arguments `worker` that run in this run's working folder."""
+        running = psutil.process_iter(["cmdline", "cwd"]) if self.worker else ()
         here = os.getcwd()
         return [
             process
-            for process in found
+            for process in running
             if process.info["cwd"] == here
             and _contains(process.info["cmdline"] or [], self.worker)
             and _runs(process)
@@ -94,8 +94,8 @@ class Kept:
 def end_in_order(
     members: Sequence[Kept], deadline_s: float, hurry: Callable[[], bool] = lambda: False
 ) -> list[str]:
-    """End processes by the table above; those that are left at the deadline, or as soon as `hurry`
-    says so, are killed. Returns their names."""
+    """Ends processes by the table above. Kills those that remain at the deadline, or when `hurry`
+    returns True, and returns their names."""
     end, killed = time.monotonic() + deadline_s, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]
@@ -115,19 +115,19 @@ def end_in_order(
 def tell_keeper(
     pipe: int, name: str, pid: int | None, worker: tuple[str, ...], at_once: bool
 ) -> None:
-    """Write the line of a process into the keeper's pipe."""
+    """Writes the line of a process into the keeper's pipe."""
     line = {"name": name, "pid": pid, "worker": worker, "at_once": at_once}
     os.write(pipe, json.dumps(line).encode() + b"\n")
 
 
 def main() -> None:
-    """Learn the processes of a run from the pipe, and end them when it is closed."""
+    """Reads the processes of a run from the pipe, and ends them when it is closed."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # they are for the launcher
     kept: dict[str, Kept] = {}
     for line in sys.stdin:
-        told = json.loads(line)
-        kept[told["name"]] = Kept(**told | {"worker": tuple(told["worker"])})
+        values = json.loads(line)
+        kept[values["name"]] = Kept(**values | {"worker": tuple(values["worker"])})
     members = list(kept.values())
     names = ", ".join(member.name for member in members if not member.ended)
     print(f"r3l-keeper: the launcher is gone; ending {names or 'nothing'}", flush=True)

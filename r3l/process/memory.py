@@ -26,30 +26,30 @@ STEADY_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
-"""Environment for a process that allocates and frees tensors all the time; glibc reads it at the
-start of the process."""
+"""Environment variables for a process that allocates and frees tensors all the time; glibc reads
+them when the process starts."""
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
-"""Where a container sees the limits of its own control group (version 2)."""
+"""The limits of a container's own control group (version 2)."""
 
 
 def freeze_heap() -> None:
-    """Exclude all objects that are alive now from garbage collection; to be called once a process
-    has started up. Collects the garbage first, also that of earlier calls."""
+    """Excludes all objects that are alive now from garbage collection; call it once a process has
+    started up. It collects the garbage first, also that of earlier calls."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 def private_bytes() -> int:
-    """Memory of this process that no file backs, in bytes: heap, stacks, messages (Linux)."""
+    """Returns the bytes of this process that no file backs: heap, stacks, messages (Linux)."""
     with open("/proc/self/statm", "rb") as file:
         _, resident, shared, *_ = map(int, file.read().split())
     return (resident - shared) * mmap.PAGESIZE
 
 
 def free_memory(control_group: Path = CONTROL_GROUP) -> int:
-    """Bytes of memory that this process may still take, of the machine's and of its container's."""
+    """Returns the bytes that this process may still take from the machine and its container."""
     free: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # there is no group, or it has no limit
         limit = int((control_group / "memory.max").read_text())
@@ -62,8 +62,8 @@ def free_memory(control_group: Path = CONTROL_GROUP) -> int:
 
 
 def return_freed_memory() -> None:
-    """Give the pages of freed blocks back to the system at once (glibc). The free end of a heap of
-    a thread other than the main one stays with it, up to 64 MiB."""
+    """Returns the pages of freed blocks to the system at once (glibc). Threads other than the main
+    one keep the free end of their heap, up to 64 MiB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,6 +1,6 @@
-"""Lines for people: a process of a run writes them to its log, r3l-launch shows them at once.
+"""Notices to the user: a process of a run writes them to its log, r3l-launch shows them at once.
 
-A log holds what helps to understand a run. A notice is what its user must know while it goes on: an
+A log holds what helps to understand a run. A notice is what its user must know while it runs: an
 environment that raises, a skipped step, a full disk.
 """
 
@@ -18,16 +18,16 @@ _said: dict[str, float] = {}
 
 
 def notice(text: str) -> None:
-    """Say one line to the user of the run; line breaks become spaces."""
+    """Writes one line to the user of the run; line breaks become spaces."""
     line = " ".join(text.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST - 1]}…"
-    with suppress(OSError):  # the log's disk may be full, which others say too
+    with suppress(OSError):  # the log's disk may be full, which other processes report too
         print(f"{NOTICE_LINE} {line}", file=sys.stderr, flush=True)
 
 
 def notice_again(kind: str, text: str) -> None:
-    """`notice`, at most once in AGAIN_S for each `kind`: for trouble that is met at every try."""
+    """Writes a notice at most once in AGAIN_S for each `kind`: for trouble at every attempt."""
     now = time.monotonic()
     if now - _said.get(kind, -AGAIN_S) >= AGAIN_S:
         _said[kind] = now

@@ -1,7 +1,7 @@
-"""The kernel ends a process with its parent, however that ends (Linux).
+"""Has the kernel end a process when its parent ends, for whatever reason (Linux).
 
-It does so when the thread that started the process ends, so that thread must live as long as its
-process does.
+The kernel does so when the thread that started the process ends, so that thread must live as long
+as the process.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ STARTER = "R3L_STARTER_PID"  # environment variable: the process that starts thi
 
 
 def end_with(parent: int | None, death_signal: int = signal.SIGKILL) -> None:
-    """Send this process `death_signal` when `parent`, which started it, ends; or now, if it has."""
+    """Has the kernel send `death_signal` to this process when `parent`, which started it, ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != parent:  # it ended before the call above
         os.kill(os.getpid(), death_signal)
 
 
 def name_starter() -> None:
-    """Give this process's id to the processes that it starts."""
+    """Passes this process's id to the processes that it starts."""
     os.environ[STARTER] = str(os.getpid())
 
 
 def end_with_starter() -> None:
-    """Have the kernel kill this process, which frees the GPU, when the process that started it
-    ends. It does nothing in a process that multiprocessing did not start, and may be called twice:
+    """Has the kernel kill this process, which frees the GPU, when the process that started it
+    ends. It does nothing in a process that multiprocessing did not start. It may be called twice:
     first while multiprocessing imports the program again, before it knows its parent.
     """
     if (parent := multiprocessing.parent_process()) is not None:

@@ -9,7 +9,7 @@ from r3l.process.notices import notice
 
 
 def warn_of_other_versions(*libraries: str) -> None:
-    """Notice, in one line, each of these libraries that is installed in a version not pinned."""
+    """Warns, in one line each, of libraries that are installed in another version than pinned."""
     required = (line.partition(";")[0].strip() for line in metadata.requires("r3l") or [])
     pins = dict(line.split("==") for line in required if "==" in line)
     for name in libraries:

@@ -26,8 +26,8 @@ from r3l.rollout.env_calls import StepAnswer, fault_in, guarded, parts_in, read_
 from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
-"""Decimals that rewards are rounded to: ten steps of 0.1 are a full success, and the order in which
-an attempt earned its reward does not matter."""
+"""Decimals of rewards: rounded, ten steps of 0.1 are a full success, and the order in which an
+attempt earned its reward does not matter."""
 
 
 class ParamsOfStep(Protocol):
@@ -45,19 +45,19 @@ class Tokens:
     logprobs: list[float] = field(default_factory=list)
 
     def given(self, ids: Sequence[int]) -> None:
-        """Append tokens the policy only reads."""
+        """Appends tokens that the policy only reads."""
         self.ids += ids
         self.mask += [False] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
     def sampled(self, sample: Sample) -> None:
-        """Append tokens the policy sampled."""
+        """Appends tokens that the policy sampled."""
         self.ids += sample.token_ids
         self.mask += [True] * len(sample.token_ids)
         self.logprobs += sample.logprobs
 
     def arrays(self) -> tuple[Int32, Any]:
-        """(token_ids int32 [L], response_mask bool [L])."""
+        """Returns (token_ids int32 [L], response_mask bool [L])."""
         return np.array(self.ids, dtype=np.int32), np.array(self.mask, dtype=np.bool_)
 
 
@@ -97,13 +97,13 @@ class Attempt:
     extra: Extra = field(default_factory=Extra)
 
     def given(self, ids: Sequence[int]) -> None:
-        """Append read-only tokens to the record and to what is shown."""
+        """Appends read-only tokens to the record and to what is shown."""
         self.record.given(ids)
         if self.shown is not self.record:
             self.shown.given(ids)
 
     def sampled(self, sample: Sample) -> None:
-        """Append one response as the next step's span."""
+        """Appends one response as the next step's span."""
         start = len(self.record.ids)
         self.record.sampled(sample)
         if self.shown is not self.record:
@@ -119,7 +119,7 @@ class Attempt:
         return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
 
     def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
-        """The finished attempt as a record."""
+        """Returns the finished attempt as a record."""
         return Trajectory(
             role=role,
             slot=slot,
@@ -149,7 +149,7 @@ class Attempt:
 
 
 async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "") -> Attempt:
-    """Reset `env` to the task and open the conversation, with `context` behind the system prompt,
+    """Resets `env` to the task and opens the conversation, with `context` after the system prompt,
     where it stays. Raises EnvironmentFailed."""
     system = env.spec.system_prompt
     first = await _reset(env, task)
@@ -179,7 +179,7 @@ async def branch(
     guidance: str = "",
     snapshots: Sequence[Snapshot] = (),
 ) -> Attempt:
-    """Put `env` back to the state before `step` of `base` and open a retry from there.
+    """Returns `env` to the state before `step` of `base` and opens a retry from there.
 
     step = 0: guidance joins the system prompt. step > 0: it is a message of its own (of the system,
     if the template allows) after the untouched prefix, which therefore stays in the engine's prefix
@@ -197,8 +197,8 @@ async def branch(
     if guidance:
         shown = Tokens()
         if step == 0:
-            told = "\n".join((base.system, *filter(None, [base.extra.context]), guidance)).strip()
-            shown.given(chat.open(told, base.observations[0]))
+            system = "\n".join(filter(None, [base.system, base.extra.context, guidance]))
+            shown.given(chat.open(system.strip(), base.observations[0]))
         else:
             shown.given(record.ids)
             shown.given(chat.guidance(guidance))
@@ -222,7 +222,7 @@ async def branch(
 
 
 async def play(attempt: Attempt, policy: Policy, env: Environment, params: ParamsOfStep) -> None:
-    """Play `attempt` to its end: terminated, truncated, step_limit or context_overflow.
+    """Plays `attempt` to its end: terminated, truncated, step_limit or context_overflow.
 
     Raises EnvironmentFailed; EngineFailed, also if the context has no room for a single step.
     """
@@ -271,7 +271,7 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
 async def restore(
     env: Environment, task: Task, base: Trajectory, step: int, snapshots: Sequence[Snapshot] = ()
 ) -> list[float]:
-    """Put `env` back to the state before `step` of `base`: by snapshot, else by checked replay.
+    """Returns `env` to the state before `step` of `base`: by snapshot, else by checked replay.
 
     Returns the rewards of the steps before it. Raises ReplayDiverged when a replayed observation
     is not the recorded one.
@@ -291,11 +291,11 @@ async def restore(
 
 
 async def regraded(env: Environment, task: Task, one: Trajectory) -> Trajectory:
-    """A stored attempt with the reward, its parts, the last reaction, the finish and the feedback
-    that `env` gives to its recorded actions.
+    """Plays the recorded actions again and returns the attempt with the new reward, its parts, the
+    last reaction, the finish and the feedback.
 
-    Raises ReplayDiverged (fact `step`) unless the environment shows what the policy read, ends the
-    attempt with its last action and not before; EnvironmentFailed.
+    Raises ReplayDiverged (fact `step`) unless the environment shows what the policy read and ends
+    the attempt with its last action; EnvironmentFailed.
     """
     spec, last = env.spec, one.num_steps - 1
     if spec.system_prompt != one.system:
@@ -317,7 +317,7 @@ async def regraded(env: Environment, task: Task, one: Trajectory) -> Trajectory:
     if one.finish in ("step_limit", "context_overflow"):
         ended = one.finish if one.finish == "context_overflow" else ended or one.finish
     if not ended:
-        raise _diverged(env, f"it goes on after the last step {last}", last)
+        raise _diverged(env, f"it continues after the last step {last}", last)
     return replace(
         one,
         reward=round(math.fsum(rewards) / spec.success_threshold, REWARD_DECIMALS),

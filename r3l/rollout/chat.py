@@ -31,7 +31,7 @@ _REASONED = tuple(f"<think>\nbecause {n}\n</think>\n\nstep {n}" for n in range(3
 
 
 class ChatFormat:
-    """A tokenizer's chat template, cut into the pieces a growing conversation needs.
+    """A tokenizer's chat template, cut into the pieces of a growing conversation.
 
     `tokenizer` is a Hugging Face tokenizer with a chat template and an end-of-turn token.
     `earlier_reasoning`: what to do with a template that removes the reasoning (<think>…</think>)
@@ -63,27 +63,27 @@ class ChatFormat:
         return self._encode(self._prompt)
 
     def open(self, system: str, user: str) -> tuple[int, ...]:
-        """Tokens of a conversation's first two messages, without the reply's invitation.
+        """Encodes a conversation's first two messages, without the invitation to reply.
 
         A template without a system role gets the system message at the head of the user's.
         """
         return self._encode(self._render(self._opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
-        """Tokens that one more message adds after a reply, what closes the reply included."""
+        """Encodes one more message after a reply, with what closes the reply."""
         return self._encode(self._turn(role, content))
 
     def guidance(self, content: str) -> tuple[int, ...]:
-        """Tokens that a message of guidance adds after another message: the system's, or the
-        user's if the template has no system message in that place."""
+        """Encodes a message of guidance after another message: of the system, or of the user if
+        the template has no system message in that place."""
         return self._encode(self._turn(self._guide, content).removeprefix(self._reply_tail))
 
     def close(self, response: Sequence[int]) -> tuple[int, ...]:
-        """Tokens that end a reply which was cut off before its end-of-turn token."""
+        """Returns the tokens that end a reply that was cut off before its end-of-turn token."""
         return () if response and response[-1] == self.end_id else (self.end_id,)
 
     def text(self, response: Sequence[int]) -> str:
-        """The reply as people and environments read it, special tokens left out."""
+        """Decodes a reply to text without special tokens."""
         return str(self.tokenizer.decode(list(response), skip_special_tokens=True)).strip()
 
     @cached_property
@@ -129,7 +129,7 @@ class ChatFormat:
         return before, after
 
     def _find_end(self) -> tuple[int, str]:
-        """The token the template puts right after a reply's text, and its text."""
+        """Finds the id and the text of the token that the template puts right after a reply's text."""
         after = self._around_reply([])[1]
         ids = self._encode(after)
         special = set(self.tokenizer.all_special_ids)
@@ -142,8 +142,8 @@ class ChatFormat:
         raise self._refused("does not end a reply with a special token right after its text")
 
     def _first_difference(self, replies: Sequence[str]) -> str:
-        """The place at which the increments of a probe conversation differ from the template's
-        own text or tokens; empty if they agree."""
+        """Finds where the increments of a probe conversation differ from the template's own text
+        or tokens; "" if they agree."""
         messages = self._opening("be brief", "what now?")
         text, ids = self._render(messages), list(self.open("be brief", "what now?"))
         asked = self._render([{"role": "user", "content": "u"}], prompt=True)
@@ -158,9 +158,9 @@ class ChatFormat:
                 return f"turn {turn} has other tokens when it is encoded by itself"
             answer = {"role": "user", "content": f"you did {turn}"}
             messages += [{"role": "assistant", "content": reply}, answer]
-            said = lead + reply + self._end
-            text += said + self._turn("user", answer["content"])
-            ids += [*self._encode(said), *self.turn("user", answer["content"])]
+            response = lead + reply + self._end
+            text += response + self._turn("user", answer["content"])
+            ids += [*self._encode(response), *self.turn("user", answer["content"])]
         return ""
 
     def _refused(self, why: str) -> UserError:

@@ -1,5 +1,5 @@
-"""Calls of environments: what they return is checked, every fault is an EnvironmentFailed with a
-cause."""
+"""Calls environments: checks what they return, and turns every fault into an EnvironmentFailed with
+a cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 def read_reset(name: str, answer: object) -> tuple[str, dict[str, Any]]:
-    """(observation, info) of a reset of environment `name`.
+    """Checks the (observation, info) of a reset of environment `name`.
 
     Raises EnvironmentFailed with cause bad_reset or bad_observation.
     """
@@ -32,7 +32,7 @@ def read_reset(name: str, answer: object) -> tuple[str, dict[str, Any]]:
 
 
 def read_step(name: str, answer: object) -> StepAnswer:
-    """(observation, reward, terminated, truncated, info) of a step of environment `name`.
+    """Checks a step of environment `name`: (observation, reward, terminated, truncated, info).
 
     Raises EnvironmentFailed with cause bad_step, bad_observation or bad_reward.
     """
@@ -49,26 +49,26 @@ def read_step(name: str, answer: object) -> StepAnswer:
 
 
 def fault_in(info: dict[str, Any]) -> str:
-    """The fault of the environment that a step's info names and the attempt outlives, or ""."""
+    """Returns the environment's fault that a step's info names and the attempt survives, or ""."""
     fault = info.get("fault")
     return fault if isinstance(fault, str) else ""
 
 
 def parts_in(info: dict[str, Any]) -> dict[str, float]:
-    """The parts of a step's reward by name that its info holds under `rewards`: the first
-    MOST_PARTS numbers with names of letters, digits and _; they are shown, not trained on."""
+    """Reads the parts of a step's reward by name from `rewards` of its info: the first MOST_PARTS
+    numbers with names of letters, digits and _. They are shown, not trained on."""
     given = info.get("rewards")
-    found = given.items() if isinstance(given, dict) else ()
+    items = given.items() if isinstance(given, dict) else ()
     parts = {
         name: _number(value)
-        for name, value in found
+        for name, value in items
         if isinstance(name, str) and PART.fullmatch(name) and abs(_number(value)) <= LARGEST_REWARD
     }
     return dict(list(parts.items())[:MOST_PARTS])
 
 
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
-    """Call user code, and await an awaitable result.
+    """Calls user code, and awaits an awaitable result.
 
     Every exception becomes an EnvironmentFailed: a named failure of one slot, not of the actor.
     """
@@ -82,7 +82,7 @@ async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
 
 
 def raised(error: BaseException) -> EnvironmentFailed:
-    """What user code raised, as the failure of an attempt, with its traceback."""
+    """Turns what user code raised into the failure of an attempt, with its traceback."""
     text = "".join(traceback.format_exception(error))
     return EnvironmentFailed(
         f"the environment raised {type(error).__name__}: {str(error)[:500]} ({place(error)})",
@@ -92,8 +92,8 @@ def raised(error: BaseException) -> EnvironmentFailed:
 
 
 def place(error: BaseException) -> str:
-    """The file and line of the user's code that an error passed last: the innermost frame that is
-    neither of a library nor, if there is another one, of this package."""
+    """Finds the file and line of the user's code that an error passed last: the innermost frame
+    outside libraries and, if possible, outside this package."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return "no traceback"

@@ -3,11 +3,11 @@
     history of the task ─► choose (buffer service, when the group is leased) ─► GroupRow.handed
     handed attempts ─► openings (actor) ─► one Opening for each base slot ─► attempts
 
-An attempt may begin with a text behind the system prompt (`context`), or with the first steps of
-a stored attempt, which are played again and not trained on (`start`). What was handed is written
-into the group's row, so that an actor that takes the group over begins in the same way. To add one,
-write a class and put it into EXPLORERS, or name it by path; a new setting is a field of
-ExplorerConfig (r3l.settings.sampling).
+An attempt may begin with a text after the system prompt (`context`), or with the first steps of
+a stored attempt, which are played again and not trained on (`start`). The handed attempts are
+written into the group's row, so that an actor that takes the group over begins in the same way. To
+add an explorer, write a class and put it into EXPLORERS, or name it by path; a new setting is a
+field of ExplorerConfig (r3l.settings.sampling).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from r3l.settings.sampling import ExplorerConfig
 
 @dataclass(frozen=True)
 class Opening:
-    """How an attempt begins. `context`: text behind the system prompt, which stays in the attempt.
+    """How an attempt begins. `context`: text after the system prompt, which stays in the attempt.
     `stored`: the attempt that is shown or continued; `start`: how many of its steps are played
     again first."""
 
@@ -38,22 +38,22 @@ class Opening:
 
 
 class Explorer(ABC):
-    """One way to begin the attempts of a group."""
+    """A way to begin the attempts of a group."""
 
     def __init__(self, config: ExplorerConfig) -> None:
         self.config = config
 
     @abstractmethod
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
-        """The stored attempts that a new group is handed; none: it begins as any group.
+        """Chooses the stored attempts for a new group; without any it begins plainly.
         `context.rewards` is empty."""
 
     @abstractmethod
     def openings(
         self, handed: Sequence[Recalled], slots: int, random: np.random.Generator, prompts: Prompts
     ) -> list[Opening]:
-        """The opening of each base slot of a group that was handed attempts. The same `random` for
-        the same group, whoever plays it."""
+        """Returns the opening of each base slot of a group that was handed attempts. `random` is
+        the same for every actor that plays the group."""
 
 
 class Plain(Explorer):
@@ -142,11 +142,11 @@ EXPLORERS: dict[str, type[Explorer]] = {
 
 
 def make(config: ExplorerConfig) -> Explorer:
-    """The explorer of this name, or the user's own, `path/to/file.py:Class`. Raises UserError for
-    an unknown one."""
+    """Makes the explorer of this name, or the user's own, `path/to/file.py:Class`. Raises UserError
+    for an unknown one."""
     return user_class.find("explorer", config.name, EXPLORERS, Explorer)(config)
 
 
 def _mean(history: Sequence[StoredAttempt]) -> float:
-    """The mean reward of stored attempts, a success counted as 1."""
+    """Returns the mean reward of stored attempts; a success counts as 1."""
     return float(np.mean([min(one.reward, 1.0) for one in history]))

@@ -1,4 +1,4 @@
-"""Why attempts fail: the first failure of each cause is explained, the others are only counted."""
+"""Explains the first failed attempt of each cause; the others are only counted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST = 20  # causes that are explained
 
 
 class FirstFailures:
-    """Logs the first failure of each cause with its traceback, and tells the user with `say`.
+    """Logs the first failure of each cause with its traceback, and notifies the user with `say`.
 
-    One for each process that plays attempts.
+    Each process that plays attempts has one.
     """
 
     def __init__(self, say: Callable[[str], None] = notice) -> None:
@@ -25,7 +25,7 @@ class FirstFailures:
         self.causes: set[str] = set()
 
     def __call__(self, error: EpisodeError) -> None:
-        """An attempt has failed."""
+        """Reports a failed attempt."""
         if error.cause in self.causes or len(self.causes) >= MOST:
             return
         self.causes.add(error.cause)

@@ -17,15 +17,15 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec.structs import replace
 
 from r3l.algorithms.advantages import SUCCESS
+from r3l.algorithms.algorithm import Exploration
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, EpisodeError, ReflectionError
 from r3l.records import (
@@ -50,7 +50,6 @@ log = logging.getLogger(__name__)
 Emit = Callable[[SlotResult], Awaitable[SlotResult]]
 MakeEnv = Callable[[], Environment]
 OnFailure = Callable[[EpisodeError], None]
-_NOTHING_SEEN: Mapping[int, SeenPrefix] = MappingProxyType({})
 
 
 async def explore_group(
@@ -66,7 +65,7 @@ async def explore_group(
     emit: Emit | None = None,
     on_failure: OnFailure = lambda error: None,
 ) -> list[SlotResult]:
-    """Explore one group and return one result per slot of its plan.
+    """Explores a group and returns one result per slot of its plan.
 
     `emit` is awaited with every result as soon as it exists, and returns it as it was kept: a
     refused result comes back as failed, and no retry is made from it. `accepted` holds the results
@@ -76,9 +75,20 @@ async def explore_group(
     Failures of single attempts become failed slots, and `on_failure` is called with each; the first
     other error ends the group.
     """
-    explorer = _Explorer(task, policy, make_env, config, seed, plan, list(accepted), emit)
-    explorer.on_failure = on_failure
-    explorer.handed = handed
+    algorithm = config.algorithm.build()
+    explorer = _Explorer(
+        task,
+        policy,
+        make_env,
+        config,
+        algorithm.exploration,
+        plan or algorithm.plan(),
+        list(accepted),
+        seed=seed,
+        handed=handed,
+        emit=emit,
+        on_failure=on_failure,
+    )
     try:
         async with asyncio.TaskGroup() as slots:
             for slot in range(explorer.plan.base):
@@ -99,30 +109,23 @@ class Diagnosis:
     guidance: str = ""
 
 
+@dataclass
 class _Explorer:
-    def __init__(
-        self,
-        task: Task,
-        policy: Policy,
-        make_env: MakeEnv,
-        config: RunConfig,
-        seed: int | None,
-        plan: GroupPlan | None,
-        accepted: list[SlotResult],
-        emit: Emit | None,
-    ) -> None:
-        self.task, self.policy, self.make_env = task, policy, make_env
-        self.config, self.seed, self.emit = config, seed, emit
-        algorithm = config.algorithm.build()
-        self.exploration = algorithm.exploration
-        self.plan = plan or algorithm.plan()
-        self.results = accepted
-        self.snapshots: dict[int, list[Snapshot]] = {}
-        self.handed: Sequence[Recalled] = ()
-        self.on_failure: OnFailure
+    task: Task
+    policy: Policy
+    make_env: MakeEnv
+    config: RunConfig
+    exploration: Exploration
+    plan: GroupPlan
+    results: list[SlotResult]
+    seed: int | None
+    handed: Sequence[Recalled]
+    emit: Emit | None
+    on_failure: OnFailure
+    snapshots: dict[int, list[Snapshot]] = field(default_factory=dict)
 
     async def explore_slot(self, slot: int) -> None:
-        """Play a base attempt, then its retry, unless they are already accepted."""
+        """Plays a base attempt, then its retry, unless they are already accepted."""
         base = self._accepted("base", slot)
         if base is None:
             base = await self._done(await self._base(slot))
@@ -143,7 +146,7 @@ class _Explorer:
         return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
 
     def _opening(self, slot: int, spec: EnvSpec) -> Opening:
-        """How the run's explorer begins a base attempt."""
+        """Asks the run's explorer how a base attempt begins."""
         if not self.handed:
             return Opening()
         prompts, random = Prompts(spec.prompts), np.random.default_rng(self.seed)
@@ -151,7 +154,7 @@ class _Explorer:
         return rule.openings(self.handed, self.plan.base, random, prompts)[slot]
 
     async def _begin(self, opening: Opening, env: Environment) -> Attempt:
-        """Open a base attempt."""
+        """Opens a base attempt."""
         chat, stored = self.policy.chat, opening.stored
         if stored is not None and opening.start:
             attempt = await branch(stored.trajectory, opening.start, self.task, chat, env)
@@ -183,10 +186,10 @@ class _Explorer:
             return SlotResult("distilled", slot, "failed", cause=error.cause, reflection=thought)
 
     async def _diagnose(self, slot: int, base: Trajectory, spec: EnvSpec) -> Diagnosis:
-        """Ask the policy what went wrong, and decide whether and from which step to retry."""
+        """Asks the policy what went wrong, and decides whether and from which step to retry."""
         exploration, prompts = self.exploration, Prompts(spec.prompts)
         critique = exploration.guidance == "critique"
-        question = prompts.critique(base) if critique else prompts.reflection(base)
+        question = prompts.question("critique" if critique else "reflect", base)
         thought, asked, complete = await self._ask(slot, question, base.num_steps)
         if critique:
             return Diagnosis(thought, asked, 0, prompts.critique_guidance(thought.text))
@@ -202,7 +205,7 @@ class _Explorer:
         return Diagnosis(thought, asked, pivot, guidance)
 
     def _pivot(self, named: int, num_steps: int) -> int:
-        """The step that a retry starts from if the reflection names step `named`; -1: none."""
+        """Returns the first step of a retry if the reflection names step `named`; -1: no retry."""
         if self.exploration.from_start:
             return 0
         if named < 0:
@@ -212,7 +215,7 @@ class _Explorer:
     async def _ask(
         self, slot: int, question: tuple[str, str], num_steps: int
     ) -> tuple[ReflectionRecord, Tokens, bool]:
-        """Sample a reflection: its record, its conversation, and whether it ended by itself."""
+        """Samples a reflection: its record, its conversation, and whether it ended by itself."""
         chat, settings = self.policy.chat, self.config.actor
         asked = Tokens()
         asked.given(chat.open(*question))
@@ -242,15 +245,13 @@ class _Explorer:
         attempt = await branch(base, pivot, self.task, chat, env, diagnosis.guidance, snapshots)
         guided_from = len(attempt.shown.ids)
         seen = SeenPrefix(len(attempt.record.ids), int(base.step_versions[pivot]))
-        params = self._step_params(
-            env.spec, "distilled", slot, base.temperature, {pivot: seen} if pivot else {}
-        )
+        params = self._step_params(env.spec, "distilled", slot, base.temperature, pivot, seen)
         await play(attempt, self.policy, env, params)
         retry = attempt.trajectory("distilled", slot, parent=slot, pivot=pivot)
         aux: tuple[AuxSample, ...] = ()
         strict = self.exploration.verified_requires_success
         if self.exploration.aux and verified(base, retry, requires_success=strict):
-            aux = (_sample("reflect", diagnosis.asked), _guided_suffix(attempt, guided_from))
+            aux = (_reflection_sample(diagnosis), _guided_suffix(attempt, guided_from))
         return _resolved(slot, "done", diagnosis.thought, aux, retry)
 
     def _step_params(
@@ -259,20 +260,19 @@ class _Explorer:
         role: str,
         slot: int,
         temperature: float,
-        seen: Mapping[int, SeenPrefix] = _NOTHING_SEEN,
+        pivot: int = 0,
+        seen: SeenPrefix | None = None,
     ) -> ParamsOfStep:
         budget = self.config.actor.max_response_tokens or spec.max_response_tokens
 
         def params(step: int) -> SampleParams:
-            seed = self._seed(role, slot, step)
-            return SampleParams(
-                budget, temperature, seed, stop=tuple(spec.stop), seen=seen.get(step)
-            )
+            seed, repeated = self._seed(role, slot, step), seen if 0 < step == pivot else None
+            return SampleParams(budget, temperature, seed, stop=tuple(spec.stop), seen=repeated)
 
         return params
 
     def _seed(self, *path: object) -> int | None:
-        """A 32-bit sampling seed for each place in the group."""
+        """Returns a 32-bit sampling seed for each place in the group."""
         return None if self.seed is None else zlib.crc32(repr((self.seed, *path)).encode())
 
     def _accepted(self, role: str, slot: int) -> SlotResult | None:
@@ -285,7 +285,7 @@ class _Explorer:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:
-        """An environment for one attempt; creating and closing it are guarded like its steps."""
+        """Makes an environment for one attempt; guards its creation and closing like its steps."""
         env = await guarded(self.make_env)
         try:
             yield env
@@ -310,18 +310,17 @@ def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = Tr
 
 
 def _praise(base: Trajectory, diagnosis: Diagnosis) -> tuple[AuxSample, ...]:
-    """A reflection sample of a full success that the policy recognised as a success."""
+    """Makes a reflection sample of a full success that the policy recognised as a success."""
     right = diagnosis.thought.outcome == "success" and base.reward >= SUCCESS
-    return (_sample("reflect", diagnosis.asked),) if right else ()
+    return (_reflection_sample(diagnosis),) if right else ()
 
 
-def _sample(kind: str, tokens: Tokens) -> AuxSample:
-    ids, mask = tokens.arrays()
-    return AuxSample("reflect" if kind == "reflect" else "retry", ids, mask)
+def _reflection_sample(diagnosis: Diagnosis) -> AuxSample:
+    return AuxSample("reflect", *diagnosis.asked.arrays())
 
 
 def _guided_suffix(attempt: Attempt, guided_from: int) -> AuxSample:
-    """The sample prefix + guidance → suffix: only tokens sampled under guidance are learned."""
+    """Makes the sample prefix + guidance → suffix: learns only tokens sampled under guidance."""
     ids, mask = attempt.shown.arrays()
     mask[:guided_from] = False
     return AuxSample("retry", ids, mask)

@@ -64,12 +64,8 @@ class Policy(Protocol):
     @property
     def chat(self) -> ChatFormat: ...
 
-    @property
-    def context_length(self) -> int:
-        """Most tokens of prompt plus response, in tokens."""
-
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Sample one response to `token_ids`; raises EngineFailed."""
+        """Samples one response to `token_ids`. Raises EngineFailed."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from r3l.records import Trajectory
 from r3l.rollout.reflection import Reflection
 
 FOLDER = Path(__file__).parent / "prompts"
+Question = Literal["reflect", "critique"]
 
 
 class Prompts:
@@ -41,15 +43,9 @@ class Prompts:
                 raise ValueError(f"no prompt {name!r}; there are {', '.join(sorted(self.texts))}")
             self.texts[name] = text.strip()
 
-    def reflection(self, attempt: Trajectory) -> tuple[str, str]:
-        """(system, user) messages that ask for a reflection on `attempt`."""
-        return self._about("reflect", attempt)
-
-    def critique(self, attempt: Trajectory) -> tuple[str, str]:
-        """(system, user) messages that ask for a free-text critique of `attempt`."""
-        return self._about("critique", attempt)
-
-    def _about(self, kind: str, attempt: Trajectory) -> tuple[str, str]:
+    def question(self, kind: Question, attempt: Trajectory) -> tuple[str, str]:
+        """Returns (system, user) messages that ask for a reflection on an attempt, or for a
+        free-text critique."""
         user = _fill(
             self.texts[f"{kind}_user"],
             log=attempt_log(attempt),
@@ -60,31 +56,31 @@ class Prompts:
         return self.texts[f"{kind}_system"], user
 
     def guidance(self, reflection: Reflection) -> str:
-        """The advice shown to the policy while it retries, never afterwards."""
+        """Returns the advice that is shown to the policy while it retries, never afterwards."""
         fields = asdict(reflection)
         report = json.dumps(fields, ensure_ascii=False)
         texts = {name: "" if value is None else str(value) for name, value in fields.items()}
         return _fill(self.texts["guidance"], report=report, **texts)
 
     def in_context(self, attempt: Trajectory) -> str:
-        """The text that shows a stored attempt at the same task and asks for a reflection first.
-        The environment's closing remark is left out: it may tell more than an attempt may see."""
+        """Returns the text that shows a stored attempt at the same task and asks for a reflection
+        first. It leaves out the environment's closing remark, which may reveal the answer."""
         return _fill(self.texts["in_context"], attempt=attempt_steps(attempt, remark=False))
 
     def critique_guidance(self, critique: str) -> str:
-        """The advice shown to a retry that a free-text critique was written for."""
+        """Returns the advice of a free-text critique for a retry."""
         return _fill(self.texts["critique_guidance"], critique=critique)
 
 
 def attempt_log(attempt: Trajectory) -> str:
-    """The attempt as the policy saw it: the environment's system prompt, then its steps."""
-    told = f"instructions: {attempt.system}\n" if attempt.system else ""
-    return told + attempt_steps(attempt)
+    """Writes the attempt as the policy saw it: the environment's system prompt, then its steps."""
+    instructions = f"instructions: {attempt.system}\n" if attempt.system else ""
+    return instructions + attempt_steps(attempt)
 
 
 def attempt_steps(attempt: Trajectory, *, remark: bool = True) -> str:
-    """The attempt as numbered lines; step k is the k-th row of `attempt.step_spans`. `remark`: with
-    the environment's closing remark, if there is one."""
+    """Writes the attempt as numbered lines; step k is the k-th row of `attempt.step_spans`.
+    `remark`: with the environment's closing remark, if there is one."""
     lines = []
     for step, action in enumerate(attempt.actions):
         lines.append(f"step {step} sees: {attempt.observations[step]}")
@@ -96,5 +92,5 @@ def attempt_steps(attempt: Trajectory, *, remark: bool = True) -> str:
 
 
 def _fill(template: str, **values: str) -> str:
-    """Replace each {name} that has a value; braces in the values stay as they are."""
+    """Replaces each {name} that has a value; braces in the values stay as they are."""
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)

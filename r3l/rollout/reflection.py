@@ -69,14 +69,12 @@ class Reflection:
 
 
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
-    """The first usable reflection in `text`, with any prose or code fences around it.
+    """Finds the first usable reflection in `text`, with any prose or code fences around it.
 
     `truncated`: sampling stopped at its token budget. Fields beyond the five are ignored, an empty
     text counts as null, and an object that gives one key two values is not taken for JSON.
-    Raises ReflectionError with a cause from CAUSES, ValueError for `num_steps` < 1.
+    Raises ReflectionError with a cause from CAUSES.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps}; an attempt has at least one step")
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends
     for start in _object_starts(text):
@@ -94,13 +92,11 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 
 def json_schema(num_steps: int) -> dict[str, Any]:
-    """JSON schema of a reflection on an attempt of `num_steps` steps, for constrained decoding:
-    one branch for a success and one for the other outcomes.
+    """Returns the JSON schema of a reflection on an attempt of `num_steps` steps, for constrained
+    decoding: one branch for a success and one for the other outcomes.
 
-    Everything it admits parses, if the token budget holds it.
+    `parse` reads everything that it admits, if the token budget is large enough.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps}; an attempt has at least one step")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 
     def branch(outcomes: list[Verdict], *rest: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +120,7 @@ def json_schema(num_steps: int) -> dict[str, Any]:
 
 
 def _object_starts(text: str) -> Iterator[int]:
-    """Where a JSON object may begin: a brace before a quote, a closing brace or the end."""
+    """Finds where a JSON object may begin: a brace before a quote, a closing brace or the end."""
     return (match.start() for match in re.finditer(r'\{(?=\s*(?:["}]|\Z))', text))
 
 
@@ -144,7 +140,7 @@ _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_consistent)
 
 
 def _end(text: str, start: int) -> int:
-    """Where the object that begins at `start` ends; len(text) + 1 if it is still open there."""
+    """Finds where the object that begins at `start` ends; len(text) + 1 if it does not end."""
     depth, in_string = 0, False
     for token in re.compile(r'\\.|["{}]', re.DOTALL).finditer(text, start):
         mark = token.group()

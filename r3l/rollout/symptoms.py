@@ -1,4 +1,4 @@
-"""Signs that an engine computes what cannot be right, as the actor and the buffer check them.
+"""Symptoms of an engine that computes wrongly, as the actor and the buffer check them.
 
 | symptom | meaning |
 |---|---|
@@ -25,14 +25,14 @@ ROUNDING = 1e-4  # nats above 0 that a log-softmax in low precision may return
 
 
 class Symptom(NamedTuple):
-    """Its name, and a sentence for people."""
+    """A symptom: its name, and a sentence for the user."""
 
     cause: str
     message: str
 
 
 def of_logprobs(logprobs: Sequence[float] | Float32) -> Symptom | None:
-    """What is wrong with the log-probabilities (nats, [L]) of sampled tokens."""
+    """Finds what is wrong with the log-probabilities (nats, [L]) of sampled tokens."""
     values = np.asarray(logprobs, np.float64)
     if strange := int(np.count_nonzero(~np.isfinite(values))):
         return Symptom(
@@ -45,8 +45,8 @@ def of_logprobs(logprobs: Sequence[float] | Float32) -> Symptom | None:
 
 
 def of_versions(versions: Iterable[int], newest: int) -> Symptom | None:
-    """What is wrong with the policy versions of an engine; `newest`: the newest that any learner
-    of this store has made."""
+    """Finds what is wrong with the policy versions of an engine; `newest`: the newest one that any
+    learner of this store has made."""
     for version in versions:
         if version < 0:
             return Symptom("version_negative", f"policy version {version} is below 0")

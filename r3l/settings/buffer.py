@@ -11,8 +11,7 @@ from r3l.settings.section import LONGEST_S, Section
 
 
 class RetentionConfig(Section):
-    """Which closed groups leave the store: the oldest first, until every limit holds. Unset: no
-    limit."""
+    """Limits of the closed groups in the store; the oldest leave it first. Unset: no limit."""
 
     groups: int | None = Field(None, ge=0, description="groups kept in the store")
     gib: float | None = Field(None, ge=0, description="size of all results kept, GiB")
@@ -95,8 +94,8 @@ class BufferConfig(Section):
 
     @property
     def patience_s(self) -> float:
-        """How long learner and actors wait for a reply, seconds: a service that was silent for
-        `reply_s` is started again meanwhile."""
+        """Seconds that learner and actors wait for a reply; meanwhile a service that was silent for
+        `reply_s` is started again."""
         return 2 * self.reply_s
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Settings of the environment, or of several."""
+"""Settings of the environments, and of the evaluations during a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from r3l.settings.section import Section
 
 
 class EnvConfig(Section):
-    """The environment and its settings; others may join it in the same run."""
+    """The environment and its settings; a run may have several."""
 
     name: str = Field("workshop", description="environment, by registry name")
     options: dict[str, Any] = Field(
@@ -28,8 +28,8 @@ class EnvConfig(Section):
     workers: int | None = Field(
         None,
         ge=1,
-        description="processes per actor and environment; unset: two, or as many as the wanted "
-        "requests need and this machine has cores",
+        description="processes per actor and environment; unset: two, or as many as the requests "
+        "need, up to the number of cores",
     )
     step_s: float = Field(60.0, gt=0, description="time limit of one reset or step, seconds")
     memory_mib: int = Field(2048, ge=128, description="memory limit of a worker process, MiB")
@@ -37,8 +37,8 @@ class EnvConfig(Section):
         4096,
         ge=1,
         le=10_000_000,
-        description="training tasks, those of all environments together; each epoch visits them in "
-        "another order",
+        description="training tasks of all environments together; each epoch visits them in another "
+        "order",
     )
 
     @model_validator(mode="after")
@@ -54,11 +54,11 @@ class EnvConfig(Section):
 
     @property
     def title(self) -> str:
-        """The same, for people."""
+        """The names of all environments as one line."""
         return " + ".join(self.names)
 
     def each(self) -> tuple[EnvConfig, ...]:
-        """The settings of each environment alone."""
+        """Splits the settings into those of each environment."""
         if not self.others:
             return (self,)
         given = {self.name: self.options, **self.others}
@@ -66,3 +66,21 @@ class EnvConfig(Section):
             self.model_copy(update={"name": name, "options": options, "others": {}})
             for name, options in given.items()
         )
+
+
+class EvalConfig(Section):
+    """Evaluation on held-out tasks, played by the actors."""
+
+    every: int = Field(
+        20,
+        ge=0,
+        description="optimizer steps between evaluations; 0: only before the first step and after "
+        "the last one",
+    )
+    tasks: int = Field(
+        200,
+        ge=0,
+        le=4096,
+        description="held-out tasks per evaluation; 0: no evaluations",
+    )
+    temperature: float = Field(0.4, ge=0, description="sampling temperature")

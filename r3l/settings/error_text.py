@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in one line and in the words of the settings."""
+"""Explains what is wrong with a setting, in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = {
 
 
 def one_line(root: type[BaseModel], error: ValidationError) -> str:
-    """The first fault that `error` found: the setting, its rule and what was given."""
+    """Explains the first fault of `error`: the setting, its rule and the given value."""
     first = error.errors()[0]
     key, section = _located(root, first["loc"])
     kind, given = first["type"], shown(first["input"])
@@ -47,11 +47,11 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         guess = did_you_mean(tag, known.split(", "))
         return f"config {key}: unknown {key} {tag!r:.200}{guess}; known: {known}"
     if kind == "value_error":
-        said = str(context["error"])
-        if said.startswith("config "):  # a class of the user's own has settings of its own
-            return said
-        named = said.startswith((f"{key} ", f"{key}: ", f"{key}."))
-        return f"config {'' if named else f'{key}: '}{said}" if key else f"config: {said}"
+        message = str(context["error"])
+        if message.startswith("config "):  # a class of the user's own has settings of its own
+            return message
+        named = message.startswith((f"{key} ", f"{key}: ", f"{key}."))
+        return f"config {'' if named else f'{key}: '}{message}" if key else f"config: {message}"
     if kind == "literal_error":
         values = str(context["expected"]).replace("'", "").replace(" or ", ", ")
         guess = did_you_mean(str(first["input"]), values.split(", "))
@@ -75,13 +75,13 @@ def _number(limit: float) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it is written in a settings file, shortened."""
+    """Writes a value as in a settings file, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every setting's key as users write it, such as learner.lr."""
+    """Yields every setting's key as users write it, such as learner.lr."""
     for name in section.model_fields:
         yield prefix + name
         for inner in _sections_in(section, name):
@@ -89,10 +89,10 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
-    """(the key as users write it, the section that holds it) of an error's location.
+    """Returns the key as users write it, and its section, for an error's location.
 
-    A location names the algorithm after `algorithm`, gives the place in a list by number, and the
-    tried type of a value that may be of several.
+    A location has the algorithm's name after `algorithm`, the index in a list, and the type that
+    was tried if a value may be of several types.
     """
     key: list[str] = []
     holder = root
@@ -112,7 +112,7 @@ def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str,
 
 
 def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    """The sections that may be under a key: one, several algorithms', or none."""
+    """Returns the sections that may be under a key: one, several algorithms', or none."""
     if key not in holder.model_fields:
         return []
     annotation = holder.model_fields[key].annotation

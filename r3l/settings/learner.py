@@ -30,14 +30,14 @@ class LoraConfig(Section):
 
 
 class JournalConfig(Section):
-    """Published weights that stay in journal/ of the run, each a patch to the one before; off
-    unless one of the two is set."""
+    """Published weights that stay in journal/ of the run, each as a patch to the one before. The
+    journal is off unless one of the two is set."""
 
     versions: int = Field(
-        0, ge=0, description="newest published versions that can be rebuilt; 0: not limited by this"
+        0, ge=0, description="newest published versions that can be rebuilt; 0: no such limit"
     )
     gib: float = Field(
-        0.0, ge=0, description="GiB that it may take, at least two models; 0: not limited by this"
+        0.0, ge=0, description="GiB that it may take, at least two models; 0: no such limit"
     )
 
     @property
@@ -93,7 +93,7 @@ class LearnerConfig(Section):
     )
     offload: Literal["none", "optimizer", "all"] = Field(
         "none",
-        description="what waits in host memory: optimizer state (ZeRO 1-3), or parameters too (3)",
+        description="what is kept in host memory: optimizer state (ZeRO 1-3), or parameters too (3)",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="parameter format; auto: float32 on CPU, bfloat16 on GPU"
@@ -140,8 +140,7 @@ class LearnerConfig(Section):
         600.0,
         gt=0,
         le=LONGEST_S,
-        description="seconds after which such a command is killed, and which the end of a run "
-        "waits for the last ones",
+        description="seconds after which such a command is killed, also at the end of a run",
     )
     bad_steps_in_a_row: int = Field(
         3, ge=1, description="skipped steps (NaN or infinite loss or gradient) that end the run"
@@ -153,15 +152,15 @@ class LearnerConfig(Section):
         1200.0,
         ge=1,
         le=LONGEST_S,
-        description="seconds the start of a learner, a micro-batch, an update, a broadcast or a "
-        "checkpoint may take each; a learner silent for longer hangs and is started again",
+        description="seconds that the start of a learner, a micro-batch, an update, a broadcast or a "
+        "checkpoint may take; a learner that is silent for longer is started again",
     )
     safety: tuple[SafetyRule, ...] = Field(
         (
             SafetyRule(metric="behaviour_ess", role="base", below=0.3, steps=3),
             SafetyRule(metric="entropy", below=0.01, steps=3),
         ),
-        description="what is done when learner and sampling policy drift apart",
+        description="actions when learner and sampling policy drift apart",
     )
     deepspeed: dict[str, Any] | str = Field(
         default_factory=dict,
@@ -182,8 +181,8 @@ class LearnerConfig(Section):
         return version % self.sync_every == 0 or version == self.steps
 
     def saves(self, version: int) -> bool:
-        """Whether a checkpoint of `version` is due. The early ones keep most steps of a run that
-        dies young, and show soon that the disk has room."""
+        """Whether a checkpoint of `version` is due. The early ones save most steps of a run that dies
+        early, and show soon whether the disk has room."""
         tenth = self.checkpoint_every // 10
         early = version > 0 and version in (tenth, 2 * tenth, 4 * tenth)
         return early or version % self.checkpoint_every == 0

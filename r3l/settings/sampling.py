@@ -13,8 +13,8 @@ Share = Annotated[float, Field(ge=0)]
 
 
 class SamplerConfig(Section):
-    """Which complete groups are drawn, and how often; alpha, beta, decay: prioritised only. A group
-    trained before may be drawn again if reuse is above 1."""
+    """Which complete groups are drawn, and how often. A group may be trained again if reuse is above
+    1. alpha, beta, decay: prioritised only."""
 
     name: str = Field("fifo", description="sampler, by registry name")
     reuse: int = Field(1, ge=1, description="optimizer steps a group may be trained in")
@@ -25,13 +25,13 @@ class SamplerConfig(Section):
         None,
         ge=0,
         lt=1,
-        description="share of a batch that is groups trained before, as far as there are any; "
-        "unset: those and new ones are candidates for every place",
+        description="share of a batch for groups that were trained before, if there are enough; "
+        "unset: those and new ones compete for every place",
     )
     replay_no_contrast: bool = Field(
         False,
-        description="a group that is replaced for its equal rewards (dapo) leaves its place in the "
-        "next batch to one that was trained before, as far as there are any",
+        description="fill the places of groups that were replaced for their equal rewards (dapo) "
+        "with groups that were trained before, if there are any",
     )
     replay_name: str = Field(
         "uniform", description="sampler of the groups of replay_share and replay_no_contrast"
@@ -55,8 +55,8 @@ class SamplerConfig(Section):
     def _one_count_of_replays(self) -> Self:
         if self.replay_no_contrast and self.replay_share is not None:
             raise ValueError(
-                "replay_no_contrast and replay_share both say how many groups of a batch were "
-                "trained before; leave one of them out"
+                "replay_no_contrast and replay_share both set how many groups of a batch were "
+                "trained before; remove one of them"
             )
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -10,8 +11,8 @@ LONGEST_S = 1e9  # of any time that can be set
 
 
 class Section(BaseModel):
-    """A group of settings. A section with a `name` may be written as that name alone, one in
-    which nothing is set as nothing. Numbers are finite."""
+    """A group of settings. A section with a `name` may be written as that name alone; an empty one
+    may be left empty. Numbers are finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -24,7 +25,19 @@ class Section(BaseModel):
 
 
 def in_full(value: Any) -> Any:
-    """A section as a mapping, if it is written as its name alone or as nothing."""
+    """Turns a section that is written as its name alone, or empty, into a mapping."""
     if value is None:
         return {}
     return {"name": value} if isinstance(value, str) else value
+
+
+def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the values of nested mappings by full name, such as `learner.lr`; an empty mapping
+    is a value itself."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
-    """The class of a name. Raises UserError, which names the `setting`, for an unknown name and for
-    a file without such a class, a subclass of `base`."""
+    """Finds a class by name. Raises UserError, which names the `setting`, for an unknown name and
+    for a file without that subclass of `base`."""
     if name in registry:
         return registry[name]
     file, _, attribute = name.rpartition(":")
@@ -33,7 +33,7 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
 
 
 def _module(setting: str, path: Path) -> object:
-    """The module of a file, imported once; whatever its code raises is a UserError."""
+    """Imports the module of a file once; any error of its code becomes a UserError."""
     name = f"r3l_user_{path.stem}"
     module = sys.modules.get(name)
     if module is not None and getattr(module, "__file__", None) == str(path):

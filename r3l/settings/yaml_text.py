@@ -1,4 +1,4 @@
-"""YAML as settings are written in it: no aliases, no key is repeated, and 1e-5 is a number."""
+"""Reads and writes the YAML of settings: without aliases or repeated keys, and 1e-5 is a number."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is repeated in one section: the first would be lost. Refuses aliases: a
-    few lines of them stand for more values than fit into memory."""
+    """Refuses a key that is repeated in one section, since the first would be lost, and aliases,
+    since a few lines of them may stand for more values than fit into memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back: the text 1e-5 in quotes, an object twice in full twice."""
+    """Writes what `_Loader` reads back: quotes the text 1e-5, and repeats an object that occurs twice."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -44,7 +44,7 @@ for _yaml in (_Loader, _Dumper):
 
 
 def parse(text: str, what: str) -> Any:
-    """The value of YAML `text`. Raises UserError that names `what`."""
+    """Parses YAML. Raises UserError that names `what`."""
     try:
         value = yaml.load(text, _Loader)
         json.dumps(value, default=str, skipkeys=True)  # raises for a number that cannot be shown
@@ -55,7 +55,7 @@ def parse(text: str, what: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong and where, in the words of a YAML file."""
+    """Explains what is wrong, and at which line and column."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     if mark is None and isinstance(error, yaml.MarkedYAMLError):
         problem, mark = error.context, error.context_mark  # of the errors raised here
@@ -66,5 +66,5 @@ def _reason(error: Exception) -> str:
 
 
 def write(value: Any) -> str:
-    """YAML that `parse` reads back to an equal value."""
+    """Writes YAML that `parse` reads back."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False)

@@ -57,7 +57,7 @@ class AttemptRow(Record):
 
 
 def rows(group: Group, trained: Sequence[int]) -> Iterator[AttemptRow]:
-    """The rows of a group that was `trained` in these optimizer steps; base slots first."""
+    """Yields the rows of a group that was `trained` in these optimizer steps; base slots first."""
     for result in sorted(group.results, key=lambda r: (r.role, r.slot)):
         yield AttemptRow(
             group_id=group.group_id,
@@ -84,24 +84,24 @@ def rows(group: Group, trained: Sequence[int]) -> Iterator[AttemptRow]:
 
 
 def _of_attempt(result: SlotResult, trained: Sequence[int]) -> dict[str, Any]:
-    """The columns that only a slot with an attempt has."""
+    """Returns the columns that only a slot with an attempt has."""
     names = ("reward", "length", "seconds", "oldest_version", "newest_version")
-    one = view(result)
-    columns = {"finish": one.finish} | {name: getattr(one, name) for name in names}
-    if one.reward is None or one.oldest_version is None:
+    shown = view(result)
+    columns = {"finish": shown.finish} | {name: getattr(shown, name) for name in names}
+    if shown.reward is None or shown.oldest_version is None:
         return columns | dict.fromkeys(("parent", "pivot", "steps", "tokens", "staleness"))
     return columns | {
-        "parent": one.base if one.role == "distilled" else -1,
-        "pivot": one.pivot,
-        "steps": len(one.steps),
-        "tokens": one.generated,
-        "staleness": trained[-1] - 1 - one.oldest_version if trained else None,
+        "parent": shown.base if shown.role == "distilled" else -1,
+        "pivot": shown.pivot,
+        "steps": len(shown.steps),
+        "tokens": shown.generated,
+        "staleness": trained[-1] - 1 - shown.oldest_version if trained else None,
     }
 
 
 def library(kind: str) -> Any:
-    """The library that makes a table of this kind. Raises UserError for another kind and for a
-    library that is not installed."""
+    """Imports the library that makes a table of this kind. Raises UserError for another kind and
+    for a library that is not installed."""
     if kind not in LIBRARIES:
         raise UserError(f"kind {kind!r:.40}: must be one of {', '.join(LIBRARIES)}")
     module, extra = LIBRARIES[kind]
@@ -111,10 +111,10 @@ def library(kind: str) -> Any:
         raise UserError(f"a frame needs the package {module}; pip install 'r3l[{extra}]'") from None
 
 
-def made(kind: str, found: Iterable[AttemptRow]) -> Any:
-    """A pandas DataFrame or a pyarrow Table of rows; its columns have their types also without a
-    row. A value that is None is NaN, or NA in pandas' columns of integers."""
-    used, all_rows = library(kind), list(found)
+def made(kind: str, attempts: Iterable[AttemptRow]) -> Any:
+    """Makes a pandas DataFrame or a pyarrow Table of rows; an empty one has the same columns and
+    types. None becomes NaN, or NA in pandas' columns of integers."""
+    used, all_rows = library(kind), list(attempts)
     columns = {
         name: ((*get_args(hint), hint)[0], [getattr(row, name) for row in all_rows])
         for name, hint in get_type_hints(AttemptRow).items()

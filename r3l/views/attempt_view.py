@@ -1,5 +1,5 @@
-"""The one view of an attempt, for the viewer, `r3l-buffer show`, notebooks, the report, TensorBoard
-and tables.
+"""The view of an attempt for the viewer, `r3l-buffer show`, notebooks, the report, TensorBoard and
+tables.
 
     Group ─► pairs ─► (base, retry) ─► AttemptView ─► steps
                └─► text, for a terminal or a notebook
@@ -17,7 +17,7 @@ from r3l.records import Group, Record, ReflectionRecord, Role, SlotResult, SlotS
 
 
 class StepView(Record):
-    """One turn of the policy. `own`: it was sampled for this attempt; others are its prefix.
+    """A turn of the policy. `own`: it was sampled for this attempt; others are its prefix.
     `length`: tokens of the action."""
 
     observation: str
@@ -29,8 +29,8 @@ class StepView(Record):
 
 
 class ReflectionView(Record):
-    """A reflection. `fields`: what it says by name, if it is a JSON object; `cause`: why it could
-    not be used, "" otherwise."""
+    """A reflection. `fields`: its fields by name, if it is a JSON object; `cause`: why it could not
+    be used, "" otherwise."""
 
     text: str
     cause: str
@@ -41,7 +41,7 @@ class ReflectionView(Record):
 
     @property
     def advice(self) -> str:
-        """What to do better; the whole text if it names nothing of the kind."""
+        """The suggested improvement; the whole text if it has none."""
         return self.fields.get("improvement_suggestion", self.text)
 
 
@@ -79,13 +79,13 @@ class AttemptView(Record):
 
     @property
     def title(self) -> str:
-        """`base 0`, or what a retry corrects and from which step."""
+        """`base 0`, or the attempt that a retry corrects and its first step."""
         start = f" from step {self.pivot}" if self.pivot >= 0 else ""
         return f"{'retry of ' * (self.role == 'distilled')}base {self.base}{start}"
 
 
 class Pair(Record):
-    """A base slot and a retry of it; None for what is not there (yet)."""
+    """A base slot and a retry of it; None for one that is missing."""
 
     slot: int
     base: AttemptView | None
@@ -93,7 +93,7 @@ class Pair(Record):
 
     @property
     def gain(self) -> float | None:
-        """How much more reward the retry earned; None if one of the two has none."""
+        """The additional reward of the retry; None if one of the two has no reward."""
         if self.base is None or self.retry is None:
             return None
         before, after = self.base.reward, self.retry.reward
@@ -101,7 +101,7 @@ class Pair(Record):
 
 
 def view(result: SlotResult) -> AttemptView:
-    """A slot as readers see it."""
+    """Makes the view of a slot."""
     thought = result.reflection
     shown = AttemptView(
         role=result.role,
@@ -117,14 +117,14 @@ def view(result: SlotResult) -> AttemptView:
 
 
 def pairs(group: Group) -> list[Pair]:
-    """The base slots in order, each with its retry; a base with several retries comes once for
-    each."""
+    """Pairs the base slots, in order, with their retries; a base with several retries comes once
+    for each."""
     views = [view(result) for result in group.results]
-    own = {one.slot: one for one in views if one.role == "base"}
+    own = {shown.slot: shown for shown in views if shown.role == "base"}
     retries: dict[int, list[AttemptView | None]] = {}
-    for one in views:
-        if one.role == "distilled":
-            retries.setdefault(one.base, []).append(one)
+    for shown in views:
+        if shown.role == "distilled":
+            retries.setdefault(shown.base, []).append(shown)
     return [
         Pair(slot, own.get(slot), retry)
         for slot in sorted({*range(group.plan.base), *own, *retries})
@@ -134,53 +134,43 @@ def pairs(group: Group) -> list[Pair]:
 
 @dataclass(frozen=True)
 class Correction:
-    """A retry that earned more than its base attempt."""
+    """A retry that earned `gain` more than its base attempt."""
 
     group_id: str
     task_id: str
     base: AttemptView
     retry: AttemptView
-
-    @property
-    def gain(self) -> float:
-        """How much more reward it earned."""
-        return (self.retry.reward or 0.0) - (self.base.reward or 0.0)
-
-    @property
-    def place(self) -> float:
-        """Its pivot as a share of the base's steps: the later, the more exactly the reflection
-        found the error."""
-        return max(self.retry.pivot, 0) / len(self.base.steps)
+    gain: float
 
     @property
     def result(self) -> str:
-        """What it changed, as text."""
+        """Its change of the reward, as text."""
         before, after = self.base.reward or 0.0, self.retry.reward or 0.0
         return f"reward {before:.2f} → {after:.2f} from step {max(self.retry.pivot, 0)}"
 
-    @property
-    def rank(self) -> tuple[float, float, str]:
-        """Larger is more instructive: the gain, then the place of the pivot."""
-        return self.gain, self.place, self.group_id
-
 
 def best_corrections(groups: Iterable[Group], count: int) -> list[Correction]:
-    """The most instructive corrections of groups, best first, at most one of each task."""
+    """Finds the most instructive corrections of groups, best first, at most one of each task. The
+    largest gain comes first, then the latest pivot as a share of the base's steps, since that
+    reflection located the error best."""
+    corrections = [
+        Correction(group.group_id, group.task.task_id, pair.base, pair.retry, pair.gain)
+        for group in groups
+        for pair in pairs(group)
+        if pair.base is not None and pair.retry is not None and pair.gain and pair.gain > 0
+    ]
+    corrections.sort(
+        key=lambda c: (c.gain, max(c.retry.pivot, 0) / len(c.base.steps), c.group_id), reverse=True
+    )
     of_task: dict[str, Correction] = {}
-    for group in groups:
-        for pair in pairs(group):
-            if pair.base is None or pair.retry is None or (pair.gain or 0.0) <= 0:
-                continue
-            found = Correction(group.group_id, group.task.task_id, pair.base, pair.retry)
-            known = of_task.get(found.task_id)
-            if known is None or found.rank > known.rank:
-                of_task[found.task_id] = found
-    return sorted(of_task.values(), key=lambda one: one.rank, reverse=True)[:count]
+    for correction in corrections:
+        of_task.setdefault(correction.task_id, correction)
+    return list(of_task.values())[:count]
 
 
 def text(group: Group) -> str:
-    """A group as text: every attempt as a conversation, a retry with what it corrects and its
-    advice."""
+    """Writes a group as text: every attempt as a conversation, a retry with what it corrects and
+    its advice."""
     return "\n".join(_lines(group))
 
 
@@ -257,7 +247,7 @@ def _lines(group: Group) -> Iterator[str]:
 
 
 def conversation(one: AttemptView) -> Iterator[str]:
-    """The turns of an attempt, each under who says it; ends with the last reaction."""
+    """Yields the turns of an attempt, each with its speaker, and the last reaction."""
     if one.system:
         yield f"[system] {one.system}"
     for step in one.steps:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.settings.flat import flat_settings
+from r3l.settings.section import flat_settings
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class ARPOConfig(RatioConfig):
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: each recalled attempt takes the place of the worst one left of the group's own;
-    among equals of the last."""
+    """MixRecalled: each recalled attempt replaces the group's worst remaining attempt of its own;
+    of equal ones, the last."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

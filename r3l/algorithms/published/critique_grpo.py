@@ -48,8 +48,8 @@ class CritiqueGRPOConfig(RatioConfig):
 
 
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: the base attempts, but the best refinement that did better than the failure it
-    refined in place of that failure; among equals the first."""
+    """Selection: the base attempts. The best refinement replaces the failure that it refined, if it
+    did better; of equal ones, the first."""
     keep = np.array([one.role == "base" for one in trajectories], dtype=np.bool_)
     bases = {one.slot: index for index, one in enumerate(trajectories) if one.role == "base"}
     better = [

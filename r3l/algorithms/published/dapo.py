@@ -54,7 +54,7 @@ class DAPOConfig(RatioConfig):
 
     @property
     def needs_contrast(self) -> bool:
-        """As `filter` says."""
+        """Whether `filter` is set."""
         return self.filter
 
     def build(self) -> Algorithm:

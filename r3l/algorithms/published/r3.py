@@ -33,7 +33,7 @@ EPS = 1e-6
 
 
 class R3Config(RatioConfig):
-    """Settings of R³. The paper does not give α, k, p and R_max at hand; the defaults are ours."""
+    """Settings of R³. The paper gives no values for α, k, p and R_max; the defaults are ours."""
 
     name: Literal["r3"] = Field("r3", description="algorithm")
     recall_count: int | None = Field(
@@ -109,8 +109,8 @@ def mixed(
 
 
 def truncated_failures(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: in a group without a success the attempts that their environment did not end, or
-    of which a response was cut off."""
+    """Selection: in a group without a success, the attempts that their environment did not end or
+    that have a response that was cut off."""
     failed = bool((rewards < SUCCESS).all())
     truncated = [one.finish != "terminated" or one.cut_responses > 0 for one in trajectories]
     return np.array(truncated, dtype=np.bool_) & failed
@@ -123,7 +123,7 @@ def ranked(
     peak_share: float,
     ranking_max: float,
 ) -> Float64:
-    """Rewards [G] with those of truncated responses replaced by their rank among each other.
+    """Replaces the rewards of truncated responses by their rank among each other; rewards [G].
 
     `entropies`: of the tokens of each of the N truncated ones. E_peak is the mean of the
     k = max(1, ⌊p·L⌋) largest, E_global that of all. One dominates another with a higher E_peak and

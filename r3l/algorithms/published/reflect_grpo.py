@@ -23,8 +23,8 @@ class ReflectGRPOConfig(RatioConfig):
     )
 
     def build(self) -> Algorithm:
-        """N base attempts; of the first N/2 (rounded down) those that failed reflect and are done
-        again from step 0."""
+        """N base attempts. The failures among the first N/2 (rounded down) are reflected on and
+        retried from step 0."""
         return replace(
             super().build(),
             exploration=Exploration(

@@ -123,7 +123,7 @@ def test_samples_of_a_correction_that_is_none_any_more_are_left_out(
     ("kind", "rule"),
     [
         ("Renamed", "step 2: corridor: observation 2 differs on replay; nothing was written"),
-        ("Longer", "step 2: corridor: it goes on after the last step 2"),
+        ("Longer", "step 2: corridor: it continues after the last step 2"),
         ("Shorter", "step 1: corridor: it ends at step 1, before the last step 2"),
         ("Nowhere", "defines no class 'Nowhere'"),
     ],

@@ -14,7 +14,7 @@ from r3l.rollout.reflection import FIELDS, Reflection, json_schema, parse
 
 def test_log_prompt_and_spans_number_the_steps_alike(make_trajectory):
     attempt = make_trajectory([2, 3, 1, 4])
-    _, user = Prompts().reflection(attempt)
+    _, user = Prompts().question("reflect", attempt)
     logged = [int(k) for k in re.findall(r"^step (\d+) does", user, re.MULTILINE)]
     low, high = re.search(r"numbered (\d+) to (\d+)", user).groups()
     other = json_schema(attempt.num_steps)["oneOf"][1]["properties"]
@@ -46,15 +46,16 @@ def test_the_log_shows_the_systems_prompt_each_observation_before_its_step_and_t
     attempt = make_trajectory([1, 1])
     assert attempt_log(attempt).splitlines() == ["instructions: be good", *steps]
     assert attempt_log(replace(attempt, system="")).splitlines() == steps
-    for _, user in (Prompts().reflection(attempt), Prompts().critique(attempt)):
+    for kind in ("reflect", "critique"):
+        _, user = Prompts().question(kind, attempt)
         assert user.startswith("instructions: be good\nstep 0 sees")
     own = Prompts({"reflect_user": "{attempt}."})
-    assert own.reflection(attempt)[1] == "\n".join(steps) + "."
+    assert own.question("reflect", attempt)[1] == "\n".join(steps) + "."
 
 
 def test_an_attempt_is_shown_to_others_without_the_closing_remark(make_trajectory):
     attempt = replace(make_trajectory(), feedback="The right answer is 0.5.")
-    assert "The right answer is 0.5." in Prompts().reflection(attempt)[1]
+    assert "The right answer is 0.5." in Prompts().question("reflect", attempt)[1]
     shown = Prompts().in_context(attempt)
     assert f"step 0 does: {attempt.actions[0]}" in shown and "0.5" not in shown
 
@@ -86,13 +87,13 @@ def test_guidance_templates_may_use_the_report_and_each_of_its_fields():
 
 def test_braces_in_attempts_and_reflections_are_not_placeholders(make_trajectory):
     attempt = replace(make_trajectory([1], reward=0.5), actions=("print {reward} {last_step}",))
-    assert "step 0 does: print {reward} {last_step}\n" in Prompts().reflection(attempt)[1]
+    assert "step 0 does: print {reward} {last_step}\n" in Prompts().question("reflect", attempt)[1]
     thought = Reflection("s", "{improvement_suggestion}", "failure", "go", 0)
     assert "{improvement_suggestion} go" in Prompts().guidance(thought)
 
 
 def test_an_environment_may_override_a_prompt_and_only_one_that_exists(make_trajectory):
     prompts = Prompts({"reflect_user": "LOG {log} up to {last_step}"})
-    assert prompts.reflection(make_trajectory([1, 1]))[1].endswith("up to 1")
+    assert prompts.question("reflect", make_trajectory([1, 1]))[1].endswith("up to 1")
     with pytest.raises(ValueError, match=r"no prompt 'reflect'; there are .*guidance"):
         Prompts({"reflect": "x"})

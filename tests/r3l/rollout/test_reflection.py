@@ -212,14 +212,6 @@ def test_a_pivot_of_another_attempt_does_not_trigger():
     assert not reflection.triggers_retry(1)
 
 
-@pytest.mark.parametrize("num_steps", [0, -1])
-def test_an_attempt_without_steps_is_refused(num_steps):
-    with pytest.raises(ValueError, match="num_steps"):
-        parse(json.dumps(GOOD), num_steps)
-    with pytest.raises(ValueError, match="num_steps"):
-        json_schema(num_steps)
-
-
 def test_the_schema_has_a_branch_for_a_success_and_one_for_the_other_outcomes():
     schema = json_schema(3)
     success, other = (branch["properties"] for branch in schema["oneOf"])

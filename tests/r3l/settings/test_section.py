@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from r3l.settings.section import Section
+from r3l.settings.section import Section, flat_settings
 
 
 class Sampler(Section):
@@ -34,3 +34,13 @@ def test_an_unknown_key_and_a_number_that_is_not_finite_are_refused(values):
 def test_a_section_cannot_be_changed():
     with pytest.raises(ValidationError):
         Limits().seconds = 1.0
+
+
+def test_nested_settings_are_named_in_full_and_an_empty_section_is_a_value() -> None:
+    tree = {"seed": 1, "env": {"name": "keys", "options": {}, "others": {"a": {"b": None}}}}
+    assert flat_settings(tree) == {
+        "seed": 1,
+        "env.name": "keys",
+        "env.options": {},
+        "env.others.a.b": None,
+    }
