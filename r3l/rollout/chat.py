@@ -129,7 +129,7 @@ class ChatFormat:
         return before, after
 
     def _find_end(self) -> tuple[int, str]:
-        """Finds the id and the text of the token that the template puts right after a reply's text."""
+        """Finds the id and the text of the token that the template puts right after a reply."""
         after = self._around_reply([])[1]
         ids = self._encode(after)
         special = set(self.tokenizer.all_special_ids)

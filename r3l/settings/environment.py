@@ -37,8 +37,7 @@ class EnvConfig(Section):
         4096,
         ge=1,
         le=10_000_000,
-        description="training tasks of all environments together; each epoch visits them in another "
-        "order",
+        description="training tasks of all environments together; every epoch has its own order",
     )
 
     @model_validator(mode="after")

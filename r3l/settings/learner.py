@@ -93,7 +93,7 @@ class LearnerConfig(Section):
     )
     offload: Literal["none", "optimizer", "all"] = Field(
         "none",
-        description="what is kept in host memory: optimizer state (ZeRO 1-3), or parameters too (3)",
+        description="kept in host memory: optimizer state (ZeRO 1-3), or parameters too (3)",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="parameter format; auto: float32 on CPU, bfloat16 on GPU"
@@ -140,7 +140,8 @@ class LearnerConfig(Section):
         600.0,
         gt=0,
         le=LONGEST_S,
-        description="seconds after which such a command is killed, also at the end of a run",
+        description="seconds after which such a command is killed; the end of a run waits as long "
+        "for the last ones",
     )
     bad_steps_in_a_row: int = Field(
         3, ge=1, description="skipped steps (NaN or infinite loss or gradient) that end the run"
@@ -152,8 +153,8 @@ class LearnerConfig(Section):
         1200.0,
         ge=1,
         le=LONGEST_S,
-        description="seconds that the start of a learner, a micro-batch, an update, a broadcast or a "
-        "checkpoint may take; a learner that is silent for longer is started again",
+        description="seconds that a learner's start, a micro-batch, an update, a broadcast or a "
+        "checkpoint may each take; a learner that is silent for longer is started again",
     )
     safety: tuple[SafetyRule, ...] = Field(
         (
@@ -181,8 +182,8 @@ class LearnerConfig(Section):
         return version % self.sync_every == 0 or version == self.steps
 
     def saves(self, version: int) -> bool:
-        """Whether a checkpoint of `version` is due. The early ones save most steps of a run that dies
-        early, and show soon whether the disk has room."""
+        """Whether a checkpoint of `version` is due. The early ones save most steps of a run that
+        dies early, and show soon whether the disk has room."""
         tenth = self.checkpoint_every // 10
         early = version > 0 and version in (tenth, 2 * tenth, 4 * tenth)
         return early or version % self.checkpoint_every == 0

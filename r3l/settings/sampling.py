@@ -13,8 +13,8 @@ Share = Annotated[float, Field(ge=0)]
 
 
 class SamplerConfig(Section):
-    """Which complete groups are drawn, and how often. A group may be trained again if reuse is above
-    1. alpha, beta, decay: prioritised only."""
+    """Which complete groups are drawn, and how often. A group may be trained again if reuse is more
+    than 1. alpha, beta, decay: prioritised only."""
 
     name: str = Field("fifo", description="sampler, by registry name")
     reuse: int = Field(1, ge=1, description="optimizer steps a group may be trained in")

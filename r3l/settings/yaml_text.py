@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back: quotes the text 1e-5, and repeats an object that occurs twice."""
+    """Writes what `_Loader` reads back: quotes the text 1e-5, and repeats equal objects."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The chunks of a weight set (r3l.weights.manifest) as their publisher keeps them.
+"""The chunks of a weight set (r3l.weights.manifest), as kept by the publisher.
 
 A chunk is sent whole or as patches: it keeps the patches that led to it, so a subscriber that
 holds one of the earlier versions needs only the patches since (r3l.weights.patch).
@@ -20,8 +20,8 @@ HISTORY = 0.5  # bytes of all patches kept of a chunk, as a share of the chunk
 
 @dataclass(frozen=True)
 class Chunk:
-    """One chunk of the published set: its bytes at `version`, and the patches that lead there,
-    each from the version before, the last one's result being these bytes."""
+    """A chunk of the published set: its bytes at `version`, and the patches that lead there, each
+    from the version before it. The last patch results in these bytes."""
 
     version: int
     data: Bytes
@@ -30,20 +30,20 @@ class Chunk:
 
     @classmethod
     def whole(cls, data: Bytes, version: int) -> Chunk:
-        """A chunk without patches, which every subscriber fetches whole."""
+        """Makes a chunk without patches, which every subscriber fetches whole."""
         return cls(version, data, checksum(data))
 
     def since(self, version: int) -> tuple[Patch, ...] | None:
-        """The patches for a subscriber that holds `version` of this chunk; None: send all of it."""
+        """Returns the patches for a subscriber with `version` of this chunk; None: send it whole."""
         if version == self.version:
             return ()
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
     def updated(self, data: Bytes, version: int, width: int) -> Chunk:
-        """The next version of this chunk, with the patch to it if there is a smaller one.
+        """Makes the next version of this chunk, with a patch to it if that is smaller.
 
-        The oldest patches are dropped when all together would outweigh what they save.
+        It drops the oldest patches when all together are larger than what they save.
         """
         patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:
@@ -55,7 +55,7 @@ class Chunk:
 
 
 def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
-    """A chunk's `size` bytes: its pieces, and zeros between them."""
+    """Joins the pieces of a chunk to its `size` bytes, with zeros between them."""
     data = np.zeros(size, np.uint8)
     for at, piece in pieces:
         data[at : at + len(piece)] = piece
@@ -63,7 +63,7 @@ def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
 
 
 def check(data: Bytes, manifest: Manifest, index: int) -> None:
-    """Raise WeightsError unless `data` is what the manifest says about chunk `index`."""
+    """Raises WeightsError unless `data` has the manifest's checksum of chunk `index`."""
     if checksum(data) != manifest.checksums[index]:
         raise WeightsError(
             f"weights {manifest.version}: chunk {index} is damaged", cause="checksum", index=index

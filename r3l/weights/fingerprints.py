@@ -2,8 +2,8 @@
 
     <hash of what the engine held> / <digest of the published set that it loaded>
 
-The hash depends on the layout of the engine; the digest is that of the set's manifest. The second
-part is missing for the weights that an engine started with.
+The hash depends on the layout of the engine; the digest is that of the set's manifest. The weights
+that an engine started with have no digest.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from r3l.weights.manifest import Manifest
 
 
 def fingerprint(engine: str, manifest: Manifest) -> str:
-    """The fingerprint of an engine whose weights have the hash `engine` after it loaded a set."""
+    """Returns the fingerprint of weights that have the hash `engine` in an engine that loaded a set."""
     return f"{engine}/{manifest.digest}"
 
 
 def digest_of(one: str) -> str:
-    """The digest of the published set that a fingerprint names, "" if it names none."""
+    """Returns the digest of the published set in a fingerprint, "" without one."""
     return one.partition("/")[2]
 
 
 def agree(one: str, other: str) -> bool:
-    """Whether two fingerprints may be of the same weights: no part that both have differs."""
+    """Whether two fingerprints may be of the same weights: the parts that both have are equal."""
     (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
     return first == second and (not first_set or not second_set or first_set == second_set)

@@ -56,16 +56,16 @@ class Journal:
         self._bases: dict[int, int] = {}
 
     def held(self) -> list[int]:
-        """The versions that have a file, ascending."""
+        """Lists the versions that have a file, ascending."""
         names = (path.name.removesuffix(END) for path in self.folder.glob(f"*{END}"))
         return sorted(int(name) for name in names if name.isdigit())
 
     def append(self, manifest: Manifest, chunks: Sequence[Chunk]) -> int:
-        """Write the newest version; returns the bytes that it took on disk.
+        """Writes the newest version; returns the bytes that it took on disk.
 
-        A version that the journal has already is left as it is. If its bytes differ, or if later
-        ones do not build on it, a learner has gone back and made other weights: the old ones leave.
-        Raises OSError if it cannot be written; the versions before stay.
+        A version that the journal has already stays as it is. If its bytes differ, a learner has
+        gone back and made other weights: the old version and all later ones are removed. Raises
+        OSError if the version cannot be written; earlier ones stay.
         """
         version = manifest.version
         if not self._bases:
@@ -86,14 +86,14 @@ class Journal:
         return size
 
     def manifest(self, version: int) -> Manifest:
-        """The manifest of a version. Raises UserError as `rebuild`."""
+        """Reads the manifest of a version. Raises UserError as `rebuild` does."""
         return self._entry(version).manifest
 
     def rebuild(self, version: int) -> tuple[Manifest, Bytes]:
-        """The manifest and all bytes (uint8 [total]) of a version.
+        """Rebuilds the manifest and all bytes (uint8 [total]) of a version.
 
-        Raises UserError, one line, for a version that was never published, a file that is missing
-        or one that is damaged.
+        Raises UserError, one line, for a version that was never published and for a missing or
+        damaged file.
         """
         chain = [self._entry(version)]
         while chain[-1].base != NONE:
@@ -110,15 +110,15 @@ class Journal:
         return chain[0].manifest, data
 
     def path(self, version: int) -> Path:
-        """The file of a version."""
+        """Returns the file of a version."""
         return self.folder / f"{version:06d}{END}"
 
     def nbytes(self) -> int:
-        """Bytes on disk."""
+        """Counts the bytes on disk."""
         return sum(self.path(version).stat().st_size for version in self.held())
 
     def _apply(self, entry: Entry, path: Path, data: Bytes, before: int) -> None:
-        """Turn `data` from the version `before` into that of an entry."""
+        """Turns `data` from the version `before` into that of an entry."""
         with path.open("rb") as file:
             file.seek(entry.start)
             for index, (full, length) in enumerate(entry.frames):
@@ -131,7 +131,7 @@ class Journal:
                 check(held, entry.manifest, index)
 
     def _entry(self, version: int, needed_by: int | None = None) -> Entry:
-        """The head of a version's file."""
+        """Reads the head of a version's file."""
         path = self.path(version)
         if not path.is_file():
             raise UserError(self._gap(version, needed_by))
@@ -177,7 +177,7 @@ class Journal:
         return (old.layout, old.checksums) == (manifest.layout, manifest.checksums)
 
     def _is_full(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether the next version has to be an anchor, so that what is before it can leave."""
+        """Whether the next version must be an anchor, so that earlier ones can be removed."""
         anchors = self._anchors()
         if not self.limit or not anchors:
             return False
@@ -221,7 +221,7 @@ class Journal:
         return 8 + len(head) + size
 
     def _forget(self) -> None:
-        """Remove what no version that is kept builds on, oldest first."""
+        """Removes versions beyond the limits that no kept version builds on, oldest first."""
         held, anchors = sorted(self._bases), self._anchors()
         keep = held[-self.versions] if 0 < self.versions < len(held) else held[0]
         starts = [max((v for v in anchors if v <= keep), default=held[0])]
@@ -233,7 +233,7 @@ class Journal:
 
 
 def _frames(chunks: Sequence[Chunk], *, whole: bool) -> Iterator[tuple[bool, bytes | memoryview]]:
-    """(whether it is the whole chunk, the frame) of each chunk."""
+    """Yields the frame of each chunk, and whether it is the whole chunk."""
     for chunk in chunks:
         if whole or not chunk.patches:
             yield True, chunk.data.data

@@ -1,4 +1,4 @@
-"""Published adapters: low-rank changes of a base model that everybody has, in peft's names.
+"""Published adapters: low-rank changes of a base model that every process has, in peft's names.
 
     base_model.model.<layer>.lora_A.weight  [rank, in] ─┬─► <layer>.weight + scaling · B A
     base_model.model.<layer>.lora_B.weight  [out, rank] ┘
@@ -24,18 +24,18 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 
 
 def adapted_names(manifest: Manifest) -> list[str]:
-    """The names of the base model's weights that the adapters of a set change."""
+    """Lists the names of the base model's weights that the adapters of a set change."""
     names = [entry.name for entry in manifest.layout.tensors if entry.name.endswith(A)]
     return [name.removeprefix(PREFIX).removesuffix(A) + ".weight" for name in names]
 
 
 def merged(base: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-    """base + scaling · B A, computed in float32 and rounded once to the base's dtype."""
+    """Computes base + scaling · B A in float32, rounded once to the base's dtype."""
     return (base.float() + (b.float() @ a.float()) * scaling).to(base.dtype)
 
 
 def check_base(manifest: Manifest, model: Path) -> None:
-    """Raise UserError unless the adapters of a set change the model in this folder."""
+    """Raises UserError unless the adapters of a set belong to the model in this folder."""
     if manifest.adapters and manifest.adapters.base != model_digest(model):
         raise UserError(
             f"model {model}: the learner's adapters are of another base model; give the one that "
@@ -44,18 +44,18 @@ def check_base(manifest: Manifest, model: Path) -> None:
 
 
 def base_files(model: Path) -> dict[str, Path]:
-    """The file of every tensor of a model folder; none if it has no safetensors."""
+    """Finds the file of every tensor of a model folder; none if it has no safetensors."""
     from safetensors import safe_open
 
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(model.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            found |= dict.fromkeys(file.keys(), path)
-    return found
+            files |= dict.fromkeys(file.keys(), path)
+    return files
 
 
 def base_tensors(model: Path, names: set[str] | None = None) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a model folder one after the other, or those of some names."""
+    """Yields the tensors of a model folder, or those of some names."""
     from safetensors import safe_open
 
     for path in sorted(model.glob("*.safetensors")):
@@ -68,7 +68,7 @@ def base_tensors(model: Path, names: set[str] | None = None) -> Iterator[tuple[s
 def merged_into(
     base: Iterable[tuple[str, Tensor]], tensors: Mapping[str, Tensor], adapters: Adapters
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a base model as the learner has them, merged with the adapters `tensors`."""
+    """Merges the tensors of a base model, in the learner's dtype, with the adapters `tensors`."""
     import torch
 
     for name, tensor in base:

@@ -53,7 +53,7 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> Layout:
-        """Lay out `(name, dtype, shape)` one after the other."""
+        """Lays out tensors `(name, dtype, shape)` one after the other."""
         entries, offset = [], 0
         for name, dtype, shape in tensors:
             entries.append(TensorEntry(name, dtype, tuple(shape), offset))
@@ -67,15 +67,15 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Bytes of an element as patches see it: of the narrowest dtype."""
+        """Bytes of an element of the narrowest dtype, the element of patches."""
         return min((DTYPES[t.dtype] for t in self.tensors), default=2)
 
     def span(self, index: int) -> slice:
-        """The bytes of the set that chunk `index` covers."""
+        """Returns the bytes of the set that chunk `index` covers."""
         return slice(index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, self.total_bytes))
 
     def cut(self, data: Iterable[Bytes]) -> Iterator[list[Piece]]:
-        """The pieces of tensors in each chunk, and their positions in it.
+        """Cuts tensors into the pieces of each chunk, with their positions in it.
 
         `data`: the tensors' bytes (uint8 arrays), in the layout's order; read one at a time.
         """
@@ -98,8 +98,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Adapters:
-    """Of a set of adapters (r3l.weights.low_rank): the digest of the base model's folder, the
-    dtype in which the learner has that model, the factor of the adapters' products."""
+    """A set of adapters (r3l.weights.low_rank): the digest of the base model's folder, the dtype in
+    which the learner has that model, and the factor of the adapters' products."""
 
     base: str
     dtype: str
@@ -124,18 +124,18 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Hash of the set: names, formats, shapes and bytes of all tensors and what they adapt, in
-        hexadecimal. The same for equal sets of different publishers and versions."""
+        """Hexadecimal hash of the names, formats, shapes and bytes of all tensors, and of the base
+        model of adapters. Equal sets of different publishers and versions have the same one."""
         adapted = msgspec.msgpack.encode((self.layout, self.checksums, self.adapters))
         return hashlib.blake2b(adapted, digest_size=16).hexdigest()
 
     def to_wire(self) -> Any:
-        """Plain values for a message header."""
+        """Returns plain values for a message header."""
         return msgspec.msgpack.decode(msgspec.msgpack.encode(self))  # tuples become lists
 
     @classmethod
     def from_wire(cls, values: Any) -> Manifest:
-        """Rebuild and check a manifest; raises WeightsError."""
+        """Rebuilds and checks a manifest. Raises WeightsError."""
         try:
             manifest = msgspec.convert(values, cls)
         except msgspec.ValidationError as error:

@@ -48,12 +48,12 @@ class Patch:
     body: bytes
 
     def to_wire(self) -> bytes:
-        """The patch as one message frame."""
+        """Writes the patch as one message frame."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def from_wire(cls, frame: bytes | memoryview) -> Patch:
-        """Rebuild a patch; raises WeightsError for anything else."""
+        """Rebuilds a patch. Raises WeightsError for anything else."""
         try:
             return msgspec.msgpack.decode(frame, type=cls)
         except (ValueError, RecursionError) as error:
@@ -61,12 +61,12 @@ class Patch:
 
 
 def checksum(data: Bytes) -> int:
-    """64-bit checksum (XXH3) of `data`, uint8 [n]; it detects damage, not an adversary."""
+    """Computes the 64-bit checksum (XXH3) of `data`, uint8 [n]; it detects damage, not attacks."""
     return xxhash.xxh3_64_intdigest(data.data)
 
 
 def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
-    """The patch from `old` (bytes of `base`) to `new` (bytes of `version`), both uint8 [n].
+    """Makes the patch from `old` (bytes of `base`) to `new` (bytes of `version`), both uint8 [n].
 
     None if more than MOST_CHANGED_SHARE of the elements of `width` bytes changed, or if the patch
     would not be smaller than `new`.
@@ -85,7 +85,7 @@ def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Pa
 
 
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
-    """Turn `held` (uint8 [n], bytes of `version`) into the patch's result, in place.
+    """Turns `held` (uint8 [n], bytes of `version`) into the patch's result, in place.
 
     Raises WeightsError for a patch of another version and for a damaged one; in the second case
     `held` may be spoiled and must be fetched whole.
@@ -108,7 +108,7 @@ def apply(patch: Patch, held: Bytes, *, version: int) -> None:
 
 
 def _lists(patch: Patch, elements: int) -> tuple[Elements, Elements]:
-    """(gaps, flips) of a patch; its counts are checked before memory is allocated for them."""
+    """Unpacks (gaps, flips) of a patch; checks its counts before it allocates memory for them."""
     if not 0 <= patch.changed <= elements:
         raise _damaged(f"{patch.changed} changes of {elements} elements")
     end_of_gaps = patch.changed * _GAP.itemsize
@@ -126,13 +126,13 @@ def _lists(patch: Patch, elements: int) -> tuple[Elements, Elements]:
 
 
 def _to_planes(values: Elements) -> bytes:
-    """All lowest bytes of `values`, then all second bytes, and so on."""
+    """Writes all lowest bytes of `values`, then all second bytes, and so on."""
     width, data = values.itemsize, values.view(np.uint8)
     return b"".join(data[plane::width].tobytes() for plane in range(width))
 
 
 def _from_planes(planes: Bytes, dtype: np.dtype[Any]) -> Elements:
-    """The inverse of `_to_planes`."""
+    """Inverts `_to_planes`."""
     values = np.empty(len(planes) // dtype.itemsize, dtype)
     for plane, data in enumerate(np.split(planes, dtype.itemsize)):
         values.view(np.uint8)[plane :: dtype.itemsize] = data

@@ -5,8 +5,8 @@ though they came as bfloat16. With x the bits of an element as a float32, the su
 
     Σ x  and  Σ x²,  modulo 2^64
 
-are the same for what was published and for what the engine holds, and one changed element changes
-them. They detect damage, not an adversary, and not elements that change places.
+are equal for the published weights and those in the engine, and one changed element changes them.
+They detect damage, but neither attacks nor elements that change places.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODULUS = 1 << 64
 
 
 def sums_of(data: Bytes, dtype: str) -> Sums:
-    """Sums over the elements of `data` (uint8 [n]) in the format `dtype`."""
+    """Computes the sums over the elements of `data` (uint8 [n]) in the format `dtype`."""
     first = second = 0
     width = 4 if dtype == "float32" else 2
     for at in range(0, len(data), BLOCK * width):
@@ -40,7 +40,7 @@ def sums_of(data: Bytes, dtype: str) -> Sums:
 
 
 def added(sums: Iterable[Sums]) -> Sums:
-    """Sums over several sets of elements together."""
+    """Adds the sums over several sets of elements."""
     first = second = 0
     for one, other in sums:
         first, second = first + one, second + other
@@ -48,6 +48,6 @@ def added(sums: Iterable[Sums]) -> Sums:
 
 
 def only_dtype(layout: Layout) -> str:
-    """The dtype of all tensors, "" if they have several."""
+    """Returns the dtype of all tensors, "" if they have several."""
     dtypes = {entry.dtype for entry in layout.tensors}
     return dtypes.pop() if len(dtypes) == 1 else ""
