@@ -34,7 +34,7 @@ class Chunk:
         return cls(version, data, checksum(data))
 
     def since(self, version: int) -> tuple[Patch, ...] | None:
-        """Returns the patches for a subscriber with `version` of this chunk; None: send it whole."""
+        """Returns the patches for a subscriber that holds `version`; None: send the chunk whole."""
         if version == self.version:
             return ()
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]

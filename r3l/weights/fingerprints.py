@@ -12,7 +12,7 @@ from r3l.weights.manifest import Manifest
 
 
 def fingerprint(engine: str, manifest: Manifest) -> str:
-    """Returns the fingerprint of weights that have the hash `engine` in an engine that loaded a set."""
+    """Returns the fingerprint of an engine that loaded a set and has the hash `engine`."""
     return f"{engine}/{manifest.digest}"
 
 
