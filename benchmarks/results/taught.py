@@ -22,7 +22,7 @@ class Taught:
         if not isinstance(env, Demonstrating):
             raise TypeError(f"{task.env} has no teacher")
         self.policy, self.task, self.env = policy, task, env
-        self.chat, self.context_length = policy.chat, policy.context_length
+        self.chat = policy.chat
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """The policy's response, or the teacher's reflection with log-probabilities of 0."""
