@@ -22,7 +22,7 @@ A value comes from the first of these that has it:
 
 1. a `KEY=VALUE` argument of a command;
 2. a shortcut of `r3l-launch`: `--env` (`env`), `--model` (`model`), `--steps` (`learner.steps`),
-   `--seed` (`seed`);
+   `--seed` (`seed`), `--actor-gpus` (`actor.engine.tensor_parallel_size`);
 3. the YAML file that `--config` names, the one of `launch/presets/` that `--preset` names, or for
    `r3l-launch --resume` the run's own `config.yaml`;
 4. `launch/presets/demo.yaml`, the settings of the demo, if the model is `builtin` (which it is if

@@ -59,7 +59,7 @@ def _list_choices(ctx: click.Context, param: click.Parameter, given: bool) -> No
     help="ranks and device, such as 1cpu, 8gpu or 2x8gpu (machines x GPUs)",
 )
 @click.option(
-    "--actor-gpus", type=click.IntRange(1, 64), help="GPUs of each actor (tensor parallel)"
+    "--actor-gpus", type=click.IntRange(1, 64), help="GPUs over which each actor's engine is split"
 )
 @click.option("--hostfile", type=Path, help="the run's machines, in DeepSpeed's format")
 @click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
@@ -132,6 +132,7 @@ def _list_choices(ctx: click.Context, param: click.Parameter, given: bool) -> No
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def train_command(
     *,
+    actor_gpus: int | None,
     env_name: str | None,
     model: str | None,
     config_path: Path | None,
@@ -153,7 +154,13 @@ def train_command(
     options above, and KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one
     counts. docs/configuration.md lists them.
     """
-    named = {"env": env_name, "model": model, "learner.steps": steps, "seed": seed}
+    named: dict[str, object] = {
+        "env": env_name,
+        "model": model,
+        "learner.steps": steps,
+        "seed": seed,
+    }
+    named |= {"actor.engine.tensor_parallel_size": actor_gpus}
     try:
         from launch import plan as plans
         from launch.backends.registry import backend

@@ -90,24 +90,14 @@ class ProcessCommands:
 
     def actor_reaching(self, index: int, machine: str) -> list[str]:
         """One actor on its own machine, from which the services are reached on `machine`."""
+        share = self.plan.topology.actors[index].share
         return [
             *_python("actors.cli"), "--config", self.config_file,
             "--buffer", reached(self.buffer_endpoint, machine),
             "--weights", reached(self.weights_endpoint, machine),
             "--name", f"actor-{index}", *_keys(self.plan, "client.json"),
-            *self._engine(index),
+            *([] if share is None else [f"actor.engine.gpu_memory_utilization={share}"]),
         ]  # fmt: skip
-
-    def _engine(self, index: int) -> list[str]:
-        """The engine arguments of an actor that follow from its place."""
-        place, given = self.plan.topology.actors[index], self.plan.config.actor.engine
-        wanted = {"tensor_parallel_size": len(place.gpus) if len(place.gpus) > 1 else None}
-        wanted_share = {"gpu_memory_utilization": place.share}
-        return [
-            f"actor.engine.{key}={value}"
-            for key, value in (wanted | wanted_share).items()
-            if value is not None and key not in given
-        ]
 
     def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
         """The command that runs another one in this folder of another machine.

@@ -17,10 +17,11 @@ from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, described, hosts_of
 from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Topology, place
-from launch.topology.requested import RequestedPlaces, requested_places
+from launch.topology.requested import RequestedPlaces, parse_learner
 from launch.topology.run_plan import Plan
 from learner.step.deepspeed_config import user_config
 from r3l.config import RunConfig
+from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
@@ -42,7 +43,6 @@ class PlanOptions:
     run: Path
     actors: int = 2
     learner: str = "1cpu"
-    actor_gpus: int | None = None
     hostfile: Path | None = None
     buffer_bind: str = LOOPBACK
     weights_bind: str = LOOPBACK
@@ -74,8 +74,10 @@ class Draft:
     @cached_property
     def requested(self) -> RequestedPlaces:
         """The places that the options ask for."""
-        options, engine = self.options, self.config.actor.engine
-        return requested_places(options.actors, options.learner, options.actor_gpus, engine)
+        gpus = self.config.actor.engine.get("tensor_parallel_size", 1)
+        if not isinstance(gpus, int):
+            raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")
+        return RequestedPlaces(self.options.actors, *parse_learner(self.options.learner), gpus)
 
     @cached_property
     def found(self) -> tuple[Hosts | None, tuple[Machine, ...]]:

@@ -84,16 +84,18 @@ def place(
         trained = {(part.machine, gpu) for part in ranks for gpu in part.gpus}
         memory = share_memory(requested, machines, trained, Counter(chosen), estimate, force=force)
     engines = Counter(each.machine for each in chosen)
-    threads = _actor_threads(requested, machines, ranks, engines)
+    rank_threads, actor_threads = _threads(requested, machines, ranks, engines)
     return Topology(
         machines=tuple(machines),
         device=requested.device,
         ranks=ranks,
         actors=tuple(
-            ActorPlace(each.machine, each.gpus, memory.shares.get(each), threads[each.machine])
+            ActorPlace(
+                each.machine, each.gpus, memory.shares.get(each), actor_threads[each.machine]
+            )
             for each in chosen
         ),
-        threads=_rank_threads(requested, machines, ranks, engines),
+        threads=rank_threads,
         memory=memory.lines,
     )
 
@@ -169,50 +171,32 @@ def _slots(
     return left or [machine.name for machine in machines]
 
 
-def _rank_threads(
+def _threads(
     requested: RequestedPlaces,
     machines: Sequence[Machine],
     ranks: Sequence[Ranks],
     engines: Counter[str],
-) -> int | None:
-    """OpenMP threads of each rank, None if the cores are not known.
+) -> tuple[int | None, dict[str, int | None]]:
+    """(OpenMP threads of each rank, of an actor by its machine); None if the cores are not known.
 
-    On CPUs a rank gets all cores of its machine. Actors use them too, but such a run waits for its
-    steps, and waiting threads sleep. On GPUs a rank gets its share of the cores."""
-    found = []
-    for machine, count in ((_named(part.machine, machines), part.count) for part in ranks):
-        if machine.cores is None:
-            return None
-        if requested.device == "gpu":
-            found.append(_share(machine.cores, count + engines[machine.name]))
-        else:
-            found.append(max(1, machine.cores // count))
-    return min(found)
-
-
-def _actor_threads(
-    requested: RequestedPlaces,
-    machines: Sequence[Machine],
-    ranks: Sequence[Ranks],
-    engines: Counter[str],
-) -> dict[str, int | None]:
-    """OpenMP threads of an actor by its machine, None if the cores are not known.
-
-    It is the actor's share of the machine's cores, or without any GPUs of those of all machines."""
+    On GPUs every process gets its share of its machine's cores. On CPUs a rank gets all of them:
+    actors use them too, but such a run waits for its steps, and waiting threads sleep. An actor of
+    a run without any GPUs gets its share of the cores of all machines."""
     trained = {part.machine: part.count for part in ranks}
-    if requested.device == "cpu" and not any(machine.gpus for machine in machines):
-        cores = sum(machine.cores or 1 for machine in machines)
-        return dict.fromkeys(engines, max(1, cores // (requested.actors + requested.ranks)))
-    found = dict[str, int | None]()
-    for machine in machines:
-        count = engines[machine.name] + trained.get(machine.name, 0)
-        found[machine.name] = machine.cores and _share(machine.cores, max(count, 1))
-    return found
+    cores = {machine.name: machine.cores for machine in machines}
+    shares = {
+        name: _share(count, engines[name] + trained.get(name, 0)) for name, count in cores.items()
+    }
+    on_ranks = shares
+    if requested.device == "cpu":
+        on_ranks = {name: _share(cores[name], count, most=None) for name, count in trained.items()}
+        if not any(machine.gpus for machine in machines):
+            everywhere = sum(count or 1 for count in cores.values())
+            processes = requested.actors + requested.ranks
+            shares = dict.fromkeys(cores, max(1, everywhere // processes))
+    known = [on_ranks[part.machine] for part in ranks]
+    return (None if None in known else min(filter(None, known))), shares
 
 
-def _share(cores: int, processes: int) -> int:
-    return max(1, min(cores // processes, MOST_THREADS))
-
-
-def _named(name: str, machines: Sequence[Machine]) -> Machine:
-    return next(machine for machine in machines if machine.name == name)
+def _share(cores: int | None, processes: int, *, most: int | None = MOST_THREADS) -> int | None:
+    return cores and max(1, min(cores // max(1, processes), most or cores))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from r3l.errors import UserError
 
@@ -42,21 +40,3 @@ def parse_learner(text: str) -> tuple[int, str, int | None]:
         )
     machines = None if match[1] is None else int(match[1])
     return int(match[2]) * (machines or 1), match[3], machines
-
-
-def requested_places(
-    actors: int, learner: str, actor_gpus: int | None, engine: Mapping[str, Any]
-) -> RequestedPlaces:
-    """The options of a topology, parsed; `engine`: arguments of vLLM, which may split an actor over
-    GPUs too. Raises UserError."""
-    ranks, device, machines = parse_learner(learner)
-    parallel = engine.get("tensor_parallel_size")
-    if parallel is not None and actor_gpus not in (None, parallel):
-        raise UserError(
-            f"--actor-gpus {actor_gpus}: actor.engine.tensor_parallel_size is {parallel}; leave "
-            "one of them out"
-        )
-    gpus = parallel or actor_gpus or 1
-    if not isinstance(gpus, int):
-        raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")
-    return RequestedPlaces(actors, ranks, device, machines, gpus)

@@ -45,3 +45,10 @@ def test_actors_that_may_move_to_any_node_make_the_services_reachable(run: Path)
     plan = draft(run, cluster="ray", hardware="2cpu", dry_run=True).plan()
     assert plan.buffer_bind == "tcp://0.0.0.0:*" and plan.keys == run.resolve() / "keys"
     assert draft(run).plan().keys is None
+
+
+def test_an_engine_is_split_over_a_number_of_gpus(run: Path) -> None:
+    assert draft(run).requested.actor_gpus == 1
+    assert draft(run, "actor.engine.tensor_parallel_size=2").requested.actor_gpus == 2
+    with pytest.raises(UserError, match="tensor_parallel_size=many: must be a number"):
+        _ = draft(run, "actor.engine.tensor_parallel_size=many").requested

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.topology.requested import RequestedPlaces, parse_learner, requested_places
+from launch.topology.requested import RequestedPlaces, parse_learner
 from r3l.errors import UserError
 
 
@@ -20,13 +20,3 @@ def test_a_learner_is_ranks_a_device_and_maybe_machines() -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="1cpu or 8gpu"):
         parse_learner(text)
-
-
-def test_an_engine_that_is_split_otherwise_than_the_option_says_is_refused() -> None:
-    split = {"tensor_parallel_size": 2}
-    assert requested_places(1, "1cpu", None, split).actor_gpus == 2
-    assert requested_places(1, "1cpu", 4, {}).actor_gpus == 4
-    with pytest.raises(UserError, match=r"--actor-gpus 4: .*tensor_parallel_size is 2"):
-        requested_places(1, "1cpu", 4, split)
-    with pytest.raises(UserError, match="tensor_parallel_size=many: must be a number"):
-        requested_places(1, "1cpu", None, {"tensor_parallel_size": "many"})
