@@ -7,11 +7,11 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent.parent
 
-for _room in ("r3l", "buffer", "envs", "actors", "learner"):
-    _spec = find_spec(_room)
+for _package in ("r3l", "buffer", "envs", "actors", "learner"):
+    _spec = find_spec(_package)
     _found = Path(_spec.origin).resolve().parent if _spec and _spec.origin else None
-    if _found != _HERE / _room:
+    if _found != _HERE / _package:
         # A user's folder of that name would otherwise be imported silently.
         raise ImportError(
-            f"package {_room!r} is {_found}, expected {_HERE / _room}; rename your folder"
+            f"package {_package!r} is {_found}, expected {_HERE / _package}; rename your folder"
         )

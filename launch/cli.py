@@ -65,7 +65,7 @@ def _list_choices(ctx: click.Context, param: click.Parameter, given: bool) -> No
 @click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
 @click.option("--model", help="model folder, or builtin for the shipped policy")
 @click.option("--config", "config_path", type=Path, help="YAML file of settings")
-@click.option("--preset", help="settings by name, such as paper-alfworld")
+@click.option("--preset", help="a shipped file of settings, such as paper-alfworld")
 @click.option("--steps", type=int, help="optimizer steps")
 @click.option("--seed", type=int, help="seed of the whole run")
 @click.option("--run", "run_name", help="name under runs/, or a path; default: the time")
@@ -100,14 +100,18 @@ def _list_choices(ctx: click.Context, param: click.Parameter, given: bool) -> No
     type=click.IntRange(1, 1 << 20),
     help="clients of the buffer service at the same time; default: 1024",
 )
-@click.option("--quiet", is_flag=True, help="say only what needs attention, and how the run ended")
-@click.option("--check", is_flag=True, help="say what is missing or wrong, if anything, and exit")
 @click.option(
-    "--dry-run", is_flag=True, help="print what would run where, and every command, and exit"
+    "--quiet", is_flag=True, help="print only what needs attention, and how the run ended"
+)
+@click.option(
+    "--check", is_flag=True, help="report what is missing or wrong, if anything, and exit"
+)
+@click.option(
+    "--dry-run", is_flag=True, help="print where every process would run and its command, and exit"
 )
 @click.option(
     "--hardware",
-    help="with --dry-run: plan for such machines (machines x GPUs x memory, like 2x8x80GB; 8cpu)",
+    help="with --dry-run: plan for machines like 2x8x80GB (machines x GPUs x memory) or 8cpu",
 )
 @click.option(
     "--cluster",
@@ -150,9 +154,9 @@ def train_command(
 ) -> None:
     """Train a policy. Without arguments: the demo, a tiny policy in its built-in world.
 
-    Settings come from the defaults, for the shipped policy the demo's, a YAML file or preset, the
-    options above, and KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5; the last one
-    counts. docs/configuration.md lists them.
+    Settings come from the defaults (the demo's for the shipped policy), then a YAML file or preset,
+    then the options above, then KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5.
+    Later ones override earlier ones. docs/configuration.md lists them.
     """
     named: dict[str, object] = {
         "env": env_name,
@@ -178,14 +182,14 @@ def train_command(
         options = PlanOptions(run_folder(run_name), resume=resume, **places)
         file, demo = settings_file(config_path, preset, options.run, resume=resume)
         config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)
-        instead = configuration.dump(config).rstrip("\n") if print_config else ""
-        instead = instead or (prompt_texts(config) if show_prompts else "")
-        if instead := instead or (nothing_to_do(options.run, config) if resume else ""):
-            click.echo(instead)
+        output = configuration.dump(config).rstrip("\n") if print_config else ""
+        output = output or (prompt_texts(config) if show_prompts else "")
+        if output := output or (nothing_to_do(options.run, config) if resume else ""):
+            click.echo(output)
             return
         check_model_is_named(config, preset)
         if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
-            click.echo("checks the settings, the model and the environment …", err=True)
+            click.echo("checking the settings, the model and the environment …", err=True)
         plan, starter = plans.make_plan(config, options), backend(options.cluster)
         if foreign := foreign_world(plan.config):
             click.echo(f"note: {foreign}")
@@ -271,29 +275,28 @@ def _handlers_put_back() -> Iterator[None]:
 
 
 def prompt_texts(config: RunConfig) -> str:
-    """Every text that the policy is shown in the configured environment, by name."""
+    """The texts of the configured environments' prompts, each under its name."""
     from envs.registry import make
     from r3l.rollout.prompts import Prompts
 
-    found = []
+    sections = []
     for env in config.env.each():
         spec = make(env.name, **env.options).spec
         texts = {"system": spec.system_prompt} | Prompts(spec.prompts).texts
         of = f"{env.name} " if config.env.others else ""
-        found += [f"--- {of}{name}\n{text}" for name, text in texts.items()]
-    return "\n\n".join(found)
+        sections += [f"--- {of}{name}\n{text}" for name, text in texts.items()]
+    return "\n\n".join(sections)
 
 
 def check_not_empty(given: Mapping[str, str | None]) -> None:
-    """Raise UserError if one of the options is given without a text."""
+    """Refuses an option whose value is empty."""
     for option, text in given.items():
         if text is not None and not text.strip():
             raise UserError(f"{option}: is empty; give a name, or leave {option} out")
 
 
 def as_overrides(given: Mapping[str, object]) -> list[str]:
-    """The overrides that options stand for; `given`: their values by their settings, None: not
-    given."""
+    """KEY=VALUE overrides for the options that were `given`: values by setting, or None."""
     return [
         f"{key}={json.dumps(value, ensure_ascii=False)}"
         for key, value in given.items()
@@ -304,7 +307,7 @@ def as_overrides(given: Mapping[str, object]) -> list[str]:
 def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -> str:
     """An error's line with the option that was typed, such as --steps, in place of its setting.
 
-    `given`: values of the options by their settings; an override comes after them.
+    `given`: the options' values by setting. An override of the same setting counts instead.
     """
     later = {override.partition("=")[0] for override in overrides}
     for key, value in given.items():
@@ -314,8 +317,8 @@ def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -
         begins = f"config {key}: "
         if line.startswith(begins):
             return f"{option} {value}: {line.removeprefix(begins)}"
-        told = [f"{key} {shown}{end}" for shown in (value, repr(value)) for end in ": "]
-        if line.startswith(tuple(told)):
+        named = [f"{key} {shown}{end}" for shown in (value, repr(value)) for end in ": "]
+        if line.startswith(tuple(named)):
             return option + line.removeprefix(key)
     return line
 

@@ -1,4 +1,4 @@
-"""`r3l-eval`: the evaluation of a model folder, or a running engine, on an environment's tasks."""
+"""`r3l-eval`: evaluates a model folder or a running engine on an environment's tasks."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ AGAIN = "run the same command again to continue"
 
 
 @click.command("r3l-eval", cls=OneLine)
-@click.option("--run", "run_name", help="a training run: its settings and its model")
+@click.option("--run", "run_name", help="a training run: use its settings and its model")
 @click.option("--model", help="model folder, or builtin; default: the run's best, or builtin")
 @click.option("--engine", help="URL of a running vLLM server of that model; default: start one")
 @click.option(
     "--env",
     "env_name",
-    help="environment, by name or path/to/file.py:Class; it is the only one then; "
-    "default: all of the run's, or workshop",
+    help="one environment, by name or path/to/file.py:Class; default: the run's, or workshop",
 )
 @click.option(
     "--split",
@@ -78,13 +77,13 @@ AGAIN = "run the same command again to continue"
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="attempts at the same time",
+    help="concurrent attempts",
 )
 @click.option("--out", type=Path, help="folder for the results; default: one under runs/eval")
 @click.option(
     "--read",
     type=Path,
-    help="folder of an evaluation, of a run too: play nothing, show what it holds",
+    help="folder of an evaluation: play nothing, print its report",
 )
 @click.option(
     "--show",
@@ -100,11 +99,11 @@ AGAIN = "run the same command again to continue"
 @click.option("--json", "as_json", is_flag=True, help="print only the report, as a JSON object")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(**options: Any) -> None:
-    """Play tasks, and print success, reward, steps, tokens and pass@k with 95 % intervals.
+    """Play tasks and print success, reward, steps, tokens and pass@k with 95 % intervals.
 
-    For example `r3l-eval --run first`. Results are kept in a folder: the same command continues an
-    interrupted evaluation. KEY=VALUE arguments are settings; eval.temperature=0 makes an evaluation
-    repeatable.
+    For example `r3l-eval --run first`. Results are stored in a folder, so the same command
+    continues an interrupted evaluation. KEY=VALUE arguments are settings; eval.temperature=0 makes
+    an evaluation repeatable.
     """
     try:
         set_file_modes()
@@ -122,7 +121,7 @@ def main(**options: Any) -> None:
 
 
 def run(options: dict[str, Any]) -> None:
-    """Run the evaluation that the command line asks for. Raises UserError, EngineDead."""
+    """Evaluate, or read an evaluation. Raises UserError, EngineDead."""
     if options["as_json"] and options["show"]:
         raise UserError("--show: prints text, but --json prints only JSON; leave one of them out")
     if options["read"] is None:
@@ -132,7 +131,7 @@ def run(options: dict[str, Any]) -> None:
 
 
 def _evaluate(options: dict[str, Any]) -> None:
-    """Play what is still to be played, write the report and print it."""
+    """Play the missing attempts, then write and print the report."""
     from envs.registry import tasks_of_all
     from launch.evaluation.play import keys_of
 
@@ -152,17 +151,17 @@ def _evaluate(options: dict[str, Any]) -> None:
     if folder.missing(keys):
         asyncio.run(_unless_interrupted(_play(tasks, attempts, folder, config, options)))
     played = [folder.done[key] for key in keys]
-    found = report(played, ks)
-    folder.finish(found)
-    _print(options, found, played, others)
-    for warning in TruncationWarning(config.actor).lines(found.all.lengths, "evaluation"):
+    result = report(played, ks)
+    folder.finish(result)
+    _print(options, result, played, others)
+    for warning in TruncationWarning(config.actor).lines(result.all.lengths, "evaluation"):
         click.echo(f"r3l-eval: {warning}", err=True)
     if not options["as_json"]:
         click.echo(f"attempts and report: {place}")
 
 
 def _read(options: dict[str, Any]) -> None:
-    """Print the report of an evaluation on disk, which is not changed."""
+    """Print the report of an evaluation on disk without changing it."""
     place, playing = options["read"], ("run_name", "model", "engine", "env_name", "out")
     if any(options[name] for name in playing) or options["overrides"]:
         raise UserError(
@@ -176,22 +175,22 @@ def _read(options: dict[str, Any]) -> None:
 
 
 def _others(options: dict[str, Any], tasks: Set[str], settings: Settings) -> list[Conversation]:
-    """The attempts of --against; none without it."""
+    """The attempts of --against, or []."""
     return read_other(options["against"], tasks, settings) if options["against"] else []
 
 
 def _print(
     options: dict[str, Any],
-    found: Report,
+    result: Report,
     attempts: list[Conversation],
     others: list[Conversation],
 ) -> None:
     compared = compare(attempts, others) if others else {}
     if options["as_json"]:
         against = {"against": to_builtins(compared)} if compared else {}
-        click.echo(json.dumps(to_builtins(found) | against))
+        click.echo(json.dumps(to_builtins(result) | against))
         return
-    click.echo(table(found))
+    click.echo(table(result))
     if compared:
         click.echo(f"\nagainst {options['against']}:\n{comparison_table(compared)}")
     if options["show"]:
@@ -199,7 +198,7 @@ def _print(
 
 
 def _configured(options: dict[str, Any]) -> RunConfig:
-    """The settings of the evaluation, with the folder of its model."""
+    """The evaluation's settings, with the model's folder."""
     from actors.engine_arguments import check_engine_arguments
     from launch.checks.of_model import resolve_model
     from launch.checks.presets import DEMO
@@ -245,22 +244,22 @@ async def _play(
     from envs.isolation.pool import environments_of_all
     from launch.evaluation.play import play_all
 
-    at_once, said = options["at_once"], None
+    at_once, progress = options["at_once"], None
     async with (
         environments_of_all(config.env, at_once) as make_env,
         _policy(config, options, folder.folder) as policy,
     ):
         if not options["as_json"]:
-            said = asyncio.create_task(_say_progress(folder, len(tasks) * attempts))
+            progress = asyncio.create_task(_say_progress(folder, len(tasks) * attempts))
         try:
             await play_all(tasks, attempts, folder, policy, make_env, config, at_once=at_once)
         finally:
-            if said is not None:
-                said.cancel()
+            if progress is not None:
+                progress.cancel()
 
 
 async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
-    """Ctrl-C ends the engine too; then its end is not the failure that is told."""
+    """Report Ctrl-C, which ends the engine too, as an interrupt and not as a dead engine."""
     try:
         await playing
     except EngineDead:
@@ -271,24 +270,24 @@ async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
 
 
 async def _say_progress(folder: EvaluationFolder, total: int) -> None:
-    """Every few seconds, say how many attempts are done."""
+    """Print every few seconds how many attempts are done."""
     while True:
         await asyncio.sleep(PROGRESS_S)
         click.echo(progress_line(list(folder.done.values()), total), err=True)
 
 
 def progress_line(done: list[Conversation], total: int) -> str:
-    """How far an evaluation is: its attempts that ended, and their success so far."""
-    failed = sum(bool(one.cause) for one in done)
-    success = sum(one.success for one in done) / max(1, len(done))
+    """How many attempts are done, and their success so far."""
+    failed = sum(bool(attempt.cause) for attempt in done)
+    success = sum(attempt.success for attempt in done) / max(1, len(done))
     line = f"{len(done)}/{total} attempts, success {success:.2f}"
     return line + (f", {failed} failed" if failed else "")
 
 
 @contextmanager
 def _into(log: Path) -> Iterator[None]:
-    """Within it the output of this process goes to a file; that of processes started within it
-    always does."""
+    """Redirects the output of this process to a file, and for good that of processes started
+    meanwhile."""
     own = [(fd, os.dup(fd)) for fd in (1, 2)]
     with log.open("ab") as file:
         for fd, _ in own:
@@ -305,7 +304,7 @@ def _into(log: Path) -> Iterator[None]:
 async def _policy(
     config: RunConfig, options: dict[str, Any], folder: Path
 ) -> AsyncIterator[Policy]:
-    """The policy of the engine at a URL, or of an engine started here, whose log is a file."""
+    """The policy of a running engine, or of one that is started here with a log file."""
     engine = options["engine"]
     if engine is not None:
         from actors.http_policy import ServedPolicy
@@ -345,7 +344,7 @@ def _ks(text: str, most: int, limit: str) -> list[int]:
 
 
 def _weights_stamp(model: Path) -> str:
-    """A stamp that changes with the files of a model folder."""
+    """A checksum of the names, sizes and times of a model folder's files."""
     files = sorted(path for path in model.iterdir() if path.is_file())
     stamp = repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
     return f"{zlib.crc32(stamp.encode()):08x}"
@@ -355,7 +354,7 @@ def _default_folder(config: RunConfig, settings: Settings) -> Path:
     stamp = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
     env = Path(config.env.name).name if "/" in config.env.name else config.env.name
     model = Path(config.model)
-    name = model.name  # that of a run's model is best or model
+    name = model.name  # best or model for that of a run
     if RunFolder(model.parent).exists:
         name = f"{model.parent.name}-{name}"
     return Path("runs") / "eval" / f"{name}-{env.replace(':', '-')}-{stamp:08x}"

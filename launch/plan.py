@@ -1,5 +1,4 @@
-"""The plan of a run, made from its settings and options: every check happens here, before anything
-is started.
+"""Checks a run's settings and options, and makes its plan, before anything is started.
 
 settings, options ─► Draft ─► CHECKS, one after the other ─► Plan ─► the run's folder
                                └ the first that fails: one line, exit code 2
@@ -21,7 +20,7 @@ from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
 
 CHECKS: tuple[Callable[[Draft], object], ...] = (
-    # What costs nothing comes first: a typing mistake is answered at once.
+    # Cheap checks come first: a typing mistake is answered at once.
     of_command_line.check_run_folder,
     of_command_line.check_addresses,
     of_command_line.check_hardware,
@@ -31,29 +30,28 @@ CHECKS: tuple[Callable[[Draft], object], ...] = (
     of_settings.check_checkpoint_command,
     of_settings.check_samplers,
     of_settings.check_shares,
-    # Then the machines, which ssh, nvidia-smi or Ray may take seconds to describe.
+    # Then the machines: ssh, nvidia-smi or Ray may take seconds to describe them.
     of_command_line.check_devices,
     of_command_line.check_ranks,
-    # Then what is read from disk: tasks, the model, and what is trained of it.
+    # Then what is read from disk: tasks and the model.
     attrgetter("tasks"),
     of_model.check_model,
     of_model.check_learner,
-    # With machines and model known: whether everything fits and is reached.
+    # Then what needs both: whether everything fits and can be reached.
     attrgetter("topology"),
     attrgetter("services"),
     of_command_line.check_disk,
     attrgetter("changed"),
     of_model.check_checkpoint,
-    # Last what plays: the user's own code runs here for the first time.
+    # Then first steps: the user's own code runs here for the first time.
     of_model.check_first_steps,
     of_model.check_world,
 )
-"""What each attribute of the draft needs is checked where it is found."""
+"""An attribute of the draft raises UserError where it is computed."""
 
 
 def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
-    """The checked plan. Raises UserError for everything that can be found without starting a
-    process of the run."""
+    """Checks a run and returns its plan. Raises UserError for the first check that fails."""
     draft = Draft(config, options)
     for check in CHECKS:
         check(draft)
@@ -61,10 +59,10 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
 
 
 def write_run_folder(plan: Plan) -> TextIO:
-    """Make the folder and write the configuration that every process reads. Returns the folder's
-    lock, which this process holds until the file is closed.
+    """Writes the folder and the configuration that every process reads; returns the folder's lock.
 
-    Raises UserError if the folder cannot be written or another launcher holds it.
+    This process holds the lock until the file is closed. Raises UserError if the folder cannot be
+    written or another launcher holds it.
     """
     try:
         (plan.run / "logs").mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,8 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 @dataclass
 class Restarts:
-    """Deaths by process name. `limits`: how often within WINDOW_S each process is restarted; one
-    that is not listed never is."""
+    """Deaths by process name. `limits`: restarts of each process within WINDOW_S; a process that is
+    not listed is never restarted."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -29,9 +29,11 @@ class Restarts:
     def allow(self, child: Child, ready: str, now: float | None = None) -> bool:
         """Whether to restart `child`, which has ended.
 
-        Not if its exit code says that it would end again, and not if it died at its first start
-        before it wrote the line `ready`. A process that asked for a restart (exit code of
-        RestartNeeded), or that waited in vain for the buffer, is restarted without being counted.
+        It is not restarted if
+
+        - its exit code means that it would end again (FINAL),
+        - it died at its first start, before it wrote the line `ready`, or
+        - it has used up its limit; exit codes in NOT_COUNTED do not count.
         """
         if child.name not in self.limits or child.exit_code in FINAL:
             return False
@@ -46,9 +48,8 @@ class Restarts:
         return len(deaths) <= self.limits[child.name]
 
     def delay_s(self, name: str) -> float:
-        """Seconds to wait before a process is started again: nothing after its first counted death
-        within WINDOW_S, then BACK_OFF_S, twice as long each time, up to LONGEST_S. What killed it,
-        such as a full memory or disk, may pass."""
+        """Seconds to wait before a restart: 0 after the first counted death within WINDOW_S, then
+        BACK_OFF_S, doubling up to LONGEST_S. The cause, such as a full disk, may pass."""
         earlier = len(self.deaths[name]) - 1
         return min(BACK_OFF_S * 2.0 ** (earlier - 1), LONGEST_S) if earlier > 0 else 0.0
 
@@ -58,9 +59,9 @@ GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselv
 
 @dataclass
 class LastHeartbeat:
-    """The file that a learner writes in the run folder `run` at every heartbeat.
+    """The age of a learner's heartbeat file, by this process's clock.
 
-    Its age is measured by this process's clock, since the file system may be another machine's.
+    The file system's clock may be that of another machine.
     """
 
     run: Path
@@ -69,11 +70,11 @@ class LastHeartbeat:
     _seen: float = field(default_factory=time.monotonic)
 
     def renew(self) -> None:
-        """Start the time again, for a learner that was started."""
+        """Restart the clock for a learner that was just started."""
         self._seen = time.monotonic()
 
     def overdue(self) -> bool:
-        """Whether the last heartbeat is so old that the learner should have ended itself."""
+        """Whether the learner should have ended itself by now."""
         last = RunFolder(self.run).heartbeat()
         stamp = last.stamp if last else 0
         if stamp != self._stamp:

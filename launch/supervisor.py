@@ -35,12 +35,15 @@ WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
 ROOM_S = 10.0
-QUIET_S = 300.0  # without a step or an evaluation, until the learner's last line is repeated
+QUIET_S = 300.0  # without progress until the learner's last line is repeated
 
 
 class Run:
-    """Starts and watches the processes of one plan; `console` shows what people read, or prints a
-    line of it. `children`: how they are started, if not on this machine."""
+    """Starts and watches the processes of one plan.
+
+    `console`: shows a run, or prints a line. `commands`, `children`: how processes are started, if
+    not on this machine alone.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Run:
         self.interrupted = ""
 
     def execute(self) -> int:
-        """Run to the end; returns the exit code. No process is left behind in any case."""
+        """Run to the end; returns the exit code. Leaves no process behind."""
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             nohup = signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN
             if not nohup:
@@ -133,7 +136,7 @@ class Run:
         return 130
 
     def _start_actors(self) -> None:
-        """Start the actors, once, as soon as the learner has said where it serves weights."""
+        """Start the actors once the learner has printed where it serves weights."""
         if self.waiting and (endpoint := self._learner().said(WEIGHTS_LINE)):
             self.commands.weights_endpoint = endpoint
             for name in self.waiting:
@@ -141,8 +144,8 @@ class Run:
             self.waiting = []
 
     def _after_death(self, child: Child) -> int | None:
-        """The run's exit code, or None if the process is started again and the run continues."""
-        # DeepSpeed's launcher reports success when it is killed, so the line must be there too.
+        """Restart a process that ended and return None, or return the run's exit code."""
+        # DeepSpeed's launcher exits with 0 when it is killed, so the line is needed too.
         if child.name == "learner" and child.exit_code == 0 and child.ready(DONE_LINE):
             return 0
         if child is self.killed or (child.name == "learner" and child.ready(HANGS_LINE)):
@@ -163,13 +166,13 @@ class Run:
         return None
 
     def _start_if_due(self, name: str) -> None:
-        """Start a process that died, if it has waited long enough."""
+        """Restart a process whose delay has passed."""
         if time.monotonic() >= self.due[name]:
             del self.due[name]
             self._start(name, resume=True)
 
     def _start(self, name: str, *, resume: bool = False) -> Child:
-        """Start the process of that name, in place of one that has ended."""
+        """Start a process, in place of an earlier one of its name."""
         if name == "buffer":
             self.unresponsive.restarted()
             return self.children.start(name, self.commands.buffer())
@@ -194,7 +197,7 @@ class Run:
     def _report_death(self, child: Child) -> int:
         self._show_progress()
         code, reason = child.exit_code, child.reason()
-        how = "did not become ready" if code is None else f"ended with exit code {code}"
+        how = "was not ready in time" if code is None else f"ended with exit code {code}"
         if code in FINAL and reason:  # it knew what it did
             self.say(f"{child.name} {how}: {reason} (log: {child.log})")
             return code
@@ -205,9 +208,9 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_unresponsive(self) -> None:
-        """Report unresponsive parts; kill those that were so for too long, to start them again.
+        """Report an unresponsive buffer or actor; kill it after its limit, so that it is restarted.
 
-        An actor that runs may be starting another engine, for as long as an engine may be silent.
+        A running actor may be starting another engine, so its limit is longer by engine_timeout_s.
         """
         self.unresponsive.report(self._actors, self._stopped)
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
@@ -221,7 +224,7 @@ class Run:
                 self.unresponsive.actors_s.pop(child.name)
                 child.kill()
         if self.unresponsive.buffer_s > (limit := self.plan.config.buffer.reply_s):
-            self.say(f"buffer is ended: no reply for {limit:g} s (buffer.reply_s)")
+            self.say(f"buffer is killed: no reply for {limit:g} s (buffer.reply_s)")
             self.unresponsive.restarted()
             next(child for child in self.children.members if child.name == "buffer").kill()
 
@@ -229,12 +232,12 @@ class Run:
         return any(child.name == name and child.stopped for child in self.children.members)
 
     def _actors(self) -> dict[str, str]:
-        """The actor processes that are ready, by the name they have in the buffer."""
+        """The processes of ready actors by their name in the buffer."""
         actors = [child for child in self.children.members if child.name.startswith("actor-")]
         return {name: child.name for child in actors if (name := child.said(_ready(child.name)))}
 
     def _kill_hung_learner(self) -> None:
-        """Kill a learner without heartbeats that cannot end itself, because it is stopped, waits
+        """Kill a learner without heartbeats. It has not ended itself because it is stopped, waits
         in the kernel, or hung before its watchdog started."""
         learner = self._learner()
         if learner.exit_code is None and self.last_heartbeat.overdue():
@@ -243,10 +246,8 @@ class Run:
             self.killed = learner
 
     def _count_hang(self, learner: Child) -> None:
-        doing, ended_by = (
-            self.last_heartbeat.doing,
-            "launcher" if learner is self.killed else "itself",
-        )
+        doing = self.last_heartbeat.doing
+        ended_by = "launcher" if learner is self.killed else "itself"
         self.folder.add_hang(doing, ended_by)
         self.say(
             f"learner hung: no heartbeat for {self.last_heartbeat.limit_s:g} s (learner.hang_s) "
@@ -257,7 +258,7 @@ class Run:
         return next(child for child in self.children.members if child.name == "learner")
 
     def _report_start(self) -> None:
-        """Say every few seconds which processes are not ready, until all are."""
+        """Show every few seconds which processes are still starting."""
         if self.startup.ended:
             return
         names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
@@ -267,7 +268,7 @@ class Run:
             self.console.starting(line)
 
     def _report_room(self) -> None:
-        """Say once that the disk or the shared memory is nearly used up, and that it is not."""
+        """Report once that the disk or shared memory is nearly full, and once that it has room."""
         if time.monotonic() < self.room_at:
             return
         self.room_at, lack = time.monotonic() + ROOM_S, lacking_space(self.plan.run)
@@ -276,8 +277,8 @@ class Run:
         self.lack = lack
 
     def _report_no_progress(self) -> None:
-        """After a long time without progress repeat the learner's last line, which says whom it
-        waits for; then after twice as long, and so on."""
+        """Repeat the learner's last line, which says what it waits for, after QUIET_S without
+        progress; then after twice as long, and so on."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2
@@ -326,5 +327,5 @@ class Run:
 
 
 def _ready(name: str) -> str:
-    """The line that the process of that name prints when it is ready."""
+    """The line that a process prints when it is ready."""
     return f"r3l-{name.partition('-')[0]} ready"

@@ -16,16 +16,16 @@ from r3l.settings.buffer import BufferConfig
 
 ASK_S = 2.0
 BUFFER_SILENT_S = 10.0  # until the user is warned
-PAUSED_S = 5.0  # between two reports: this process did not run
-ACTOR_SILENT_S = 6.0  # at least, three heartbeats
-STOPPED_S = 10.0  # at most, for one that is stopped
+PAUSED_S = 5.0  # between two reports: this process was stopped
+ACTOR_SILENT_S = 6.0  # minimum: three heartbeats
+STOPPED_S = 10.0  # maximum for a stopped actor
 
 
 class Unresponsive:
-    """Reports an unresponsive part once, and again when it responds; `say` prints a line.
+    """Reports an unresponsive buffer or actor once, and its recovery; `say` prints a line.
 
-    `buffer_s`: seconds that the buffer has not replied; `actors_s`: seconds that it has not heard
-    of an actor, by process. Time in which this process did not run (Ctrl-Z) does not count.
+    `buffer_s`: seconds without a reply from the buffer; `actors_s`: seconds since the buffer last
+    heard from an actor, by process. Time in which this process was stopped (Ctrl-Z) does not count.
     """
 
     def __init__(self, config: BufferConfig, say: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class Unresponsive:
         self._silent: set[str] = set()
 
     def watch(self, endpoint: str, keys: Path | None) -> None:
-        """Begin to ask the buffer at `endpoint`; `keys`: the run's folder of keys."""
+        """Start asking the buffer at `endpoint` for its stats; `keys`: the run's folder of keys."""
         self._client = BufferClient(
             endpoint, name="r3l-launch", timeout_s=60.0, keys=keys and keys / "client.json"
         )
@@ -58,17 +58,17 @@ class Unresponsive:
             self._thread.join()
 
     def restarted(self) -> None:
-        """Give a buffer that was started again its whole time to reply."""
+        """Reset the clock for a buffer that was just started."""
         self.buffer_s = 0.0
 
     def report(self, actors: Callable[[], dict[str, str]], stopped: Callable[[str], bool]) -> None:
-        """Report unresponsive parts. `actors`: the processes by the name they have in the buffer;
-        `stopped`: whether a process is, by SIGSTOP or a debugger."""
+        """Report an unresponsive buffer or actors. `actors`: processes by their name in the buffer;
+        `stopped`: whether a process is stopped by SIGSTOP or a debugger."""
         if self._thread is None or not self._thread.is_alive():
             return
         now = time.monotonic()
         self.buffer_s += min(now - self._reported, 1.0)
-        if now - self._reported > PAUSED_S:  # and maybe all the others with it
+        if now - self._reported > PAUSED_S:  # and perhaps the other processes too
             self._back = now
         self._reported = now
         if self._replies:
@@ -82,7 +82,7 @@ class Unresponsive:
             self._warned = True
             self.say(
                 f"buffer has not replied for {self.buffer_s:.0f} s; learner and actors wait for "
-                f"it; it is started again after {self.config.reply_s:g} s (buffer.reply_s)"
+                f"it; it is restarted after {self.config.reply_s:g} s (buffer.reply_s)"
             )
 
     def _report_actors(
@@ -99,18 +99,20 @@ class Unresponsive:
             silent_s = min(seen.get(name, float("inf")), now - max(self._back, self._known[name]))
             self.actors_s[process] = silent_s
             limit_s = max(self.config.lease_s / 2, ACTOR_SILENT_S)
-            if silent_s > STOPPED_S and stopped(process):  # others may be starting another engine
+            if silent_s > STOPPED_S and stopped(
+                process
+            ):  # a running one may be starting another engine
                 limit_s = STOPPED_S
             if silent_s <= limit_s:
                 if name in self._silent:
-                    self.say(f"{process} is heard again")
+                    self.say(f"{process} sends again")
                 self._silent.discard(name)
             elif name not in self._silent:
                 self._silent.add(name)
                 self.say(
-                    f"{process} has sent nothing for {silent_s:.0f} s; is it stopped? after "
+                    f"{process} has sent nothing for {silent_s:.0f} s; after "
                     f"{self.config.lease_s:g} s (buffer.lease_s) other actors continue its groups, "
-                    "and it is started again if it is"
+                    "and it is restarted if it is stopped or hung"
                 )
 
     def _ask(self) -> None:
@@ -121,5 +123,5 @@ class Unresponsive:
                 self._replies.append({name: known["seen_s"] for name, known in actors.items()})
             except ClientClosed:
                 return
-            except R3LError:  # silent for longer than the client waits
+            except R3LError:  # no reply within the client's timeout
                 continue

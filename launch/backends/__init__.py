@@ -1,1 +1,1 @@
-"""What starts the processes of a plan: this machine, SLURM, or Ray."""
+"""Start the processes of a plan: on this machine, with SLURM, or with Ray."""

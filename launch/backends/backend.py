@@ -1,7 +1,4 @@
-"""A backend finds the machines of a plan and starts its processes.
-
-The class here is that of this machine, and of those in a hostfile, which ssh reaches.
-"""
+"""Finds the machines of a plan and starts its processes: here, or through ssh with a hostfile."""
 
 from __future__ import annotations
 
@@ -22,17 +19,16 @@ class Backend:
     A cluster's subclass finds its own machines, and overrides what differs."""
 
     has_nodes = False
-    """Whether it is a cluster with nodes of its own, for which there is no hostfile."""
+    """Whether it is a cluster, whose nodes a hostfile cannot name."""
     starts_later = False
-    """Whether it writes a script that starts the run later, on nodes that --hardware describes."""
+    """Whether it writes a script that starts the run later, on the nodes of --hardware."""
     moves_actors = False
-    """Whether an actor may come to run on any node, whatever the plan says."""
+    """Whether an actor may run on another node than the planned one."""
 
     def machines(
         self, requested: RequestedPlaces, hostfile: Path | None
     ) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """(how the machines reach each other if there are several, the machines). Raises
-        UserError."""
+        """(the addresses of several machines, the machines). Raises UserError."""
         if hostfile is None:
             return None, (this_machine(),)
         together = (requested.machines or 1) == 1
@@ -44,7 +40,8 @@ class Backend:
         return dry_run.text(plan)
 
     def reserve(self, plan: Plan) -> Children:
-        """What starts and ends the commands, once their places are reserved. Raises UserError."""
+        """Reserve the places of a plan; returns what starts and ends its commands. Raises
+        UserError."""
         return Children(plan.run / "logs")
 
     def commands(self, plan: Plan) -> ProcessCommands:
@@ -52,6 +49,5 @@ class Backend:
         return ProcessCommands(plan)
 
     def write_script(self, plan: Plan) -> str:
-        """Writes the script that starts the run later; returns the command for it, "" without
-        `starts_later`."""
+        """Write the script of a run that starts later; returns the command that submits it."""
         return ""

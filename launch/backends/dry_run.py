@@ -1,4 +1,4 @@
-"""A plan as text: which process runs where, the estimate of memory, and every command."""
+"""Prints a plan: which process runs where, the estimate of memory, and every command."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from launch.topology.placement import ActorPlace
 from launch.topology.run_plan import Plan
 
 HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")
-ANY = "*"  # in place of a port that is chosen at the start
+ANY = "*"  # a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
-    """The whole plan; `*` is what is known only at the start, such as a free port. `made`: its
-    commands, if another launcher starts them; `places`: what that one needs, as text."""
+    """The whole plan. `made`: its commands, if a cluster starts them; `places`: the cluster's own
+    places as text."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
     checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"
@@ -25,7 +25,7 @@ def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] 
 
 
 def table(plan: Plan) -> list[str]:
-    """One line per process, the ranks of a machine together."""
+    """One line for each process, and for all ranks of a machine."""
     topology = plan.topology
     first = topology.machines[0].name
     rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]
@@ -56,7 +56,7 @@ def _share(plan: Plan, place: ActorPlace) -> str:
 
 
 def _names(gpus: Sequence[str]) -> str:
-    """`0-3` for consecutive indices, or all names."""
+    """`0-3` for consecutive indices, otherwise all names."""
     if len(gpus) > 2 and all(gpu.isdecimal() for gpu in gpus):
         first, last = int(gpus[0]), int(gpus[-1])
         if [int(gpu) for gpu in gpus] == list(range(first, last + 1)):
@@ -65,7 +65,7 @@ def _names(gpus: Sequence[str]) -> str:
 
 
 def commands(plan: Plan, made: ProcessCommands) -> Iterator[str]:
-    """Every command with the environment that it is given, as one would type it."""
+    """Every command with its environment variables, as a shell takes it."""
     made.free_port = lambda: ANY
     yield _typed({}, made.buffer())
     yield _typed(made.learner_env(), made.learner())

@@ -18,10 +18,10 @@ from r3l.process.memory import STEADY_MEMORY
 
 
 class ProcessCommands:
-    """The command line and the environment of every process of one plan.
+    """The command line and environment variables of every process of one plan.
 
-    `buffer_endpoint`, `weights_endpoint`: where the plan wants the services to listen, until they
-    have started and said which port they took; a restarted one takes the same port again.
+    `buffer_endpoint`, `weights_endpoint`: the planned addresses, and after the services' start the
+    real ones, which a restarted service takes again.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -31,7 +31,7 @@ class ProcessCommands:
 
     @property
     def config_file(self) -> str:
-        """The settings that a process started now reads."""
+        """The settings file of a process that starts now."""
         return str(RunFolder(self.plan.run).config_file)
 
     def buffer(self) -> list[str]:
@@ -43,7 +43,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def learner(self) -> list[str]:
-        """The learner: its only rank, or DeepSpeed's launcher that starts all ranks."""
+        """The learner: its only rank, or DeepSpeed's launcher of all ranks."""
         rank = self.rank()
         if self.plan.topology.count == 1:
             return rank
@@ -54,7 +54,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def rank(self) -> list[str]:
-        """One rank of the learner, once the environment says which."""
+        """One rank of the learner; environment variables say which."""
         return [
             *_python("learner.cli"),
             "train", "--config", self.config_file, "--run", str(self.plan.run),
@@ -63,7 +63,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def _ranks(self) -> list[str]:
-        """Where DeepSpeed's launcher starts the ranks."""
+        """The arguments of DeepSpeed's launcher that place the ranks."""
         ranks, hosts = self.plan.topology.ranks, self.plan.hosts
         if hosts is None or len(ranks) == 1:
             gpus = ranks[0].gpus
@@ -79,7 +79,7 @@ class ProcessCommands:
         return where
 
     def actor(self, index: int) -> list[str]:
-        """One actor; on another machine through ssh, whose end is its end."""
+        """One actor; on a remote machine it runs under ssh and exits with it."""
         place = self.plan.topology.actors[index]
         away = place.machine in self.plan.topology.elsewhere
         machine = self.plan.hosts.reached if away and self.plan.hosts is not None else "127.0.0.1"
@@ -89,7 +89,7 @@ class ProcessCommands:
         )
 
     def actor_reaching(self, index: int, machine: str) -> list[str]:
-        """One actor on its own machine, from which the services are reached on `machine`."""
+        """One actor, run on its own machine, that reaches the services on `machine`."""
         share = self.plan.topology.actors[index].share
         return [
             *_python("actors.cli"), "--config", self.config_file,
@@ -100,7 +100,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
-        """The command that runs another one in this folder of another machine.
+        """The command that runs `command` in this folder on a remote machine.
 
         With a terminal (-tt) the remote process gets SIGHUP when ssh ends or is killed.
         """
@@ -119,7 +119,7 @@ class ProcessCommands:
         return _cpu_env(topology.threads) | hidden | ranks
 
     def actor_env(self, index: int) -> dict[str, str]:
-        """Environment variables of one actor; of its ssh if it runs on another machine."""
+        """Environment variables of one actor, or of its ssh on a remote machine."""
         elsewhere = self.plan.topology.actors[index].machine in self.plan.topology.elsewhere
         return {} if elsewhere else self._place_env(index)
 
@@ -134,27 +134,27 @@ def _first(count: int) -> tuple[str, ...]:
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:
-    """Thread settings of a CPU run, whose waiting threads must sleep; {} for None."""
+    """OpenMP's settings, with which waiting threads sleep; {} for None."""
     if threads is None:
         return {}
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def _keys(plan: Plan, file: str) -> list[str]:
-    """The option that names a file of the run's keys, or their folder; nothing without keys."""
+    """The option that names a file of the run's keys, or their folder; [] without keys."""
     return [] if plan.keys is None else ["--keys", str(plan.keys / file)]
 
 
 def _python(module: str) -> list[str]:
-    # -P: a module of the user's folder that has the name of one of ours is not imported.
+    # -P: no module of the user's folder is imported in place of one of r3l's.
     return [sys.executable, "-P", "-m", module]
 
 
 def free_port() -> int:
     """A free TCP port for DeepSpeed's `--master_port`.
 
-    It must be chosen here because every rank receives the port before rank 0 listens on it. It lies
-    below the ports that the system gives to connections, so that none of these takes it first.
+    It must be chosen here because every rank receives the port before rank 0 listens on it. It is
+    below the system's range for outgoing connections, so that none of them takes it first.
     """
     while True:
         port = random.randrange(20_000, 32_000)

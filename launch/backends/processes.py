@@ -1,4 +1,4 @@
-"""Starts and ends the processes of a run, each in a session and with a log file of its own."""
+"""Starts and ends the processes of a run, each with its own session and log file."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ NOISE = re.compile(
     r"Exception ignored (in|on|while)|.*resource_tracker|"
     r".*destroy_process_group\(\)|.*(Deprecation|Future)Warning: |  warnings\.warn\(|\s*$"
 )
-"""Lines that libraries write when any process ends, and that explain nothing."""
+"""Lines of libraries at the end of any process, which explain nothing."""
 OWN = re.compile(r"(?:\S+: )?r3l-(?:buffer|learner|actor): (.+)")
-"""What a command says before it ends by itself."""
-STACKS_S = 2.0  # enough for many threads, or a process that was swapped out
-KILLED_S = 5.0  # until a killed process has ended, unless it waits in the kernel
+"""The line of a command that ends itself."""
+STACKS_S = 2.0  # to write the stacks of many threads, or of a process that was swapped out
+KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes longer
 
 
 @dataclass(kw_only=True)
 class Child(Kept):
     """One started command.
 
-    `log_from`: offset of its own output in its log file. `killed_for`: why this process killed it,
-    if it did.
+    `log_from`: offset of its output in its log file. `killed_for`: why the launcher killed it.
     """
 
     log: Path
@@ -59,27 +58,26 @@ class Child(Kept):
         return self.exit_code is not None
 
     def said(self, word: str) -> str | None:
-        """The rest of the first line of its output that starts with `word`, or with the machine's
-        name and `word` if pdsh passed it on; None if there is no such line."""
+        """The rest of the first output line that starts with `word`; None if there is none. pdsh
+        puts the machine's name in front of a line."""
         if not self.log.exists():
             return None
         line = re.compile(rb"(?:\S+: )?" + re.escape(word.encode()) + rb"(.*)")
         with self.log.open("rb") as output:
             output.seek(self.log_from)
-            found = next(filter(None, map(line.match, output)), None)
-        return None if found is None else found[1].decode("utf-8", errors="replace").strip()
+            match = next(filter(None, map(line.match, output)), None)
+        return None if match is None else match[1].decode("utf-8", errors="replace").strip()
 
     def ready(self, word: str) -> bool:
         """Whether a line of its output starts with `word`."""
         return self.said(word) is not None
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of its output, at most `count` lines and TAIL_BYTES, without NOISE."""
+        """The last `count` lines of its output, without NOISE."""
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
-        """Why it ended: `killed_for`, or in its own words the line of its command, or else of the
-        exception that ended it, or ""."""
+        """Why it ended: `killed_for`, or its own last message, or its last exception, or ""."""
         if self.killed_for:
             return self.killed_for
         lines = self._tail()
@@ -89,7 +87,7 @@ class Child(Kept):
         raised = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent")]
         after = lines[raised[-1] + 1 :] if raised else []
         if self.exit_code == -signal.SIGBUS:
-            return "SIGBUS, a page of a file could not be kept: is a disk or /dev/shm full?"
+            return "SIGBUS: a page of a file could not be stored; check for a full disk or /dev/shm"
         return next((line for line in after if line and not line[0].isspace()), "")
 
     def _tail(self) -> list[str]:
@@ -101,7 +99,7 @@ class Child(Kept):
 
     @property
     def stopped(self) -> bool:
-        """Whether the process does not run because of SIGSTOP or a debugger."""
+        """Whether SIGSTOP or a debugger has stopped the process."""
         try:
             status = psutil.Process(self.process.pid).status()
         except psutil.NoSuchProcess:
@@ -109,7 +107,7 @@ class Child(Kept):
         return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
     def show_stacks(self) -> None:
-        """Make the workers write their threads' stacks, even those that are stopped."""
+        """Make the workers write their threads' stacks, even if they are stopped."""
         for process in self.workers():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(STACKS)
@@ -117,12 +115,12 @@ class Child(Kept):
         time.sleep(STACKS_S)
 
     def kill(self) -> None:
-        """Kill the process and everything it started, even if it has ended itself."""
+        """Kill the process and everything it started, even if the process has ended."""
         super().kill()
         try:
             self.process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
-            log.warning("%s (process %d) was killed but has not ended: it waits in the kernel "
+            log.warning("%s (process %d) was killed but has not ended; it waits in the kernel "
                         "for a disk or a GPU", self.name, self.process.pid)  # fmt: skip
 
 
@@ -144,13 +142,10 @@ class Children:
         worker: tuple[str, ...] = (),
         at_once: bool = False,
     ) -> Child:
-        """Start `command` with its output appended to `<name>.log`. If a member of that name has
-        ended, the processes it left are killed and the new one takes its place. `worker`,
-        `at_once`: see `Kept`."""
+        """Start `command`, in place of an earlier member of its name, and append its output to
+        `<name>.log`. `worker`, `at_once`: see `Kept`."""
         log = self.logs / f"{name}.log"
-        place = next((i for i, child in enumerate(self.members) if child.name == name), None)
-        if place is not None:
-            self.members[place].kill()
+        self.kill_earlier(name)
         pipe = self.keep()
         with log.open("ab") as output:
             begins = output.tell()
@@ -161,18 +156,27 @@ class Children:
                 stderr=subprocess.STDOUT,
                 env=_environment(env),
                 start_new_session=True,
-                # In the child: the keeper knows it even if this process is killed right now.
+                # In the child: the keeper hears of it even if this process is killed right now.
                 preexec_fn=lambda: tell_keeper(pipe, name, os.getpid(), worker, at_once),
             )
         child = Child(name, process.pid, worker, at_once, log=log, process=process, log_from=begins)
-        if place is None:
-            self.members.append(child)
-        else:
-            self.members[place] = child
+        self.put(child)
         return child
 
+    def kill_earlier(self, name: str) -> None:
+        """Kill what is left of a member that has ended."""
+        for child in self.members:
+            if child.name == name:
+                child.kill()
+
+    def put(self, child: Child) -> None:
+        """Add a member, in the place of the earlier one of its name."""
+        names = [member.name for member in self.members]
+        place = names.index(child.name) if child.name in names else len(names)
+        self.members[place : place + 1] = [child]
+
     def keep(self) -> int:
-        """Start the keeper if it does not run; returns the descriptor of the pipe to it."""
+        """Start the keeper unless it runs; returns the descriptor of the pipe to it."""
         known = self._keeper
         if known is None or known.poll() is not None:
             with (self.logs / "keeper.log").open("ab") as output:
@@ -192,15 +196,15 @@ class Children:
         return self._keeper.stdin.fileno()
 
     def tell(self, child: Child) -> None:
-        """Name a process to the keeper that this one did not start."""
+        """Tell the keeper of a process that another launcher started."""
         tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
 
     def dead(self) -> list[Child]:
-        """Members that have ended."""
+        """The members that have ended."""
         return [child for child in self.members if child.ended]
 
     def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
-        """End everything, the keeper too; returns the names of those that had to be killed."""
+        """End all processes and the keeper; returns the names of killed ones."""
         killed = end_in_order(self.members, deadline_s, lambda: self.impatient)
         if self._keeper is not None:
             self._keeper.kill()
@@ -210,11 +214,11 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment variables of a child."""
+    """A child's environment variables."""
     given = STEADY_MEMORY | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}
     return given | (own or {})
 
 
 def import_path() -> str:
-    """PYTHONPATH for a child that leaves its working folder out: this code first."""
+    """PYTHONPATH of a child that runs with -P: this code first."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

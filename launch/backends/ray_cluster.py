@@ -1,5 +1,4 @@
-"""A run on the nodes of a Ray cluster: r3l-launch on the head node starts and watches the commands
-that it starts on one machine.
+"""Runs a plan on the nodes of a Ray cluster, watched by r3l-launch on the head node.
 
 r3l-launch ─ buffer                                 on the head, which has its store
     └─ placement group ─ bundle ─ runner ─ ranks    the first bundle is on the head
@@ -38,16 +37,15 @@ from r3l.errors import UserError
 from r3l.process.file_modes import set_file_modes
 from r3l.process.keeper import DEADLINE_S
 
-ROOM_S = 60  # for Ray to reserve all bundles
+ROOM_S = 60  # timeout of reserving all bundles
 GPUS = "CUDA_VISIBLE_DEVICES"
 
 ProcessState = tuple[int | None, bool]
-"""The exit code of a process, None while it runs, and whether it is stopped."""
+"""(the exit code, None while the process runs; whether it is stopped)."""
 
 
 class Runner:
-    """The remote end: a Ray actor that starts the processes of one bundle, in the run's folder and
-    with its own GPUs."""
+    """A Ray actor that starts the processes of one bundle on its node, with the bundle's GPUs."""
 
     def __init__(self, folder: str, logs: str, python: str) -> None:
         import ray
@@ -59,13 +57,13 @@ class Runner:
                 raise FileNotFoundError(f"{path} is missing on node {self.node}")
         os.chdir(folder)
         set_file_modes()
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs it reserved
+        os.environ.pop("OMP_NUM_THREADS", None)  # which Ray sets
         self.children = Children(Path(logs))
 
     def start(
         self, name: str, command: list[str], env: dict[str, str], gpus: list[int], at_once: bool
     ) -> dict[str, ProcessState]:
-        """Start a process; `gpus`: which of the bundle's it gets."""
+        """Start a process; `gpus`: indices of its GPUs among the bundle's."""
         if gpus:
             reserved = os.environ[GPUS].split(",")
             env = env | {GPUS: ",".join(reserved[at] for at in gpus)}
@@ -75,7 +73,7 @@ class Runner:
         return self.states()
 
     def states(self) -> dict[str, ProcessState]:
-        """Every process by name."""
+        """The state of every process by name."""
         return {c.name: (c.exit_code, c.stopped) for c in self.children.members}
 
     def send(self, name: str, *signums: int) -> None:
@@ -86,43 +84,43 @@ class Runner:
                     child.process.send_signal(signum)
 
     def kill(self, name: str) -> None:
-        """Kill a process and what it started."""
+        """Kill a process and everything it started."""
         for child in self.children.members:
             if child.name == name:
                 child.kill()
 
 
 class RemoteRunner:
-    """The near end of a runner. Nothing here waits for it but `kill`; `lost`: why it has ended."""
+    """Controls a runner without waiting for it, except in `kill`. `lost`: why it has ended."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make, self.actor = make, make()
         self.states: dict[str, ProcessState] = {}
         self.ran = False
         self.lost = ""
-        self._asked: dict[str, tuple[Any, ...]] = {}  # processes, until it has answered once
+        self._asked: dict[str, tuple[Any, ...]] = {}  # the starts, until it has replied once
         self._reply: Any = None
 
     def start(self, name: str, *how: Any) -> None:
-        """Start a process, as soon as the runner runs."""
+        """Start a process once the runner runs."""
         self.states[name] = (None, False)
         self._asked[name] = how
         self._reply = self.actor.start.remote(name, *how)
 
     def state(self, name: str) -> ProcessState:
-        """A process, as it was when the runner was last heard."""
+        """The state of a process at the runner's last reply."""
         self._hear()
         return self.states[name]
 
     def send(self, name: str, *signums: int) -> None:
-        """Send signals to a process, or end a runner that waits for a node."""
+        """Send signals to a process; a runner that still waits for a node is ended instead."""
         if not self.ran:
             self._end("it waited for a node")
         if not self.lost:
             self.actor.send.remote(name, *map(int, signums))
 
     def kill(self, name: str) -> None:
-        """Kill a process, or end a runner that waits for a node."""
+        """Kill a process; a runner that still waits for a node is ended instead."""
         import ray
 
         if not self.ran:
@@ -147,7 +145,7 @@ class RemoteRunner:
             if self.ran or getattr(error, "actor_init_failed", True):
                 self._end(_reason(str(error)))
                 return
-            # It was sent to a node that Ray did not yet know to be lost.
+            # Ray sent it to a node that it did not yet know to be lost.
             self.actor = self.make()
             for name, how in self._asked.items():
                 self._reply = self.actor.start.remote(name, *how)
@@ -160,9 +158,9 @@ class RemoteRunner:
         ray.kill(self.actor)
 
 
-def _reason(said: str) -> str:
-    """Why a runner has ended: what it raised, or that its node was lost."""
-    raised = [line for line in said.splitlines() if line.startswith("FileNotFoundError: ")]
+def _reason(error: str) -> str:
+    """Why a runner has ended: its own error, or the loss of its node."""
+    raised = [line for line in error.splitlines() if line.startswith("FileNotFoundError: ")]
     return raised[-1].partition(": ")[2] if raised else "its node, or Ray's worker there, was lost"
 
 
@@ -179,7 +177,7 @@ class RemoteChild(Child):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, -9 if its node was lost; None while it runs or waits for a node."""
+        """The exit code, -9 after the loss of its node; None while it runs or waits for a node."""
         code, _ = self.runner.state(self.name)
         self.killed_for = self.killed_for or self.runner.lost
         return code
@@ -211,7 +209,7 @@ class Ranks(RemoteChild):
 
     @property
     def exit_code(self) -> int | None:
-        """0 once all have ended so, the code of the one that failed; None while they run."""
+        """The code of a rank that failed, or 0 after the end of all; None while they run."""
         if self.failed[0]:
             return self.failed[0]
         codes = [rank.exit_code for rank in self.ranks]
@@ -222,12 +220,12 @@ class Ranks(RemoteChild):
         return self.failed[0] or (None if None in codes else 0)
 
     def said(self, word: str) -> str | None:
-        """The rest of the first line of a rank's output that starts with `word`."""
-        found = (Child.said(rank, word) for rank in self.ranks)
-        return next((rest for rest in found if rest is not None), None)
+        """The rest of the first line that starts with `word` in any rank's output."""
+        rests = (Child.said(rank, word) for rank in self.ranks)
+        return next((rest for rest in rests if rest is not None), None)
 
     def reason(self) -> str:
-        """Why the rank that failed has ended."""
+        """Why the failed rank ended."""
         return self.killed_for or Child.reason(self.failed[1])
 
     def terminate(self) -> None:
@@ -248,7 +246,7 @@ class Ranks(RemoteChild):
 
 
 class RayChildren(Children):
-    """All processes of a run: the buffer here, the others with runners."""
+    """All processes of a run: the buffer as a child of r3l-launch, the others with runners."""
 
     def __init__(self, plan: Plan, make: Callable[[int, Bundle], Any]) -> None:
         super().__init__(plan.run / "logs")
@@ -265,18 +263,15 @@ class RayChildren(Children):
         worker: tuple[str, ...] = (),
         at_once: bool = False,
     ) -> Child:
-        """Start `command` as the base class does; the learner's once for each rank."""
+        """Start `command` in its bundle; the learner's once for each rank."""
         if name == "buffer":
             return super().start(name, command, env, worker, at_once)
-        known = (at for at, child in enumerate(self.members) if child.name == name)
-        place = next(known, len(self.members))
-        for earlier in self.members[place : place + 1]:
-            earlier.kill()
+        self.kill_earlier(name)
         names = self.ranks if name == self.ranks[0] else [name]
         started = [self._start(each, command, env or {}, worker, at_once) for each in names]
         child = Ranks(started) if len(started) > 1 else started[0]
-        self.members[place : place + 1] = [child]
-        self.tell(child)  # the buffer ends after the ranks of this machine
+        self.put(child)
+        self.tell(child)  # so that the buffer ends after this machine's ranks
         return child
 
     def _start(
@@ -292,7 +287,7 @@ class RayChildren(Children):
         if name in self.ranks and len(self.ranks) > 1:
             local = bundle.processes.index(name)
             env = env | {"RANK": str(self.ranks.index(name)), "LOCAL_RANK": str(local)}
-            at_once = True  # a rank cannot end well without the others
+            at_once = True  # a rank cannot end cleanly without the others
         runner = self.runners.get(at)
         if runner is None or runner.lost:
             runner = self.runners[at] = RemoteRunner(lambda: self.make(at, bundle))
@@ -302,7 +297,7 @@ class RayChildren(Children):
         return child
 
     def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
-        """End everything, and leave the cluster."""
+        """End all processes and leave the cluster."""
         try:
             return super().stop(deadline_s)
         finally:
@@ -323,15 +318,15 @@ class Ray(Backend):
         return ray_machines()
 
     def preview(self, plan: Plan) -> str:
-        """The plan with its bundles."""
+        """The plan with its bundles as text."""
         return text(plan)
 
     def commands(self, plan: Plan) -> RayCommands:
-        """The commands that runners start."""
+        """The commands of the runners."""
         return RayCommands(plan)
 
     def reserve(self, plan: Plan) -> RayChildren:
-        """The bundles of a plan, reserved; the processes are started in them."""
+        """Reserve the plan's bundles; returns what starts processes in them."""
         ray = connect()
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

@@ -1,4 +1,4 @@
-"""The nodes of the Ray cluster whose head this machine is, as the machines of a plan."""
+"""Connects to a Ray cluster, and lists its nodes as the machines of a plan."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, gpu_gib
 from r3l.errors import UserError
 
-REACHED_S = 5.0
+REACHED_S = 5.0  # timeout of a connection
 HEAD = "node:__internal_head__"
-"""The resource that only the head node has."""
+"""A resource that only the head node has."""
 
 
 def connect() -> Any:
-    """The module ray, connected to the cluster that RAY_ADDRESS names or that was started on this
-    machine. Raises UserError unless there is one and this is its head node."""
+    """Connects to the cluster of RAY_ADDRESS or of this machine; returns the module ray. Raises
+    UserError unless this is the cluster's head node."""
     try:
         import ray
     except ImportError:
@@ -31,7 +31,7 @@ def connect() -> Any:
         _check_reachable(os.environ.get("RAY_ADDRESS", ""))
         try:
             ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-        except Exception as error:  # of many kinds
+        except Exception as error:  # Ray raises many kinds
             why = str(error).strip().partition("\n")[0]
             raise UserError(
                 f"--cluster ray: no cluster to connect to ({why:.200}); start its head with "
@@ -46,7 +46,7 @@ def connect() -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise UserError for a host:port where nobody listens, which Ray would try for minutes."""
+    """Refuses a host:port that does not answer, which Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
         return
@@ -60,15 +60,15 @@ def _check_reachable(address: str) -> None:
 
 
 def ray_machines() -> tuple[Hosts, tuple[Machine, ...]]:
-    """(the head's address, the machines of the cluster, the head first). The memory of their GPUs
-    is taken to be that of the head's. Raises UserError."""
+    """(the head's address, the machines of the cluster, head first). All GPUs are assumed to have
+    the memory of the head's. Raises UserError."""
     return machines_of_nodes(_alive(connect()), gpu_gib)
 
 
 def machines_of_nodes(
     nodes: list[dict[str, Any]], gib: Callable[[], float | None]
 ) -> tuple[Hosts, tuple[Machine, ...]]:
-    """The machines of `nodes` as ray.nodes() lists them; `gib`: tells the memory of a GPU."""
+    """The machines of `nodes`, as listed by ray.nodes(); `gib` returns the memory of a GPU."""
     seen: Counter[str] = Counter()
     machines = []
     memory = gib() if any(node["Resources"].get("GPU") for node in nodes) else None
@@ -83,6 +83,6 @@ def machines_of_nodes(
 
 
 def _alive(ray: Any) -> list[dict[str, Any]]:
-    """The nodes that are alive, the head first."""
+    """The nodes that are alive, head first."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return sorted(nodes, key=lambda node: HEAD not in node["Resources"])

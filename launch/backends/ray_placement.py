@@ -1,4 +1,4 @@
-"""A plan as Ray places it: bundles of resources, each on one node, and the commands in them."""
+"""Turns a plan into Ray's bundles, each of resources on one node, and the commands in them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from launch.backends.ray_nodes import HEAD
 from launch.topology.placement import ActorPlace, Topology
 from launch.topology.run_plan import Plan
 
-OF_HEAD = 0.001  # of the head's resource: enough to be placed there
+OF_HEAD = 0.001  # of HEAD: any amount places a bundle there
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What Ray reserves on one node, and the processes that share it; `gpus`: their names in the
-    plan, in place of which they get those that Ray reserves."""
+    """What Ray reserves on one node, and the processes that share it. `gpus`: the plan's names; Ray
+    chooses the real GPUs."""
 
     machine: str
     processes: tuple[str, ...]
@@ -25,18 +25,18 @@ class Bundle:
 
     @property
     def resources(self) -> dict[str, float]:
-        """A CPU for each process, whole GPUs."""
+        """A CPU for each process, and whole GPUs."""
         gpus = {"GPU": len(self.gpus)} if self.gpus else {}
         return {"CPU": len(self.processes), **gpus} | ({HEAD: OF_HEAD} if self.head else {})
 
-    def has_one(self, place: ActorPlace) -> bool:
-        """Whether an actor shares a GPU with the processes here."""
+    def shares_gpu(self, place: ActorPlace) -> bool:
+        """Whether an actor shares a GPU with the bundle's processes."""
         return self.machine == place.machine and bool(set(self.gpus) & set(place.gpus))
 
 
 def bundles(topology: Topology) -> tuple[Bundle, ...]:
-    """The ranks of each machine, rank 0 on the head; then the actors, in one bundle with those that
-    they share GPUs with."""
+    """A bundle for the ranks of each machine, rank 0's on the head, and for each actor. Processes
+    that share GPUs share a bundle."""
     made: list[Bundle] = []
     begins = 0
     for part in topology.ranks:
@@ -44,7 +44,7 @@ def bundles(topology: Topology) -> tuple[Bundle, ...]:
         made.append(Bundle(part.machine, names, part.gpus, head=not begins))
         begins += part.count
     for index, place in enumerate(topology.actors):
-        shared = (at for at, bundle in enumerate(made) if bundle.has_one(place))
+        shared = (at for at, bundle in enumerate(made) if bundle.shares_gpu(place))
         at = next(shared, len(made))
         there = made[at] if at < len(made) else Bundle(place.machine, ())
         gpus = tuple(dict.fromkeys((*there.gpus, *place.gpus)))
@@ -54,23 +54,23 @@ def bundles(topology: Topology) -> tuple[Bundle, ...]:
 
 
 def rank_name(rank: int) -> str:
-    """The name of a rank's process and log; that of rank 0 is the learner's."""
+    """The name of a rank's process and log: rank 0 is the learner."""
     return f"learner-{rank}" if rank else "learner"
 
 
 def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """The GPUs that each process sees, by their names in the plan; all of its machine's for a rank,
-    which takes the one of its LOCAL_RANK."""
+    """The GPUs that each process sees, by the plan's names. A rank sees all those of its machine's
+    ranks and takes the one of its LOCAL_RANK."""
     each = [part.gpus for part in topology.ranks for _ in range(part.count)]
     actors = {f"actor-{index}": place.gpus for index, place in enumerate(topology.actors)}
     return {rank_name(rank): gpus for rank, gpus in enumerate(each)} | actors
 
 
 class RayCommands(ProcessCommands):
-    """The commands of a plan whose processes runners start."""
+    """The commands of a plan that runs on Ray."""
 
     def learner(self) -> list[str]:
-        """Each rank; runners take the place of DeepSpeed's launcher."""
+        """One rank: runners replace DeepSpeed's launcher."""
         return self.rank()
 
     def learner_env(self) -> dict[str, str]:
@@ -82,7 +82,7 @@ class RayCommands(ProcessCommands):
         return env | {"WORLD_SIZE": str(count)} | ours
 
     def actor(self, index: int) -> list[str]:
-        """One actor, which may come to run on any node."""
+        """One actor, which may run on any node."""
         return self.actor_reaching(index, self._head)
 
     def actor_env(self, index: int) -> dict[str, str]:
@@ -96,7 +96,7 @@ class RayCommands(ProcessCommands):
 
 
 def text(plan: Plan) -> str:
-    """The whole plan, for --dry-run."""
+    """The whole plan as text."""
     lines = ["bundles of a placement group, on nodes that Ray chooses; a learner for each rank:"]
     for bundle in bundles(plan.topology):
         needs = [f"{n:g} {name}" for name, n in bundle.resources.items() if name != HEAD]

@@ -1,6 +1,6 @@
-"""The backends by the name that --cluster gives them.
+"""The backends by their name in --cluster.
 
-Kubernetes has none: examples/kubernetes.yaml starts the same commands in place of r3l-launch.
+Kubernetes needs none: with examples/kubernetes.yaml it starts the commands itself.
 """
 
 from __future__ import annotations

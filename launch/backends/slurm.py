@@ -1,8 +1,8 @@
-"""A run as one SLURM batch script, which starts the commands that r3l-launch starts on one machine.
+"""Writes a run as one SLURM batch script, which starts the same commands as r3l-launch.
 
-A heterogeneous job: its first component has the learner's nodes, with the buffer service and rank 0
-on the first of them, its second one the nodes with actors alone. srun starts every process as a
-step on its node. What dies is started again, as r3l-launch does; nothing watches for silence.
+It is a heterogeneous job. Its first component has the learner's nodes, with the buffer service and
+rank 0 on the first of them; its second component has the nodes with actors alone. srun starts every
+process as a step on its node. Dead processes are restarted; nothing watches for unresponsive ones.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from r3l.process.memory import STEADY_MEMORY
 TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
 BUFFER_PORT, WEIGHTS_PORT, RANKS_PORT = 5555, 5556, 29500
 RESTARTS = 3
-ENDING_S = 100  # for a step that was asked to end
+ENDING_S = 100  # timeout of a step that was asked to end
 SCRIPT = "job.sbatch"
 NOTED = """'echo "$JOB.$SLURM_STEP_ID" >"$logs/.step-$0"; exec "$@"'"""
-"""A step that notes which one it is, before it becomes its process."""
+"""Writes a step's number to a file, and then becomes the step's process."""
 AS_RANK = """bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec "$@"' rank"""
 STEP = "srun --overlap --cpu-bind=none"
 
@@ -42,7 +42,7 @@ class Slurm(Backend):
     def machines(
         self, requested: RequestedPlaces, hostfile: Path | None
     ) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """None that can be looked at: a batch script is written before its nodes are known."""
+        """Raises UserError: a batch script is written before its nodes are known."""
         raise UserError("--cluster slurm: describe its nodes with --hardware, like 2x8x80GB")
 
     def preview(self, plan: Plan) -> str:
@@ -50,7 +50,7 @@ class Slurm(Backend):
         return script(plan)
 
     def write_script(self, plan: Plan) -> str:
-        """Writes the batch script into the run's folder; returns the command that submits it."""
+        """Write the batch script into the run's folder; returns the command that submits it."""
         path = plan.run / SCRIPT
         path.write_text(script(plan), encoding="utf-8")
         return f"sbatch {path}"
@@ -75,7 +75,7 @@ class SlurmCommands(ProcessCommands):
         return f"{where} {self._noted(0, 'buffer')} {shlex.join(self.buffer())}"
 
     def learner_step(self) -> str:
-        """All ranks of the learner; srun takes the place of DeepSpeed's launcher."""
+        """All ranks of the learner: srun replaces DeepSpeed's launcher."""
         ranks = self.plan.topology.ranks
         where = f"--nodes={len(ranks)} --ntasks={sum(r.count for r in ranks)}"
         command = shlex.join(["env", *_pairs(self.learner_env()), *self.rank(), "--resume"])
@@ -103,7 +103,7 @@ class SlurmCommands(ProcessCommands):
         return f"--nodes={len(names)} --ntasks-per-node={tasks} --exclusive{on_gpus}"
 
     def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
-        return command  # srun is in its place
+        return command  # srun replaces ssh
 
     def _on(self, machine: str) -> str:
         part = self._part(machine)
@@ -122,7 +122,7 @@ class SlurmCommands(ProcessCommands):
 
 
 def script(plan: Plan) -> str:
-    """The batch script of a plan, whose settings and keys are in its run folder."""
+    """The batch script of a plan."""
     made, topology = SlurmCommands(plan), plan.topology
     here = os.getcwd()
     common = {**STEADY_MEMORY, "PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}

@@ -1,4 +1,4 @@
-"""A run that is being planned: what the user gave, and what follows from it."""
+"""A run that is being planned: its settings and options, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ class PlanOptions:
     """The options of one run, as r3l-launch names them.
 
     `force`: resume with other settings, and start what the estimate of memory refuses. `dry_run`:
-    leave out what takes seconds, the chat template and the preflight of the environment.
-    `hardware`: plan for these machines instead of this one, and check nothing of theirs. `cluster`:
-    the name of the backend.
+    skip the slow checks, of the chat template and the environment's first steps. `hardware`: plan
+    for these machines, which are not checked. `cluster`: the name of the backend.
     """
 
     run: Path
@@ -57,10 +56,10 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class Draft:
-    """The settings and options of a run, and what follows from them.
+    """The settings and options of a run, and what is computed from them.
 
-    Each property is found when a check first asks for it: the order of the checks decides what is
-    read before what. It raises UserError if it cannot be found.
+    Each property is computed when a check first reads it, so the order of the checks decides what
+    is read first. It raises UserError if it cannot be computed.
     """
 
     config: RunConfig
@@ -73,7 +72,7 @@ class Draft:
 
     @cached_property
     def requested(self) -> RequestedPlaces:
-        """The places that the options ask for."""
+        """The places that the options request."""
         gpus = self.config.actor.engine.get("tensor_parallel_size", 1)
         if not isinstance(gpus, int):
             raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")
@@ -81,7 +80,7 @@ class Draft:
 
     @cached_property
     def found(self) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """(how the machines reach each other if there are several, the machines)."""
+        """(the addresses of several machines, the machines)."""
         if self.options.hardware is None:
             return self.backend.machines(self.requested, self.options.hostfile)
         machines = described(self.options.hardware)
@@ -89,7 +88,7 @@ class Draft:
 
     @cached_property
     def tasks(self) -> list[Task]:
-        """The first training and evaluation tasks, of each environment if there are enough."""
+        """The first training and evaluation task of each environment, as far as there are any."""
         env, each = self.config.env, len(self.config.env.names)
         return [
             *tasks_of_all(env, "train", min(each, env.train_tasks), self.config.seed),
@@ -98,7 +97,7 @@ class Draft:
 
     @cached_property
     def model(self) -> Path:
-        """The model's folder, which can be loaded."""
+        """The folder of a model that can be loaded."""
         folder = model_path(self.config.model)
         check_model_folder(folder, f"model {self.config.model}")
         return folder
@@ -111,7 +110,7 @@ class Draft:
 
     @cached_property
     def learner(self) -> LearnerConfig:
-        """The learner's settings, with the user's DeepSpeed file read."""
+        """The learner's settings with the content of the user's DeepSpeed file."""
         deepspeed = user_config(self.config.learner.deepspeed)
         return self.config.learner.model_copy(update={"deepspeed": deepspeed})
 
@@ -128,10 +127,10 @@ class Draft:
 
     @cached_property
     def services(self) -> Services:
-        """Where the services listen, with which keys."""
-        asked = Services(self.options.buffer_bind, self.options.weights_bind, self.options.keys)
+        """The addresses and keys of the services."""
+        services = Services(self.options.buffer_bind, self.options.weights_bind, self.options.keys)
         anywhere = (ANY_NODE,) if self.backend.moves_actors else ()
-        return asked.reached_from(self.topology.elsewhere or anywhere, self.options.run)
+        return services.reached_from(self.topology.elsewhere or anywhere, self.options.run)
 
     @cached_property
     def changed(self) -> tuple[str, ...]:
@@ -147,7 +146,7 @@ class Draft:
         return chosen == "bfloat16" or (chosen == "auto" and self.requested.device == "gpu")
 
     def plan(self) -> Plan:
-        """The plan, once every check has passed."""
+        """The plan, after all checks have passed."""
         return Plan(
             config=self.settled,
             run=self.options.run,

@@ -1,4 +1,4 @@
-"""Checks of the options, and of the folder and devices that they name."""
+"""Checks of the options, and of the run's folder and devices."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from r3l.process.free_space import check_free_space
 
 
 def check_run_folder(draft: Draft) -> None:
-    """Raises UserError rather than mix two runs in one folder."""
+    """Refuses a folder that belongs to another run or launcher."""
     run = draft.options.run
     check_exists_only_if(run, resume=draft.options.resume)
     if not draft.options.dry_run and RunFolder(run).lock_file.is_file():
-        with suppress(PermissionError):  # writing the folder says so
+        with suppress(PermissionError):  # write_run_folder reports it
             RunFolder(run).lock().close()
 
 
 def check_exists_only_if(run: Path, *, resume: bool) -> None:
-    """Raises UserError if a run exists, unless it is to be resumed, and if it then does not."""
+    """Refuses a run that exists without `resume`, or does not exist with it."""
     folder = RunFolder(run)
     if folder.exists and not resume:
         raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")
@@ -35,12 +35,12 @@ def check_exists_only_if(run: Path, *, resume: bool) -> None:
 
 
 def check_addresses(draft: Draft) -> None:
-    """Raises UserError for an address that a service cannot use."""
+    """Refuses an address that a service cannot use."""
     check_binds(Services(draft.options.buffer_bind, draft.options.weights_bind))
 
 
 def check_hardware(draft: Draft) -> None:
-    """Raises UserError if the machines are given twice, or described for a run that starts now."""
+    """Refuses machines that are given twice, or described for a run that starts now."""
     options, backend = draft.options, draft.backend
     if options.hardware is not None and not options.dry_run and not backend.starts_later:
         raise UserError(
@@ -55,18 +55,18 @@ def check_hardware(draft: Draft) -> None:
 
 
 def check_open_files(draft: Draft) -> None:
-    """Raises UserError if the system allows fewer open files than --connections needs."""
+    """Refuses more --connections than the system's limit of open files allows."""
     if draft.options.connections is not None:
         check_connections(draft.options.connections)
 
 
 def check_devices(draft: Draft) -> None:
-    """Raises UserError if the machines have fewer devices than the learner has ranks."""
+    """Refuses more ranks than the machines have devices."""
     place_ranks(draft.requested, draft.found[1])
 
 
 def check_ranks(draft: Draft) -> None:
-    """Raises UserError unless every rank gets a group at each step."""
+    """Refuses more ranks than a step has groups."""
     ranks, groups = draft.requested.ranks, draft.config.learner.groups_per_step
     if ranks > groups:
         raise UserError(
@@ -76,6 +76,6 @@ def check_ranks(draft: Draft) -> None:
 
 
 def check_disk(draft: Draft) -> None:
-    """Raises UserError if the disk has no room for the run."""
+    """Refuses a disk without room for the run."""
     if draft.options.hardware is None:
         check_free_space(draft.options.run, float32_bytes(draft.model))

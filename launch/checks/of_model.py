@@ -1,4 +1,4 @@
-"""Checks of the model and of what is done with it: training, chat, a first step in each world."""
+"""Checks of the model: its chat template, its training, and its first steps in each environment."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
 
 def check_model(draft: Draft) -> None:
-    """Raises UserError if the model cannot be loaded or has no usable chat template."""
+    """Refuses a model that cannot be loaded or has no usable chat template."""
     _ = draft.model if draft.options.dry_run else draft.chat
 
 
 def resolve_model(
     name: str, earlier_reasoning: EarlierReasoning = "refuse", *, weights: bool = True
 ) -> Path:
-    """The model folder of a name. Raises UserError unless its chat template is usable and, with
-    `weights`, it can be loaded."""
+    """Finds a model's folder by its name. Raises UserError if its chat template is not usable, or,
+    with `weights`, if it cannot be loaded."""
     folder = model_path(name)
     check_model_folder(folder, f"model {name}", weights=weights)
     ChatFormat(read_tokenizer(folder, f"model {name}"), earlier_reasoning=earlier_reasoning)
@@ -37,8 +37,12 @@ def resolve_model(
 
 
 def check_learner(draft: Draft) -> None:
-    """Raises UserError for a DeepSpeed setting that the learner sets itself, for one that its
-    device does not support, and for adapters of layers that the model does not have."""
+    """Refuses settings of the learner that cannot work:
+
+    - a DeepSpeed setting that the learner sets itself,
+    - a setting that its device does not support,
+    - adapters for layers that the model does not have.
+    """
     if draft.config.learner.attention == "flash_attention_2" and draft.requested.device == "cpu":
         raise UserError(
             "learner.attention=flash_attention_2: needs a GPU; set learner.attention=sdpa"
@@ -48,7 +52,7 @@ def check_learner(draft: Draft) -> None:
 
 
 def check_checkpoint(draft: Draft) -> None:
-    """Raises UserError if the run cannot continue from its newest checkpoint."""
+    """Refuses to resume from a checkpoint that does not fit the settings."""
     newest = checkpoint.latest(draft.options.run / checkpoint.CHECKPOINTS)
     if draft.options.resume and newest is not None:
         dtype = "torch.bfloat16" if draft.in_bfloat16 else "torch.float32"
@@ -56,8 +60,7 @@ def check_checkpoint(draft: Draft) -> None:
 
 
 def check_first_steps(draft: Draft) -> None:
-    """Raises UserError if an environment fails at a first step, or if a first prompt fills the
-    context."""
+    """Refuses an environment that fails at its first step, and a first prompt that is too long."""
     if not draft.options.dry_run:
         lengths = try_tasks(draft.config.env, draft.tasks, draft.chat)
         check_first_prompts(draft.model, draft.config.actor.max_model_len, draft.tasks, lengths)
@@ -66,7 +69,7 @@ def check_first_steps(draft: Draft) -> None:
 def check_first_prompts(
     model: Path, max_model_len: int, tasks: Sequence[Task], lengths: Sequence[int]
 ) -> None:
-    """Raises UserError if a task's first prompt, of so many tokens, fills the context."""
+    """Refuses a first prompt that fills the context; `lengths`: tokens of each task's."""
     settings = json.loads((model / "config.json").read_bytes())
     most = settings.get("max_position_embeddings") or max_model_len
     for task, length in zip(tasks, lengths, strict=True):
@@ -83,15 +86,14 @@ def check_first_prompts(
 
 
 def check_world(draft: Draft) -> None:
-    """Raises UserError if the shipped policy is to play a world that it does not know, unless the
-    user named it."""
+    """Refuses to train the shipped policy in an unknown environment, unless the user named it."""
     named = "model" in draft.config.model_fields_set
     if not named and (foreign := foreign_world(draft.settled)):
         raise UserError(foreign)
 
 
 def foreign_world(config: RunConfig) -> str:
-    """The warning that the shipped policy is to play a world that it does not know, or ""."""
+    """A warning if the shipped policy would play an environment it does not know, else ""."""
     if Path(config.model) != builtin_policy():
         return ""
     known = [world.env for world in warmed_for(builtin_policy())]

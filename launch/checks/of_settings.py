@@ -1,4 +1,4 @@
-"""Checks of settings that name something: a class, a library, an engine's argument, tasks."""
+"""Checks of settings that name a class, a library, a command or an engine's argument."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from r3l.rollout import explorers
 
 
 def check_engine(draft: Draft) -> None:
-    """Raises UserError for an argument that the engine does not know."""
+    """Refuses an argument that the engine does not know."""
     check_engine_arguments(draft.config.actor)
 
 
 def check_loggers(draft: Draft) -> None:
-    """Raises UserError for a logger whose library is missing where the run starts."""
+    """Refuses a logger whose library is not installed here."""
     if draft.options.hardware is None or draft.backend.has_nodes:
         loggers.check(draft.config.log)
 
 
 def check_checkpoint_command(draft: Draft) -> None:
-    """Raises UserError for a command on checkpoints that cannot run."""
+    """Refuses a learner.on_checkpoint that cannot run."""
     here = draft.options.hardware is None
     if here or draft.backend.has_nodes:
         checkpoint_command.check(draft.config.learner.on_checkpoint, here=here)
 
 
 def check_samplers(draft: Draft) -> None:
-    """Raises UserError for an unknown sampler, task sampler or explorer."""
+    """Refuses an unknown sampler, task sampler or explorer."""
     samplers.check(draft.config.buffer.sampler)
     task_samplers.make(draft.config.buffer.tasks)
     explorers.make(draft.config.explorer)
 
 
 def check_shares(draft: Draft) -> None:
-    """Raises UserError if a share of the training tasks is that of no environment of the run."""
+    """Refuses a share of tasks for an environment that the run does not have."""
     env = draft.config.env
     for name in draft.config.buffer.tasks.shares if env.others else ():
         if name not in env.names:
             raise UserError(
-                f"buffer.tasks.shares: {name} is no environment of this run, which are "
+                f"buffer.tasks.shares: {name} is not one of this run's environments, "
                 f"{', '.join(env.names)}; add it to env.others"
             )

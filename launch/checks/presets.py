@@ -1,4 +1,4 @@
-"""The YAML files that settings come from: a preset, a file of the user's, or a run's own."""
+"""Finds the YAML file of a run's settings: a preset, the user's, or the run's own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ DEMO = PRESETS / "demo.yaml"
 def settings_file(
     config: Path | None, preset: str | None, run: Path, *, resume: bool
 ) -> tuple[Path | None, Path | None]:
-    """(the YAML file of a run's settings, the file with the shipped policy's defaults below it), by
-    the options of r3l-launch: `--config`, the run's own, or a preset. Raises UserError."""
+    """(the YAML file of a run's settings, that of the shipped policy's defaults), or None.
+
+    The options of r3l-launch choose the first: --config, --resume or --preset. Raises UserError.
+    """
     if preset is not None and (config is not None or resume):
         other = "--resume" if resume else "--config"
         raise UserError(f"--preset {preset}: cannot be combined with {other}; leave one out")
@@ -25,7 +27,7 @@ def settings_file(
         return config, DEMO
     if resume:
         check_exists_only_if(run, resume=True)
-        RunFolder(run).own_settings()  # an empty file would be read as the defaults
+        RunFolder(run).own_settings()  # refuses an empty file, which would mean the defaults
         return RunFolder(run).own_config, None
     if preset is not None:
         return preset_file(preset), None
@@ -33,7 +35,7 @@ def settings_file(
 
 
 def preset_file(name: str) -> Path:
-    """The file of a preset. Raises UserError for an unknown one."""
+    """The file of a preset. Raises UserError if there is none of this name."""
     known = {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
     if name not in known:
         guess = did_you_mean(name, known)
@@ -42,6 +44,6 @@ def preset_file(name: str) -> Path:
 
 
 def check_model_is_named(config: RunConfig, preset: str | None) -> None:
-    """Raises UserError if a preset leaves the model to the user, and the user gave none."""
+    """Refuses a preset without a model if the user gave none either."""
     if preset is not None and "model" not in config.model_fields_set:
         raise UserError(f"--preset {preset}: names no model; give its folder with --model")

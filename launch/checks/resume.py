@@ -1,4 +1,4 @@
-"""Checks of a run that is resumed: what has changed, what may not change, what is left to do."""
+"""Checks of a resumed run: which settings have changed, and whether anything is left to do."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ FIXED = (
     "learner.groups_per_step",
     "model",
 )
-"""What makes another run of it: resumed with another value only if the user insists."""
+"""Settings that make it another run: they may change only with --force."""
 
 
 def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str, ...]:
-    """A line for each setting that differs from the run's own. Raises UserError for one of FIXED,
+    """One line for each setting that differs from the run's own. Refuses changes of FIXED ones
     unless `force`."""
     known = RunFolder(run).own_settings()
     before, after = (flat_settings(each.model_dump(mode="json")) for each in (known, config))
     if _same_model(run, model_path(known.model), Path(config.model)):
-        before["model"] = config.model  # wherever it lies now
+        before["model"] = config.model  # which was moved
     flat = before | after
     keys = sorted(
         key for key in flat if before.get(key) != after.get(key) and not _holds(key, flat)
@@ -41,17 +41,14 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
     for key, line in zip(keys, lines, strict=True):
         if not force and any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
             raise UserError(
-                f"run {run}: has another {line}; start a new run with --run, or add --force to go "
-                "on with what was learned and stored before"
+                f"run {run}: has another {line}; start a new run with --run, or add --force to "
+                "continue with what was learned and stored before"
             )
     return lines
 
 
 def nothing_to_do(run: Path, config: RunConfig) -> str:
-    """Why a run has no step, evaluation or model left to make, and what can be done; "" if it has.
-
-    Quick: it loads no model and starts nothing.
-    """
+    """A line that says why nothing is left to do in a run, or "". It loads no model."""
     folder = RunFolder(run)
     newest = latest(run / CHECKPOINTS) if folder.exists else None
     done = read_state(newest).version if newest else 0
@@ -61,7 +58,7 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
     )
     if done < steps or (done == steps and not finished):
         return ""
-    have = f"all {steps} steps are done" if done == steps else f"{done} steps are done already"
+    have = f"all {steps} steps are done" if done == steps else f"{done} steps are already done"
     return (
         f"run {run}: {have}, there is nothing to do; for more: "
         f"--resume --steps {done + max(done, 1)}; the model: {run / 'model'}"
@@ -69,12 +66,12 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
 
 
 def _same_model(run: Path, before: Path, after: Path) -> bool:
-    """Whether two folders hold the same model. If there is a checkpoint, its check tells."""
+    """Whether two folders hold the same model. A run with a checkpoint checks that instead."""
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and model_digest(before) == model_digest(after)
 
 
 def _holds(key: str, flat: Mapping[str, Any]) -> bool:
-    """Whether a setting is empty on one side only: the other side's values say what it held."""
+    """Whether a setting is a section on the other side, whose values are compared instead."""
     return any(other.startswith(f"{key}.") for other in flat)

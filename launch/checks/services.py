@@ -1,4 +1,4 @@
-"""The addresses of a run's two services, and the keys without which others may not reach them."""
+"""The addresses of a run's two services, and their keys."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from r3l.errors import UserError
 
 LOOPBACK = "tcp://127.0.0.1:*"
 EVERYWHERE = "tcp://0.0.0.0:*"
-KEYS = "keys"  # in a run's folder, if none are given and some are needed
+KEYS = "keys"  # in a run's folder, if some are needed and none given
 
 
 @dataclass(frozen=True)
 class Services:
-    """Where the buffer service and the weight publisher listen; `keys`: the folder of keys."""
+    """The addresses of the buffer service and the weight publisher; `keys`: the folder of keys."""
 
     buffer: str
     weights: str
@@ -31,11 +31,11 @@ class Services:
         return {"--buffer": self.buffer, "--weights": self.weights}
 
     def reached_from(self, elsewhere: Sequence[str], run: Path) -> Services:
-        """The services of a run with actors `elsewhere`, on those machines.
+        """The services of a run that has actors on the machines `elsewhere`.
 
-        Default addresses become ones that they reach. If other machines can reach an address, keys
-        are made in the run's folder unless there are some. Raises UserError for missing keys, and
-        for an address that actors cannot reach.
+        Default addresses become ones that these machines can reach. If any other machine can reach
+        an address, the services need keys: those given, or those of the run's folder. Raises
+        UserError for missing keys, and for an address that actors cannot reach.
         """
         services = self
         if elsewhere:
@@ -58,16 +58,16 @@ class Services:
 
 
 def check_keys(folder: Path) -> None:
-    """Raises UserError unless the folder has the keys of every role."""
+    """Refuses a folder without the keys of every role."""
     load(ServiceKeys, folder / "service.json")
     load(ClientKeys, folder / "client.json")
     load(ClientKeys, folder / "learner.json")
 
 
 def check_addresses(services: Services) -> None:
-    """Raises UserError for an address that a service cannot use, and for two with the same port.
+    """Refuses an address that a service cannot use, and two addresses with the same port.
 
-    Port 0 or * is any free one: the service takes it and says which.
+    Port 0 or * stands for any free port.
     """
     ports: dict[int, str] = {}
     for option, bind in services.by_option.items():
@@ -87,7 +87,7 @@ def check_addresses(services: Services) -> None:
 
 def _check_free(option: str, bind: str, host: str, port: int) -> None:
     with socket.socket() as probe:
-        # As ZeroMQ does: connections of a run that has just ended do not keep its port.
+        # As ZeroMQ does: connections of a run that has just ended do not block its port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -1,1 +1,1 @@
-"""What r3l-launch tells its user while a run goes on."""
+"""Shows a run to the user while it trains."""

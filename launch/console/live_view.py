@@ -1,7 +1,7 @@
-"""What `r3l-launch` shows: a live view on a terminal, plain lines elsewhere, little with --quiet.
+"""Shows a run: a live view on a terminal, plain lines elsewhere, little with --quiet.
 
 Run ── say: notices, restarts, the end ──►  Console (lines)
-    ── starting, step, evaluation ───────►    ├── Quiet: only what `say` brings
+    ── starting, step, evaluation ───────►    ├── Quiet: only `say`
                                               └── LiveView: a bar and the last step below the lines
 """
 
@@ -24,13 +24,13 @@ REFRESHES_PER_S = 2
 
 
 class Console:
-    """Plain lines, each printed by `say`."""
+    """Plain lines, printed by `say`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
 
     def starting(self, line: str) -> None:
-        """Show which processes still start; "" if all are ready."""
+        """Show which processes are still starting; "" if all are ready."""
         if line:
             self.say(line)
 
@@ -39,18 +39,18 @@ class Console:
         self.say(step_line(line, steps))
 
     def again(self, version: int) -> None:
-        """Forget the steps after `version`: the learner went back to a checkpoint."""
+        """Forget the steps after `version`, since the learner went back to a checkpoint."""
 
     def evaluation(self, line: EvalLine) -> None:
         """Show an evaluation."""
         self.say(eval_line(line))
 
     def close(self) -> None:
-        """End a view."""
+        """End the view."""
 
 
 class Quiet(Console):
-    """Only what needs attention, and the end."""
+    """Only lines that need attention, and the end."""
 
     def starting(self, line: str) -> None:
         """Show nothing."""
@@ -84,7 +84,7 @@ class LiveView(Console):
         super().__init__(self._print)
 
     def starting(self, line: str) -> None:
-        """Show which processes still start."""
+        """Show which processes are still starting."""
         self._last_line = line or "waits for the first step"
 
     def step(self, line: StepLine, steps: int) -> None:
@@ -93,12 +93,12 @@ class LiveView(Console):
         self._recent.append(line)
 
     def again(self, version: int) -> None:
-        """Leave later steps out of the forecast."""
+        """Remove later steps from the forecast."""
         while self._recent and self._recent[-1].step > version:
             self._recent.pop()
 
     def close(self) -> None:
-        """Draw the view a last time and leave it there."""
+        """Draw the view once more and leave it on the terminal."""
         self._live.stop()
 
     def _print(self, line: str) -> None:
@@ -130,7 +130,7 @@ class LiveView(Console):
 def console_for(
     run: Path, steps: int, say: Callable[[str], None], *, quiet: bool, file: TextIO | None = None
 ) -> Console:
-    """The console of a run: quiet if asked for, live on a terminal that can draw, else lines."""
+    """Chooses the console of a run: quiet, live on a terminal that can draw, otherwise lines."""
     file = sys.stdout if file is None else file
     if quiet:
         return Quiet(say)

@@ -11,51 +11,51 @@ from r3l.files.json_lines import GrowingFile
 from r3l.files.progress_lines import EvalLine, StepLine
 from r3l.process.notices import NOTICE_LINE
 
-SHOWN_SHARE = 0.005  # which is printed as 1 %
-START_SAY_S = 5.0  # between two lines about what still starts
+SHOWN_SHARE = 0.005  # the least that is not printed as 0%
+START_LINES_S = 5.0  # between two lines about processes that are starting
 WAITING = 0.1
-"""Share of the wanted requests that may wait for a session before it is said."""
+"""Share of the wanted requests that may wait for a session before it is reported."""
 
 
 class NoticeReader:
-    """A reader of a folder of logs that returns each notice once, after the name of its process."""
+    """Reads the notices in a folder of logs, each once, with the name of its process in front."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self._known = {log: GrowingFile(log) for log in logs.glob("*.log")}
 
     def new(self) -> list[str]:
-        """Notices written since the last call."""
+        """The notices since the last call."""
         for log in sorted(self.logs.glob("*.log")):
             self._known.setdefault(log, GrowingFile(log, 0))
         mark = NOTICE_LINE.encode()
-        found = [(log, line) for log, file in self._known.items() for line in file.new()]
+        lines = [(log, line) for log, file in self._known.items() for line in file.new()]
         return [
             f"{log.stem}: {line.partition(mark)[2].decode('utf-8', errors='replace').strip()}"
-            for log, line in found
+            for log, line in lines
             if mark in line
         ]
 
 
-SOME = 3  # actors that are named one by one
+SOME = 3  # actors that are named individually
 
 
 class Startup:
-    """What still starts, said every START_SAY_S until all processes are ready (`ended`)."""
+    """Reports what is still starting, until all processes are ready (`ended`)."""
 
     def __init__(self) -> None:
-        self._began = self._said = time.monotonic()
+        self._began = self._last = time.monotonic()
         self.ended = False
 
     def line(self, ready: dict[str, bool]) -> str:
-        """A line for people if one is due, "" otherwise. `ready`: every process by its name."""
+        """The next line if it is due, else "". `ready`: whether each process is ready, by name."""
         now = time.monotonic()
         if self.ended or all(ready.values()):
             self.ended = True
             return ""
-        if now < self._said + START_SAY_S:
+        if now < self._last + START_LINES_S:
             return ""
-        self._said = now
+        self._last = now
         waits = {"buffer": "opens its store", "learner": "loads its libraries and the model"}
         late = [f"{name} {waits[name]}" for name, up in ready.items() if not up and name in waits]
         actors = [name for name, up in ready.items() if not up and name not in waits]
@@ -67,27 +67,29 @@ class Startup:
 
 
 class SessionWaits:
-    """Attempts that wait for a session of the environment's processes: said once.
+    """Reports once that attempts wait for the environment's processes.
 
-    `wanted`: requests that all actors want in their engines.
+    `wanted`: requests that all actors together want in their engines.
     """
 
     def __init__(self, wanted: int, workers: int | None) -> None:
         self.wanted, self.workers = wanted, workers
         self._last: tuple[float, float] | None = None
-        self._said = False
+        self._reported = False
 
     def line(self, step: StepLine) -> str:
-        """A line with the setting to change, if between two steps more than WAITING of the wanted
-        attempts waited, on average; "" otherwise, and if it was said before."""
+        """A line with the setting to change, or "".
+
+        It is due once, when on average more than WAITING of `wanted` waited since the last step.
+        """
         now = (step.time, step.metrics.get("actor/session_wait_s", 0.0))
         then, self._last = self._last, now
-        if then is None or self._said:
+        if then is None or self._reported:
             return ""
         waiting = (now[1] - then[1]) / max(now[0] - then[0], 1e-3)
         if waiting <= WAITING * self.wanted:
             return ""
-        self._said = True
+        self._reported = True
         held = "env.workers" if self.workers is None else f"env.workers={self.workers}"
         return (
             f"{waiting:.0f} attempts wait for the environment, on average, and the engines for "
@@ -97,7 +99,7 @@ class SessionWaits:
 
 
 def step_line(step: StepLine, steps: int) -> str:
-    """One line about an optimizer step."""
+    """An optimizer step as a line."""
     values = step.metrics
 
     def share(name: str) -> str:
@@ -114,7 +116,7 @@ def step_line(step: StepLine, steps: int) -> str:
 
 
 def who_waits(values: Mapping[str, float]) -> str:
-    """Which side of the buffer limits the speed of a step."""
+    """Which side limits the pace: learner or actors."""
     learner, actors = values.get("learner/idle_share", 0.0), values.get("actor/idle_share", 0.0)
     if max(learner, actors) < BALANCED:
         return f"balanced: learner idle {learner * 100:.0f} %, actors idle {actors * 100:.0f} %"
@@ -124,7 +126,7 @@ def who_waits(values: Mapping[str, float]) -> str:
 
 
 def eval_line(evaluation: EvalLine) -> str:
-    """One line about an evaluation."""
+    """An evaluation as a line."""
     failed, values = "", evaluation.metrics
     if evaluation.failed:
         causes = {
@@ -142,7 +144,7 @@ def eval_line(evaluation: EvalLine) -> str:
 
 
 def _lengths(values: Mapping[str, float], start: str = "") -> str:
-    """The lengths of attempts, and what is cut off; their names begin with `start`."""
+    """The lengths of attempts and the shares cut off; `start`: prefix of the metrics' names."""
     if f"{start}length_mean" not in values:
         return ""
     mean, p95, most = (values[f"{start}length_{name}"] for name in ("mean", "p95", "max"))
@@ -154,15 +156,15 @@ def _lengths(values: Mapping[str, float], start: str = "") -> str:
 
 
 def run_name(run: Path) -> str:
-    """A run's folder as --run takes it: its name under runs/, or the path."""
+    """A run as --run takes it: its name under runs/, or its path."""
     return run.name if run.parent == Path("runs") else str(run)
 
 
 def end_lines(run: Path) -> list[str]:
-    """Where a finished run's model is, and what to do with it."""
+    """Lines with a finished run's models and the next commands."""
     models = {"best": "best evaluation", "model": "last step"}
-    found = [f"{run / name} ({what})" for name, what in models.items() if (run / name).is_dir()]
-    lines = [f"model: {', '.join(found)}"] if found else []
+    folders = [f"{run / name} ({what})" for name, what in models.items() if (run / name).is_dir()]
+    lines = [f"model: {', '.join(folders)}"] if folders else []
     return [
         *lines,
         f"next: r3l-eval --run {run_name(run)}; tensorboard --logdir {run / 'tensorboard'}; "

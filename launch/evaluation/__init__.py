@@ -1,1 +1,1 @@
-"""Evaluation of a model: tasks that are played several times, and what their results say."""
+"""Plays the attempts of an evaluation and prints its results."""

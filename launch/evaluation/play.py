@@ -1,9 +1,9 @@
-"""Plays the attempts of an evaluation, and keeps each as it ends.
+"""Plays the attempts of an evaluation, and stores each result as its attempt ends.
 
-    tasks × attempts ─► those without a result yet ─► play, so many at a time ─► results.jsonl
+    tasks × attempts ─► those without a result yet ─► play, `at_once` at a time ─► results.jsonl
 
-An interrupted evaluation continues. An attempt that failed (through the environment or the engine)
-earns nothing, and the next run plays it again.
+An interrupted evaluation continues. An attempt that the environment or the engine failed has no
+reward, and the next run plays it again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ async def play_all(
     *,
     at_once: int,
 ) -> None:
-    """Play every attempt that has no result yet, `at_once` at a time, at the temperature of
-    `config.eval`. Raises EngineDead if the engine dies; results so far are kept."""
+    """Plays every attempt without a result, at the temperature of `config.eval`. Raises EngineDead
+    if the engine dies; the results so far are kept."""
     actor = config.actor.model_copy(update={"temperature": config.eval.temperature})
     config = config.model_copy(update={"actor": actor})
     room = asyncio.Semaphore(at_once)
-    failures = FirstFailures(say=lambda line: None)  # the log is the console
+    failures = FirstFailures(say=lambda line: None)  # r3l-eval prints no failures of attempts
 
     async def play(task: Task, attempt: int) -> None:
         async with room:
@@ -60,5 +60,5 @@ async def play_all(
 
 
 def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
-    """Task and number of every attempt of an evaluation."""
+    """The task and number of every attempt."""
     return [(task.task_id, attempt) for task in tasks for attempt in range(attempts)]

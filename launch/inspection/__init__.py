@@ -1,1 +1,1 @@
-"""Looks into a run, one that goes on or one that has ended: report, status, doctor."""
+"""Inspects a run while it trains or after its end: status, doctor, report."""

@@ -1,7 +1,7 @@
-"""The commands of `r3l-launch`: `train`, and those that inspect a run.
+"""The commands of `r3l-launch`: `train`, and the commands that inspect a run.
 
-`train` need not be named: an option or a setting, which is KEY=VALUE, is never a command. The other
-commands are imported when they are used.
+`train` is the default, since neither an option nor a setting (KEY=VALUE) can be a command's name.
+The other commands are imported when they are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LaunchCommands(OneLineGroup):
         return super().parse_args(ctx, args if named else [DEFAULT, *args])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Import a command. Raises click.UsageError if there is none of this name."""
+        """Import a command. Raises click.UsageError for an unknown name."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         if cmd_name not in INSPECTIONS:

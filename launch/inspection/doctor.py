@@ -15,14 +15,14 @@ from r3l.files.run_folder import RunFolder, run_folder
 
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
-LOST_SHARE = 0.1  # of the groups, or of the slots
+LOST_SHARE = 0.1  # of the groups or the results
 OVERDUE = 5.0  # times the median of a step
-SEEN_S = 10.0  # at least, until a silent actor is named
+SEEN_S = 10.0  # minimum until a silent actor is reported
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know of a run: a `problem`, or a mere hint; and what to do."""
+    """A problem or a hint, and what to do about it."""
 
     problem: bool
     what: str
@@ -32,28 +32,28 @@ class Finding:
 @click.command()
 @click.argument("name", metavar="RUN")
 def doctor(name: str) -> None:
-    """Say what is wrong with a run, what limits its pace, and what to do; exit code 1 if anything
-    is wrong. Nothing is changed."""
+    """Report what is wrong with a run, what limits its pace, and what to do. The exit code is 1 if
+    anything is wrong. Nothing is changed."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
-    found = findings(now)
-    for finding in found:
+    results = findings(now)
+    for finding in results:
         click.echo(f"{'problem' if finding.problem else 'hint':<9}{finding.what}")
         if finding.remedy:
             click.echo(f"{'':<9}→ {finding.remedy}")
     for line in waits(now):
         click.echo(f"{'waits':<9}{line}")
-    wrong = any(finding.problem for finding in found)
+    wrong = any(finding.problem for finding in results)
     if not wrong:
         click.echo("nothing is wrong with it")
     sys.exit(wrong)
 
 
 def findings(now: Snapshot) -> list[Finding]:
-    """Everything that was found, problems first."""
-    found = [
+    """All findings, problems first."""
+    results = [
         *_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now), *_bound(now)
     ]  # fmt: skip
-    return sorted(found, key=lambda one: not one.problem)
+    return sorted(results, key=lambda finding: not finding.problem)
 
 
 def _problem(what: str, remedy: str = "") -> Finding:
@@ -72,20 +72,22 @@ def _processes(now: Snapshot) -> Iterator[Finding]:
             yield _problem(f"no process runs; {step}", f"continue it with {again}")
         return
     if now.launcher is None:
-        pids = " ".join(str(one.pid) for one in now.processes)
-        yield _problem("its launcher has ended and left processes", f"kill {pids}, then {again}")
-    for one in now.processes:
-        who = f"{one.name} (process {one.pid})"
-        if one.state in ("stopped", "tracing-stop"):
-            yield _problem(f"{who} is stopped", f"kill -CONT {one.pid}")
-        elif one.state in ("zombie", "dead"):
+        pids = " ".join(str(process.pid) for process in now.processes)
+        yield _problem(
+            "its launcher has ended and left processes behind", f"kill {pids}, then {again}"
+        )
+    for process in now.processes:
+        who = f"{process.name} (process {process.pid})"
+        if process.state in ("stopped", "tracing-stop"):
+            yield _problem(f"{who} is stopped", f"kill -CONT {process.pid}")
+        elif process.state in ("zombie", "dead"):
             yield _problem(f"{who} is dead and was not collected")
-        elif one.state == "disk-sleep":
+        elif process.state == "disk-sleep":
             yield _hint(f"{who} waits in the kernel for a disk")
     for name in ("buffer", "learner"):
         if now.process(name) is None and now.launcher is not None:
             yield _problem(
-                f"{name} is not running; the launcher starts it again, or ends the run",
+                f"{name} is not running; the launcher restarts it, or ends the run",
                 f"see {now.run}/logs/{name}.log",
             )
 
@@ -109,16 +111,16 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
     if now.process("learner") is not None and beat is not None and beat > now.hang_s / 2:
         yield _problem(
             f"the learner has sent no heartbeat for {ago(beat)}: {now.learner_doing}",
-            f"it is ended and started again after {now.hang_s:g} s (learner.hang_s); "
+            f"it is restarted after {now.hang_s:g} s (learner.hang_s); "
             "SIGUSR2 makes it write its stacks",
         )
     if now.damaged_lines:
         yield _hint(
-            f"damaged lines of progress.jsonl: {now.damaged_lines}; they are left out",
+            f"damaged lines of progress.jsonl, which are left out: {now.damaged_lines}",
             "check the run's disk",
         )
     if now.hangs:
-        yield _hint(f"times that the learner hung: {now.hangs}", f"see {now.run}/hangs.jsonl")
+        yield _hint(f"hangs of the learner: {now.hangs}", f"see {now.run}/hangs.jsonl")
 
 
 def _store(now: Snapshot) -> Iterator[Finding]:
@@ -130,12 +132,12 @@ def _store(now: Snapshot) -> Iterator[Finding]:
         )
     if map_free is not None and map_free < LITTLE_MAP:
         yield _problem(
-            f"the store may grow by {map_free / GIB:.2f} GiB only",
+            f"the store can grow by only {map_free / GIB:.2f} GiB",
             "raise buffer.map_gib, or set buffer.retention",
         )
     if count := now.buffer.stats.fingerprint_conflicts:
         yield _problem(
-            f"results that name other weights for a version than those before: {count}",
+            f"results with other weights under a known version number: {count}",
             "actors of another run may use this buffer",
         )
 
@@ -155,8 +157,7 @@ def _losses(now: Snapshot) -> Iterator[Finding]:
             )
     if stats.leases_expired:
         yield _hint(
-            f"leases that expired: {stats.leases_expired}; their actors died, were stopped or "
-            "cut off"
+            f"expired leases: {stats.leases_expired}; their actors died, stopped or were cut off"
         )
 
 
@@ -180,7 +181,7 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
 
 
 def _bound(now: Snapshot) -> Iterator[Finding]:
-    """Whether actors or the learner limit the pace, and by how much."""
+    """Which side limits the pace, and by how much."""
     learner, actors = now.progress.learner_idle, now.progress.actor_idle
     if learner is None or actors is None:
         return

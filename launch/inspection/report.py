@@ -23,11 +23,11 @@ from r3l.files.whole_file import write_whole
 from r3l.records import Group
 from r3l.views.attempt_view import Correction, best_corrections
 
-POINTS = 400  # of a curve; longer ones are thinned
+POINTS = 400  # of a curve; longer curves are thinned
 CANDIDATES = 2000  # newest groups with contrast that are searched for corrections
 CORRECTIONS = 10
 ADVICE = 200  # characters of a reflection's advice
-GROUPS = 500  # of each purpose on the page, an even sample of all
+GROUPS = 500  # of each purpose: an even sample
 CURVES: dict[str, dict[str, str]] = {
     "Success": {"base attempts": "group/success_base", "retries": "group/success_retry"},
     "Reward": {"mean": "group/reward_mean"},
@@ -44,7 +44,7 @@ CURVES: dict[str, dict[str, str]] = {
     "Sampled tokens per second": {"tokens": "actor/tokens_per_s"},
     "Idle": {"learner": "learner/idle_share", "actors": "actor/idle_share"},
 }
-"""Titles, and the lines of each by name: tags of learner.metrics.tags."""
+"""Tags of learner.metrics.tags by the curve's title and the line's name."""
 
 
 @click.command()
@@ -52,7 +52,7 @@ CURVES: dict[str, dict[str, str]] = {
 @click.option("--out", type=click.Path(path_type=Path), help="file; default: RUN/report.html")
 def report(name: str, out: Path | None) -> None:
     """Write a run as one HTML file: curves, the most instructive corrections, configuration and
-    versions. The run may go on."""
+    versions. The run may still be training."""
     folder = RunFolder(run_folder(name)).started()
     target = out or folder.path / "report.html"
     written = page.with_data(contents(folder))
@@ -89,7 +89,7 @@ def contents(folder: RunFolder) -> dict[str, Any]:
 
 
 def summary(history: History, planned: int) -> list[str]:
-    """What came of the run, in a few words."""
+    """The run's steps, time and evaluations in a few words."""
     steps, evaluations = history.steps, history.evaluations
     if not steps:
         return ["no step was trained"]
@@ -106,15 +106,15 @@ def summary(history: History, planned: int) -> list[str]:
 
 
 def curves(steps: Sequence[StepLine], evaluations: Sequence[EvalLine]) -> list[dict[str, Any]]:
-    """{name, lines: [{name, points: [[step, value], …]}]}; without curves that have no point."""
+    """[{name, lines: [{name, points: [[step, value], …]}]}], without empty curves."""
     tested = [[line.step, line.success] for line in evaluations]
-    found: list[dict[str, Any]] = [
+    plots: list[dict[str, Any]] = [
         {"name": "Success in evaluations", "lines": [{"name": "tasks", "points": tested}]}
     ]
     for title, tags in CURVES.items():
         lines = [{"name": name, "points": _thin(_points(steps, tag))} for name, tag in tags.items()]
-        found.append({"name": title, "lines": [line for line in lines if line["points"]]})
-    return [one for one in found if any(line["points"] for line in one["lines"])]
+        plots.append({"name": title, "lines": [line for line in lines if line["points"]]})
+    return [plot for plot in plots if any(line["points"] for line in plot["lines"])]
 
 
 def _points(steps: Sequence[StepLine], tag: str) -> list[list[float]]:
@@ -122,7 +122,7 @@ def _points(steps: Sequence[StepLine], tag: str) -> list[list[float]]:
 
 
 def _run(run: Path, config: RunConfig, version: int) -> dict[str, Any]:
-    """What the page's viewer asks first; without a store there are no groups."""
+    """What the page's viewer shows first, without groups."""
     facts = [config.env.title, config.algorithm.name, Path(config.model).name]
     return {"title": run.name, "notice": "", "facts": [(fact, fact) for fact in facts],
             "change": 0, "version": version, "total": 0, "listed": 0, "states": {}}  # fmt: skip
@@ -143,11 +143,11 @@ def _add_groups(data: dict[str, Any], store: Store, run: Path) -> None:
     sample = {row["group"] for purpose in states for row in _sample(rows, purpose)}
     chosen = [row for row in rows if row["group"] in sample | set(data["group"])]
     with store.read() as txn:
-        found = {row["group"]: txn.row(row["group"]) for row in chosen}
+        stored = {row["group"]: txn.row(row["group"]) for row in chosen}
     data["groups"] = [
         row | {"times": more.times, "rewards": more.rewards}
         for row in reversed(chosen)
-        if (more := found[row["group"]]) is not None
+        if (more := stored[row["group"]]) is not None
     ]
 
 
@@ -156,7 +156,7 @@ def _sample(rows: list[dict[str, Any]], purpose: str) -> list[dict[str, Any]]:
 
 
 def _thin(values: list[Any], most: int = POINTS) -> list[Any]:
-    """At most that many values, evenly, with the first and the last."""
+    """At most `most` values, evenly spaced, with the first and the last."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]

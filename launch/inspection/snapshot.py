@@ -1,4 +1,4 @@
-"""A run at one moment, seen from outside: processes, progress, buffer, leases, errors.
+"""Takes a snapshot of a run from outside: processes, progress, buffer, leases, errors.
 
     /proc ─► processes             progress.jsonl ─► steps, ETA
     buffer service ─► stats        .last-heartbeat ─► what the learner does
@@ -29,10 +29,10 @@ from r3l.errors import BufferUnavailable, R3LError
 from r3l.files.progress_lines import StepLine
 from r3l.files.run_folder import RunFolder
 
-REPLY_S = 5.0  # for the buffer's reply
+REPLY_S = 5.0  # timeout of the buffer's reply
 BALANCED = 0.1  # idle share of learner and actors below which neither limits the other
 RECENT = 10  # steps whose median time the forecast uses
-ERRORS = 3  # last ones of each log
+ERRORS = 3  # of each log: the last ones
 LOG_BYTES = 1 << 18  # of each log's end that are searched for errors
 ROLES = {"buffer.cli": "buffer", "learner.cli": "learner", "actors.cli": "actor"}
 ERROR_LINE = re.compile(
@@ -68,7 +68,7 @@ class Lease:
 
 @dataclass
 class Progress:
-    """Steps done and the forecast; None where there is nothing to tell it from.
+    """Steps done and the forecast; None if it is not known yet.
 
     `learner_idle`, `actor_idle`: shares of the time of the last RECENT steps in which the learner
     waited for groups, and in which the actors' engines waited for leases.
@@ -86,9 +86,12 @@ class Progress:
 
 @dataclass
 class Buffer:
-    """The service and its store. `reply_s`: None if it did not reply; `error`: why;
-    `logged_ago_s`: since it last wrote to its log; `stats`: what it replied, or of them what its
-    store says; `map_free_bytes`: None if the store could not be read."""
+    """The service and its store.
+
+    `reply_s`: None if it did not reply; `error`: why. `logged_ago_s`: since it last wrote to its
+    log. `stats`: its reply; without one, the figures that the store itself has. `map_free_bytes`:
+    None if the store could not be read.
+    """
 
     endpoint: str = ""
     reply_s: float | None = None
@@ -100,8 +103,8 @@ class Buffer:
 
 @dataclass
 class Actor:
-    """What the buffer knows of an actor. `process`: its name in the launcher, if it is known;
-    `worked_ago_s`: since it last leased or completed a group, None if none of them is left."""
+    """What the buffer knows about an actor. `process`: its name in the launcher, or "";
+    `worked_ago_s`: since it last leased or completed a group that is still stored, or None."""
 
     name: str
     process: str
@@ -140,12 +143,12 @@ class Snapshot:
         return bool(self.processes)
 
     def process(self, name: str) -> Process | None:
-        """The process of that name."""
-        return next((one for one in self.processes if one.name == name), None)
+        """The process of that name, if there is one."""
+        return next((process for process in self.processes if process.name == name), None)
 
 
 def take(run: RunFolder) -> Snapshot:
-    """The run as it is now. Raises UserError for settings that cannot be read."""
+    """Takes a snapshot of a run. Raises UserError for settings that cannot be read."""
     config, history, now = run.settings(), run.history(), time.time()
     found = processes_of(run.path)
     snapshot = Snapshot(
@@ -173,7 +176,7 @@ def take(run: RunFolder) -> Snapshot:
 
 
 def processes_of(run: Path) -> list[Process]:
-    """The run's processes on this machine that this user may see, by name."""
+    """The run's processes that this user may see on this machine, buffer first."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError), process.oneshot():
@@ -204,14 +207,14 @@ def _process(process: psutil.Process, role: str, words: list[str]) -> Process:
 
 
 def _launcher(found: list[Process]) -> int | None:
-    """The process that started the buffer, or the actors; None if it has ended."""
-    started = [one for one in found if not one.name.startswith("learner-")]
-    parents = {one.parent for one in started} - {one.pid for one in found}
+    """The process that started the buffer or the actors; None if it has ended."""
+    started = [process for process in found if not process.name.startswith("learner-")]
+    parents = {process.parent for process in started} - {process.pid for process in found}
     return next((pid for pid in parents if pid > 1), None)
 
 
 def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
-    """When the next step and the last one end, by the median time of the last RECENT steps."""
+    """Forecasts the ends of the next and last steps by the median time of the last RECENT ones."""
     if not steps:
         return Progress(0, planned)
     last = steps[-1]
@@ -233,7 +236,7 @@ def _recent_mean(steps: Sequence[StepLine], tag: str) -> float | None:
 
 
 def last_errors(logs: Path) -> dict[str, list[str]]:
-    """The last lines of each log that report an error, the newest last."""
+    """The last lines of each log that report an error, oldest first."""
     found: dict[str, list[str]] = {}
     for log in sorted(logs.glob("*.log")):
         with log.open("rb") as file:
@@ -245,7 +248,7 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
 
 
 def _add_heartbeat(snapshot: Snapshot, run: RunFolder) -> None:
-    """What the learner does; nothing if its last heartbeat is of an earlier process."""
+    """Add what the learner does, unless its last heartbeat is from an earlier process."""
     last, learner = run.heartbeat(), snapshot.process("learner")
     if last is not None and (learner is None or last.time >= learner.since):
         snapshot.heartbeat_ago_s, snapshot.learner_doing = snapshot.at - last.time, last.doing
@@ -287,7 +290,7 @@ def _add_stats(snapshot: Snapshot, run: RunFolder, worked_ago_s: dict[str, float
     buffer = snapshot.buffer
     buffer.endpoint = _last_said(run.logs / "buffer.log", "r3l-buffer ready") or ""
     if not buffer.endpoint:
-        buffer.error = "it has not said yet where it listens"
+        buffer.error = "it has not yet printed its address"
         return
     process = snapshot.process("buffer")
     keys = Path(process.keys) / "client.json" if process and process.keys else None
@@ -319,7 +322,7 @@ def _add_stats(snapshot: Snapshot, run: RunFolder, worked_ago_s: dict[str, float
 
 
 def _last_said(log: Path, word: str) -> str | None:
-    """The rest of the last line of a log that begins with `word`: a log has every start."""
+    """The rest of the last line that begins with `word`: a log holds every start of a process."""
     if not log.is_file():
         return None
     found = None

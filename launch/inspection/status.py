@@ -1,4 +1,4 @@
-"""`r3l-launch status`: what every part of a run does, and who waits for whom since when."""
+"""`r3l-launch status`: what every process of a run does, and who has waited how long for whom."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WAITS = "waiting for "
 @click.argument("name", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
 def status(name: str, as_json: bool) -> None:
-    """Show what every part of a run does: processes, heartbeats, leases, who waits for whom, last
-    errors and when the next step ends. Nothing is changed."""
+    """Show what a run does: its processes, heartbeats and leases, who waits for whom, the last
+    errors, and when the next step ends. Nothing is changed."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
     if as_json:
         values = to_builtins(now) | {"waits": list(waits(now))}
@@ -33,20 +33,20 @@ def status(name: str, as_json: bool) -> None:
 
 
 def lines(now: Snapshot) -> Iterator[str]:
-    """The status for people."""
+    """The status as text."""
     yield f"run {now.run}: {_progress(now)}"
     yield ""
     if now.alive:
         yield f"{'process':<18}{'pid':>8}  {'state':<10}{'memory':>10}  {'since':<10}does"
-        for one in now.processes:
-            since = time.strftime("%H:%M:%S", time.localtime(one.since))
-            memory = f"{one.memory_bytes / MIB:,.0f} MiB"
+        for process in now.processes:
+            since = time.strftime("%H:%M:%S", time.localtime(process.since))
+            memory = f"{process.memory_bytes / MIB:,.0f} MiB"
             yield (
-                f"{one.name:<18}{one.pid:>8}  {one.state:<10}{memory:>10}  {since:<10}"
-                f"{_doing(now, one.name)}"
+                f"{process.name:<18}{process.pid:>8}  {process.state:<10}{memory:>10}  {since:<10}"
+                f"{_doing(now, process.name)}"
             )
     else:
-        yield "no process of it runs on this machine"
+        yield "no process of this run is on this machine"
     yield ""
     groups = ", ".join(
         f"{state} {count}" for state, count in now.buffer.stats.train.items() if count
@@ -54,8 +54,8 @@ def lines(now: Snapshot) -> Iterator[str]:
     yield f"groups: {groups or 'none'}; a step takes {now.needed}"
     if now.leases:
         yield from _leases(now)
-    if found := list(waits(now)):
-        yield from ["", "who waits:", *(f"  {line}" for line in found)]
+    if waiting := list(waits(now)):
+        yield from ["", "who waits:", *(f"  {line}" for line in waiting)]
     if now.errors:
         yield from ["", "last errors in the logs:"]
         yield from (
@@ -64,7 +64,7 @@ def lines(now: Snapshot) -> Iterator[str]:
 
 
 def waits(now: Snapshot) -> Iterator[str]:
-    """Who waits for whom since when, one a line; nothing for a run that has ended."""
+    """One line for each process that waits; none for a run that has ended."""
     if not now.alive:
         return
     groups = now.buffer.stats.train
@@ -72,10 +72,10 @@ def waits(now: Snapshot) -> Iterator[str]:
     in_work = groups.get("leased", 0) + groups.get("filling", 0)
     if now.process("buffer") is None:
         since = now.buffer.logged_ago_s
-        last = "" if since is None else f"; it wrote to its log {ago(since)} ago for the last time"
-        yield f"everybody waits for the buffer, which is not running{last}"
+        last = "" if since is None else f"; its last line in its log is {ago(since)} old"
+        yield f"all wait for the buffer, which is not running{last}"
     elif now.buffer.reply_s is None:
-        yield f"everybody may wait for the buffer: {now.buffer.error}"
+        yield f"all may be waiting for the buffer: {now.buffer.error}"
     if now.process("learner") is not None and now.learner_doing.startswith(WAITS):
         since = now.progress.last_ago_s
         yield (
@@ -96,7 +96,7 @@ def waits(now: Snapshot) -> Iterator[str]:
 
 
 def ago(seconds: float) -> str:
-    """A time span in words."""
+    """A time span such as `1.5 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
@@ -126,8 +126,8 @@ def _doing(now: Snapshot, name: str) -> str:
         if now.heartbeat_ago_s is None or name != "learner":
             return "starts" if name == "learner" else ""
         return f"{now.learner_doing}, heartbeat {ago(now.heartbeat_ago_s)} ago"
-    actor = next((one for one in now.actors if one.process == name), None)
-    return "has not asked the buffer for anything" if actor is None else _actor(actor, now)
+    actor = next((actor for actor in now.actors if actor.process == name), None)
+    return "has not contacted the buffer" if actor is None else _actor(actor, now)
 
 
 def _actor(actor: Actor, now: Snapshot) -> str:
@@ -143,11 +143,11 @@ def _leases(now: Snapshot) -> Iterator[str]:
     yield f"leases: {len(now.leases)}" + (
         f", the oldest {SHOWN}" if len(now.leases) > SHOWN else ""
     )
-    for one in sorted(now.leases, key=lambda lease: -lease.age_s)[:SHOWN]:
-        end = f"expires in {ago(one.expires_s)}"
-        if one.expires_s < 0:
-            end = f"expired {ago(-one.expires_s)} ago"
+    for lease in sorted(now.leases, key=lambda lease: -lease.age_s)[:SHOWN]:
+        end = f"expires in {ago(lease.expires_s)}"
+        if lease.expires_s < 0:
+            end = f"expired {ago(-lease.expires_s)} ago"
         yield (
-            f"  {one.group}  {one.actor}  {one.resolved} of {one.slots} slots after "
-            f"{ago(one.age_s)}, {end}  {one.task}"
+            f"  {lease.group}  {lease.actor}  {lease.resolved} of {lease.slots} slots after "
+            f"{ago(lease.age_s)}, {end}  {lease.task}"
         )

@@ -1,4 +1,4 @@
-"""The versions of everything that a run was started with."""
+"""The versions of the packages with which a run was started."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ COMMIT_S = 10  # for git to answer
 
 
 def of(run: RunFolder) -> dict[str, str]:
-    """What a run was last started with, by name; what is installed here if it does not say."""
+    """The versions of a run's last start by name, or of this installation if it has none."""
     known = run.versions()
-    return known or installed() | {"note": "of the report; the run has no versions.json"}
+    return known or installed() | {"note": "of this installation; the run has no versions.json"}
 
 
 def installed() -> dict[str, str]:
-    """What is installed here, by name."""
-    found = {"r3l": metadata.version("r3l"), "commit": _commit()}
-    found |= {"Python": platform.python_version(), "system": platform.platform()}
+    """The versions of this installation by name."""
+    versions = {"r3l": metadata.version("r3l"), "commit": _commit()}
+    versions |= {"Python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found | {"schema of the store": str(SCHEMA)}
+    return versions | {"schema of the store": str(SCHEMA)}
 
 
 def _commit() -> str:
-    """The commit of a checkout, marked if it was changed; "" for an installed package."""
+    """The commit of a checkout, marked -dirty if it was changed; "" for an installed package."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMIT_S)

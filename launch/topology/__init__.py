@@ -1,1 +1,1 @@
-"""Where each process of a run goes, and whether it fits there."""
+"""Places the processes of a run on machines, and checks that they fit."""

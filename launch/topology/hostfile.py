@@ -1,4 +1,4 @@
-"""Hostfiles: the machines of a run, in DeepSpeed's format.
+"""Reads hostfiles: the machines of a run, in DeepSpeed's format.
 
 this-machine slots=8        one line per machine; rank 0 runs on the first, which is this one
 node-1       slots=8        a slot is a GPU, or without GPUs a process
@@ -17,12 +17,12 @@ import psutil
 
 from r3l.errors import UserError
 
-REACHED_S = 10  # seconds for ssh to connect
+REACHED_S = 10  # timeout of ssh
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """The machines of a hostfile and their slots; `address` is that of the first machine."""
+    """The machines of a hostfile and their slots; `address`: of the first machine."""
 
     path: Path
     slots: dict[str, int]
@@ -30,13 +30,13 @@ class Hosts:
 
     @property
     def reached(self) -> str:
-        """The first machine's address for the others, or its name if the address is loopback."""
+        """How other machines reach the first one: by its name if its address is loopback."""
         return next(iter(self.slots)) if self.address.startswith("127.") else self.address
 
 
 def read_hosts(path: Path, ranks: int, *, together: bool = True) -> Hosts:
-    """Read a hostfile. `together`: all ranks may run on the first machine. Raises UserError, before
-    anything is started."""
+    """Reads and checks a hostfile. `together`: all ranks may run on the first machine. Raises
+    UserError."""
     slots = _parse(path)
     first = next(iter(slots))
     if (total := sum(slots.values())) < ranks:
@@ -100,7 +100,7 @@ def _address(path: Path, host: str) -> str:
 
 
 def _check_reachable(path: Path, host: str) -> None:
-    """Raise UserError unless ssh connects without a password, as is needed for every machine."""
+    """Refuses a machine that ssh cannot reach without a password."""
     command = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={REACHED_S}", host, "true"]
     try:
         probe = subprocess.run(command, capture_output=True, text=True, timeout=2 * REACHED_S)

@@ -16,14 +16,16 @@ GPUS = Path("/proc/driver/nvidia/gpus")
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 HERE = "localhost"
 MIB_IN_GIB = 1024
-ASKED_S = 20  # seconds for nvidia-smi to answer
+ASKED_S = 20  # timeout of nvidia-smi
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine. `gpus`: their names as CUDA_VISIBLE_DEVICES takes them; `gpu_gib`: memory of
-    each, None if unknown; `cores` that processes may use, None if unknown; `slots`: processes it
-    is meant for without GPUs, None: any number."""
+    """One machine.
+
+    `gpus`: names for CUDA_VISIBLE_DEVICES. `gpu_gib`: memory of each GPU, None if unknown. `cores`:
+    usable ones, None if unknown. `slots`: number of processes without GPUs, None: any number.
+    """
 
     name: str
     gpus: tuple[str, ...] = ()
@@ -33,8 +35,8 @@ class Machine:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs of this machine as CUDA names them; only those listed in CUDA_VISIBLE_DEVICES, since
-    on a shared machine the others belong to other users."""
+    """The GPUs of this machine that CUDA_VISIBLE_DEVICES allows, by their CUDA names. On a shared
+    machine the others belong to other users."""
     here = [str(i) for i, _ in enumerate(GPUS.glob("*"))]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None or not here:
@@ -49,8 +51,10 @@ def this_machine() -> Machine:
 
 
 def usable_cores(limit: Path = CPU_LIMIT) -> int:
-    """The cores that this process may use: those of its affinity, and at most what the control
-    group's file `limit` grants (microseconds in each period of as many, or "max")."""
+    """The cores that this process may use, by its affinity and its control group.
+
+    The file `limit` holds microseconds of CPU time (or "max") and the period that they are for.
+    """
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = limit.read_text(encoding="utf-8").split()
@@ -60,8 +64,8 @@ def usable_cores(limit: Path = CPU_LIMIT) -> int:
 
 
 def machines_of(hosts: Hosts, device: str) -> tuple[Machine, ...]:
-    """The machines of a hostfile; their slots are GPUs if the learner's `device` is one, or if this
-    machine has any. The memory of their GPUs is taken to be that of this machine's."""
+    """The machines of a hostfile. Their slots are GPUs if the learner's `device` is "gpu" or this
+    machine has GPUs; all GPUs are assumed to have the memory of this machine's."""
     here = this_machine()
     if device == "cpu" and not here.gpus:
         return tuple(
@@ -71,7 +75,7 @@ def machines_of(hosts: Hosts, device: str) -> tuple[Machine, ...]:
         Machine(name, tuple(str(gpu) for gpu in range(slots)), here.gpu_gib, here.cores)
         for name, slots in hosts.slots.items()
     ]
-    if here.gpus:  # those that CUDA_VISIBLE_DEVICES leaves on the first machine
+    if here.gpus:  # which CUDA_VISIBLE_DEVICES may limit
         own = here.gpus[: len(found[0].gpus)]
         found[0] = Machine(found[0].name, own, here.gpu_gib, here.cores)
     return tuple(found)
@@ -94,7 +98,7 @@ def described(text: str) -> tuple[Machine, ...]:
 
 
 def hosts_of(machines: Sequence[Machine]) -> Hosts | None:
-    """Described machines as a hostfile names them; None for one."""
+    """A hostfile of described machines; None for a single machine."""
     slots = {machine.name: len(machine.gpus) for machine in machines}
     return Hosts(Path("hosts"), slots, machines[0].name) if len(machines) > 1 else None
 
@@ -104,22 +108,26 @@ def _names(count: int) -> list[str]:
 
 
 def gpu_gib() -> float | None:
-    """Memory of this machine's smallest visible GPU in GiB; None if nvidia-smi does not say."""
+    """GiB of this machine's smallest visible GPU; None if nvidia-smi does not report it."""
     command = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=ASKED_S, check=True)
+        listing = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASKED_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return smallest_gib(said.stdout, visible_gpus())
+    return smallest_gib(listing.stdout, visible_gpus())
 
 
 def smallest_gib(listing: str, gpus: Sequence[str]) -> float | None:
-    """Memory of the smallest of `gpus` (indices, or UUIDs or their beginnings) in GiB, by the
-    listing `index, uuid, MiB` of nvidia-smi; None if it does not list them."""
-    found = []
+    """GiB of the smallest of `gpus` (indices, UUIDs or prefixes of UUIDs); None if not listed.
+
+    `listing`: lines `index, uuid, MiB` of nvidia-smi.
+    """
+    sizes = []
     for line in listing.splitlines():
         index, uuid, mib = ([part.strip() for part in line.split(",")] + ["", "", ""])[:3]
         named = any(gpu == index or (uuid and uuid.startswith(gpu)) for gpu in gpus)
         if named and mib.isdecimal():
-            found.append(int(mib) / MIB_IN_GIB)
-    return min(found, default=None)
+            sizes.append(int(mib) / MIB_IN_GIB)
+    return min(sizes, default=None)

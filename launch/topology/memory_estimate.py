@@ -1,4 +1,4 @@
-"""How much GPU memory the processes of a run need at least, before any of them is started.
+"""Estimates the least GPU memory that the processes of a run need, before they start.
 
 P parameters, T trained parameters, N ranks, b bytes of a number of an actor (2 in bfloat16, 4 in
 float32), t GPUs of an actor.
@@ -13,9 +13,9 @@ of 0.19; calling them would load torch here). Stages 0 and 1 divide fewer of the
     largest layer    4·(its parameters) at stage 3, taken to be the embedding
     reference        2·P if the algorithm has a KL term      /N at stage 3
 
-Activations are not in it: they take what is left. With `learner.lora` T is rank·20·h·L, what all
-linear layers of a Llama-like block have (L layers of width h, its feed-forward part 3.5 h wide);
-otherwise it is P.
+Activations are not included: they take what is left. With `learner.lora`, T is rank·20·h·L: the
+adapters of all linear layers of L Llama-like blocks of width h, with feed-forward layers 3.5 h
+wide. Otherwise T is P.
 
 An actor, on each of its GPUs:
 
@@ -45,7 +45,7 @@ FIXED_GIB = 2.0
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What of a model decides its memory."""
+    """The sizes of a model on which its memory depends."""
 
     parameters: int
     layers: int
@@ -56,7 +56,7 @@ class ModelShape:
 
 
 def model_shape(folder: Path) -> ModelShape | None:
-    """The shape of a Hugging Face model folder; None if its config.json does not tell."""
+    """The shape of a Hugging Face model folder; None if its config.json lacks a size."""
     settings: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
     text = settings.get("text_config")
     inner = settings | (text if isinstance(text, dict) else {})
@@ -74,8 +74,8 @@ def model_shape(folder: Path) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The needs of a run's processes on GPUs. `reference`: the loss needs a
-    reference model; with adapters it is the model without them."""
+    """The GPU memory of a run's processes. `reference`: the loss needs a reference model, which
+    with adapters is the model without them."""
 
     shape: ModelShape
     learner: LearnerConfig
@@ -84,14 +84,14 @@ class Estimate:
 
     @classmethod
     def of(cls, config: RunConfig) -> Estimate | None:
-        """The estimate of a run whose model is a folder; None if the model does not tell."""
+        """The estimate of a run whose model is a folder; None if its shape is not known."""
         shape = model_shape(Path(config.model))
         if shape is None:
             return None
         return cls(shape, config.learner, config.actor, config.algorithm.build().needs_reference)
 
     def learner_parts(self, ranks: int) -> dict[str, float]:
-        """GiB of the model's states in one rank by part."""
+        """GiB of one rank's model states, by part."""
         shape, learner = self.shape, self.learner
         stage = zero_stage(learner, bf16=learner.dtype != "float32")
         whole, adapted = shape.parameters / GIB, learner.lora.rank * 20 * shape.width * shape.layers
@@ -110,27 +110,26 @@ class Estimate:
         return {name: gib for name, gib in parts.items() if gib}
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
-        """GiB of one actor on each of its GPUs by part, with room for so many requests."""
+        """GiB of one actor on each of its GPUs, by part, with KV memory for `requests`."""
         weights = self._actor_bytes * self.shape.parameters / gpus / GIB
         cache = self._given_cache or requests * self._request_gib(gpus)
         return {"weights": weights, "KV": cache, "fixed": FIXED_GIB}
 
     def requests_held(self, gpus: int, gib: float) -> int:
-        """How many requests of full length an actor holds at a time with so many GiB of each of
-        its GPUs."""
+        """How many requests of full length an actor with `gib` on each GPU holds at a time."""
         parts = self.actor_parts(gpus, 0)
         cache = self._given_cache or gib - total(parts)
         return max(0, int(cache / self._request_gib(gpus)))
 
     def _request_gib(self, gpus: int) -> float:
-        """GiB of the keys and values of one request of full length on each GPU of an actor."""
+        """GiB of the KV cache of one request of full length on each GPU of an actor."""
         heads = max(1, -(-self.shape.kv_heads // gpus))
         a_token = 2 * self._actor_bytes * self.shape.layers * heads * self.shape.head_width
         return a_token * self.actor.max_model_len / GIB
 
     @property
     def _given_cache(self) -> float:
-        """GiB of keys and values that the user gives to an actor; 0 if vLLM takes what is left."""
+        """GiB of the KV cache that the user set for an actor; 0 if vLLM takes what is left."""
         return float(self.actor.engine.get("kv_cache_memory_bytes") or 0) / GIB
 
     @property

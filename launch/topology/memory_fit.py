@@ -1,7 +1,7 @@
-"""Whether the processes on each GPU fit into its memory, and which share of it each actor gets.
+"""Checks that the processes on each GPU fit into its memory, and gives each actor its share.
 
-A rank gets what its model states need. What they leave is split into equal parts: one for each
-actor on the GPU, and one for the rank's activations. An actor alone on its GPUs takes vLLM's 90 %.
+A rank gets what its model states need. The rest is split into equal parts: one for each actor on
+the GPU, and one for the rank's activations. An actor alone on its GPUs takes vLLM's 90 %.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from launch.topology.memory_estimate import Estimate, arithmetic, total
 from launch.topology.requested import RequestedPlaces
 from r3l.errors import UserError
 
-USABLE = 0.95  # of a GPU's memory; the rest is the driver's, and what fragments
+USABLE = 0.95  # of a GPU's memory; the rest is for the driver and fragmentation
 MOST = 0.9  # of a GPU's memory for one engine, vLLM's own default
 
 
@@ -30,8 +30,8 @@ class GpuSet(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """The share of memory that an engine on each set of GPUs gets, None: vLLM's default; and the
-    estimate as lines."""
+    """The share of memory of an engine on each set of GPUs (None: vLLM's default), and the estimate
+    as lines."""
 
     shares: dict[GpuSet, float | None] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class Engines:
-    """The `count` engines on one GPU of `of_gib`, each with `gib`, next to a rank of `rank_gib`."""
+    """`count` engines on one GPU of `of_gib`, each with `gib`, next to a rank of `rank_gib`."""
 
     count: int
     gib: float
@@ -56,9 +56,12 @@ def share_memory(
     *,
     force: bool,
 ) -> SharedMemory:
-    """Shares the memory of each GPU. `trained`: machine and GPU of every rank; `engines`: how many
-    there are on each set of GPUs. Raises UserError if an engine or rank does not fit, unless
-    `force`, and if the memory to be shared is not known."""
+    """Shares the memory of each GPU.
+
+    `trained`: machine and GPU of every rank. `engines`: their number on each set of GPUs. Raises
+    UserError if an engine or rank does not fit, unless `force`, and if several processes share a
+    GPU of unknown memory.
+    """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
     shares: dict[GpuSet, float | None] = {}
@@ -93,13 +96,12 @@ def share_memory(
 
 
 def _equal_part(left: float, processes: int) -> float:
-    """The part of what is `left` of a GPU's memory (as a share of it) that each process gets, in
-    whole hundredths."""
+    """The share of a GPU's memory that each process gets of `left`, rounded down to hundredths."""
     return int(100 * min(MOST, left / processes)) / 100
 
 
 def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: float | None) -> None:
-    """Raises UserError, with the arithmetic, if a rank's model states do not fit into a GPU."""
+    """Refuses a rank whose model states do not fit into a GPU, with the arithmetic."""
     if gib is not None and total(parts) > USABLE * gib:
         raise UserError(
             f"--learner {requested.learner}: a rank needs {arithmetic(parts)} and activations, a "
@@ -108,14 +110,14 @@ def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: fl
 
 
 def _smaller_rank(parts: dict[str, float]) -> str:
-    """What makes the largest part of a rank smaller."""
+    """How to make the largest part of a rank smaller."""
     if max(parts, key=lambda name: parts[name]) in ("gradients", "optimizer"):
         return "raise learner.zero_stage, add ranks, or set learner.offload"
     return "set learner.zero_stage=3, add ranks, or take larger GPUs or a smaller model"
 
 
 def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> None:
-    """Raises UserError, with the arithmetic, if an engine has no room for one request."""
+    """Refuses an engine without room for one request, with the arithmetic."""
     least = estimate.actor_parts(requested.actor_gpus, 1)
     used = engines.count * engines.gib + engines.rank_gib
     if total(least) > engines.gib or used > USABLE * engines.of_gib + 0.01:
@@ -127,7 +129,7 @@ def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: E
 
 
 def _engine_line(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> str:
-    """What an engine needs and gets, as a line."""
+    """One line with what an engine needs and gets."""
     gpus, wants = requested.actor_gpus, estimate.actor.concurrent_requests
     held = min(wants, estimate.requests_held(gpus, engines.gib))
     return (

@@ -1,7 +1,7 @@
-"""The placement of a run's processes: machines and GPUs, shares of GPU memory, CPU threads.
+"""Places a run's processes: machines and GPUs, shares of GPU memory, CPU threads.
 
-Ranks take the first GPUs. Actors take turns on the GPUs that are left. If no GPU is left, they
-share those of the ranks. No function here reads anything but its arguments.
+Ranks take the first GPUs. Actors take turns on the remaining GPUs, or share those of the ranks if
+there are none. No function here reads anything but its arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """Where one actor runs. `share`: of the memory of each of its GPUs, None: vLLM's default;
+    """Where one actor runs. `share`: of each GPU's memory, None: vLLM's default;
     `threads`: of OpenMP, None: unset."""
 
     machine: str
@@ -71,8 +71,10 @@ def place(
     *,
     force: bool = False,
 ) -> Topology:
-    """Places what is requested on `machines`. Raises UserError, with the arithmetic, for what does
-    not fit; with `force` only for what has no place."""
+    """Places the requested processes on `machines`.
+
+    Raises UserError if there are too few devices, and, unless `force`, if memory is too small.
+    """
     ranks = place_ranks(requested, machines)
     gpu_sets = _gpu_sets(requested, machines, ranks)
     if not gpu_sets:
@@ -101,7 +103,7 @@ def place(
 
 
 def place_ranks(requested: RequestedPlaces, machines: Sequence[Machine]) -> tuple[Ranks, ...]:
-    """The machines and GPUs of the learner's ranks. Raises UserError if there are too few."""
+    """Places the learner's ranks. Raises UserError if there are too few devices."""
     on_gpus = requested.device == "gpu"
     rooms = [len(m.gpus) if on_gpus else m.slots or requested.ranks for m in machines]
     if requested.machines is None:
@@ -138,7 +140,8 @@ def _too_few(requested: RequestedPlaces, machines: Sequence[Machine], room: int)
 def _gpu_sets(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[GpuSet]:
-    """The places of actors on GPUs, in turn. Raises UserError if there are GPUs, but no place."""
+    """The sets of GPUs that actors take turns on; [] without any GPUs. Raises UserError if no
+    machine has enough GPUs for an actor."""
     if not any(machine.gpus for machine in machines):
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")
@@ -147,13 +150,13 @@ def _gpu_sets(
     free = [(m.name, [g for g in m.gpus if g not in used.get(m.name, ())]) for m in machines]
     for gpus in (free, [(m.name, list(m.gpus)) for m in machines]):
         size = requested.actor_gpus
-        found = [
+        sets = [
             GpuSet(name, tuple(each[at : at + size]))
             for name, each in gpus
             for at in range(0, len(each) - size + 1, size)
         ]
-        if found:
-            return found
+        if sets:
+            return sets
     most = max(len(machine.gpus) for machine in machines)
     raise UserError(
         f"--actor-gpus {requested.actor_gpus}: no machine has more than {most} GPUs; give at most "
@@ -164,8 +167,8 @@ def _gpu_sets(
 def _slots(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[str]:
-    """The machines of actors without GPUs, in turn: one name for each slot that the ranks leave, or
-    every machine."""
+    """The machines that actors without GPUs take turns on: one name for each slot that the ranks
+    leave, or every machine once."""
     used = {part.machine: part.count for part in ranks} if requested.device == "cpu" else {}
     left = [m.name for m in machines for _ in range((m.slots or 0) - used.get(m.name, 0))]
     return left or [machine.name for machine in machines]

@@ -1,4 +1,4 @@
-"""The requested places: actors and ranks, and the devices of each."""
+"""The requested actors and ranks, and their devices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from r3l.errors import UserError
 
 @dataclass(frozen=True)
 class RequestedPlaces:
-    """The options of one plan, parsed.
+    """The parsed options of one plan.
 
-    `machines`: how many the learner's ranks are spread over evenly; None: they take the first
+    `machines`: number of machines over which the ranks are spread evenly; None: they take the first
     devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
     """
 
@@ -24,7 +24,7 @@ class RequestedPlaces:
 
     @property
     def learner(self) -> str:
-        """The ranks as a user writes them, such as 8gpu or 2x8gpu."""
+        """The option --learner, such as 8gpu or 2x8gpu."""
         if self.machines is None:
             return f"{self.ranks}{self.device}"
         return f"{self.machines}x{self.ranks // self.machines}{self.device}"
@@ -35,8 +35,8 @@ def parse_learner(text: str) -> tuple[int, str, int | None]:
     match = re.fullmatch(r"(?:([1-9]\d{0,4})x)?([1-9]\d{0,4})(cpu|gpu)", text)
     if match is None:
         raise UserError(
-            f"--learner {text!r}: must be a count and a device, like 1cpu or 8gpu, or machines and "
-            "what each has, like 2x8gpu"
+            f"--learner {text!r}: must be a count and a device, like 1cpu or 8gpu, or with the "
+            "number of machines in front, like 2x8gpu"
         )
     machines = None if match[1] is None else int(match[1])
     return int(match[2]) * (machines or 1), match[3], machines

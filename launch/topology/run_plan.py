@@ -1,4 +1,4 @@
-"""The plan of a run: its checked settings, and where everything runs and listens."""
+"""The plan of a run: its checked settings, places and addresses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from r3l.config import RunConfig
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: its configuration, folder, processes and endpoints.
+    """The plan of one run.
 
-    The endpoints are the addresses where the services listen; `keys` is the folder with their keys
-    and their clients', None for a run without keys. `connections`: clients of the buffer at the
-    same time. `changed`: a line for each setting that a resumed run changes.
+    `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the services' and
+    clients' keys, None without keys. `connections`: limit of the buffer's clients at a time.
+    `changed`: one line for each setting that a resumed run changes.
     """
 
     config: RunConfig

@@ -81,7 +81,7 @@ def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(tmp_pa
         said[0].startswith("buffer has not replied for ")
         and "after 12 s (buffer.reply_s" in said[0]
     )
-    assert said[1] == "buffer is ended: no reply for 12 s (buffer.reply_s)"
+    assert said[1] == "buffer is killed: no reply for 12 s (buffer.reply_s)"
     assert said[2].startswith("buffer ended with exit code -9; restarted (1 of 3 restarts")
     assert said[3].startswith("buffer replies again after ") and len(said) == 5
     assert list(run.restarts.deaths) == ["buffer"]
@@ -106,7 +106,7 @@ def test_a_stopped_actor_is_named_within_its_lease_and_when_it_goes_on(
     with handlers_put_back():
         assert run.execute() == 130
     assert said[0].startswith("actor-0 has sent nothing for ") and "after 6 s (buffer." in said[0]
-    assert said[1] == "actor-0 is heard again" and run.restarts.deaths == {}
+    assert said[1] == "actor-0 sends again" and run.restarts.deaths == {}
 
 
 def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
@@ -116,10 +116,10 @@ def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
     parts._known = dict.fromkeys(names, time.monotonic() - 500)
     parts._report_actors(names, lambda name: name == "actor-1", seen, time.monotonic())
     [line] = said
-    assert line.startswith("actor-1 has sent nothing for 11 s; is it stopped? after 120 s")
+    assert line.startswith("actor-1 has sent nothing for 11 s; after 120 s")
     parts._report_actors(names, lambda _: False, {"a": 61.0, "b": 1.0}, time.monotonic())
     assert said[1].startswith("actor-0 has sent nothing for 61 s")
-    assert said[2] == "actor-1 is heard again"
+    assert said[2] == "actor-1 sends again"
 
 
 def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(

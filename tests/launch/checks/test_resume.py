@@ -111,7 +111,7 @@ def test_a_run_with_nothing_left_to_do_says_so_and_starts_nothing(begun: Path) -
     )
     assert not (begun / "logs").exists()
     result = CliRunner().invoke(main, ["--run", str(begun), "--resume", "--steps", "20"])
-    assert f"run {begun}: 60 steps are done already, there is nothing to do" in result.output
+    assert f"run {begun}: 60 steps are already done, there is nothing to do" in result.output
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
          "actor-0 has sent nothing for 1.2 min", "after 120 s (buffer.lease_s)"),
         ({"heartbeat_ago_s": 500.0}, "no heartbeat for 8.3 min: micro-batch 3", "learner.hang_s"),
         ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "r3l-buffer evict"),
-        ({"buffer": buffer(map_free_bytes=GIB // 8)}, "may grow by 0.12 GiB", "buffer.map_gib"),
-        ({"buffer": buffer(fingerprint_conflicts=2)}, "than those before: 2", "another run"),
+        ({"buffer": buffer(map_free_bytes=GIB // 8)}, "grow by only 0.12 GiB", "buffer.map_gib"),
+        ({"buffer": buffer(fingerprint_conflicts=2)}, "known version number: 2", "another run"),
         ({"buffer": buffer(drops={"stale": 30}, train={"trained": 100})},
          "30 groups expired: stale", "fewer actors"),
         ({"buffer": buffer(slot_drops={"base/environment_lost": 200})},
@@ -55,7 +55,7 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     hints = findings(healthy(hangs=1, buffer=buffer(leases_expired=3)))
     assert not any(one.problem for one in hints)
     said = " | ".join(one.what for one in hints)
-    assert "leases that expired: 3" in said and "the learner hung: 1" in said
+    assert "expired leases: 3" in said and "hangs of the learner: 1" in said
     assert (
         problems(buffer=buffer(drops={"no_contrast": 90, "stale": 9}, train={"trained": 100})) == []
     )

@@ -1,4 +1,4 @@
-"""The status of a run for people."""
+"""The status of a run as text."""
 
 import json
 from dataclasses import replace
@@ -45,11 +45,11 @@ def test_who_waits_for_whom_is_said():
         "complete, 4 in work"
     )
     silent = healthy(buffer=Buffer("tcp://127.0.0.1:1", None, "no reply for 5 s"), actors=[])
-    assert list(waits(silent)) == ["everybody may wait for the buffer: no reply for 5 s"]
+    assert list(waits(silent)) == ["all may be waiting for the buffer: no reply for 5 s"]
     gone = healthy(processes=[process("learner", 12)], actors=[])
     assert "which is not running" in next(waits(gone))
     gone.buffer.logged_ago_s = 12.0
-    assert next(waits(gone)).endswith("it wrote to its log 12.0 s ago for the last time")
+    assert next(waits(gone)).endswith("its last line in its log is 12.0 s old")
 
 
 def test_a_step_that_is_late_and_a_launcher_that_has_ended_are_said():
@@ -62,7 +62,7 @@ def test_a_run_that_has_ended_shows_its_last_errors(ended):
     (ended / "logs" / "learner.log").write_text("fine\nValueError: shape\nERROR no room\n")
     result = CliRunner().invoke(main, ["status", str(ended)])
     assert result.exit_code == 0
-    assert "no process of it runs on this machine" in result.output
+    assert "no process of this run is on this machine" in result.output
     assert "groups: trained 40; a step takes 16" in result.output
     assert "  learner: ValueError: shape\n  learner: ERROR no room\n" in result.output
     values = json.loads(CliRunner().invoke(main, ["status", str(ended), "--json"]).output)

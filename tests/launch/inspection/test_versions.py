@@ -16,4 +16,4 @@ def test_a_run_tells_what_it_was_started_with_wherever_it_is_looked_at(tmp_path:
 
 def test_a_run_without_the_file_shows_what_is_installed_and_says_so(tmp_path: Path) -> None:
     told = versions.of(RunFolder(tmp_path))
-    assert told["note"] == "of the report; the run has no versions.json" and "r3l" in told
+    assert told["note"] == "of this installation; the run has no versions.json" and "r3l" in told
