@@ -283,8 +283,8 @@ class Run:
         if silent > self.quiet_s:
             self.quiet_s *= 2
             learner = self._learner()
-            said = "".join(learner.last_lines(1)) or "nothing"
-            self.say(f"no step for {silent:.0f} s; the learner's last line: {said} ({learner.log})")
+            last = "".join(learner.last_lines(1)) or "none"
+            self.say(f"no step for {silent:.0f} s; the learner's last line: {last} ({learner.log})")
 
     def _show_progress(self) -> None:
         for notice in self.notices.new():

@@ -78,8 +78,8 @@ class RayCommands(ProcessCommands):
         env = super().learner_env()
         if (count := self.plan.topology.count) == 1:
             return env
-        ours = {"MASTER_ADDR": self._head, "MASTER_PORT": str(self.free_port())}
-        return env | {"WORLD_SIZE": str(count)} | ours
+        rank0 = {"MASTER_ADDR": self._head, "MASTER_PORT": str(self.free_port())}
+        return env | {"WORLD_SIZE": str(count)} | rank0
 
     def actor(self, index: int) -> list[str]:
         """One actor, which may run on any node."""

@@ -66,8 +66,8 @@ class SlurmCommands(ProcessCommands):
         names = [machine.name for machine in plan.topology.machines]
         self.nodes = {name: f'"${{nodes[{index}]}}"' for index, name in enumerate(names)}
         trained = [part.machine for part in plan.topology.ranks]
-        ours = [place.machine for place in plan.topology.actors]
-        self.parts = [trained, [name for name in names if name in ours and name not in trained]]
+        acting = [place.machine for place in plan.topology.actors]
+        self.parts = [trained, [name for name in names if name in acting and name not in trained]]
 
     def buffer_step(self) -> str:
         """The buffer service, on the first node."""

@@ -1,8 +1,7 @@
 """Shows a run: a live view on a terminal, plain lines elsewhere, little with --quiet.
 
-Run ── say: notices, restarts, the end ──►  Console (lines)
-    ── starting, step, evaluation ───────►    ├── Quiet: only `say`
-                                              └── LiveView: a bar and the last step below the lines
+Run ── say: notices, restarts, the end ──►  Console: lines; with --quiet only `say`
+    ── starting, step, evaluation ───────►    └── LiveView: a bar and the last step below the lines
 """
 
 from __future__ import annotations
@@ -24,42 +23,32 @@ REFRESHES_PER_S = 2
 
 
 class Console:
-    """Plain lines, printed by `say`."""
+    """Plain lines, printed by `say`; with `quiet` only those that need attention, and the end."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
+    def __init__(self, say: Callable[[str], None], *, quiet: bool = False) -> None:
+        self.say, self.quiet = say, quiet
+
+    def _show(self, line: str) -> None:
+        if line and not self.quiet:
+            self.say(line)
 
     def starting(self, line: str) -> None:
         """Show which processes are still starting; "" if all are ready."""
-        if line:
-            self.say(line)
+        self._show(line)
 
     def step(self, line: StepLine, steps: int) -> None:
         """Show an optimizer step of `steps`."""
-        self.say(step_line(line, steps))
+        self._show(step_line(line, steps))
 
     def again(self, version: int) -> None:
         """Forget the steps after `version`, since the learner went back to a checkpoint."""
 
     def evaluation(self, line: EvalLine) -> None:
         """Show an evaluation."""
-        self.say(eval_line(line))
+        self._show(eval_line(line))
 
     def close(self) -> None:
         """End the view."""
-
-
-class Quiet(Console):
-    """Only lines that need attention, and the end."""
-
-    def starting(self, line: str) -> None:
-        """Show nothing."""
-
-    def step(self, line: StepLine, steps: int) -> None:
-        """Show nothing."""
-
-    def evaluation(self, line: EvalLine) -> None:
-        """Show nothing."""
 
 
 class LiveView(Console):
@@ -132,8 +121,10 @@ def console_for(
 ) -> Console:
     """Chooses the console of a run: quiet, live on a terminal that can draw, otherwise lines."""
     file = sys.stdout if file is None else file
-    if quiet:
-        return Quiet(say)
-    if file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""):
+    if (
+        not quiet
+        and file.isatty()
+        and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+    ):
         return LiveView(run, steps, file)
-    return Console(say)
+    return Console(say, quiet=quiet)

@@ -150,12 +150,12 @@ class Snapshot:
 def take(run: RunFolder) -> Snapshot:
     """Takes a snapshot of a run. Raises UserError for settings that cannot be read."""
     config, history, now = run.settings(), run.history(), time.time()
-    found = processes_of(run.path)
+    processes = processes_of(run.path)
     snapshot = Snapshot(
         run=str(run.path),
         at=now,
-        processes=found,
-        launcher=_launcher(found),
+        processes=processes,
+        launcher=_launcher(processes),
         progress=forecast(history.steps, config.learner.steps, now),
         needed=config.learner.groups_per_step,
         max_staleness=config.buffer.max_staleness,
@@ -177,7 +177,7 @@ def take(run: RunFolder) -> Snapshot:
 
 def processes_of(run: Path) -> list[Process]:
     """The run's processes that this user may see on this machine, buffer first."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError), process.oneshot():
             words = process.cmdline()
@@ -186,9 +186,11 @@ def processes_of(run: Path) -> list[Process]:
                 continue
             config = Path(process.cwd()) / words[words.index("--config") + 1]
             if config.parent.resolve() == run.resolve():
-                found.append(_process(process, role, words))
+                processes.append(_process(process, role, words))
     order = list(ROLES.values())
-    return sorted(found, key=lambda p: (order.index(p.name.partition("-")[0]), len(p.name), p.name))
+    return sorted(
+        processes, key=lambda p: (order.index(p.name.partition("-")[0]), len(p.name), p.name)
+    )
 
 
 def _process(process: psutil.Process, role: str, words: list[str]) -> Process:
@@ -206,10 +208,10 @@ def _process(process: psutil.Process, role: str, words: list[str]) -> Process:
                    process.memory_info().rss, process.ppid(), keys)  # fmt: skip
 
 
-def _launcher(found: list[Process]) -> int | None:
+def _launcher(processes: list[Process]) -> int | None:
     """The process that started the buffer or the actors; None if it has ended."""
-    started = [process for process in found if not process.name.startswith("learner-")]
-    parents = {process.parent for process in started} - {process.pid for process in found}
+    started = [process for process in processes if not process.name.startswith("learner-")]
+    parents = {process.parent for process in started} - {process.pid for process in processes}
     return next((pid for pid in parents if pid > 1), None)
 
 
@@ -237,14 +239,14 @@ def _recent_mean(steps: Sequence[StepLine], tag: str) -> float | None:
 
 def last_errors(logs: Path) -> dict[str, list[str]]:
     """The last lines of each log that report an error, oldest first."""
-    found: dict[str, list[str]] = {}
+    errors: dict[str, list[str]] = {}
     for log in sorted(logs.glob("*.log")):
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
             lines = file.read().decode("utf-8", errors="replace").splitlines()
-        if errors := [line.strip() for line in lines if ERROR_LINE.search(line)]:
-            found[log.stem] = errors[-ERRORS:]
-    return found
+        if matches := [line.strip() for line in lines if ERROR_LINE.search(line)]:
+            errors[log.stem] = matches[-ERRORS:]
+    return errors
 
 
 def _add_heartbeat(snapshot: Snapshot, run: RunFolder) -> None:
@@ -288,7 +290,7 @@ def _add_store(snapshot: Snapshot, run: RunFolder) -> dict[str, float]:
 def _add_stats(snapshot: Snapshot, run: RunFolder, worked_ago_s: dict[str, float]) -> None:
     """Add what the service reports about itself and its actors."""
     buffer = snapshot.buffer
-    buffer.endpoint = _last_said(run.logs / "buffer.log", "r3l-buffer ready") or ""
+    buffer.endpoint = _last_line(run.logs / "buffer.log", "r3l-buffer ready") or ""
     if not buffer.endpoint:
         buffer.error = "it has not yet printed its address"
         return
@@ -309,7 +311,7 @@ def _add_stats(snapshot: Snapshot, run: RunFolder, worked_ago_s: dict[str, float
     buffer.reply_s = time.monotonic() - began
     known = {}
     for log in run.logs.glob("actor-*.log"):
-        known[_last_said(log, "r3l-actor ready")] = log.stem
+        known[_last_line(log, "r3l-actor ready")] = log.stem
     snapshot.actors = [
         Actor(
             name, known.get(name, ""), numbers["seen_s"], int(numbers.get("weight_version", 0)),
@@ -321,13 +323,13 @@ def _add_stats(snapshot: Snapshot, run: RunFolder, worked_ago_s: dict[str, float
     ]  # fmt: skip
 
 
-def _last_said(log: Path, word: str) -> str | None:
+def _last_line(log: Path, word: str) -> str | None:
     """The rest of the last line that begins with `word`: a log holds every start of a process."""
     if not log.is_file():
         return None
-    found = None
+    rest = None
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if line.startswith(word):
-                found = line.removeprefix(word).strip()
-    return found
+                rest = line.removeprefix(word).strip()
+    return rest

@@ -71,14 +71,14 @@ def machines_of(hosts: Hosts, device: str) -> tuple[Machine, ...]:
         return tuple(
             Machine(name, cores=here.cores, slots=slots) for name, slots in hosts.slots.items()
         )
-    found = [
+    machines = [
         Machine(name, tuple(str(gpu) for gpu in range(slots)), here.gpu_gib, here.cores)
         for name, slots in hosts.slots.items()
     ]
     if here.gpus:  # which CUDA_VISIBLE_DEVICES may limit
-        own = here.gpus[: len(found[0].gpus)]
-        found[0] = Machine(found[0].name, own, here.gpu_gib, here.cores)
-    return tuple(found)
+        own = here.gpus[: len(machines[0].gpus)]
+        machines[0] = Machine(machines[0].name, own, here.gpu_gib, here.cores)
+    return tuple(machines)
 
 
 def described(text: str) -> tuple[Machine, ...]:

@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster, without Ray, and what is said if there is none."""
+"""The nodes of a Ray cluster, without Ray, and refusals without a cluster."""
 
 import sys
 from pathlib import Path
