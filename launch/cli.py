@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from r3l.config import RunConfig
 
 
+SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_parallel_size")
+"""The settings of the options --env, --model, --steps, --seed and --actor-gpus."""
+
 main = LaunchCommands("r3l-launch")
 
 
@@ -158,13 +161,7 @@ def train_command(
     then the options above, then KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5.
     Later ones override earlier ones. docs/configuration.md lists them.
     """
-    named: dict[str, object] = {
-        "env": env_name,
-        "model": model,
-        "learner.steps": steps,
-        "seed": seed,
-    }
-    named |= {"actor.engine.tensor_parallel_size": actor_gpus}
+    named = dict(zip(SHORTCUTS, (env_name, model, steps, seed, actor_gpus), strict=True))
     try:
         from launch import plan as plans
         from launch.backends.registry import backend
@@ -178,7 +175,6 @@ def train_command(
         from r3l.files.run_folder import run_folder
 
         set_file_modes()
-        check_not_empty({"--env": env_name, "--model": model, "--preset": preset})
         options = PlanOptions(run_folder(run_name), resume=resume, **places)
         file, demo = settings_file(config_path, preset, options.run, resume=resume)
         config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)
@@ -288,15 +284,12 @@ def prompt_texts(config: RunConfig) -> str:
     return "\n\n".join(sections)
 
 
-def check_not_empty(given: Mapping[str, str | None]) -> None:
-    """Refuses an option whose value is empty."""
-    for option, text in given.items():
-        if text is not None and not text.strip():
-            raise UserError(f"{option}: is empty; give a name, or leave {option} out")
-
-
 def as_overrides(given: Mapping[str, object]) -> list[str]:
-    """KEY=VALUE overrides for the options that were `given`: values by setting, or None."""
+    """KEY=VALUE overrides for the options that were `given`: values by setting, or None. Raises
+    UserError for an empty text."""
+    for setting, value in given.items():
+        if isinstance(value, str) and not value.strip():
+            raise UserError(f"--{setting}: is empty; give a name, or leave --{setting} out")
     return [
         f"{key}={json.dumps(value, ensure_ascii=False)}"
         for key, value in given.items()

@@ -26,7 +26,7 @@ from envs.evaluation.evaluation_folder import (
 )
 from envs.evaluation.metrics import Report, by_task, compare, report
 from envs.evaluation.truncation import TruncationWarning
-from launch.cli import as_overrides, as_typed, check_not_empty
+from launch.cli import as_overrides, as_typed
 from launch.evaluation.printing import comparison_table, conversations, table
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -204,10 +204,11 @@ def _configured(options: dict[str, Any]) -> RunConfig:
     from launch.checks.presets import DEMO
     from r3l.files.run_folder import run_folder
 
-    check_not_empty({"--env": options["env_name"], "--model": options["model"]})
     trained = None if options["run_name"] is None else run_folder(options["run_name"])
-    model_name = options["model"] or (trained and _model_of(trained))
-    named = {"model": model_name or "builtin", "env": options["env_name"], "seed": options["seed"]}
+    model_name = options["model"]
+    if model_name is None:
+        model_name = _model_of(trained) if trained else "builtin"
+    named = {"model": model_name, "env": options["env_name"], "seed": options["seed"]}
     alone = [] if options["env_name"] is None else ["env.others={}"]
     settings_file = None if trained is None else RunFolder(trained).started().own_config
     config = configuration.load(
