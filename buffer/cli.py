@@ -15,7 +15,6 @@ from buffer.server.service import Service
 from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.tools import commands as tools
-from buffer.tools.evict_command import evict
 from buffer.viewer.view_command import view
 from buffer.wire.access import CONNECTIONS, allow_files, check_connections
 from buffer.wire.curve_keys import ServiceKeys, generate, load
@@ -90,7 +89,7 @@ def keygen(folder: Path) -> None:
         click.echo(str(path))
 
 
-for command in (*tools.COMMANDS, evict, view):
+for command in (*tools.COMMANDS, view):
     commands.add_command(command)
 
 

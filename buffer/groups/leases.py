@@ -16,11 +16,11 @@ from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import task_history
 from buffer.storage.rows import GroupRow
-from buffer.storage.transaction import read_result
 from buffer.wire import operations
 from buffer.wire.operations import Ids, Lease, Wait
+from r3l import codec
 from r3l.errors import LimitExceeded, RecordError
-from r3l.records import GroupPlan, Purpose
+from r3l.records import GroupPlan, Purpose, SlotResult
 
 RETRY_S = 0.25
 FULL_RETRY_S = 2.0
@@ -129,7 +129,7 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
         purpose=row.purpose,
         tag=row.tag,
         plan=row.plan,
-        accepted=tuple(read_result(data) for data in accepted.values()),
+        accepted=tuple(codec.decode(SlotResult, data) for data in accepted.values()),
         deadline_s=max(0.0, row.deadline - work.now),
         handed=tuple(one for one in handed if one is not None),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain, islice
 
 from buffer.groups import retention
 from buffer.sampling import task_history
 from buffer.storage.rows import DrawRow, Evicted, GroupRow
-from buffer.storage.transaction import Txn, not_found
+from buffer.storage.transaction import Txn
 from buffer.wire import operations
 from buffer.wire.operations import Ids
 from r3l import codec
@@ -40,7 +40,7 @@ def would_evict(txn: Txn, args: operations.Evict) -> Evicted:
 def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:
     """Groups by id, in the order of the request."""
     _check_count(len(args.group_ids), least=0)
-    return list(_rows(txn, args.group_ids))
+    return [txn.existing_row(group_id) for group_id in args.group_ids]
 
 
 def drawn(txn: Txn, draw: DrawRow) -> list[bytes]:
@@ -65,14 +65,6 @@ def _limited(found: Iterable[bytes]) -> list[bytes]:
         if size > REPLY_LIMIT:
             raise LimitExceeded(f"a reply of more than {REPLY_LIMIT} bytes; ask for fewer groups")
     return records
-
-
-def _rows(txn: Txn, group_ids: Iterable[str]) -> Iterator[GroupRow]:
-    for group_id in group_ids:
-        row = txn.row(group_id)
-        if row is None:
-            raise not_found(txn, group_id)
-        yield row
 
 
 def _check_count(count: int, least: int = 1) -> None:

@@ -7,31 +7,6 @@
                                                 ├────────────────┘           │
                                                 └────────────────────────────┘ set_version
 
-    from      to        by
-    new       leased    lease
-    leased    leased    lease, renew, release, clock
-    leased    filling   put
-    leased    complete  put
-    leased    expired   put
-    filling   filling   lease, renew, release, clock, put
-    filling   complete  put, clock
-    filling   expired   put, clock
-    complete  drawn     draw
-    complete  trained   commit
-    complete  expired   draw, discard
-    complete  evicted   evict
-    drawn     drawn     set_version
-    drawn     complete  release_draws, clock
-    drawn     trained   release_draws, clock, commit
-    drawn     expired   discard
-    trained   trained   commit, set_version
-    trained   complete  set_version
-    trained   drawn     draw
-    trained   expired   discard
-    trained   evicted   evict
-    expired   expired   set_version
-    expired   evicted   evict
-
 A trigger is an operation of the buffer, or `clock`: a deadline passes, so that a lease or a draw
 expires, stragglers are given up, or an unfinished group becomes too old. A move from a state to
 itself changes only the group's holder, slots or steps.
@@ -40,12 +15,8 @@ expired. A group whose slots are resolved expires instead of being complete if i
 or no contrast and the algorithm needs it. A finished evaluation ends in `complete`, and only such a
 complete group is evicted.
 
-A slot is open until it is resolved, and then never changes:
-
-    slot           by
-    done           put
-    failed         put, clock
-    not_triggered  put
+MOVES lists every legal move of a group. A slot is open until it is resolved (SLOT_MOVES), and then
+never changes.
 
 UnitOfWork checks every move before it writes the row. An illegal one is a fault of this program:
 IllegalMove aborts the transaction.

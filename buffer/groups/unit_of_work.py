@@ -12,7 +12,7 @@ from buffer.groups.index import Index
 from buffer.groups.states import Trigger
 from buffer.storage import counts
 from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow
-from buffer.storage.transaction import Parts, Txn, not_found
+from buffer.storage.transaction import Parts, Txn
 from r3l.config import RunConfig
 from r3l.records import GroupState
 
@@ -51,10 +51,7 @@ class UnitOfWork:
 
     def row(self, group_id: str) -> GroupRow:
         """A group's state, live or closed; raises NotFound."""
-        found = self.find(group_id)
-        if found is None:
-            raise not_found(self.txn, group_id)
-        return found
+        return self.index.live.get(group_id) or self.txn.existing_row(group_id)
 
     def save(self, row: GroupRow, by: Trigger) -> GroupRow:
         """Write a group's new row; raises IllegalMove if `by` may not make it of the one before."""

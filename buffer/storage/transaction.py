@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
@@ -32,9 +32,11 @@ from buffer.storage.rows import (
 )
 from r3l import codec
 from r3l.errors import NotFound, StoreError
-from r3l.records import Group, GroupState, Purpose, Role, SlotResult, Task
+from r3l.records import Group, GroupState, Purpose, Record, Role, Task
 
-Parts = dict[tuple[Role, int], bytes | memoryview]  # encoded results by role and slot
+Slot = tuple[Role, int]
+Parts = dict[Slot, bytes | memoryview]  # encoded results by role and slot
+R = TypeVar("R", bound=Record)
 _WHAT: dict[str, Dropped] = {what: what for what in get_args(Dropped)}
 
 
@@ -48,11 +50,6 @@ class Txn:
         """The value under `key`, copied out of the map; raises StoreError if it is damaged."""
         stored = self._raw.get(key, db=self._tables[table]) if key else None
         return None if stored is None else value_checksums.remove(table, key, stored)
-
-    def sound(self, table: str, key: bytes) -> bool:
-        """True if there is a value under `key` and it is not damaged."""
-        stored = self._raw.get(key, db=self._tables[table])
-        return stored is not None and value_checksums.fits(table, key, stored)
 
     def damaged(self) -> Iterator[str]:
         """Every damaged value, one line each."""
@@ -91,6 +88,10 @@ class Txn:
                         return
                     yield key
 
+    def _read(self, table: str, key: bytes, kind: type[R]) -> R | None:
+        data = self.get(table, key)
+        return None if data is None else codec.decode(kind, data)
+
     def size(self, table: str) -> int:
         """Number of keys in a table."""
         return int(self._raw.stat(self._tables[table])["entries"])
@@ -109,8 +110,7 @@ class Txn:
 
     def progress(self) -> Progress:
         """The learner's version and the position in the task lists."""
-        data = self.get("sys", b"progress")
-        return Progress() if data is None else codec.decode(Progress, data)
+        return self._read("sys", b"progress", Progress) or Progress()
 
     def put_progress(self, progress: Progress) -> None:
         """Write the learner's version and the position in the task lists."""
@@ -118,8 +118,7 @@ class Txn:
 
     def regraded(self) -> Regraded | None:
         """The store that this one was made of with other rewards, if it was."""
-        data = self.get("sys", b"regraded")
-        return None if data is None else codec.decode(Regraded, data)
+        return self._read("sys", b"regraded", Regraded)
 
     def put_regraded(self, source: Regraded) -> None:
         """Write which store this one was made of."""
@@ -170,12 +169,36 @@ class Txn:
 
     def row(self, group_id: str) -> GroupRow | None:
         """The mutable state of a group."""
-        data = self.get("state", group_id.encode())
-        return None if data is None else codec.decode(GroupRow, data)
+        return self._read("state", group_id.encode(), GroupRow)
+
+    def existing_row(self, group_id: str) -> GroupRow:
+        """The mutable state of a group; raises NotFound if it was evicted or never made."""
+        if (row := self.row(group_id)) is not None:
+            return row
+        if self.evicted(group_id):
+            raise NotFound(f"group {group_id} was evicted")
+        raise NotFound(f"there is no group {group_id!r:.80}; r3l-buffer ls lists them")
 
     def put_row(self, row: GroupRow) -> None:
         """Write the mutable state of a group."""
         self.put("state", row.group_id.encode(), codec.encode(row))
+
+    def add_tag(self, row: GroupRow) -> None:
+        """List a new group under its purpose and tag."""
+        self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
+
+    def set_live(self, row: GroupRow) -> None:
+        """List a group among those that are not closed, or take it off the list."""
+        if row.closed:
+            self.delete("live", row.group_id.encode())
+        else:
+            self.put("live", row.group_id.encode(), b"")
+
+    def add_row(self, row: GroupRow) -> None:
+        """Write the row of a group that other stores have, and list it."""
+        self.put_row(row)
+        self.add_tag(row)
+        self.set_live(row)
 
     def rows(self, *, backwards: bool = False, skip: Container[str] = ()) -> Iterator[GroupRow]:
         """The rows of all groups but those of `skip`, in the order the groups were made."""
@@ -200,13 +223,6 @@ class Txn:
                     raise StoreError(f"group {group_id} is listed under a tag but has no state")
                 yield row
 
-    def set_live(self, row: GroupRow) -> None:
-        """List a group among those that are not closed, or take it off the list."""
-        if row.closed:
-            self.delete("live", row.group_id.encode())
-        else:
-            self.put("live", row.group_id.encode(), b"")
-
     def live(self) -> Iterator[GroupRow]:
         """The rows of groups that are not closed, in the order the groups were made."""
         for key in self.keys("live"):
@@ -214,10 +230,6 @@ class Txn:
             if row is None:
                 raise StoreError(f"group {key.decode()} is listed as live but has no state")
             yield row
-
-    def add_tag(self, row: GroupRow) -> None:
-        """List a new group under its purpose and tag."""
-        self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
     def last_group(self) -> str:
         """The id of the newest group that was ever made; "" for none."""
@@ -251,6 +263,14 @@ class Txn:
         self.put("group", row.group_id.encode(), record)
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
+    def put_results(self, row: GroupRow, group: Group, parts: Mapping[Slot, bytes]) -> None:
+        """Write a group with all of its results, or the `parts` of an unfinished one."""
+        if not row.unfinished:
+            self.put_record(row, codec.encode(group))
+            return
+        for (role, slot), data in parts.items():
+            self.put_part(row.group_id, role, slot, data)
+
     def finished(self, task_id: str) -> Iterator[GroupRow]:
         """The groups of a training task that were finished with a trajectory, newest first."""
         prefix = task_id.encode() + b"\0"
@@ -268,7 +288,9 @@ class Txn:
 
     def record_is_sound(self, row: GroupRow) -> bool:
         """True if the record of a finished group is what was written."""
-        return self.sound("group", row.group_id.encode())
+        key = row.group_id.encode()
+        stored = self._raw.get(key, db=self._tables["group"])
+        return stored is not None and value_checksums.fits("group", key, stored)
 
     def group_bytes(self, row: GroupRow) -> bytes:
         """The record of a group; of an unfinished one, with the results accepted so far."""
@@ -314,8 +336,7 @@ class Txn:
 
     def draw(self, draw_id: int) -> DrawRow | None:
         """A draw by number."""
-        data = self.get("draw", u64(draw_id)) if draw_id >= 0 else None
-        return None if data is None else codec.decode(DrawRow, data)
+        return self._read("draw", u64(draw_id), DrawRow) if draw_id >= 0 else None
 
     def draws(self) -> Iterator[DrawRow]:
         """Every draw, in order."""
@@ -332,8 +353,7 @@ class Txn:
 
     def step(self, number: int) -> LedgerRow | None:
         """The groups that a step was trained on."""
-        data = self.get("ledger", u64(number)) if 0 <= number < 1 << 64 else None
-        return None if data is None else codec.decode(LedgerRow, data)
+        return self._read("ledger", u64(number), LedgerRow) if 0 <= number < 1 << 64 else None
 
     def steps(self, *, backwards: bool = False) -> Iterator[LedgerRow]:
         """Every trained step, in order."""
@@ -349,13 +369,6 @@ class Txn:
         self.delete("ledger", u64(number))
 
 
-def not_found(txn: Txn, group_id: str) -> NotFound:
-    """The error for a group that is not there: evicted, or never made."""
-    if txn.evicted(group_id):
-        return NotFound(f"group {group_id} was evicted")
-    return NotFound(f"there is no group {group_id!r:.80}; r3l-buffer ls lists them")
-
-
 def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
     """The immutable record of a group, with its state now."""
     group = codec.decode(Group, data)
@@ -366,11 +379,6 @@ def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
 def _read_task(data: bytes) -> Task:
     """A task; cached, because every lease, write and read of its groups needs it."""
     return codec.decode(Task, data)
-
-
-def read_result(data: bytes | memoryview) -> SlotResult:
-    """One accepted result."""
-    return codec.decode(SlotResult, data)
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:

@@ -24,14 +24,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from buffer.storage import result_checksums
+from buffer.storage import folder_lock, result_checksums
 from buffer.storage.layout import SCHEMA
 from buffer.storage.rows import DrawRow, Dropped, GroupRow, LedgerRow, Progress, Regraded
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from buffer.tools import jsonl
 from r3l import codec
-from r3l.errors import R3LError, SchemaVersionError, StoreError, UserError
+from r3l.errors import R3LError, SchemaVersionError, UserError
+from r3l.files.whole_file import write_json
 from r3l.records import Group, Purpose, Record, Task
 
 FORMAT = "r3l-buffer-export"
@@ -70,31 +71,20 @@ class TombRow(Record):
 
 
 def export(store: Store, folder: Path) -> dict[str, int]:
-    """Write a store into an empty folder; returns rows by table.
+    """Write a store into a new or empty folder; returns rows by table.
 
-    All of it or nothing: raises StoreError for a full disk, RecordError for a damaged group.
+    All of it or nothing: raises UserError for a folder that is in use or cannot be written,
+    RecordError for a damaged group.
     """
-    _make_empty(folder)
-    try:
-        return _export(store, folder)
-    except BaseException as error:
-        for path in folder.iterdir():
-            path.unlink()
-        if isinstance(error, OSError):
-            raise StoreError(f"export to {folder}: {error}", cause="disk") from None
-        raise
-
-
-def _export(store: Store, folder: Path) -> dict[str, int]:
     files: dict[str, dict[str, Any]] = {}
-    with store.read() as txn:
-        for table, (kind, read, _) in TABLES.items():
-            path = folder / f"{table}.jsonl"
-            rows = jsonl.write(path, kind, read(txn))
+    with folder_lock.new_folder(folder, "export to") as building, store.read() as txn:
+        for table, (_, read, _) in TABLES.items():
+            path = building / f"{table}.jsonl"
+            rows = jsonl.write(path, read(txn))
             files[table] = {"file": path.name, "rows": rows, "sha256": _digest(path)}
-    manifest = {"format": FORMAT, "schema": SCHEMA, "tables": files}
-    text = json.dumps(manifest, indent=2) + "\n"
-    (folder / "manifest.json").write_text(text, encoding="utf-8")
+        write_json(
+            building / "manifest.json", {"format": FORMAT, "schema": SCHEMA, "tables": files}
+        )
     return {table: file["rows"] for table, file in files.items()}
 
 
@@ -125,12 +115,6 @@ def _tasks(txn: Txn) -> Iterator[TaskRow]:
         )
 
 
-def _put_row(txn: Txn, row: GroupRow) -> None:
-    txn.put_row(row)
-    txn.add_tag(row)
-    txn.set_live(row)
-
-
 def _put_group(txn: Txn, group: Group) -> None:
     row = txn.row(group.group_id)
     if (
@@ -142,11 +126,7 @@ def _put_group(txn: Txn, group: Group) -> None:
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
     sums = tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved)
     txn.put_row(row.with_changes(checksums=sums))
-    if row.unfinished:
-        for (role, slot), data in parts.items():
-            txn.put_part(row.group_id, role, slot, data)
-    else:
-        txn.put_record(row, codec.encode(group))
+    txn.put_results(row, group, parts)
 
 
 class Table(NamedTuple):
@@ -161,7 +141,7 @@ TABLES: dict[str, Table] = {
     "tasks": Table(
         TaskRow, _tasks, lambda txn, row: txn.add_task(row.purpose, row.tag, row.index, row.task)
     ),
-    "states": Table(GroupRow, Txn.rows, _put_row),
+    "states": Table(GroupRow, Txn.rows, Txn.add_row),
     "groups": Table(
         Group, lambda txn: (result_checksums.read(txn, row) for row in txn.rows()), _put_group
     ),
@@ -187,15 +167,6 @@ TABLES: dict[str, Table] = {
         Regraded, lambda txn: [one] if (one := txn.regraded()) else [], Txn.put_regraded
     ),
 }
-
-
-def _make_empty(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UserError(f"export to {folder}: the folder is not empty")
-    except OSError as error:
-        raise UserError(f"export to {folder}: cannot be written ({error.strerror})") from None
 
 
 def check(folder: Path) -> dict[str, Any]:

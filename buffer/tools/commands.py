@@ -1,11 +1,11 @@
-"""The commands that read, check, copy, export and import a store."""
+"""The commands that read, check, copy, export, import and evict from a store."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +13,24 @@ import click
 from msgspec.structs import asdict
 
 from buffer.client.clients import BufferClient
+from buffer.groups import retention
+from buffer.groups.index import Index
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import folder_lock
+from buffer.storage.rows import Evicted
 from buffer.storage.store import Store
-from buffer.storage.store_path import store_path
-from buffer.tools import archive, filter, group_facts, jsonl, store_reads
+from buffer.storage.store_path import check_store, store_path
+from buffer.tools import archive, group_facts, jsonl, store_reads
 from buffer.tools import verify as verification
-from r3l.errors import NotFound
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.settings.buffer import RetentionConfig
 from r3l.views import attempt_view
 
 IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(
     "--store", "folder", type=store_path, required=True, help="run, or folder of a store"
 )
-
-
-@contextmanager
-def _reading(folder: Path) -> Iterator[Store]:
-    store = Store(folder, read_only=True)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 @click.command()
@@ -51,7 +48,7 @@ def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
         with BufferClient(endpoint, name="r3l-buffer stats", keys=keys) as client:
             click.echo(json.dumps(asdict(client.stats()), indent=2))
     elif folder is not None:
-        with _reading(folder) as store:
+        with Store(folder, read_only=True) as store:
             click.echo(json.dumps(store_reads.summary(store), indent=2))
     else:
         raise click.UsageError("give --endpoint or --store")
@@ -65,7 +62,7 @@ def ls(folder: Path, limit: int) -> None:
     _list(folder, lambda row: True, limit)
 
 
-@click.command(epilog=f"Names a filter may use: {', '.join(sorted(group_facts.ROW_NAMES))}.")
+@click.command(epilog=f"Names a filter may use: {', '.join(sorted(group_facts.NAMES))}.")
 @_store
 @click.argument("text")
 @click.option("--limit", default=50, show_default=True, help="newest groups to show")
@@ -75,7 +72,7 @@ def query(folder: Path, text: str, limit: int) -> None:
     Comparisons, `in` with a list, and, or, not. `reward` is the best of a group's trajectories. The
     rewards of a group without a trajectory are None: only `reward == None` finds it.
     """
-    _list(folder, filter.parse(text, group_facts.ROW_NAMES), limit)
+    _list(folder, group_facts.parse_filter(text), limit)
 
 
 @click.command()
@@ -87,7 +84,7 @@ def show(folder: Path, group_id: str) -> None:
 
     GROUP_ID may be short: 42 is g0000000042.
     """
-    with _reading(folder) as store:
+    with Store(folder, read_only=True) as store:
         click.echo(attempt_view.text(store_reads.group(store, _full_id(group_id))))
 
 
@@ -100,22 +97,15 @@ def replay(folder: Path, step: int) -> None:
     `weight`: importance weight that the sampler gave the group; 1 unless it was prioritised.
     `recalled`: stored attempts that joined the group, with the group each comes from.
     """
-    with _reading(folder) as store:
-        groups, gone = store_reads.replay(store, step)
-        weights = store_reads.weights(store, step)
-        recalled, lost = store_reads.recalled(store, step)
-    for group in groups:
-        weight = weights.get(group.group_id, 1.0)
+    with Store(folder, read_only=True) as store:
+        draw = store_reads.trained_draw(store, step)
+    for group, weight in zip(draw.groups, draw.weights, strict=True):
         joined = [
-            {"group_id": one.group_id} | jsonl.plain(one.trajectory)
-            for one in recalled
-            if one.into == group.group_id
+            {"group_id": attempt.group_id} | jsonl.plain(attempt.trajectory)
+            for attempt in draw.recalled
+            if attempt.into == group.group_id
         ]
         click.echo(json.dumps(jsonl.plain(group) | {"weight": weight, "recalled": joined}))
-    if lost:
-        raise NotFound(f"step {step}: {lost} of the attempts it recalled were evicted")
-    if gone:
-        raise NotFound(f"step {step}: {len(gone)} of its groups were evicted: {' '.join(gone)}")
 
 
 @click.command()
@@ -123,7 +113,7 @@ def replay(folder: Path, step: int) -> None:
 @click.argument("target", type=click.Path(path_type=Path))
 def export(folder: Path, target: Path) -> None:
     """Write the whole store into an empty folder, as tables of JSON lines."""
-    with _reading(folder) as store:
+    with Store(folder, read_only=True) as store:
         click.echo(json.dumps(archive.export(store, target)))
 
 
@@ -135,12 +125,11 @@ def export(folder: Path, target: Path) -> None:
 def import_(folder: Path, source: Path) -> None:
     """Make a store from the folder that `export` wrote."""
     archive.check(source)
-    with folder_lock.new_folder(folder, "store") as building:
-        store = Store(building, map_gib=IMPORT_MAP_GIB)
-        try:
-            rows = archive.restore(source, store)
-        finally:
-            store.close()
+    with (
+        folder_lock.new_folder(folder, "store") as building,
+        Store(building, map_gib=IMPORT_MAP_GIB) as store,
+    ):
+        rows = archive.restore(source, store)
     click.echo(json.dumps(rows))
 
 
@@ -148,7 +137,7 @@ def import_(folder: Path, source: Path) -> None:
 @_store
 def verify(folder: Path) -> None:
     """Check file, records, ledger and counts; exit code 1 and a line for every problem."""
-    with _reading(folder) as store:
+    with Store(folder, read_only=True) as store:
         problems = verification.verify(store)
     for problem in problems:
         click.echo(problem)
@@ -162,16 +151,76 @@ def verify(folder: Path) -> None:
 @click.argument("target", type=click.Path(path_type=Path))
 def compact(folder: Path, target: Path) -> None:
     """Write a compacted copy into an empty folder, also while the store is being served."""
-    with _reading(folder) as store:
+    with Store(folder, read_only=True) as store:
         store.copy(target)
     click.echo(str(target))
 
 
-COMMANDS = (stats, ls, query, show, replay, export, import_, verify, compact)
+@click.command()
+@click.option("--endpoint", help="A running service, tcp://HOST:PORT.")
+@click.option("--store", "folder", type=store_path, help="A store that is not being served.")
+@click.option("--keys", type=click.Path(path_type=Path), help="learner.json of keygen.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.argument("limits", nargs=-1, required=True)
+def evict(
+    endpoint: str | None,
+    folder: Path | None,
+    keys: Path | None,
+    dry_run: bool,
+    limits: tuple[str, ...],
+) -> None:
+    """Remove trained, expired and evaluated groups, oldest first, until the limits hold.
+
+    LIMITS are those of the section buffer.retention: groups=100 gib=2.5 hours=24 versions=50
+    grace_s=0.
+    """
+    retention_limits = configuration.parse(RetentionConfig, configuration.apply_overrides(limits))
+    if retention_limits.unlimited:
+        raise click.UsageError("give a limit: groups=, gib=, hours= or versions=")
+    if endpoint is not None:
+        with BufferClient(endpoint, name="r3l-buffer evict", keys=keys, timeout_s=60) as client:
+            step = client.would_evict if dry_run else client.evict
+            gone = _until_done(lambda: step(retention_limits))
+    elif folder is not None:
+        gone = (_would_evict if dry_run else _evict)(folder, retention_limits)
+    else:
+        raise click.UsageError("give --endpoint or --store")
+    click.echo(json.dumps(asdict(gone) | {"dry_run": dry_run}))
+
+
+COMMANDS = (stats, ls, query, show, replay, export, import_, verify, compact, evict)
+
+
+def _until_done(step: Callable[[], Evicted]) -> Evicted:
+    gone = step()
+    while gone.more:
+        gone += step()
+    return gone
+
+
+def _would_evict(folder: Path, limits: RetentionConfig) -> Evicted:
+    with Store(folder, read_only=True) as store, store.read() as txn:
+        return retention.would_evict(txn, limits, time.time())
+
+
+def _evict(folder: Path, limits: RetentionConfig) -> Evicted:
+    check_store(folder)
+    with Store(folder, map_gib=None) as store:
+        config = RunConfig()
+        index = Index.load(store, config.buffer)
+
+        def step() -> Evicted:
+            with store.write() as txn:
+                work = UnitOfWork(txn, index, config, time.time())
+                gone = retention.evict(work, limits)
+                work.finish()
+            return gone
+
+        return _until_done(step)
 
 
 def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:
-    with _reading(folder) as store:
+    with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts(row)]
     for row in found[-limit:] if limit > 0 else []:
         rewards = "no reward"

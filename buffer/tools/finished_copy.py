@@ -107,9 +107,7 @@ class _Copy:
             steps=(),
             handed=(),
         )
-        txn.put_row(row)
+        txn.add_row(row)
         txn.put_record(row, codec.encode(group))
-        txn.add_tag(row)
-        txn.set_live(row)
         self._counts.update(counts.added(None, row))
         self._drops.update(counts.dropped(row))

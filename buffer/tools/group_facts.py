@@ -1,20 +1,41 @@
-"""The facts of a group by name: what `query`, `ls` and the viewer list and filter."""
+"""Facts of a group by name, as `query`, `ls` and the viewer list them, and filters over them, such as
+`reward > 0.5 and env == 'workshop'`.
+
+A comparison with a value that is None is false, except `== None` and `!= None`.
+"""
 
 from __future__ import annotations
 
+import ast
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Txn
+from r3l.errors import UserError
 
-ROW_NAMES = frozenset(
+NAMES = frozenset(
     "group task env purpose tag state cause actor reward mean_reward min_reward contrast "
     "version slots resolved done step uses bytes".split()
 )
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda value, many: value in many,
+    ast.NotIn: lambda value, many: value not in many,
+}
+Row = Mapping[str, Any]
+Filter = Callable[[Row], bool]
+EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
 
 
 def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
-    """Plain values of a group by ROW_NAMES."""
+    """The facts of a group by NAMES; the rewards of a group without a trajectory are None."""
     rewards = row.rewards
     return {
         "group": row.group_id,
@@ -30,10 +51,73 @@ def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
         "min_reward": min(rewards, default=None),
         "contrast": row.contrast,
         "version": row.oldest_version,
-        "slots": row.plan.base + row.plan.distilled,
+        "slots": row.slots,
         "resolved": len(row.resolved),
         "done": row.done,
         "step": row.steps[-1] if row.steps else -1,
         "uses": len(row.steps),
         "bytes": row.nbytes,
     }
+
+
+def parse_filter(text: str) -> Filter:
+    """Parse a filter over groups; raises UserError for anything but names, constants, comparisons,
+    `in` with a list, `and`, `or` and `not`."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = error.msg if isinstance(error, SyntaxError) else "it is too deep"
+        raise UserError(f"query {text!r:.80}: cannot be parsed ({why}); {EXAMPLE}") from None
+    _check(tree, text)
+
+    def accepts(row: Row) -> bool:
+        try:
+            return bool(_value(tree, row))
+        except TypeError as error:
+            raise UserError(f"query {text!r:.80}: {error}") from None
+        except RecursionError:
+            raise UserError(f"query {text!r:.80}: is nested too deeply; shorten it") from None
+
+    return accepts
+
+
+def _check(node: ast.expr, text: str) -> None:
+    """Raise UserError for a filter that cannot be evaluated on every row."""
+    known = (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.List, ast.Tuple)
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and inner.id not in NAMES:
+            raise UserError(
+                f"query {text!r:.80}: unknown name {inner.id!r}; "
+                f"choose from {', '.join(sorted(NAMES))}"
+            )
+        operators = (ast.boolop, ast.cmpop, ast.Not, ast.USub, ast.Load)
+        if isinstance(inner, ast.Is | ast.IsNot) or not isinstance(inner, known + operators):
+            raise UserError(
+                f"query {text!r:.80}: a {type(inner).__name__.lower()} is not supported; {EXAMPLE}"
+            )
+
+
+def _value(node: ast.expr, row: Row) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return row[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(inner, row) for inner in node.elts]
+    if isinstance(node, ast.UnaryOp):
+        value = _value(node.operand, row)
+        return -value if isinstance(node.op, ast.USub) else not value
+    if isinstance(node, ast.BoolOp):
+        values = (_value(inner, row) for inner in node.values)
+        return all(values) if isinstance(node.op, ast.And) else any(values)
+    assert isinstance(node, ast.Compare)
+    left = _value(node.left, row)
+    for comparison, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _value(right_node, row)
+        equality = isinstance(comparison, ast.Eq | ast.NotEq)
+        if (left is None or right is None) and not equality:
+            return False
+        if not _COMPARE[type(comparison)](left, right):
+            return False
+        left = right
+    return True

@@ -20,8 +20,8 @@ from r3l.errors import UserError
 T = TypeVar("T")
 
 
-def write(path: Path, kind: type[T], records: Iterable[T]) -> int:
-    """One line per record; returns how many."""
+def write(path: Path, records: Iterable[Any]) -> int:
+    """Write one line per record; returns how many."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for record in records:

@@ -24,17 +24,13 @@ def rewritten(store: Store, folder: Path) -> Iterator[Store]:
     error nothing is there. Raises UserError for a folder that is in use."""
     with folder_lock.new_folder(folder, "store") as building:
         store.copy(building)
-        copy = Store(building, map_gib=None)
-        try:
+        with Store(building, map_gib=None) as copy:
             yield copy
-        finally:
-            copy.close()
 
 
 def put_group(txn: Txn, group: Group) -> None:
     """Replace the results of a group, slot by slot; the slots stay resolved."""
-    before = txn.row(group.group_id)
-    assert before is not None
+    before = txn.existing_row(group.group_id)
     parts = {(one.role, one.slot): codec.encode(one) for one in group.results}
     after = _row(before, group, parts)
     for name, change in counts.added(before, after).items():
@@ -43,11 +39,7 @@ def put_group(txn: Txn, group: Group) -> None:
     for drop, number in (counts.dropped(after) - counts.dropped(before)).items():
         txn.put_drops(drop, known[drop] + number)
     txn.put_row(after)
-    if after.unfinished:
-        for (role, slot), data in parts.items():
-            txn.put_part(after.group_id, role, slot, data)
-    else:
-        txn.put_record(after, codec.encode(group))
+    txn.put_results(after, group, parts)
 
 
 def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> GroupRow:

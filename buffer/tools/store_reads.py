@@ -13,29 +13,22 @@ from buffer.sampling import task_history
 from buffer.storage import counts, result_checksums
 from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
-from buffer.storage.transaction import not_found
 from buffer.tools import group_facts
 from r3l.errors import NotFound
 from r3l.records import Group, Recalled
 
 
 def rows(store: Store) -> Iterator[dict[str, Any]]:
-    """Plain values of every group by group_facts.ROW_NAMES, in the order the groups were made.
-
-    The rewards of a group without a trajectory are None.
-    """
+    """The facts of every group (buffer.tools.group_facts), in the order the groups were made."""
     with store.read() as txn:
         for row in txn.rows():
             yield group_facts.facts(txn, row)
 
 
 def row(store: Store, group_id: str) -> dict[str, Any]:
-    """Plain values of one group by group_facts.ROW_NAMES. Raises NotFound."""
+    """The facts of one group. Raises NotFound."""
     with store.read() as txn:
-        found = txn.row(group_id)
-        if found is None:
-            raise not_found(txn, group_id)
-        return group_facts.facts(txn, found)
+        return group_facts.facts(txn, txn.existing_row(group_id))
 
 
 def summary(store: Store) -> dict[str, Any]:
@@ -60,10 +53,7 @@ def group(store: Store, group_id: str) -> Group:
     Raises RecordError if it is damaged.
     """
     with store.read() as txn:
-        found = txn.row(group_id)
-        if found is None:
-            raise not_found(txn, group_id)
-        return result_checksums.read(txn, found)
+        return result_checksums.read(txn, txn.existing_row(group_id))
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:

@@ -21,7 +21,7 @@ Facts = dict[str, Any]
 
 
 class Catalogue:
-    """The groups of a store, newest first, in the names of buffer.tools.group_facts.ROW_NAMES and
+    """The groups of a store, newest first, in the names of buffer.tools.group_facts.NAMES and
     `rewards`, `failures`, `times`. Threads may share it.
 
     `change`: grows with every change that was read. `total`: groups in the store.

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs
 import lmdb
 
 from buffer.storage.store import Store
-from buffer.tools import filter, group_facts
+from buffer.tools.group_facts import parse_filter
 from buffer.viewer import page
 from buffer.viewer.attempts import Texts, plain_group
 from buffer.viewer.catalogue import Catalogue, Facts, tasks
@@ -136,7 +136,7 @@ class Viewer(ThreadingHTTPServer):
             env = query.get("env", "")
             groups = [one for one in groups if one["task"] == task and env in ("", one["env"])]
         if text := query.get("filter", "").strip():
-            accepts = filter.parse(text, group_facts.ROW_NAMES)
+            accepts = parse_filter(text)
             groups = [one for one in groups if accepts(one)]
         return groups
 

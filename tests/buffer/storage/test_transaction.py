@@ -3,7 +3,6 @@
 import pytest
 
 from buffer.storage.store import Store
-from buffer.storage.transaction import not_found
 from r3l.errors import NotFound, StoreError
 from r3l.records import GroupPlan, SlotResult, Task
 
@@ -59,8 +58,10 @@ def test_the_newest_group_is_found_even_if_it_was_evicted(desk, tasks, done):
     with desk.store.write() as txn:
         txn.evict(txn.row(group))
         assert txn.last_group() == group and txn.evicted(group) and txn.row(group) is None
-        assert str(not_found(txn, group)) == f"group {group} was evicted"
-        assert str(not_found(txn, "g7")).startswith("there is no group 'g7'; ")
+        with pytest.raises(NotFound, match=f"group {group} was evicted"):
+            txn.existing_row(group)
+        with pytest.raises(NotFound, match="no group 'g7'; "):
+            txn.existing_row("g7")
         for table in ("group", "state", "history", "tag"):
             assert txn.size(table) == 0
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from buffer import cli
 from buffer.storage.store import Store
 from buffer.tools import archive, jsonl, verify
-from r3l.errors import SchemaVersionError, StoreError, UserError
+from r3l.errors import SchemaVersionError, UserError
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -122,20 +122,20 @@ def _sign(folder: Path) -> None:
 
 
 def test_an_interrupted_export_or_import_leaves_nothing(filled, tmp_path, monkeypatch):
-    def full(path, kind, records):
+    def full(path, records):
         path.write_text("half of it")
         raise OSError(28, "No space left on device")
 
     out, new = tmp_path / "out", tmp_path / "new"
     with monkeypatch.context() as patch:
         patch.setattr(jsonl, "write", full)
-        with pytest.raises(StoreError, match="No space"):
+        with pytest.raises(UserError, match="No space"):
             archive.export(filled.store, out)
     archive.export(filled.store, out)
     arguments = ["import", "--store", str(new), str(out)]
     with monkeypatch.context() as patch:
         drops = archive.TABLES["drops"]
-        fails = drops._replace(write=lambda txn, row: full(tmp_path / "x", None, None))
+        fails = drops._replace(write=lambda txn, row: full(tmp_path / "x", None))
         patch.setitem(archive.TABLES, "drops", fails)
         assert isinstance(CliRunner().invoke(cli.commands, arguments).exception, UserError)
     assert {path.name for path in tmp_path.iterdir()} == {"store", "out", "x"}

@@ -1,10 +1,61 @@
-"""The facts of a group that filters may name."""
+"""The facts of a group, and filters over them: what is accepted, what is refused and how."""
 
-from buffer.tools import filter, group_facts, store_reads
+import pytest
+
+from buffer.tools import store_reads
+from buffer.tools.group_facts import NAMES, parse_filter
+from r3l.errors import UserError
+
+ROW = {"reward": 0.7, "env": "workshop", "step": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("reward > 0.5 and env == 'workshop'", True),
+        ("not reward > 0.5", False),
+        ("0 < reward <= 0.7 or step == -1", True),
+        ("env in ['a', 'b']", False),
+        ("step not in (1, 2)", True),
+        ("0 < step < 2", False),
+        ("5 > step > reward > 0.5", True),
+    ],
+)
+def test_a_filter_accepts_the_rows_it_describes(text, accepted):
+    assert parse_filter(text)(ROW) is accepted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "reward >",
+        "",
+        "colour == 1",
+        "__import__('os')",
+        "reward.real > 0",
+        "reward + 1 > 0",
+        "[x for x in env]",
+        "lambda: 1",
+        "env is 'workshop'",
+        "reward > 'a'",
+        "-env == 1",
+        "(" * 500,
+        "not " * 2000 + "reward",
+        "not " * 20_000 + "reward",
+    ],
+)
+def test_an_unknown_or_unsafe_filter_is_refused(text):
+    with pytest.raises(UserError, match="query"):
+        parse_filter(text)(ROW)
+
+
+def test_a_refusal_shows_an_example_of_a_filter():
+    with pytest.raises(UserError, match=r"invalid syntax.* like reward > 0.5 and env =="):
+        parse_filter("reward = 0.5")
 
 
 def test_every_row_has_the_names_filters_may_use(trained):
-    assert all(row.keys() == group_facts.ROW_NAMES for row in store_reads.rows(trained.store))
+    assert all(row.keys() == NAMES for row in store_reads.rows(trained.store))
 
 
 def test_a_group_without_a_trajectory_has_no_reward_and_passes_no_comparison_of_rewards(trained):
@@ -13,7 +64,7 @@ def test_a_group_without_a_trajectory_has_no_reward_and_passes_no_comparison_of_
     assert rows[2]["mean_reward"] is rows[2]["min_reward"] is None
 
     def found(text):
-        accepts = filter.parse(text, group_facts.ROW_NAMES)
+        accepts = parse_filter(text)
         return [number for number, row in enumerate(rows) if accepts(row)]
 
     assert found("reward < 0.5") == found("0 <= mean_reward < 1") == [3]

@@ -40,7 +40,7 @@ def test_a_line_that_is_not_a_record_is_named(tmp_path, line):
 def test_nan_and_infinity_come_back_bit_by_bit(tmp_path):
     bits = np.array([0x7FC01234, 0xFF800000, 0x80000000, 1, 0x3F800000], np.uint32)
     written = replace(finished(length=5).trajectory, logprobs=bits.view(np.float32))
-    jsonl.write(tmp_path / "x.jsonl", Trajectory, [written])
+    jsonl.write(tmp_path / "x.jsonl", [written])
     line = json.loads((tmp_path / "x.jsonl").read_text(), parse_constant=pytest.fail)
     assert line["logprobs"][:2] == ["0x7fc01234", "0xff800000"] and line["logprobs"][4] == 1.0
     (read,) = jsonl.read(tmp_path / "x.jsonl", Trajectory)

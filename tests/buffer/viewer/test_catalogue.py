@@ -12,7 +12,7 @@ def test_groups_are_listed_newest_first_with_the_names_of_a_query(store):
     listed = Catalogue(store).read()
     assert [one["group"] for one in listed[:2]] == ["g0000000040", "g0000000039"]
     assert len(listed) == 40
-    assert set(listed[0]) == group_facts.ROW_NAMES | {"rewards", "failures", "times"}
+    assert set(listed[0]) == group_facts.NAMES | {"rewards", "failures", "times"}
     assert listed[0]["rewards"] == (0.0, 1.0, 1.0) and listed[0]["step"] == 4
 
 
