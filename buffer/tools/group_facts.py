@@ -1,5 +1,4 @@
-"""Facts of a group by name, as `query`, `ls` and the viewer list them, and filters over them, such as
-`reward > 0.5 and env == 'workshop'`.
+"""Facts of a group by name, and filters over them, such as `reward > 0.5 and env == 'workshop'`.
 
 A comparison with a value that is None is false, except `== None` and `!= None`.
 """

@@ -240,8 +240,7 @@ def test_an_illegal_move_aborts_its_transaction(desk, tasks):
 
 
 def test_a_service_undoes_an_illegal_move_names_it_and_goes_on(serve, tasks):
-    change = "from buffer.groups import states
-from buffer.groups.states import MOVES; MOVES['complete', 'drawn'] = ()"
+    change = "from buffer.groups.states import MOVES; MOVES['complete', 'drawn'] = ()"
     served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=1", change=change)
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(2))
