@@ -1,4 +1,4 @@
-"""The durable group buffer: store, service, client. See buffer.client.clients for a first look."""
+"""The durable group buffer: store, service, client. buffer.client.clients has an example."""
 
 from buffer.client.calls import Draw
 from buffer.client.clients import AsyncBufferClient, BufferClient

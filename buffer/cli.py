@@ -26,7 +26,7 @@ from r3l.process.file_modes import set_file_modes
 from r3l.rollout import explorers
 
 PATH = click.Path(path_type=Path)
-SILENT_FILES = 20_000  # for connections before their handshake, if the system allows
+SILENT_FILES = 20_000  # for connections whose handshake is not finished, if the system allows
 
 
 @click.group("r3l-buffer", cls=OneLineGroup)
@@ -37,14 +37,14 @@ def commands() -> None:
 @commands.command()
 @click.option("--config", "config_path", type=PATH, help="a run's config.yaml")
 @click.option("--store", "folder", type=PATH, required=True, help="folder of the store")
-@click.option("--bind", required=True, help="tcp://127.0.0.1:PORT; port 0: any free one")
-@click.option("--keys", type=PATH, help="service.json that keygen wrote")
+@click.option("--bind", required=True, help="tcp://127.0.0.1:PORT; port 0: any free port")
+@click.option("--keys", type=PATH, help="service.json of r3l-buffer keygen")
 @click.option(
     "--connections",
     type=click.IntRange(1, 1 << 20),
     default=CONNECTIONS,
     show_default=True,
-    help="clients at the same time",
+    help="most clients at the same time",
 )
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def serve(
@@ -68,7 +68,7 @@ def serve(
     check_bind(bind, "bind", encrypted=service_keys is not None)
     allow_files(check_connections(connections) + SILENT_FILES)
     if bind.startswith("ipc://"):
-        folder_lock.own_socket(Path(bind.removeprefix("ipc://")))  # until the process ends
+        folder_lock.own_socket(Path(bind.removeprefix("ipc://")))  # until this process ends
     store = Store(folder, map_gib=config.buffer.map_gib)
     try:
         service = Service(store, config, bind, service_keys, connections)
@@ -84,7 +84,7 @@ def serve(
 @commands.command()
 @click.argument("folder", type=PATH)
 def keygen(folder: Path) -> None:
-    """Write the keys of a service that others may connect to, of its clients and its learner."""
+    """Write the keys of a service, its clients and its learner, for use on a network."""
     for path in generate(folder):
         click.echo(str(path))
 
@@ -94,11 +94,11 @@ for command in (*tools.COMMANDS, view):
 
 
 def main() -> None:
-    """Entry point: errors of the user are one line on stderr and exit code 2."""
+    """Entry point. A user's error is one line on stderr and exit code 2."""
     try:
         set_file_modes()
         commands.main(prog_name="r3l-buffer")
-    except (UserError, NotAllowed, NotFound, SchemaVersionError) as error:  # names, too
+    except (UserError, NotAllowed, NotFound, SchemaVersionError) as error:
         click.echo(f"r3l-buffer: {error}", err=True)
         sys.exit(2)
     except (R3LError, OSError, lmdb.Error) as error:  # a damaged file, a full disk, a closed pipe

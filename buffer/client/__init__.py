@@ -1,1 +1,1 @@
-"""The clients of the service, for threads and for asyncio."""
+"""Clients of the service, for threads and for asyncio."""

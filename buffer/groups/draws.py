@@ -286,7 +286,7 @@ def _recalled(
     found = list[RecalledRow]()
     for row in rows:
         earlier = task_history.attempts(
-            work.txn, row.task_id, but=row.group_id, waiting=work.index.progress.closed
+            work.txn, row.task_id, excluded=row.group_id, waiting=work.index.progress.closed
         )
         context = GroupContext(
             row.rewards,

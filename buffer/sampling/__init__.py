@@ -1,1 +1,1 @@
-"""What is chosen: the groups of a batch, the next task, and the stored attempts to recall."""
+"""Chooses the groups of a batch, the next task, and the stored attempts to recall."""

@@ -1,9 +1,9 @@
-"""Samplers: which candidates make the next batch.
+"""Samplers: choose the groups of the next batch.
 
-A sampler is given the groups that may be drawn now (buffer.groups.draws), in the order they were
-leased, and picks exactly `count` different ones. The
-same seed, draw number and candidates give the same batch. To add one, write a class and put it
-into SAMPLERS; a new setting is a field of SamplerConfig (r3l.settings.sampling).
+A sampler gets the groups that may be drawn now (buffer.groups.draws), in the order they were
+leased, and picks exactly `count` different ones. The same seed, draw number and candidates give the
+same batch. To add a sampler, write a class and put it into SAMPLERS; a new setting is a field of
+SamplerConfig (r3l.settings.sampling).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from r3l.algorithms.recall import RandomSource
 from r3l.settings import user_class
 from r3l.settings.sampling import SamplerConfig
 
-FLOOR = 0.01  # priority of a group without contrast, so that each can be drawn before it is stale
+FLOOR = 0.01  # priority of a group without contrast, so that it can be drawn before it is stale
 
 
 @dataclass(frozen=True)
 class Pick:
     """A group of a batch.
 
-    `probability` P: that the first group picked from these candidates is this one; 1 for samplers
-    without randomness. `weight`: importance weight (n P)^-β over n candidates; with β = 1 it makes
-    an average over draws with replacement an average over the candidates (prioritised experience
-    replay, arXiv 1511.05952, section 3.4).
+    `probability` P: the chance that the first pick from these candidates is this group; 1 for
+    samplers without randomness. `weight`: importance weight (n P)^-β over n candidates. With β = 1
+    the weighted average over draws with replacement is the average over the candidates (prioritised
+    experience replay, arXiv 1511.05952, section 3.4).
     """
 
     row: GroupRow
@@ -46,18 +46,19 @@ class Sampler(ABC):
 
     @abstractmethod
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
-        """`count` different candidates."""
+        """Pick `count` different candidates."""
 
 
 class Fifo(Sampler):
-    """The groups leased first. With η = 0 a batch does not depend on which finished first."""
+    """The groups leased first. With η = 0 a batch does not depend on the order in which groups
+    finished."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         return [Pick(row) for row in candidates[:count]]
 
 
 class Deadline(Sampler):
-    """The groups that become too old first."""
+    """The groups that will be too old first."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         ordered = sorted(candidates, key=lambda row: (row.oldest_version, row.group_id))
@@ -105,25 +106,25 @@ SAMPLERS: dict[str, type[Sampler]] = {
 
 
 def make(config: SamplerConfig) -> Sampler:
-    """The sampler of this name, or the user's own, `path/to/file.py:Class`; raises UserError for an
+    """The sampler of that name, or the user's own, `path/to/file.py:Class`. Raises UserError for an
     unknown one."""
     return user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)(config)
 
 
 def make_replay(config: SamplerConfig) -> Sampler:
-    """The sampler of groups that were trained before; raises as `make`."""
+    """The sampler of groups that were trained before. Raises UserError like `make`."""
     name = config.replay_name
     return user_class.find("buffer.sampler.replay_name", name, SAMPLERS, Sampler)(config)
 
 
 def check(config: SamplerConfig) -> None:
-    """Raise UserError unless all samplers of these settings are known."""
+    """Raise UserError for an unknown sampler in these settings."""
     make(config), make_replay(config)
 
 
 def random_source(seed: int, *place: int) -> RandomSource:
-    """The random numbers of a draw, given its number, or of another place in a run; they are the
-    same after a restart and in a replay."""
+    """The random numbers of a place in a run, such as the number of a draw. They are the same after
+    a restart and in a replay."""
     return lambda: np.random.default_rng([seed, *place])
 
 
@@ -134,7 +135,7 @@ def _random(
     source: RandomSource,
     beta: float,
 ) -> list[Pick]:
-    """`count` picks one after the other, each in proportion to the weights of those left.
+    """Make `count` picks one after the other, each in proportion to the weights of the rest.
 
     Of independent exponential times with rates w_i, that of i is the smallest with probability
     w_i / Σ w; the same holds for the rest (Efraimidis and Spirakis 2006).

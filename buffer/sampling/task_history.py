@@ -1,8 +1,9 @@
-"""The history of a task, as rules of recall see it (r3l.algorithms.recall)."""
+"""Reads the stored attempts of a task for rules of recall (r3l.algorithms.recall)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
@@ -13,37 +14,38 @@ from r3l.algorithms.recall import StoredAttempt
 from r3l.records import Group, Recalled, Role, SlotStatus
 
 GROUPS = 64
-"""The newest groups of a task that are looked at, so that a draw does not take longer and longer
-in a long run."""
+"""The number of newest groups of a task to read, so that draws do not become slower during a long
+run."""
 USABLE = ("", "stale", "no_contrast")
-"""Causes of closed groups whose attempts are sound; a group that was discarded or damaged is not
-recalled."""
+"""Causes of closed groups whose attempts are sound, unlike those of discarded and damaged ones."""
 
 
 def attempts(
-    txn: Txn, task_id: str, *, but: str = "", waiting: bool = False
+    txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
     """The attempts of a training task's closed groups, the newest group first, without those of the
-    group `but`. `waiting`: also of groups that are complete or drawn, if no actor adds groups."""
-    looked_at = 0
-    for row in txn.finished(task_id):
-        ended = row.group_id != but and (row.closed or waiting)
-        if not ended or row.cause not in USABLE or not txn.record_is_sound(row):
-            continue
+    group `excluded`. `waiting`: also of groups that are complete or drawn, for a store to which no
+    actor adds groups."""
+    usable = (
+        row
+        for row in txn.finished(task_id)
+        if row.group_id != excluded
+        and (row.closed or waiting)
+        and row.cause in USABLE
+        and txn.record_is_sound(row)
+    )
+    for row in islice(usable, GROUPS):
         for result in _results(txn, row):
             if result.trajectory is not None:
                 reward = result.trajectory.reward
                 yield StoredAttempt(
                     row.group_id, result.role, result.slot, reward, row.oldest_version
                 )
-        looked_at += 1
-        if looked_at == GROUPS:
-            return
 
 
 def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled | None:
-    """A recalled attempt with its tokens, without a context that it was shown; None if its group
-    was evicted or damaged since."""
+    """A recalled attempt with its tokens, but without the context that guided it; None if its group
+    has been evicted or damaged since."""
     row = txn.row(group_id)
     if row is None or not txn.record_is_sound(row):
         return None
@@ -59,7 +61,7 @@ class _Attempt(msgspec.Struct):
 
 
 class _Result(msgspec.Struct):
-    """What is read of a result: not its tokens, which are most of it."""
+    """The fields of a result that are read: not its tokens, which are most of its bytes."""
 
     role: Role
     slot: int

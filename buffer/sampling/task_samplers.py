@@ -1,8 +1,8 @@
-"""Task samplers: which training task is leased next.
+"""Task samplers: choose the training task of the next lease.
 
-A task sampler is told how far the leases of an epoch have come and returns the place of a task in
-the list; an epoch is as many leases as there are tasks. The same seed, epoch and position give the
-same task, for samplers that look at results if the same groups are stored. To add one, write a
+A task sampler gets the number of leases in this epoch and returns the index of a task in the list.
+An epoch has as many leases as there are tasks. The same seed, epoch and position give the same
+task; samplers that read results also need the same stored groups. To add a task sampler, write a
 class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig
 (r3l.settings.sampling).
 """
@@ -29,9 +29,9 @@ Order = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TaskView:
-    """What a task sampler may look at: `position` leases of an `epoch` of `size` tasks were made.
+    """What a task sampler may read. `position`: leases so far in this `epoch` of `size` tasks.
 
-    `envs`: the environment of each task. `history`: the finished groups of the task at a place of
+    `envs`: the environment of each task. `history`: the finished groups of the task at an index of
     the list, newest first.
     """
 
@@ -51,31 +51,32 @@ class TaskSampler(ABC):
 
     @abstractmethod
     def next(self, view: TaskView) -> int:
-        """The place of the next task, 0 to `view.size` − 1."""
+        """The index of the next task, 0 to `view.size` − 1."""
 
 
 class Shuffled(TaskSampler):
-    """Every task once an epoch, in an order of the epoch's own."""
+    """Every task once an epoch, in a new order each epoch."""
 
     def next(self, view: TaskView) -> int:
         return int(_shuffled(view.seed, view.epoch, view.size)[view.position])
 
 
 class Curriculum(TaskSampler):
-    """The task of `candidates` random ones whose success, drawn from its posterior, is nearest to
-    `target` (arXiv 2507.04632).
+    """Of `candidates` random tasks the one whose success rate, sampled from its posterior, is
+    nearest to `target` (arXiv 2507.04632).
 
-    The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k), s_k and f_k the successes and failures of
-    the k-th newest of the task's last HISTORY groups that began with the task itself, γ = `decay`.
+    The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k): s_k and f_k are the successes and failures
+    in the k-th newest of the task's last HISTORY groups, γ is `decay`. Groups that an explorer
+    began with stored attempts do not count.
     """
 
     HISTORY = 8
 
     def next(self, view: TaskView) -> int:
-        chance = np.random.default_rng([view.seed, view.epoch, view.position])
+        rng = np.random.default_rng([view.seed, view.epoch, view.position])
         count = min(self.config.candidates, view.size)
-        places = np.sort(chance.choice(view.size, count, replace=False))
-        guesses = [chance.beta(*self._posterior(view, int(place))) for place in places]
+        places = np.sort(rng.choice(view.size, count, replace=False))
+        guesses = [rng.beta(*self._posterior(view, int(place))) for place in places]
         return int(places[np.argmin(np.abs(np.array(guesses) - self.config.target))])
 
     def _posterior(self, view: TaskView, place: int) -> tuple[float, float]:
@@ -89,11 +90,10 @@ class Curriculum(TaskSampler):
 
 
 class Mixture(TaskSampler):
-    """Environments with shares.
+    """Each environment of `shares` gets its share of an epoch's leases, rounded.
 
-    Each environment of `shares` gets its share of an epoch's leases, to the nearest whole one.
-    Which leases those are, and in which order its tasks follow one another, is shuffled; the tasks
-    begin again from the first if they are too few.
+    The leases of an environment and the order of its tasks are shuffled. If it has fewer tasks than
+    leases, the tasks repeat in the same order.
     """
 
     def next(self, view: TaskView) -> int:
@@ -109,7 +109,7 @@ TASK_SAMPLERS: dict[str, type[TaskSampler]] = {
 
 
 def make(config: TaskSamplerConfig) -> TaskSampler:
-    """The task sampler of this name, or the user's own, `path/to/file.py:Class`. Raises UserError
+    """The task sampler of that name, or the user's own, `path/to/file.py:Class`. Raises UserError
     for an unknown one, and for a mixture without shares."""
     kind = user_class.find("buffer.tasks", config.name, TASK_SAMPLERS, TaskSampler)
     if kind is Mixture and not sum(config.shares.values()):
@@ -130,15 +130,15 @@ def _mixed(
     seed: int, epoch: int, envs: tuple[str, ...], shares: tuple[tuple[str, float], ...]
 ) -> Order:
     """The order in which an epoch leases the tasks of environments with shares."""
-    chance, size = np.random.default_rng([seed, epoch]), len(envs)
+    rng, size = np.random.default_rng([seed, epoch]), len(envs)
     names = [name for name, share in shares if share and name in envs]
     if not names:
         raise UserError(f"buffer.tasks.shares: no task is of {' or '.join(n for n, _ in shares)}")
     weights = np.array([share for name, share in shares if name in names])
     ends = np.rint(np.cumsum(weights) / weights.sum() * size).astype(np.int64)
     order = np.empty(size, dtype=np.int64)
-    places = chance.permutation(size)
+    places = rng.permutation(size)
     for name, start, end in zip(names, [0, *ends[:-1]], ends, strict=True):
-        own = chance.permutation([i for i, env in enumerate(envs) if env == name])
+        own = rng.permutation([i for i, env in enumerate(envs) if env == name])
         order[np.sort(places[start:end])] = np.resize(own, end - start)
     return order
