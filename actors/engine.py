@@ -29,8 +29,7 @@ from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
 from r3l.settings.actor import ActorConfig
-from r3l.weights.fingerprints import fingerprint
-from r3l.weights.manifest import Manifest
+from r3l.weights.manifest import Manifest, fingerprint
 
 CPU_ENVIRONMENT = {
     # Engines share the cores: binding them, or OpenMP threads that spin, make all of them slow.

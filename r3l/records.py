@@ -299,7 +299,7 @@ class Group(Record):
     """An explore group: all attempts at a task that were sampled together; the unit of advantage.
 
     `times`: wall-clock seconds since the epoch of every state it entered.
-    `fingerprints`: policy version -> of the weights the engine held (r3l.weights.fingerprints).
+    `fingerprints`: policy version -> of the weights the engine held (r3l.weights.manifest).
     """
 
     group_id: str

@@ -23,7 +23,7 @@ from buffer.wire.operations import PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import SlotResult, SlotStatus
-from r3l.weights import fingerprints
+from r3l.weights.manifest import fingerprints_agree
 
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * operations.TASK_LIMIT  # bytes of all results of a group
@@ -161,7 +161,7 @@ def _with_fingerprint(
         return row.fingerprints
     version, new = fingerprint
     known = row.fingerprints.get(version, new).split("|")
-    same = [at for at, old in enumerate(known) if fingerprints.agree(old, new)]
+    same = [at for at, old in enumerate(known) if fingerprints_agree(old, new)]
     if same:
         known[same[0]] = max(known[same[0]], new, key=len)  # the one that says more
     else:

@@ -116,7 +116,7 @@ def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conver
 
 def read_settings(folder: Path) -> Settings:
     """The settings of an evaluation; none if it has none. Raises UserError."""
-    return read_json(folder / SETTINGS, "choose another folder") or {}
+    return read_json(folder / SETTINGS, "choose another folder", dict[str, Any]) or {}
 
 
 def _read(folder: Path) -> list[Conversation]:

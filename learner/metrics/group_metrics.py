@@ -17,7 +17,7 @@ from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm
 from r3l.records import Group, Trajectory
 from r3l.rollout.group import verified
-from r3l.weights import fingerprints
+from r3l.weights.manifest import fingerprints_agree
 
 Metrics = dict[str, float]
 REMEMBERED = 1000
@@ -146,7 +146,7 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
     for group in groups:
         for version, fingerprint in group.fingerprints.items():
             first = seen.setdefault(version, fingerprint)
-            if not fingerprints.agree(first, fingerprint):
+            if not fingerprints_agree(first, fingerprint):
                 alarms.append(f"version {version}: {first} and {fingerprint} ({group.actor})")
     for version in sorted(seen)[:-REMEMBERED]:
         del seen[version]

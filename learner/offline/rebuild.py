@@ -19,10 +19,9 @@ from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import JOURNAL
 from r3l.model_folder import check_model_folder
-from r3l.weights.fingerprints import digest_of
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import base_tensors, check_base, merged_into
-from r3l.weights.manifest import Bytes, Manifest
+from r3l.weights.manifest import Bytes, Manifest, digest_of
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 

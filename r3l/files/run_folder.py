@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, Any, TextIO
 
 import msgspec
 
@@ -37,7 +37,6 @@ BEST = "best"
 JOURNAL = "journal"
 """The folder of published weights (r3l.weights.journal)."""
 EVALUATION = "evaluation.json"
-BUDGET = "tokens_per_micro_batch"
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,13 @@ class SkippedStep:
     groups: list[str]
     tasks: list[str]
     time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Lowered settings of the learner."""
+
+    tokens_per_micro_batch: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RunFolder:
@@ -203,20 +209,15 @@ class RunFolder:
     def keep_token_budget(self, budget: int) -> None:
         """Records a lowered token budget; several ranks may do so at the same time. Deleting the
         file restores the configured one."""
-        write_json(self.path / "limits.json", {BUDGET: budget})
+        write_json(self.path / "limits.json", asdict(Limits(budget)))
 
     def token_budget(self, configured: int) -> int:
         """Returns the token budget to start with: the configured one, or the lower one of an
         earlier start."""
         remedy = f"delete the file to begin with the configured {configured}"
         path = self.path / "limits.json"
-        values = read_json(path, remedy)
-        if values is None:
-            return configured
-        kept = values.get(BUDGET)
-        if not isinstance(kept, int) or kept < 1:
-            raise UserError(f"{path}: holds no token budget ({kept!r:.80}); {remedy}")
-        return min(configured, kept)
+        limits = read_json(path, remedy, Limits)
+        return configured if limits is None else min(configured, limits.tokens_per_micro_batch)
 
     # ── outputs ─────────────────────────────────────────────────────────────────────────
 
@@ -224,7 +225,7 @@ class RunFolder:
         """Reads the evaluation of the weights in `best/`, if there are any."""
         path = self.path / BEST / EVALUATION
         remedy = "delete it, and the next evaluation is the best one"
-        values = read_json(path, remedy)
+        values = read_json(path, remedy, dict[str, Any])
         if values is None:
             return None
         try:
@@ -237,8 +238,8 @@ class RunFolder:
 
     def versions(self) -> dict[str, str]:
         """Reads the versions of libraries at the last start, by name; empty if unknown."""
-        values = read_json(self.path / "versions.json", "delete it; nothing else depends on it")
-        return {name: str(version) for name, version in (values or {}).items()}
+        remedy = "delete it; nothing else depends on it"
+        return read_json(self.path / "versions.json", remedy, dict[str, str]) or {}
 
     def write_versions(self, versions: Mapping[str, str]) -> None:
         """Writes the versions of libraries at this start."""

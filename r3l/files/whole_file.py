@@ -12,12 +12,15 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from uuid import uuid4
+
+import msgspec
 
 from r3l.errors import UserError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 BUILDING = ".building-"
 """How the name of a file or folder begins while it is written."""
 
@@ -48,9 +51,10 @@ def write_json(path: Path, value: object) -> None:
     write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
-def read_json(path: Path, remedy: str) -> dict[str, Any] | None:
-    """Reads the JSON object of a file; None if the file is missing, or empty, as some file systems
-    leave it after a power loss. Raises UserError, with the `remedy`, if it is damaged."""
+def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
+    """Reads a value of this kind from a JSON file; None if the file is missing, or empty, as some
+    file systems leave it after a power loss. Raises UserError, with the `remedy`, if it is damaged.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -61,12 +65,9 @@ def read_json(path: Path, remedy: str) -> dict[str, Any] | None:
         log.warning("%s is empty, as after a power loss; it is treated as missing", path)
         return None
     try:
-        value = json.loads(data)
-        if not isinstance(value, dict):
-            raise ValueError("not a JSON object")
+        return msgspec.convert(json.loads(data), kind)  # its ValidationError is a ValueError
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({error!s:.80}); {remedy}") from None
-    return value
 
 
 @contextmanager

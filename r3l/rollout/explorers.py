@@ -12,7 +12,6 @@ field of ExplorerConfig (r3l.settings.sampling).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -37,34 +36,22 @@ class Opening:
     start: int = 0
 
 
-class Explorer(ABC):
-    """A way to begin the attempts of a group."""
+class Explorer:
+    """A way to begin the attempts of a group; this one begins every attempt with its task."""
 
     def __init__(self, config: ExplorerConfig) -> None:
         self.config = config
 
-    @abstractmethod
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         """Chooses the stored attempts for a new group; without any it begins plainly.
         `context.rewards` is empty."""
-
-    @abstractmethod
-    def openings(
-        self, handed: Sequence[Recalled], slots: int, random: np.random.Generator, prompts: Prompts
-    ) -> list[Opening]:
-        """Returns the opening of each base slot of a group that was handed attempts. `random` is
-        the same for every actor that plays the group."""
-
-
-class Plain(Explorer):
-    """Every attempt begins with its task."""
-
-    def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         return ()
 
     def openings(
         self, handed: Sequence[Recalled], slots: int, random: np.random.Generator, prompts: Prompts
     ) -> list[Opening]:
+        """Returns the opening of each base slot of a group that was handed attempts. `random` is
+        the same for every actor that plays the group."""
         return [Opening()] * slots
 
 
@@ -134,7 +121,7 @@ class Partial(Continued):
 
 
 EXPLORERS: dict[str, type[Explorer]] = {
-    "plain": Plain,
+    "plain": Explorer,
     "in_context": InContext,
     "prefix": Prefix,
     "partial": Partial,

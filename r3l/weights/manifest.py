@@ -147,3 +147,25 @@ class Manifest:
         if not fits or len(manifest.checksums) != layout.num_chunks:
             raise WeightsError("weight manifest: a tensor or chunk is outside the set")
         return manifest
+
+
+def fingerprint(engine: str, manifest: Manifest) -> str:
+    """Returns the fingerprint of the weights that sampled an attempt:
+
+        <hash of what the engine held> / <digest of the published set that it loaded>
+
+    The hash depends on the layout of the engine. The weights that an engine started with have no
+    digest.
+    """
+    return f"{engine}/{manifest.digest}"
+
+
+def digest_of(fingerprint: str) -> str:
+    """Returns the digest of the published set in a fingerprint, "" without one."""
+    return fingerprint.partition("/")[2]
+
+
+def fingerprints_agree(one: str, other: str) -> bool:
+    """Whether two fingerprints may be of the same weights: the parts that both have are equal."""
+    (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
+    return first == second and (not first_set or not second_set or first_set == second_set)

@@ -12,8 +12,7 @@ from actors.engine import VLLMPolicy
 from actors.weights.subscriber import WeightSubscriber
 from learner.publisher import WeightPublisher
 from r3l.settings.actor import ActorConfig
-from r3l.weights import fingerprints
-from r3l.weights.manifest import Adapters
+from r3l.weights.manifest import Adapters, digest_of
 
 T = TypeVar("T")
 
@@ -73,7 +72,7 @@ class Served:
     def told_fingerprint(self) -> str:
         """The hash of the weights it holds, whose fingerprint must have the published digest."""
         found = self.policy.fingerprints[self.policy.version]
-        assert fingerprints.digest_of(found) == self.publisher._manifest.digest
+        assert digest_of(found) == self.publisher._manifest.digest
         return found.partition("/")[0]
 
     def close(self) -> None:

@@ -17,10 +17,9 @@ from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.model_folder import model_digest
 from r3l.records import GroupPlan, Task
-from r3l.weights.fingerprints import fingerprint
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
-from r3l.weights.manifest import Adapters
+from r3l.weights.manifest import Adapters, fingerprint
 from tests.buffer.fakes import Desk, finished
 from tests.learner.fakes import tiny_model
 

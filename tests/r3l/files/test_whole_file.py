@@ -84,11 +84,11 @@ def test_an_object_is_read_back_a_missing_or_empty_file_is_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "file.json"
-    assert read_json(path, "delete it") is None and not caplog.text
+    assert read_json(path, "delete it", dict) is None and not caplog.text
     write_json(path, {"a": 1})
-    assert read_json(path, "delete it") == {"a": 1}
+    assert read_json(path, "delete it", dict) == {"a": 1}
     path.write_text("")
-    assert read_json(path, "delete it") is None
+    assert read_json(path, "delete it", dict) is None
     assert "file.json is empty, as after a power loss" in caplog.text
 
 
@@ -99,4 +99,4 @@ def test_a_damaged_object_is_refused_by_name_with_what_to_do(
     path = tmp_path / "file.json"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"file\.json: damaged \(.*\); delete it"):
-        read_json(path, "delete it")
+        read_json(path, "delete it", dict)

@@ -149,7 +149,7 @@ def test_an_attempt_of_one_step_has_no_cut_and_step_rewards_add_up() -> None:
 def test_an_explorer_of_ones_own_is_named_by_path(tmp_path: Path) -> None:
     file = tmp_path / "my_explorers.py"
     file.write_text(
-        "from r3l.rollout.explorers import Plain\n\n\nclass Newest(Plain):\n"
+        "from r3l.rollout.explorers import Explorer\n\n\nclass Newest(Explorer):\n"
         "    def choose(self, context, chance):\n        return list(context.history)[:1]\n"
     )
     stored = history((0.5,), (0.0,))

@@ -5,7 +5,14 @@ import pytest
 
 from r3l.errors import WeightsError
 from r3l.weights.chunks import assemble
-from r3l.weights.manifest import CHUNK_BYTES, Layout, Manifest
+from r3l.weights.manifest import (
+    CHUNK_BYTES,
+    Layout,
+    Manifest,
+    digest_of,
+    fingerprint,
+    fingerprints_agree,
+)
 
 
 def test_a_manifest_with_a_tensor_outside_the_set_is_refused() -> None:
@@ -42,3 +49,23 @@ def test_tensors_are_aligned_and_patches_see_elements_of_the_narrowest_type() ->
     assert [tensor.offset for tensor in layout.tensors] == [0, 64, 192]
     assert [tensor.nbytes for tensor in layout.tensors] == [12, 70, 4]
     assert (layout.total_bytes, layout.num_chunks, layout.width) == (256, 1, 2)
+
+
+def test_a_fingerprint_names_the_published_set_of_any_publisher() -> None:
+    layout = Layout.of([("a", "bfloat16", (3,))])
+    first = fingerprint("e1", Manifest("p", 1, layout, (7,)))
+    assert first.startswith("e1/") and len(digest_of(first)) == 32
+    assert fingerprint("e1", Manifest("q", 2, layout, (7,), (1, 1))) == first
+    assert fingerprint("e1", Manifest("p", 1, layout, (8,))) != first
+    assert fingerprint("e1", Manifest("p", 1, Layout.of([("b", "bfloat16", (3,))]), (7,))) != first
+    assert digest_of("e1") == ""
+
+
+def test_fingerprints_contradict_each_other_if_a_part_that_both_have_differs() -> None:
+    assert (
+        fingerprints_agree("e1/s", "e1/s")
+        and fingerprints_agree("e1", "e1/s")
+        and fingerprints_agree("e1/s", "e1")
+    )
+    assert not fingerprints_agree("e1/s", "e2/s")
+    assert not fingerprints_agree("e1/s", "e1/t")
