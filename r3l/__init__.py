@@ -57,10 +57,10 @@ def _import_packages() -> None:
     sys.path.insert(0, str(_ROOT))
     try:
         for package in PACKAGES:
-            found = Path(str(import_module(package).__file__)).resolve().parent
-            if found != _ROOT.resolve() / package:
+            folder = Path(str(import_module(package).__file__)).resolve().parent
+            if folder != _ROOT.resolve() / package:
                 raise ImportError(
-                    f"r3l needs its package {package}, but {found / package} was imported before; "
+                    f"r3l needs its package {package}, but {folder} was imported before; "
                     "import r3l.train and the like first, or rename yours"
                 )
     finally:

@@ -120,33 +120,33 @@ class ActorMetrics:
     def numbers(self) -> dict[str, float]:
         """Returns the record as numbers by name, one for each key of a Counter."""
         numbers: dict[str, float] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for metric in fields(self):
+            value = getattr(self, metric.name)
             if isinstance(value, Counter):
-                numbers |= {f"{one.name}_{key}": float(n) for key, n in value.items()}
+                numbers |= {f"{metric.name}_{key}": float(n) for key, n in value.items()}
             else:
-                numbers[one.name] = float(value)
+                numbers[metric.name] = float(value)
         return numbers
 
     @classmethod
     def read(cls, numbers: Mapping[str, float]) -> Self:
         """Reads the record from `numbers`; ignores a name that belongs to no field."""
         record = cls()
-        for one in fields(cls):
-            if isinstance(counter := getattr(record, one.name), Counter):
-                start = f"{one.name}_"
-                found = {
+        for metric in fields(cls):
+            if isinstance(counter := getattr(record, metric.name), Counter):
+                start = f"{metric.name}_"
+                counts = {
                     n.removeprefix(start): v for n, v in numbers.items() if n.startswith(start)
                 }
-                counter.update(found)
-            elif one.name in numbers:
-                setattr(record, one.name, numbers[one.name])
+                counter.update(counts)
+            elif metric.name in numbers:
+                setattr(record, metric.name, numbers[metric.name])
         return record
 
 
 def described_fields() -> list[tuple[str, MetricInfo]]:
     """Returns the name and the MetricInfo of every field."""
-    return [(one.name, one.metadata["info"]) for one in fields(ActorMetrics)]
+    return [(metric.name, metric.metadata["info"]) for metric in fields(ActorMetrics)]
 
 
 def combined(everyone: Iterable[ActorMetrics], present: Iterable[ActorMetrics]) -> dict[str, float]:

@@ -140,8 +140,8 @@ def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 def _record_error(kind: type[Record], error: Exception) -> RecordError:
     """Turns an error of msgspec or of the record's own check into a RecordError."""
-    found = _FIELD.search(str(error))
-    facts = {"field": found[1]} if found else {}
+    named = _FIELD.search(str(error))
+    facts = {"field": named[1]} if named else {}
     if isinstance(error.__cause__, RecordError):
         facts = error.__cause__.facts
     return RecordError(f"{kind.__name__}: {error}", **facts)

@@ -151,17 +151,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggests a known name for an unknown one: one that ends with it, or the most similar one; ""
     without any."""
     names = list(known)
-    near = [one for one in names if one.rpartition(".")[2] == name]
+    near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)
-    near.sort(key=lambda one: sorted(one) != sorted(name))  # letters in another order are likely
+    near.sort(
+        key=lambda candidate: sorted(candidate) != sorted(name)
+    )  # letters in another order are likely
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _tree(root: type[R3LError]) -> dict[str, type[R3LError]]:
-    found = {root.__name__: root}
+    kinds = {root.__name__: root}
     for child in root.__subclasses__():
-        found.update(_tree(child))
-    return found
+        kinds.update(_tree(child))
+    return kinds
 
 
 def to_wire(error: R3LError) -> dict[str, Any]:

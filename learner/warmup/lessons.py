@@ -25,7 +25,7 @@ from envs.base import Demonstrating, Skill
 from envs.demonstrations import demonstrating
 from r3l.records import Bool, Int32, Task, Trajectory
 from r3l.rollout import reflection
-from r3l.rollout.attempt import Attempt, Snapshot, Tokens, branch, play, start
+from r3l.rollout.attempt import Attempt, Tokens, branch, play, start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams
 from r3l.rollout.prompts import Prompts
@@ -87,7 +87,7 @@ class Teacher:
         lessons = [_lesson("play", shown.shown), self._reflect(base, thought)]
         parsed = reflection.parse(thought, base.num_steps)
         if parsed.triggers_retry(base.num_steps):
-            lessons.append(await self._retry(task, base, attempt.snapshots, parsed, rng))
+            lessons.append(await self._retry(task, base, attempt, parsed, rng))
         return lessons
 
     def _reflect(self, base: Trajectory, thought: str) -> Lesson:
@@ -102,14 +102,14 @@ class Teacher:
         self,
         task: Task,
         base: Trajectory,
-        snapshots: Sequence[Snapshot],
+        played: Attempt,
         parsed: reflection.Reflection,
         rng: random.Random,
     ) -> Lesson:
         # Sometimes from the start: guidance is then part of the system prompt.
         pivot = 0 if rng.random() < 0.1 else parsed.retry_from_step or 0
         guidance = self.prompts.guidance(parsed)
-        attempt = await branch(base, pivot, task, self.chat, self.env, guidance, snapshots)
+        attempt = await branch(base, pivot, task, self.chat, self.env, guidance, played)
         guided_from = len(attempt.shown.ids)
         await self._play(attempt, self.skill, rng, parsed.improvement_suggestion or "")
         attempt.shown.mask[:guided_from] = [False] * guided_from

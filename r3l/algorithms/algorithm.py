@@ -197,8 +197,8 @@ class Algorithm:
         `recalled` attempts come from other groups."""
         own = len(trajectories) - recalled
         masks = credit.group_masks(trajectories[:own], self.mask_prefix)
-        for one in trajectories[own:]:
-            masks += credit.group_masks([one], self.mask_prefix)
+        for trajectory in trajectories[own:]:
+            masks += credit.group_masks([trajectory], self.mask_prefix)
         return masks
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:

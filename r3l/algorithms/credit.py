@@ -34,10 +34,12 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
         if child.role == "distilled":
             pivots[child.parent] = min(child.pivot, pivots.get(child.parent, child.pivot))
     masks = []
-    for one in trajectories:
-        pivot = one.pivot if one.role == "distilled" else pivots.get(one.slot, -1)
-        first = max(pivot if mask_prefix else -1, one.extra.start)
-        masks.append(one.responses_from(first))
+    for trajectory in trajectories:
+        pivot = (
+            trajectory.pivot if trajectory.role == "distilled" else pivots.get(trajectory.slot, -1)
+        )
+        first = max(pivot if mask_prefix else -1, trajectory.extra.start)
+        masks.append(trajectory.responses_from(first))
     return masks
 
 
@@ -56,7 +58,7 @@ def lengths(
 ) -> list[int]:
     """|τ_i| of each trajectory: its trained tokens; for "attempt" all its response tokens."""
     if normalize == "attempt":
-        masks = [one.responses_from(one.extra.start) for one in trajectories]
+        masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     return [int(mask.sum()) for mask in masks]
 
 

@@ -73,11 +73,12 @@ def opposing(
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []
     wanted = False in outcomes
-    found = [
-        one
-        for one in context.history
-        if one.success == wanted and (max_age is None or context.version - one.version <= max_age)
+    candidates = [
+        attempt
+        for attempt in context.history
+        if attempt.success == wanted
+        and (max_age is None or context.version - attempt.version <= max_age)
     ]
-    if len(found) <= count:
-        return found
-    return [found[i] for i in sorted(source().choice(len(found), count, replace=False))]
+    if len(candidates) <= count:
+        return candidates
+    return [candidates[i] for i in sorted(source().choice(len(candidates), count, replace=False))]

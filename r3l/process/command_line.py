@@ -22,10 +22,10 @@ class OneLine(click.Command):
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
         except click.UsageError as error:
-            said = " ".join(error.format_message().split())
-            end = "" if said.endswith((".", "?")) else "."
+            message = " ".join(error.format_message().split())
+            end = "" if message.endswith((".", "?")) else "."
             path = error.ctx.command_path if error.ctx else self.name
-            click.echo(f"{self.name}: {said}{end} Try '{path} --help'.", err=True)
+            click.echo(f"{self.name}: {message}{end} Try '{path} --help'.", err=True)
         except click.Abort:
             sys.exit(130)
         sys.exit(2)

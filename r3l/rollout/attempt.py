@@ -61,14 +61,6 @@ class Tokens:
         return np.array(self.ids, dtype=np.int32), np.array(self.mask, dtype=np.bool_)
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The state of an environment before step k, and the rewards [k] of the steps before it."""
-
-    state: bytes
-    rewards: tuple[float, ...]
-
-
 @dataclass
 class Attempt:
     """An attempt in progress. `record` becomes the trajectory; `shown` is what the policy reads
@@ -87,7 +79,7 @@ class Attempt:
     seconds: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     cuts: list[bool] = field(default_factory=list)
-    snapshots: list[Snapshot] = field(default_factory=list)
+    snapshots: list[bytes] = field(default_factory=list)
     threshold: float = 1.0
     finish: str = ""
     feedback: str = ""
@@ -177,16 +169,17 @@ async def branch(
     chat: ChatFormat,
     env: Environment,
     guidance: str = "",
-    snapshots: Sequence[Snapshot] = (),
+    played: Attempt | None = None,
 ) -> Attempt:
-    """Returns `env` to the state before `step` of `base` and opens a retry from there.
+    """Puts `env` back to the state before `step` of `base` and opens a retry from there.
 
+    `played`: the attempt that became `base`, if it was played here; its snapshots are used.
     step = 0: guidance joins the system prompt. step > 0: it is a message of its own (of the system,
     if the template allows) after the untouched prefix, which therefore stays in the engine's prefix
     cache.
     Raises ReplayDiverged, EnvironmentFailed.
     """
-    rewards = await restore(env, task, base, step, snapshots)
+    rewards = await restore(env, task, base, step, played)
     prefix_end = int(base.step_spans[step, 0]) - len(chat.prompt_ids)
     record = Tokens(
         ids=base.token_ids[:prefix_end].tolist(),
@@ -215,7 +208,7 @@ async def branch(
         seconds=base.step_seconds[:step].tolist(),
         rewards=rewards,
         cuts=base.extra.step_cut[:step].tolist() or [False] * step,
-        snapshots=list(snapshots[:step]),
+        snapshots=[] if played is None else played.snapshots[:step],
         threshold=env.spec.success_threshold,
         extra=replace(base.extra, start=min(base.extra.start, step)),
     )
@@ -230,8 +223,7 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
     first = len(attempt.actions)
     while not attempt.finish:
         if take_snapshot is not None:
-            state = await guarded(take_snapshot)
-            attempt.snapshots.append(Snapshot(state, tuple(attempt.rewards)))
+            attempt.snapshots.append(await guarded(take_snapshot))
         attempt.given(chat.prompt_ids)
         began = time.monotonic()
         asked = params(len(attempt.actions))
@@ -269,18 +261,19 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
 
 
 async def restore(
-    env: Environment, task: Task, base: Trajectory, step: int, snapshots: Sequence[Snapshot] = ()
+    env: Environment, task: Task, base: Trajectory, step: int, played: Attempt | None = None
 ) -> list[float]:
-    """Returns `env` to the state before `step` of `base`: by snapshot, else by checked replay.
+    """Puts `env` back to the state before `step` of `base`: by snapshot, else by checked replay.
 
     Returns the rewards of the steps before it. Raises ReplayDiverged when a replayed observation
     is not the recorded one.
     """
     first = await _reset(env, task)
     put_back = getattr(env, "restore", None)
-    if put_back is not None and len(snapshots) > step:
-        await guarded(lambda: put_back(snapshots[step].state))
-        return list(snapshots[step].rewards)
+    if put_back is not None and played is not None and len(played.snapshots) > step:
+        state = played.snapshots[step]
+        await guarded(lambda: put_back(state))
+        return played.rewards[:step]
     _same(env, base.observations[0], first, 0)
     rewards = []
     for k in range(step):
@@ -290,43 +283,43 @@ async def restore(
     return rewards
 
 
-async def regraded(env: Environment, task: Task, one: Trajectory) -> Trajectory:
+async def regraded(env: Environment, task: Task, attempt: Trajectory) -> Trajectory:
     """Plays the recorded actions again and returns the attempt with the new reward, its parts, the
     last reaction, the finish and the feedback.
 
     Raises ReplayDiverged (fact `step`) unless the environment shows what the policy read and ends
     the attempt with its last action; EnvironmentFailed.
     """
-    spec, last = env.spec, one.num_steps - 1
-    if spec.system_prompt != one.system:
+    spec, last = env.spec, attempt.num_steps - 1
+    if spec.system_prompt != attempt.system:
         raise _diverged(env, "its system prompt is another one", 0)
-    _same(env, one.observations[0], await _reset(env, task), 0)
+    _same(env, attempt.observations[0], await _reset(env, task), 0)
     rewards, parts, faults = list[float](), dict[str, float](), list[str]()
-    for k, action in enumerate(one.actions):
+    for k, action in enumerate(attempt.actions):
         observation, reward, terminated, truncated, info = await _step(env, action)
         rewards.append(reward)
         if k < last:
-            _same(env, one.observations[k + 1], observation, k + 1)
+            _same(env, attempt.observations[k + 1], observation, k + 1)
             if terminated or truncated:
                 raise _diverged(env, f"it ends at step {k}, before the last step {last}", k)
-        if k >= one.first_played:
+        if k >= attempt.first_played:
             faults += [fault] if (fault := fault_in(info)) else []
             for name, value in parts_in(info).items():
                 parts[name] = parts.get(name, 0.0) + value
     ended = "terminated" if terminated else "truncated" if truncated else ""
-    if one.finish in ("step_limit", "context_overflow"):
-        ended = one.finish if one.finish == "context_overflow" else ended or one.finish
+    if attempt.finish in ("step_limit", "context_overflow"):
+        ended = attempt.finish if attempt.finish == "context_overflow" else ended or attempt.finish
     if not ended:
         raise _diverged(env, f"it continues after the last step {last}", last)
     return replace(
-        one,
+        attempt,
         reward=round(math.fsum(rewards) / spec.success_threshold, REWARD_DECIMALS),
-        observations=(*one.observations[:-1], observation),
+        observations=(*attempt.observations[:-1], observation),
         finish=ended,
         feedback=await _feedback(env),
         faults=tuple(faults),
         extra=replace(
-            one.extra,
+            attempt.extra,
             reward_parts=dict(list(parts.items())[:MOST_PARTS]),
             step_rewards=(np.array(rewards) / spec.success_threshold).astype(np.float32),
         ),

@@ -62,7 +62,7 @@ class InContext(Explorer):
 
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         history = list(context.history) if context.epoch > 0 else []
-        failures = [one for one in history if not one.success]
+        failures = [attempt for attempt in history if not attempt.success]
         random = source()
         if not failures or _mean(history) >= self.config.threshold:
             return ()
@@ -97,7 +97,7 @@ class Prefix(Continued):
 
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         history, random = list(context.history), source()
-        successes = [one for one in history if one.success]
+        successes = [attempt for attempt in history if attempt.success]
         if not successes or _mean(history) >= self.config.threshold:
             return ()
         if random.random() >= self.config.share:
@@ -111,8 +111,10 @@ class Partial(Continued):
     attempt in it at random."""
 
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
-        groups = [list(own) for _, own in groupby(context.history, lambda one: one.group_id)]
-        spread = np.array([np.var([one.reward for one in own]) for own in groups])
+        groups = [
+            list(own) for _, own in groupby(context.history, lambda attempt: attempt.group_id)
+        ]
+        spread = np.array([np.var([attempt.reward for attempt in own]) for own in groups])
         random = source()
         if not spread.sum() or random.random() >= self.config.share:
             return ()
@@ -136,4 +138,4 @@ def make(config: ExplorerConfig) -> Explorer:
 
 def _mean(history: Sequence[StoredAttempt]) -> float:
     """Returns the mean reward of stored attempts; a success counts as 1."""
-    return float(np.mean([min(one.reward, 1.0) for one in history]))
+    return float(np.mean([min(attempt.reward, 1.0) for attempt in history]))

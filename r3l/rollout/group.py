@@ -39,7 +39,7 @@ from r3l.records import (
     Trajectory,
 )
 from r3l.rollout import explorers, reflection
-from r3l.rollout.attempt import Attempt, ParamsOfStep, Snapshot, Tokens, branch, play, start
+from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.explorers import Opening
 from r3l.rollout.interfaces import Environment, EnvSpec, Policy, SampleParams, SeenPrefix
@@ -122,7 +122,7 @@ class _Explorer:
     handed: Sequence[Recalled]
     emit: Emit | None
     on_failure: OnFailure
-    snapshots: dict[int, list[Snapshot]] = field(default_factory=dict)
+    played: dict[int, Attempt] = field(default_factory=dict)
 
     async def explore_slot(self, slot: int) -> None:
         """Plays a base attempt, then its retry, unless they are already accepted."""
@@ -142,7 +142,8 @@ class _Explorer:
         except EpisodeError as error:
             self.on_failure(error)
             return SlotResult("base", slot, "failed", cause=error.cause)
-        self.snapshots[slot] = [] if attempt.extra.start else attempt.snapshots
+        if not attempt.extra.start:  # else the snapshots lack the first steps
+            self.played[slot] = attempt
         return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
 
     def _opening(self, slot: int, spec: EnvSpec) -> Opening:
@@ -161,8 +162,8 @@ class _Explorer:
         else:
             attempt = await start(self.task, chat, env, opening.context)
         if stored is not None:
-            one = stored.trajectory
-            source = f"{stored.group_id}/{one.role}/{one.slot}"
+            trajectory = stored.trajectory
+            source = f"{stored.group_id}/{trajectory.role}/{trajectory.slot}"
             attempt.extra = replace(attempt.extra, source=source, start=opening.start)
         return attempt
 
@@ -241,8 +242,8 @@ class _Explorer:
         self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
     ) -> SlotResult:
         pivot, chat = diagnosis.pivot, self.policy.chat
-        snapshots = self.snapshots.get(slot, ())
-        attempt = await branch(base, pivot, self.task, chat, env, diagnosis.guidance, snapshots)
+        played = self.played.get(slot)
+        attempt = await branch(base, pivot, self.task, chat, env, diagnosis.guidance, played)
         guided_from = len(attempt.shown.ids)
         seen = SeenPrefix(len(attempt.record.ids), int(base.step_versions[pivot]))
         params = self._step_params(env.spec, "distilled", slot, base.temperature, pivot, seen)

@@ -100,7 +100,7 @@ def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str,
     for part in location:
         if "[" in str(part) or part == "str":
             break
-        chosen = [one for one in inner if len(inner) > 1 and _default_name(one) == part]
+        chosen = [section for section in inner if len(inner) > 1 and _default_name(section) == part]
         if chosen:
             inner = chosen
             continue

@@ -191,38 +191,38 @@ def _reflection(record: ReflectionRecord) -> ReflectionView:
     )
 
 
-def _with_attempt(shown: AttemptView, one: Trajectory) -> AttemptView:
-    first = one.first_played
+def _with_attempt(shown: AttemptView, attempt: Trajectory) -> AttemptView:
+    first = attempt.first_played
     steps = tuple(
         StepView(
-            observation=one.observations[k],
-            action=one.actions[k],
-            versions=one.versions_of(k),
-            seconds=float(one.step_seconds[k]),
+            observation=attempt.observations[k],
+            action=attempt.actions[k],
+            versions=attempt.versions_of(k),
+            seconds=float(attempt.step_seconds[k]),
             length=end - start,
             own=k >= first,
         )
-        for k, (start, end) in enumerate(one.step_spans.tolist())
+        for k, (start, end) in enumerate(attempt.step_spans.tolist())
     )
     return msgspec.structs.replace(
         shown,
-        base=one.parent if one.role == "distilled" else one.slot,
-        pivot=one.pivot,
-        reward=float(one.reward),
-        finish=one.finish,
-        feedback=one.feedback,
-        system=f"{one.system}\n{one.extra.context}".strip(),
-        last=one.observations[-1],
+        base=attempt.parent if attempt.role == "distilled" else attempt.slot,
+        pivot=attempt.pivot,
+        reward=float(attempt.reward),
+        finish=attempt.finish,
+        feedback=attempt.feedback,
+        system=f"{attempt.system}\n{attempt.extra.context}".strip(),
+        last=attempt.observations[-1],
         steps=steps,
-        length=len(one.token_ids),
-        generated=one.generated_tokens,
-        seconds=float(one.step_seconds[first:].sum()),
-        oldest_version=one.oldest_version,
-        newest_version=one.newest_version,
-        temperature=one.temperature,
-        cut=one.cut_responses,
-        faults=one.faults,
-        parts=one.extra.reward_parts,
+        length=len(attempt.token_ids),
+        generated=attempt.generated_tokens,
+        seconds=float(attempt.step_seconds[first:].sum()),
+        oldest_version=attempt.oldest_version,
+        newest_version=attempt.newest_version,
+        temperature=attempt.temperature,
+        cut=attempt.cut_responses,
+        faults=attempt.faults,
+        parts=attempt.extra.reward_parts,
     )
 
 
@@ -230,27 +230,30 @@ def _lines(group: Group) -> Iterator[str]:
     task = group.task
     yield f"group {group.group_id}: {group.state} {group.cause}".rstrip()
     yield f"task {task.task_id} of {task.env}, seed {task.seed}"
-    for one in sorted(map(view, group.results), key=lambda one: (one.base, one.role)):
+    for attempt in sorted(
+        map(view, group.results), key=lambda attempt: (attempt.base, attempt.role)
+    ):
         yield ""
-        yield f"── {one.title}: {one.status} {one.cause}".rstrip()
-        if (thought := one.reflection) is not None:
+        yield f"── {attempt.title}: {attempt.status} {attempt.cause}".rstrip()
+        if (thought := attempt.reflection) is not None:
             unusable = f", not usable ({thought.cause}): {thought.text}" if thought.cause else ""
             yield f"   reflection{unusable}"
             if not unusable:
                 yield from (f"   {name}: {value}" for name, value in thought.fields.items())
-        if one.reward is not None:
+        if attempt.reward is not None:
             yield (
-                f"   reward {one.reward}, {len(one.steps)} steps, {one.generated} tokens, "
-                f"versions {one.oldest_version} to {one.newest_version}, {one.finish}"
+                f"   reward {attempt.reward}, {len(attempt.steps)} steps, {attempt.generated} "
+                f"tokens, versions {attempt.oldest_version} to {attempt.newest_version}, "
+                f"{attempt.finish}"
             )
-            yield from (f"   {line}" for line in conversation(one))
+            yield from (f"   {line}" for line in conversation(attempt))
 
 
-def conversation(one: AttemptView) -> Iterator[str]:
+def conversation(attempt: AttemptView) -> Iterator[str]:
     """Yields the turns of an attempt, each with its speaker, and the last reaction."""
-    if one.system:
-        yield f"[system] {one.system}"
-    for step in one.steps:
+    if attempt.system:
+        yield f"[system] {attempt.system}"
+    for step in attempt.steps:
         yield f"[user] {step.observation}"
         yield f"[assistant] {step.action}"
-    yield f"[user] {one.last}"
+    yield f"[user] {attempt.last}"

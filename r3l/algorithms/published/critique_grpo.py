@@ -50,14 +50,18 @@ class CritiqueGRPOConfig(RatioConfig):
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
     """Selection: the base attempts. The best refinement replaces the failure that it refined, if it
     did better; of equal ones, the first."""
-    keep = np.array([one.role == "base" for one in trajectories], dtype=np.bool_)
-    bases = {one.slot: index for index, one in enumerate(trajectories) if one.role == "base"}
+    keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
+    bases = {
+        trajectory.slot: index
+        for index, trajectory in enumerate(trajectories)
+        if trajectory.role == "base"
+    }
     better = [
         index
-        for index, one in enumerate(trajectories)
-        if one.role == "distilled"
-        and one.parent in bases
-        and rewards[bases[one.parent]] < min(rewards[index], advantages.SUCCESS)
+        for index, trajectory in enumerate(trajectories)
+        if trajectory.role == "distilled"
+        and trajectory.parent in bases
+        and rewards[bases[trajectory.parent]] < min(rewards[index], advantages.SUCCESS)
     ]
     if better:
         best = max(better, key=lambda index: (rewards[index], -trajectories[index].slot))

@@ -79,5 +79,5 @@ def less_overlong(
     rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int, buffer: int
 ) -> Float64:
     """Shaping: rewards less the penalty for the response tokens of each attempt."""
-    lengths = [int(one.response_mask.sum()) for one in trajectories]
+    lengths = [int(trajectory.response_mask.sum()) for trajectory in trajectories]
     return rewards + advantages.overlong_penalty(lengths, limit, buffer)
