@@ -1,8 +1,8 @@
-"""Every TensorBoard tag, with its unit and meaning: `python -m learner.metrics.tags` prints them.
+"""Lists every metric's tag, unit and meaning; `python -m learner.metrics.tags` prints them.
 
-A metric is computed in one place (group_metrics, buffer_metrics, drift, the trainer, the publisher,
-rank 0) and named here; what an actor reports is named in r3l.actor_metrics. A tag that ends in
-`<…>` is a family of tags, such as one for each cause of failure.
+docs/architecture.md has a table of the modules that compute them. The metrics that actors report
+are listed in r3l.actor_metrics. A tag that ends in `<…>` is a family of tags, such as one for each
+cause of failure.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ METRICS = (
     *(Metric(shown.tag, shown.unit, shown.meaning) for _, shown in described_fields()),
 )
 
-_KNOWN = re.compile("|".join(re.sub(r"<\w+>", ".+", re.escape(one.tag)) for one in METRICS))
+_KNOWN = re.compile("|".join(re.sub(r"<\w+>", ".+", re.escape(metric.tag)) for metric in METRICS))
 
 
 INTRODUCTION = """\
@@ -221,7 +221,7 @@ the meaning of a metric read as one phrase; a tag with `<…>` is a family of ta
 
 @cache
 def check_tag(tag: str) -> None:
-    """Warn, once, about a tag that is not in the table; the tests make it an error."""
+    """Warn, once, about a tag that is not in the table; tests make the warning an error."""
     if not _KNOWN.fullmatch(tag):
         warnings.warn(f"unknown metric {tag}: add it to learner/metrics/tags.py", stacklevel=2)
 
@@ -239,8 +239,8 @@ def markdown() -> str:
             "| tag | unit | meaning |",
             "|---|---|---|",
         ]
-        rows = [one for one in METRICS if one.tag.startswith(f"{prefix}/")]
-        parts += [f"| `{one.tag}` | {one.unit} | {one.meaning} |" for one in rows]
+        rows = [metric for metric in METRICS if metric.tag.startswith(f"{prefix}/")]
+        parts += [f"| `{row.tag}` | {row.unit} | {row.meaning} |" for row in rows]
     return "\n".join(parts) + "\n"
 
 

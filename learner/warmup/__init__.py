@@ -1,1 +1,1 @@
-"""Supervised warm start: teach a policy an environment's language from demonstrations."""
+"""The supervised warm start: teaches a policy an environment's language from demonstrations."""

@@ -1,4 +1,4 @@
-"""`r3l-learner warmup`: the supervised warm start."""
+"""`r3l-learner warmup`: the command of the supervised warm start."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def warmup_command(
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:
-    """The environment's options of --set. Raises UserError, also for one that it refuses."""
+    """The environment's options from --set. Raises UserError for one that is malformed or that the
+    environment refuses."""
     if given and len(envs) > 1:
         raise UserError(f"--set {given[0]}: belongs to one --env, but there are {len(envs)}")
     options = {}

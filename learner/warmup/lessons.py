@@ -1,12 +1,12 @@
-"""Warm-up lessons: demonstrations, reflections and guided retries as token sequences.
+"""Makes warm-up lessons: demonstrations, reflections and guided retries as token sequences.
 
     task ─► demonstrator plays ─────────────────────────────► lesson "play"
     task ─► a worse demonstrator plays ─► teacher reflects ─► lesson "reflect"
                                              └► branch at the pivot, guided ─► lesson "retry"
 
 The demonstrator takes the place of the policy in a rollout (`r3l.rollout.attempt`), so a lesson has
-the very tokens that the policy will see. It works for any environment with demonstrations
-(envs.demonstrations) and any tokenizer with a chat template.
+exactly the tokens that the policy will see. Any environment with demonstrations
+(envs.demonstrations) and any tokenizer with a chat template will do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +32,7 @@ from r3l.rollout.prompts import Prompts
 
 @dataclass(frozen=True, repr=False)  # asyncio.run takes the repr of results
 class Lesson:
-    """Tokens, of which those under `response_mask` are learned given the ones before; length L."""
+    """A token sequence of length L; those under `response_mask` are learned."""
 
     kind: Literal["play", "reflect", "retry", "copy"]
     token_ids: Int32
@@ -42,7 +41,7 @@ class Lesson:
 
 @dataclass
 class Demonstrator:
-    """A policy (r3l.rollout.interfaces) that replies as the environment's demonstrator does."""
+    """A policy (r3l.rollout.interfaces) that replies with the environment's demonstrations."""
 
     env: Demonstrating
     chat: ChatFormat
@@ -60,8 +59,8 @@ class Demonstrator:
 class Teacher:
     """Makes the lessons of one environment.
 
-    `skill`: what the demonstrator knows. In half of the attempts to reflect on it also makes
-    `blunders` mistakes a step, so that lessons show every rule being broken.
+    `skill`: what the demonstrator knows. In half of the attempts that are reflected on, it also
+    makes `blunders` mistakes a step, so that lessons show every rule being broken.
     """
 
     def __init__(
@@ -124,12 +123,10 @@ class Teacher:
         return attempt
 
 
-def teachers(
-    env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any] = MappingProxyType({})
-) -> list[Teacher]:
-    """One teacher for each variant in which a registered environment with `options` is practised.
+def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any]) -> list[Teacher]:
+    """One teacher for each practice variant of a registered environment with `options`.
 
-    Raises UserError if it offers no demonstrations, or refuses the options.
+    Raises UserError if the environment has no demonstrations, or refuses the options.
     """
     world = demonstrating(env, **options)
     variants = world.practice() if hasattr(world, "practice") else [{}]
@@ -137,11 +134,11 @@ def teachers(
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
-    """Texts whose words a tokenizer for `env` should have as tokens."""
+    """Texts with the words that a tokenizer for `env` should have as tokens."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from env.vocabulary()
     for prompts in (Prompts(env.spec.prompts), Prompts()):
-        # The prompt of the explorer in_context is in no lesson.
+        # No lesson has the prompt of the explorer in_context.
         yield from (text for name, text in prompts.texts.items() if name != "in_context")
     yield "step sees does end"
     for seed in range(20):
@@ -156,12 +153,12 @@ def texts(env: Demonstrating) -> Iterable[str]:
 
 
 def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
-    """Random token sequences that occur twice, the second time to be learned: the worlds need
-    copying first, and plain episodes teach it slowest."""
+    """Random token sequences that occur twice, the second time to be learned: every world needs
+    copying, which plain episodes teach slowly."""
     while True:
-        once = rng.choices(words, k=rng.randint(6, 24))
-        mask = [False] * len(once) + [True] * len(once)
-        yield Lesson("copy", np.array(once * 2, np.int32), np.array(mask, np.bool_))
+        copied = rng.choices(words, k=rng.randint(6, 24))
+        mask = [False] * len(copied) + [True] * len(copied)
+        yield Lesson("copy", np.array(copied * 2, np.int32), np.array(mask, np.bool_))
 
 
 def reply(chat: ChatFormat, text: str) -> tuple[int, ...]:

@@ -1,11 +1,11 @@
-"""A policy that samples from a model in this process, for measurements and tests.
+"""A policy that samples from a model in this process, for measurements.
 
     requests ─► rows ─► tokens found in the prefix cache ─► read the others ─► logits of the last
                  ▲                                                                     │
                  └──────────── append; a row that has ended is a reply ◄── draw ◄──────┘
 
-Requests join the rows under way, and rows leave when they end. Rows that hold the same tokens, such
-as attempts at one task, are computed once and drawn from each for itself.
+Requests join the running rows, and rows leave when they end. Rows with the same tokens, such as
+attempts at one task, are computed once; each draws its own next token.
 
 Axes: B rows, R computed rows, Q tokens to read, T tokens of context, V vocabulary.
 """
@@ -27,19 +27,19 @@ from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 
 ROWS = 256
-"""Most rows under way."""
+"""Most running rows."""
 READ_TOKENS = 4096
-"""Most tokens of prompts, padding included, that one forward pass reads (at least one prompt)."""
+"""Most tokens of prompts, padding included, in one forward pass (which has at least one prompt)."""
 PADDING = 256
-"""Most of it that is padding: about what another forward pass costs."""
+"""Most padding tokens in a forward pass: about the cost of another pass."""
 CACHE_BYTES = 1 << 28
-"""Size of the prefix cache; it is emptied when it is full."""
+"""Size of the prefix cache, which is emptied when full."""
 
 
 @dataclass(eq=False)
 class _Row:
-    """A request under way: row `place` of the tables holds `length` tokens, of which the first
-    `read` are in the cache. `budget`: most tokens to sample."""
+    """A running request: row `place` of the tables holds `length` tokens, of which the first `read`
+    are in the cache. `budget`: most tokens to sample."""
 
     prompt: Sequence[int]
     params: SampleParams
@@ -59,8 +59,8 @@ class _Row:
 class LocalPolicy:
     """A policy (r3l.rollout.interfaces) of a causal language model with full attention, on CPU.
 
-    Who changes the model's weights counts `version` up, so that nothing computed with earlier
-    weights is used. The tables `tokens` and `slots` [ROWS, context] are those of the rows.
+    After changing the model's weights, increase `version`: what was computed with the old weights
+    is then not used. The tables `tokens` and `slots` [ROWS, context] belong to the rows.
     """
 
     def __init__(self, model: Any, chat: ChatFormat, *, seed: int = 0) -> None:
@@ -92,7 +92,7 @@ class LocalPolicy:
     async def _serve(self) -> None:
         try:
             while self.waiting or self.rows:
-                for _ in range(8):  # so that requests about to be made join
+                for _ in range(8):  # lets requests that are about to be made join
                     await asyncio.sleep(0)
                 with torch.no_grad():
                     self._sample_once()
@@ -103,17 +103,17 @@ class LocalPolicy:
         finally:
             self.serving = None
             self.waiting.clear()
-            if self.rows:  # something failed, perhaps between placing tokens and reading them
+            if self.rows:  # a failure, perhaps between placing tokens and reading them
                 self.cache.clear()
             for row in list(self.rows):
                 self._remove(row)
 
     def _sample_once(self) -> None:
-        """Admit requests, and sample a token for each row: two for those admitted."""
+        """Admit requests, and sample one token for each row, two for each new row."""
         self._admit()
         if self.version != self.cached_version or self._needed() > self.cache.room:
             self._forget()
-        # A row may go on from tokens that one before it reads: the order matters.
+        # The order matters: a row may continue tokens that an earlier row reads.
         prompts = [row for row in self.rows if row.unread > 1]
         for row in prompts:
             self._place(row)
@@ -139,15 +139,15 @@ class LocalPolicy:
         return sum(row.unread + 1 for row in self.rows)
 
     def _forget(self) -> None:
-        """Empty the cache; what the rows hold is read again."""
+        """Empty the cache, so that the rows' tokens are read again."""
         self.cache.clear()
         self.cached_version = self.version
         for row in self.rows:
             row.read = 0
 
     def _place(self, row: _Row) -> None:
-        """Give the row's unread tokens slots, and count as read those whose slots exist; the last
-        is always read again, for its logits."""
+        """Give the row's unread tokens slots. Tokens whose slots exist count as read, except the
+        last one, which is read again for its logits."""
         unread = slice(row.read, row.length)
         before = int(self.slots[row.place, row.read - 1]) if row.read else 0
         slots, known = self.cache.place(before, self.tokens[row.place, unread].tolist())
@@ -235,7 +235,7 @@ def _cut(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
     least one row)."""
     some: list[_Row] = []
     for row in rows:
-        unread = [one.unread for one in (*some, row)]
+        unread = [other.unread for other in (*some, row)]
         tokens = max(unread) * len(unread)
         if some and (tokens > READ_TOKENS or tokens - sum(unread) > PADDING):
             yield some

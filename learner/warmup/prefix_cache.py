@@ -1,4 +1,4 @@
-"""Keys and values of what a model has read, so that it reads no token of a conversation twice.
+"""Caches keys and values, so that a model reads each token of a conversation only once.
 
 Axes: R rows, Q tokens to read, T tokens of context, H heads, E head size.
 """
@@ -13,20 +13,20 @@ from torch import Tensor
 
 
 class PrefixCache:
-    """A tree of tokens with their keys and values; a model of transformers uses it as its cache.
+    """A tree of tokens with their keys and values; a transformers model uses it as its cache.
 
-    Every token has a slot, found by the slot of the token before it: sequences share what they have
-    in common from the start. Slot 0 stands before all first tokens, and holds what padding writes.
+    Every token has a slot, found by the slot of the token before it, so sequences share a common
+    prefix. Slot 0 comes before all first tokens, and receives the writes of padding.
     """
 
     def __init__(self, config: Any, size: int, least: int) -> None:
-        """It holds `size` bytes of keys and values, but at least `least` tokens."""
+        """`size`: bytes of keys and values, raised if necessary to hold `least` tokens."""
         heads, layers = config.num_key_value_heads, config.num_hidden_layers
         width = (
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         )
         self.heads, self.capacity = heads, max(size // (8 * layers * heads * width), least)
-        # A row for each head, so that what is collected needs no transposing.
+        # A row for each head, so that selected rows need no transposing.
         shape = (self.capacity * heads, width)
         self.layers = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(layers)]
         self.after: dict[tuple[int, int], int] = {}
@@ -42,7 +42,7 @@ class PrefixCache:
         self.after.clear()
 
     def place(self, slot: int, token_ids: Sequence[int]) -> tuple[list[int], int]:
-        """The slots of tokens that follow the token in `slot`, and how many were there already."""
+        """The slots of tokens that follow the token in `slot`, and how many of them existed."""
         slots, known = [], len(self.after)
         for token in token_ids:
             slot = self.after.setdefault((slot, token), len(self.after) + 1)
@@ -50,14 +50,13 @@ class PrefixCache:
         return slots, sum(slot <= known for slot in slots)
 
     def point(self, writing_RQ: Tensor, context_RT: Tensor) -> None:
-        """Choose, for the next pass of the model, the slots of the tokens that it reads and those
-        of the tokens that it attends to."""
+        """Set the slots that the model's next pass writes to, and those that it attends to."""
         head_H1 = torch.arange(self.heads)[:, None]
         self.writing_RHQ = writing_RQ[:, None] * self.heads + head_H1
         self.context_RHT = context_RT[:, None] * self.heads + head_H1
 
     def update(self, key_RHQE: Tensor, value_RHQE: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Store keys and values, and return those [R, H, T, E] of the context; every layer of the
+        """Store keys and values, and return those of the context [R, H, T, E]. Every layer of the
         model calls it."""
         keys, values = self.layers[layer]
         keys.index_copy_(0, self.writing_RHQ.flatten(), key_RHQE.flatten(0, 2))

@@ -1,4 +1,4 @@
-"""The quality of a warmed-up policy: how it plays held-out tasks, reflects and follows guidance."""
+"""Measures how a warmed-up policy plays held-out tasks, reflects and follows guidance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any
 
 from envs import registry
@@ -21,8 +20,6 @@ from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Policy
 from r3l.settings.actor import ActorConfig
 from r3l.settings.environment import EnvConfig
-
-_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,10 @@ class Quality:
 
 
 def measure(
-    policy: Policy, env: str, count: int, options: Mapping[str, Any] = _NO_OPTIONS, *, seed: int = 0
+    policy: Policy, env: str, count: int, options: Mapping[str, Any], *, seed: int = 0
 ) -> Quality:
-    """Play `count` held-out tasks at temperature 1: attempt, reflect, retry; restart failures; play
-    each task once more with every rule told."""
+    """Play at most `count` held-out tasks at temperature 1: attempt, reflect, retry. Then restart
+    the failures, and play each task once more with every rule told."""
     tasks = registry.tasks(env, options, "eval", count, seed)
     count = len(tasks)
     groups = asyncio.run(_explore(policy, env, options, tasks, reflect=True))
@@ -95,7 +92,7 @@ async def _explore(
 
 
 def _pivot(teacher: Demonstrating, task: Task, attempt: Trajectory) -> int:
-    """The pivot that the teacher would choose for an attempt; -1 for none."""
+    """The pivot that the teacher would choose for an attempt, or -1."""
     teacher.reset(seed=task.seed, options=task.options)
     for action in attempt.actions:
         teacher.step(action)

@@ -1,4 +1,4 @@
-"""The recipe of a warm start: its settings, the command line that repeats it, and its record in the
+"""The recipe of a warm start: its settings, the command that repeats it, and its record in the
 folder that it makes."""
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from r3l.settings import yaml_text
 from r3l.settings.learner import LearnerConfig
 
 RECORD = "warmup.json"
-"""The file of a warmed-up folder that says how it was made, and its quality."""
+"""The file of a warmed-up folder that describes how it was made, and its quality."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Settings of a warm start on `envs`.
 
-    `options`: settings of the environment, for one environment only. `model`: a Hugging Face folder
-    to continue from; None makes the tiny policy. `withheld` rules of each world are not taught: the
-    demonstrator knows each with probability `certainty` a step. A share `waste` of its actions is
-    useless. `measured` held-out tasks are played at the end (0: none). `earlier_reasoning`: how to
-    treat a chat template that removes it, as in r3l.rollout.chat.
+    `options`: those of the environment, if there is only one. `model`: Hugging Face folder to
+    continue from; None makes the tiny policy. `withheld`: rules of each world that are not taught;
+    the demonstrator knows each with probability `certainty` a step. `waste`: the share of its
+    actions that do nothing. `measured`: held-out tasks played at the end.
+    `earlier_reasoning`: how to treat a chat template that removes it, as in r3l.rollout.chat.
     """
 
     envs: tuple[str, ...]
@@ -64,7 +64,7 @@ class Recipe:
         )
 
     def command(self, out: Path) -> str:
-        """The command line that makes the folder `out` again."""
+        """The command that makes the folder `out` again."""
         words = ["r3l-learner", "warmup", "--out", str(out)]
         for env in self.envs:
             words += ["--env", env]
@@ -80,7 +80,7 @@ class Recipe:
 
     def record(self, out: Path) -> dict[str, Any]:
         """How the folder `out` was made, as JSON: the command, the worlds with all their options,
-        the settings, and the same of the folder that training continued from."""
+        the settings, and the record of the folder that training continued from."""
         worlds = [
             {"env": name, "options": registry.all_options(name, self.options)} for name in self.envs
         ]
@@ -109,8 +109,8 @@ class Warmed(NamedTuple):
 
 
 def warmed_for(folder: Path) -> list[Warmed]:
-    """The worlds that the policy in `folder` was warmed up for; compare `options` with
-    `envs.registry.all_options`. Raises UserError if its record is missing or cannot be read."""
+    """The worlds that the policy in `folder` was warmed up for, with all their options
+    (envs.registry.all_options). Raises UserError if the record is missing or cannot be read."""
     path = folder / RECORD
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
@@ -127,7 +127,7 @@ def warmed_for(folder: Path) -> list[Warmed]:
 
 
 def _origin(folder: Path | None) -> Any:
-    """How the folder that training continued from was made, if it has a record of it."""
+    """The record of the folder that training continued from; its path if it has no record."""
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))
@@ -135,6 +135,6 @@ def _origin(folder: Path | None) -> Any:
 
 
 def _written(value: Any) -> str:
-    """An option's value as --set reads it back."""
+    """An option's value in the form that --set reads."""
     plain = isinstance(value, str) and yaml_text.parse(value, "value") == value
     return value if plain else json.dumps(value)

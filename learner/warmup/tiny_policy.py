@@ -2,8 +2,8 @@
 
 The tokenizer is Qwen2's with the 256 bytes as its vocabulary, and one added token for each word of
 its worlds (with and without a space before it). So it can encode any text, and a word is one token.
-Words are *added* tokens because transformers rebuilds the pre-tokenizer of every qwen2 model, which
-would split them otherwise.
+Words are *added* tokens because transformers gives every qwen2 model a new pre-tokenizer, which
+would split them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (
 )
 
 # The pieces of every conversation and reflection, one token each. Reflections are JSON without
-# white space, because constrained decoding allows nothing else.
+# white space, because constrained decoding allows none.
 SCAFFOLDING = (
     *("system\n", "user\n", "assistant\n"),
     *(f'{lead}"{field}":' for field in FIELDS for lead in ("{", '",', ",", "")),

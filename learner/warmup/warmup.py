@@ -1,10 +1,9 @@
-"""Supervised warm start: teach a policy to read a world, to reflect and to follow guidance.
+"""The supervised warm start: teaches a policy to read a world, to reflect and to follow guidance.
 
     Teacher ─► lessons ─► batches of similar length ─► Trainer.step ─► Hugging Face folder
 
-The demonstrator does not teach some rules of the world, so that reward has something left to
-teach. A lesson is trained on like an auxiliary sample: the trainer is the same as in a run, with
-supervised rows only.
+The demonstrator does not teach some rules of the world, so that something is left for reward to
+teach. A lesson is trained on like an auxiliary sample, by the same trainer as in a run.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
     from learner.step.trainer import Trainer
 
 TASK_POOL = 64
-"""Tasks that are asked for at a time."""
-SAY_S = 5.0
-"""Between two lines about the steps."""
+"""Tasks that are requested at a time."""
+PROGRESS_S = 5.0
+"""Between two progress lines."""
 POOL = 256
-"""Lessons that are sorted by length at a time, so that a batch has little padding."""
+"""Lessons that are sorted together by length, so that a batch has little padding."""
 
 
 def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
@@ -73,20 +72,19 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
     half.save_pretrained(out)
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, trust_remote_code=False)
     policy = LocalPolicy(model, chat, seed=recipe.seed)
-    tasks = recipe.measured
-    options = recipe.options
-    if tasks:
-        click.echo(f"warmup: plays {tasks} held-out tasks of each environment, if it has as many")
-    quality = {name: measure(policy, name, tasks, options) for name in recipe.envs if tasks}
-    found = {"quality": {name: asdict(value) for name, value in quality.items()}}
-    text = json.dumps(recipe.record(out) | found, indent=2)
+    quality = {}
+    if tasks := recipe.measured:
+        click.echo(f"warmup: playing up to {tasks} held-out tasks of each environment")
+        quality = {name: measure(policy, name, tasks, recipe.options) for name in recipe.envs}
+    measured = {"quality": {name: asdict(value) for name, value in quality.items()}}
+    text = json.dumps(recipe.record(out) | measured, indent=2)
     (out / RECORD).write_text(text + "\n", encoding="utf-8")
     return quality
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
-    """An endless stream of lessons, environments and their variants in turn; each of the first
-    tasks, a tenth of the steps, also brings a few random sequences to copy."""
+    """An endless stream of lessons from the environments and their variants in turn. The first
+    `steps // 10` rounds also have a few random sequences to copy."""
     seed, copying = recipe.seed, recipe.steps // 10
     teachers = [
         (
@@ -105,14 +103,14 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
 
 
 def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
-    """Tasks for lessons without end: a list is begun again. Raises UserError if there are none."""
+    """An endless stream of tasks; a finite list is repeated. Raises UserError if it is empty."""
     start = 0
     while True:
-        found = warmup_tasks(name, options, TASK_POOL, seed, start)
-        if not found and not start:
+        tasks = warmup_tasks(name, options, TASK_POOL, seed, start)
+        if not tasks and not start:
             raise UserError(f"env {name}: has no tasks to demonstrate; check --set")
-        yield from found
-        start = start + TASK_POOL if found else 0
+        yield from tasks
+        start = start + TASK_POOL if tasks else 0
 
 
 def batches(
@@ -135,18 +133,18 @@ def fit(
 ) -> list[float]:
     """One optimizer step for each of `steps` batches; returns the loss of each.
 
-    During the first `reading` share of the steps all tokens count a little, not only replies: to
-    predict a world's lines a model must copy names, which acting needs first and which the few
-    tokens of the replies teach slowly.
+    During the first `reading` share of the steps, tokens outside replies count a little too: to
+    predict a world's lines a model must copy names. Acting needs this first, and the few tokens of
+    replies teach it slowly.
     """
     losses = []
-    began = said = time.monotonic()
+    began = reported = time.monotonic()
     for step, batch in enumerate(itertools.islice(stream, steps), start=1):
         rows = rows_of_lessons(batch, others=0.3 if step <= reading * steps else 0.0)
         losses.append(trainer.step(rows).metrics["learner/loss"])
         now = time.monotonic()
-        if step == steps or now >= said + SAY_S:
-            said = now
+        if step == steps or now >= reported + PROGRESS_S:
+            reported = now
             click.echo(f"warmup step {step}/{steps} loss {losses[-1]:.3f} {now - began:.0f} s")
     return losses
 
@@ -175,8 +173,8 @@ def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:
-    """Write the untrained tiny policy, with the words of every built-in world, so that one policy
-    can continue from one world to another."""
+    """Write the untrained tiny policy. It has the words of every built-in world, so that its
+    training can continue in another world."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
     worlds = [
         demonstrating(name, **(recipe.options if name in recipe.envs else {})) for name in names

@@ -10,7 +10,7 @@ from learner.warmup.quality import measure
 
 def test_the_shipped_policy_reads_reflects_and_follows_advice_but_does_not_know_the_world(chat):
     model = AutoModelForCausalLM.from_pretrained(builtin_policy(), dtype=torch.float32)
-    quality = measure(LocalPolicy(model, chat), "workshop", 64)
+    quality = measure(LocalPolicy(model, chat), "workshop", 64, {})
     assert quality.success <= 0.05
     assert quality.reward == quality.success  # rewards are 0 or 1
     assert quality.parsed >= 0.85
