@@ -263,19 +263,22 @@ class _Worker:
                 request, payload, future = call
                 if future.cancelled() and request["op"] != "close":
                     continue
-                answer = await self._exchange(process, request, payload)
-                if self.end_cause:
-                    _fail(future, self._lost(request, process))
-                elif "error" in answer:
-                    error = from_wire(answer)
-                    _fail(future, error)
-                    if request["op"] == "hello" or error.cause == "environment_memory":
-                        # The caller reports the user's errors, in one line.
-                        wrong = isinstance(error, UserError)
-                        self.end_cause = "environment_closed" if wrong else error.cause
-                elif not future.done():
-                    future.set_result(answer)
-                if self.end_cause:
+                try:
+                    answer = await self._exchange(process, request, payload)
+                except EnvironmentFailed as lost:
+                    self.end_cause = lost.cause
+                    _fail(future, lost)
+                    break
+                if "error" not in answer:
+                    if not future.done():
+                        future.set_result(answer)
+                    continue
+                error = from_wire(answer)
+                _fail(future, error)
+                if request["op"] == "hello" or error.cause == "environment_memory":
+                    # The caller reports the user's errors, in one line.
+                    wrong = isinstance(error, UserError)
+                    self.end_cause = "environment_closed" if wrong else error.cause
                     break
         finally:
             patient = not self.end_cause
@@ -298,7 +301,7 @@ class _Worker:
     async def _exchange(
         self, process: Process, request: dict[str, Any], payload: bytes
     ) -> dict[str, Any]:
-        """One request and its reply; {} and a cause in `end_cause` if the worker is lost."""
+        """Send a request and return its reply. Raises EnvironmentFailed if the worker is lost."""
         limit = START_S if request["op"] == "hello" else self.config.step_s
         assert process.stdin is not None and process.stdout is not None  # both streams are pipes
         try:
@@ -307,15 +310,22 @@ class _Worker:
                 await process.stdin.drain()
                 return self._in_turn(request, await _read(process.stdout))
         except TimeoutError:
-            self.end_cause = "environment_hang"
+            cause = "hang"
+            why = f"took longer than {limit:g} s (env.step_s); the worker process was killed"
         except RecordError:
-            self.end_cause = "environment_out_of_turn"
+            cause = "out_of_turn"
+            why = (
+                "was answered out of turn, as by a process that the environment forked; the worker "
+                "process was killed"
+            )
         except (asyncio.IncompleteReadError, ConnectionError):
-            self.end_cause = "environment_crash"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     await process.wait()
-        return {}
+            cause = "crash"
+            why = f"ended the worker process (exit code {process.returncode})"
+        called = f"{self.config.name}: {request.get('method', 'its start')}"
+        raise EnvironmentFailed(f"{called} {why}", cause=f"environment_{cause}")
 
     def _in_turn(self, request: dict[str, Any], reply: Any) -> dict[str, Any]:
         """The reply, if it is the worker's own to this request. Raises RecordError."""
@@ -327,20 +337,6 @@ class _Worker:
         if (turn, pid) != (request["turn"], self._pid):
             raise RecordError("a reply to another request, or of another process")
         return reply
-
-    def _lost(self, request: dict[str, Any], process: Process) -> EnvironmentFailed:
-        called = f"{self.config.name}: {request.get('method', 'its start')}"
-        if self.end_cause == "environment_hang":
-            limit = START_S if request["op"] == "hello" else self.config.step_s
-            why = f"took longer than {limit:g} s (env.step_s); the worker process was killed"
-        elif self.end_cause == "environment_out_of_turn":
-            why = (
-                "was answered out of turn, as by a process that the environment forked; the worker "
-                "process was killed"
-            )
-        else:
-            why = f"ended the worker process (exit code {process.returncode})"
-        return EnvironmentFailed(f"{called} {why}", cause=self.end_cause)
 
     def _fail_waiting(self) -> None:
         """Accept no more calls and fail those that wait."""

@@ -60,18 +60,6 @@ class Pace:
         if self.max_response_tokens is not None:
             requirements.integer("max_response_tokens", self.max_response_tokens, 1, 100_000)
 
-    @property
-    def max_steps(self) -> int:
-        """Steps of the longest attempt."""
-        if self.step == "paragraph":
-            return self.paragraphs
-        return max(self.attempts, self.eval_attempts)
-
-    @property
-    def response_tokens(self) -> int:
-        """Budget of one response, tokens."""
-        return self.max_response_tokens or (1024 if self.step == "attempt" else 256)
-
 
 class Question(ABC):
     """The environment of one question; a subclass poses it, finds the answer in a text and judges
@@ -91,8 +79,8 @@ class Question(ABC):
         self.spec = replace(
             spec,
             system_prompt=f"{ask} {manner} give the final answer {form}.",
-            max_steps=pace.max_steps,
-            max_response_tokens=pace.response_tokens,
+            max_steps=pace.paragraphs if by_paragraph else max(pace.attempts, pace.eval_attempts),
+            max_response_tokens=pace.max_response_tokens or (256 if by_paragraph else 1024),
             stop=[PARAGRAPH_END] if by_paragraph else [],
         )
         self.allowed, self.used, self.steps, self.reward, self.ended = 1, 0, 0, 0.0, True
