@@ -1,4 +1,4 @@
-"""Text environments: the protocol, the registry's front door, and where tasks come from."""
+"""The names that a text environment of your own needs: its protocol, its spec, its tasks."""
 
 from envs.base import ListedTasks, SeededTasks, Split, TaskSource, TextEnv
 from r3l.records import Task

@@ -90,14 +90,12 @@ class Demonstrated:
         return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Act; see `r3l.rollout.interfaces.Environment.step`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.actions.append(action)
         self.reward += reward
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Close the environment."""
         self.env.close()
 
     def snapshot(self) -> bytes:

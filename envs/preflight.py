@@ -1,5 +1,5 @@
-"""The preflight of an environment: a reset and one step of some of its tasks before a run, in the
-place and within the limits that the run's attempts will have."""
+"""Tries an environment before a run: a reset and one step of some tasks, in the same processes and
+within the same limits as the run's attempts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from r3l.rollout.interfaces import Environment
 from r3l.settings.environment import EnvConfig
 
 NONSENSE = "try"
-"""The action of the preflight. What an environment does not understand it must answer."""
+"""The action of the preflight: an environment must answer an action that it does not understand.
+"""
 
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:
     """Reset the environment to each task and take one step; returns the tokens of each first
     prompt. Raises UserError, which names the task, the call and the line of the user's code."""
-    with ThreadPoolExecutor(1) as thread:  # of its own: a notebook's runs a loop already
+    with ThreadPoolExecutor(1) as thread:  # a notebook's own thread already runs a loop
         return thread.submit(asyncio.run, _try_all(config, tasks, chat)).result()
 
 

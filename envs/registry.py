@@ -109,8 +109,8 @@ def task_source(name: str, **options: Any) -> TaskSource:
 def tasks(
     name: str, options: Mapping[str, Any], split: Split, count: int, seed: int = 0
 ) -> list[Task]:
-    """At most `count` tasks of a split; for a count of 0 its data are not read. Raises UserError if
-    there are none at all."""
+    """At most `count` tasks of a split; a count of 0 reads no data. Raises UserError if the split
+    has no tasks."""
     if not count:
         return []
     source = task_source(name, **options)
@@ -119,14 +119,14 @@ def tasks(
             raise UserError(
                 f"env {name}: its task_source returned {source!r:.40}; return an envs.ListedTasks"
             )
-        found = source.tasks(split, count, seed)
-        if not all(isinstance(task, Task) for task in found):
+        drawn = source.tasks(split, count, seed)
+        if not all(isinstance(task, Task) for task in drawn):
             raise UserError(
                 f"env {name}: its task source returned an object that is not an envs.Task"
             )
-    if not found:
+    if not drawn:
         raise UserError(f"env {name}: its {split} split has no tasks; check env.options")
-    return found
+    return drawn
 
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
@@ -140,13 +140,13 @@ def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> 
         raise UserError(
             f"env.others: {count} {split} tasks for {len(kinds)} environments; ask for one of each"
         )
-    found = list[Task]()
-    for place, one in enumerate(kinds):
-        mine = tasks(one.name, one.options, split, (count + place) // len(kinds), seed)
-        found += [structs.replace(task, env=one.name) for task in mine]
-    if twice := [name for name, n in Counter(task.task_id for task in found).items() if n > 1]:
+    drawn = list[Task]()
+    for place, kind in enumerate(kinds):
+        own = tasks(kind.name, kind.options, split, (count + place) // len(kinds), seed)
+        drawn += [structs.replace(task, env=kind.name) for task in own]
+    if twice := [name for name, n in Counter(task.task_id for task in drawn).items() if n > 1]:
         raise UserError(f"env.others: two environments have a task {twice[0]}; leave one out")
-    return found
+    return drawn
 
 
 def in_process(name: str) -> bool:

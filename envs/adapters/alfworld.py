@@ -91,7 +91,6 @@ class AlfWorld:
         return self._seen(f"{text.strip()}\n{_commands(self.state)}"), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Give one command; see `r3l.rollout.interfaces.Environment.step`."""
         command = action_in(action)
         if command is None:
             return self._seen(NO_ACTION), 0.0, False, False, self._info()
@@ -101,11 +100,9 @@ class AlfWorld:
         return text, float(won), won or bool(done), False, self._info()
 
     def feedback(self) -> str:
-        """Whether the task was done."""
         return "The task is done." if self.state.won else "The task is not done."
 
     def close(self) -> None:
-        """Leave the game."""
         if self.game is not None:
             self.game.close()
             self.game = None
@@ -133,12 +130,12 @@ class AlfWorld:
 
 def _commands(state: Any) -> str:
     """The commands that this game understands, with PLACE and THING as names."""
-    said = set()
+    commands = set()
     for template in state.command_templates:
         if "outer" not in template:  # movable receptacles are in none of the games played
             named = re.sub(r"\[.*?\]|\{r\}", "PLACE", template)
-            said.add(re.sub(r"\{\w+\}", "THING", named))
-    return f"Commands: {', '.join(sorted(said))}."
+            commands.add(re.sub(r"\{\w+\}", "THING", named))
+    return f"Commands: {', '.join(sorted(commands))}."
 
 
 def _root(data: str) -> Path:

@@ -37,17 +37,14 @@ class Gem:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the task of `seed`."""
         observation, _ = self.env.reset(seed=seed)
         return str(observation), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Answer; see `r3l.rollout.interfaces.Environment.step`."""
         observation, reward, terminated, truncated, _ = self.env.step(action)
         text = str(observation).strip() or "Nothing is said."
         return text, float(reward), bool(terminated), bool(truncated), {}
 
     def close(self) -> None:
-        """Close the environment, if it has a close method."""
         if (close := getattr(self.env, "close", None)) is not None:
             close()

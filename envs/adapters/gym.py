@@ -70,20 +70,18 @@ class Gymnasium:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an attempt from `seed`."""
         observation, _ = self.env.reset(seed=seed, options=options or None)
         return self._text(observation), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Act; see `r3l.rollout.interfaces.Environment.step`."""
         chosen: Any = action
         if self.numbered:
-            said = action_in(action)
-            chosen = self.actions.get((said or "").lower())
+            name = action_in(action)
+            chosen = self.actions.get((name or "").lower())
             if chosen is None:
-                known = ", ".join(name for name in self.actions if not name.isdigit())
+                known = ", ".join(word for word in self.actions if not word.isdigit())
                 problem = f"There is no such action; say one of {known or ', '.join(self.actions)}."
-                return (problem if said else NO_ACTION), 0.0, False, False, self._info()
+                return (problem if name else NO_ACTION), 0.0, False, False, self._info()
         elif not self.env.action_space.contains(action):
             problem = f"That is not understood; an answer must be {self.env.action_space}."
             return problem, 0.0, False, False, self._info()
@@ -127,5 +125,5 @@ def _names(env_id: str, space: Any, given: list[str] | None) -> dict[str, int]:
     if names and len(names) != space.n:
         raise UserError(f"env option actions: {len(names)} names for {space.n} actions")
     numbers = [str(space.start + k) for k in range(space.n)]
-    said = [(n.lower(), k) for k, n in enumerate(names)] + [(n, k) for k, n in enumerate(numbers)]
-    return {word: int(space.start) + k for word, k in said}
+    words = [(n.lower(), k) for k, n in enumerate(names)] + [(n, k) for k, n in enumerate(numbers)]
+    return {word: int(space.start) + k for word, k in words}

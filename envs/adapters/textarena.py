@@ -52,7 +52,6 @@ class TextArena:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the game of `seed`."""
         self._start(seed)
         self.reason = ""
         return self._new(), {}
@@ -81,8 +80,8 @@ class TextArena:
     def _new(self) -> str:
         """The game's messages since the last call, without the player's own."""
         _, messages = self._private(self.env.get_observation)
-        said = [text for sender, text, *_ in messages if sender == -1]
-        return "\n".join(said).strip() or "Nothing is said."
+        texts = [text for sender, text, *_ in messages if sender == -1]
+        return "\n".join(texts).strip() or "Nothing is said."
 
     def _private(self, call: Callable[[], T]) -> T:
         """Call the game with this attempt's state of the global random generator."""

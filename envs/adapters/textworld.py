@@ -91,7 +91,6 @@ class TextWorld:
         return _clean(self.state.feedback), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Give one command; see `r3l.rollout.interfaces.Environment.step`."""
         command = action_in(action)
         if problem := _refusal(command):
             return problem, 0.0, False, False, self._info()
@@ -102,7 +101,6 @@ class TextWorld:
         return text, reward, bool(done), False, {} if done else self._info()
 
     def feedback(self) -> str:
-        """The points reached."""
         state = self.state
         how = "The game was won." if state.won else "The game was lost." if state.lost else ""
         return f"{how} {state.score or 0} of {state.max_score} points.".strip()
@@ -116,7 +114,6 @@ class TextWorld:
             game.close()
 
     def close(self) -> None:
-        """Leave the game."""
         if self.game is not None:
             self.game.close()
             self.game = None

@@ -122,7 +122,6 @@ class WebShop:
         return self._page(), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Search or click; see `r3l.rollout.interfaces.Environment.step`."""
         kind, what = self._parse_action(action)
         if kind == "problem":
             return f"{what}\n{self._possible()}".strip(), 0.0, False, False, self._info()
@@ -137,7 +136,6 @@ class WebShop:
         return self.feedback(), self.score, True, False, {}
 
     def feedback(self) -> str:
-        """The product bought and its score."""
         if self.score < 0:
             return "Nothing was bought."
         bought = f"You bought {self._session['asin'].lower()}"
@@ -201,10 +199,12 @@ class WebShop:
 
     def _read_page(self) -> None:
         """Read which actions the page offers."""
-        found = self.visitor.get_available_actions()
-        self.can_search = bool(found["has_search_bar"])
+        actions = self.visitor.get_available_actions()
+        self.can_search = bool(actions["has_search_bar"])
         # a click on the search button does nothing by itself
-        self.clicks = {_plain(n): n for n in found["clickables"] if _plain(n) not in ("", "search")}
+        self.clicks = {
+            _plain(n): n for n in actions["clickables"] if _plain(n) not in ("", "search")
+        }
 
     def _page(self) -> str:
         self._read_page()

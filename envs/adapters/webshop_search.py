@@ -64,7 +64,6 @@ class Bm25Index:
         self.ranking: Any = None
 
     def build(self, products: Sequence[dict[str, Any]]) -> None:
-        """Index the products that WebShop has loaded."""
         self.asins = [product["asin"] for product in products]
         words = self._words([_contents(product) for product in products])
         if any(words):
@@ -82,7 +81,6 @@ class Bm25Index:
         return [Hit(int(number)) for number in best if scores[number] > 0]
 
     def doc(self, docid: int) -> Document:
-        """A document by its number."""
         return Document(self.asins[docid])
 
     def _words(self, texts: list[str]) -> list[list[str]]:

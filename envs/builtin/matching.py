@@ -92,7 +92,7 @@ class _State:
     place: int = 0
     marks: list[Mark] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
     counted: list[int] = field(default_factory=list)
     ended: bool = True
 
@@ -170,13 +170,12 @@ class Matching:
         return note + self._view(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Answer the current thing; see `r3l.rollout.interfaces.Environment.step`."""
         state = self.state
         if state.ended:
             return "it is over.", 0.0, True, False, {}
-        mark, remark, said = self._judge(action)
+        mark, remark, answer = self._judge(action)
         state.places.append(state.place)
-        state.said.append(said)
+        state.given.append(answer)
         state.marks.append(mark)
         state.place += mark != "wasted"
         terminated = state.place == self.length or (mark == "wrong" and self.wrong_ends)
@@ -194,7 +193,6 @@ class Matching:
         return json.dumps(vars(self.state)).encode()
 
     def restore(self, state: bytes) -> None:
-        """Return to a snapshot."""
         self.state = _State(**json.loads(state))
 
     def feedback(self) -> str:
@@ -213,15 +211,15 @@ class Matching:
         """
         state = self.state
         thing = state.row[state.place]
-        told = dict(re.findall(r"(\w+) needs (\w+)", f"{', '.join(state.note)}, {advice}"))
+        noted = dict(re.findall(r"(\w+) needs (\w+)", f"{', '.join(state.note)}, {advice}"))
         known = thing not in self.things[: skill.withheld]
         draw = rng.random()
         if self.words.waste not in advice and draw < skill.waste:
             return self._thinking(self.words.waste)
         if draw > 1 - skill.mistakes:
             answer = rng.choice(self.answers)
-        elif thing in told:
-            answer = told[thing]
+        elif thing in noted:
+            answer = noted[thing]
         elif known or (skill.certainty and rng.random() < skill.certainty):
             answer = self.rule[thing]
         else:
@@ -240,15 +238,15 @@ class Matching:
         wrong = [k for k, mark in enumerate(marks) if mark == "wrong" and not (succeeded or blind)]
         bad = [0] if blind else wrong or wasted
         advice = [self._fact(k) for k in wrong] + ([f"not to {self.words.waste}"] if wasted else [])
-        said = f"remember {', '.join(advice)}"
+        suggestion = f"remember {', '.join(advice)}"
         if blind:
-            said = ", ".join(["try again from step 0", *advice])
+            suggestion = ", ".join(["try again from step 0", *advice])
         outcome = "failure" if not succeeded else "success_but_inefficient" if bad else "success"
         return {
             "trajectory_summary": self._summary(),
             "root_cause_analysis": f"step {self._shown(bad[0])}" if bad and not blind else None,
             "trajectory_outcome": outcome,
-            "improvement_suggestion": said if bad else None,
+            "improvement_suggestion": suggestion if bad else None,
             "retry_from_step": bad[0] if bad else None,
         }
 
@@ -256,9 +254,18 @@ class Matching:
         """Every word of the world, under any settings."""
         w = self.words
         spec = [self.spec.system_prompt, *self.spec.prompts.values()]
-        said = ["remember", w.place, w.verb, w.waste, w.right, w.wrong, w.wasted, *w.marks.values()]
+        remarks = [
+            "remember",
+            w.place,
+            w.verb,
+            w.waste,
+            w.right,
+            w.wrong,
+            w.wasted,
+            *w.marks.values(),
+        ]
         dials = [w.thought, w.wrong_where, w.done, "not for", "all right", "try again from step"]
-        return [w.things, w.answers, *said, *dials, *spec, self._unknown("")]
+        return [w.things, w.answers, *remarks, *dials, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
         """Options under which up to all things of a row are exceptions, so that the note must be
@@ -274,16 +281,16 @@ class Matching:
         """(mark, remark, answer given or "") of an action; after a thought its last words count."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
-        said = action.lower().rstrip(" .").split()
+        spoken = action.lower().rstrip(" .").split()
         if self.dials.words:
-            said = said[-1:] if said[-1:] == [words.waste] else said[-2:]
-        match said:
+            spoken = spoken[-1:] if spoken[-1:] == [words.waste] else spoken[-2:]
+        match spoken:
             case [verb, answer] if verb == words.verb and answer in self.answers:
                 mark: Mark = "right" if answer == need else "wrong"
                 return mark, self._remark(mark).format(thing=thing, need=need), answer
             case [waste] if waste == words.waste:
                 return "wasted", words.wasted, ""
-        return "wasted", self._unknown(" ".join(said) if self.dials.words else action), ""
+        return "wasted", self._unknown(" ".join(spoken) if self.dials.words else action), ""
 
     def _remark(self, mark: Mark) -> str:
         match mark, self.dials.hint:
@@ -300,10 +307,9 @@ class Matching:
         return " ".join([*self.words.thought.split()[: self.dials.words], answer])
 
     def _unknown(self, action: str) -> str:
-        said = " ".join(action.split())[:40]
-        return (
-            f'"{said}" is not understood, say {self.words.verb} and a word, or {self.words.waste}.'
-        )
+        quoted = " ".join(action.split())[:40]
+        verb, waste = self.words.verb, self.words.waste
+        return f'"{quoted}" is not understood, say {verb} and a word, or {waste}.'
 
     def _view(self) -> str:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
@@ -313,7 +319,7 @@ class Matching:
         place = self.state.places[step]
         thing = self.state.row[place]
         if self.dials.hint == "where":
-            return f"not {self.state.said[step]} for {thing}"
+            return f"not {self.state.given[step]} for {thing}"
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:

@@ -1,7 +1,7 @@
 """The workshop: a row of stations; each shows an item, and one tool fits it.
 
 A wrong tool spoils the item and the next line says what it needed, but the work continues and is
-judged only at the end. So the failing step lies before the end, and a retry can start there.
+judged only at the end. So the failing step is before the end, and a retry can start there.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What an evaluation measures, keeps and reports; the same during a run and of `r3l-eval`."""
+"""The metrics and files of an evaluation, the same during a run and for `r3l-eval`."""

@@ -1,4 +1,4 @@
-"""One attempt of an evaluation: what was said in it, how it ended, and what it earned."""
+"""One attempt of an evaluation: its texts, its end and its reward."""
 
 from __future__ import annotations
 

@@ -73,7 +73,6 @@ class EvaluationFolder:
         json_lines.append(self.folder / RESULTS, to_builtins(attempt))
 
     def finish(self, report: Report) -> None:
-        """Write the report."""
         write_json(self.folder / REPORT, to_builtins(report))
 
 

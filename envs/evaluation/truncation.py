@@ -1,6 +1,7 @@
-"""How long attempts and responses are, and how many are cut off: by the context, by their budget.
+"""Measures how long attempts and responses are, and how many the context or their budget cuts off.
 
-What is cut off cannot succeed, however good the policy is, so the user is warned above WARN_ABOVE.
+An attempt that is cut off cannot succeed, however good the policy is, so the user is warned above
+WARN_ABOVE.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def truncation_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def truncation_of(attempts: Sequence[Conversation]) -> dict[str, float]:
-    """The same of the attempts of an evaluation."""
-    turns = [turn for one in attempts for turn in one.turns]
+    """As `truncation_metrics`, of the attempts of an evaluation."""
+    turns = [turn for attempt in attempts for turn in attempt.turns]
     return _measure(
-        [one.length for one in attempts if not one.cause],
+        [attempt.length for attempt in attempts if not attempt.cause],
         [turn.tokens for turn in turns],
         cut=sum(turn.cut for turn in turns),
-        overflowed=sum(one.finish == OVERFLOW for one in attempts),
-        without_room=sum(one.cause == OVERFLOW for one in attempts),
+        overflowed=sum(attempt.finish == OVERFLOW for attempt in attempts),
+        without_room=sum(attempt.cause == OVERFLOW for attempt in attempts),
     )
 
 
@@ -69,7 +70,7 @@ class TruncationWarning:
 
     def __init__(self, config: ActorConfig) -> None:
         self.config = config
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def lines(self, metrics: Mapping[str, float], of: str) -> list[str]:
         """The warnings that the metrics of `of` (training, an evaluation) call for."""
@@ -86,8 +87,8 @@ class TruncationWarning:
         for name, text in texts.items():
             share = metrics.get(name, 0.0)
             if share <= WARN_ABOVE:
-                self._said.discard(f"{name} of {of}")
-            elif f"{name} of {of}" not in self._said:
-                self._said.add(f"{name} of {of}")
+                self._warned.discard(f"{name} of {of}")
+            elif f"{name} of {of}" not in self._warned:
+                self._warned.add(f"{name} of {of}")
                 lines.append(f"{share:.0%} {text} ({of})")
         return lines

@@ -56,12 +56,12 @@ USUAL_WORKERS = 2
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[Task], Environment]]:
-    """A factory for the environment of a task, one of those of `config`; each as `environments`
-    makes it."""
+    """A factory for the environment of a task; it calls the factory of `environments` that belongs
+    to the task's environment."""
     async with AsyncExitStack() as stack:
         made = {
-            one.name: await stack.enter_async_context(environments(one, wanted, metrics))
-            for one in config.each()
+            each.name: await stack.enter_async_context(environments(each, wanted, metrics))
+            for each in config.each()
         }
         only = made[config.name] if len(made) == 1 else None  # a task may name it otherwise
 
@@ -146,18 +146,16 @@ class EnvPool:
         return worker
 
     def release(self, worker: _Worker) -> None:
-        """Release a session."""
         worker.sessions -= 1
         self._room.release()
 
     async def close(self) -> None:
-        """End every worker."""
         await asyncio.gather(*(worker.end() for worker in self.workers if worker is not None))
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """The processes that hold `wanted` sessions, `sessions` each: not more than there are cores,
-    for each may be a machine of its own, and at least USUAL_WORKERS."""
+    """The number of processes for `wanted` sessions, `sessions` each. At most one per core, because
+    each may start a Java machine of its own; at least USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
@@ -187,11 +185,9 @@ class RemoteEnv:
         return (await self.worker.post(request))["value"]
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> Any:
-        """See `r3l.rollout.interfaces.Environment.reset`; awaitable."""
         return self._call("reset", seed, options)
 
     def step(self, action: str) -> Any:
-        """See `r3l.rollout.interfaces.Environment.step`; awaitable."""
         return self._call("step", action)
 
     def close(self) -> None:
@@ -364,7 +360,7 @@ async def _read(replies: asyncio.StreamReader) -> Any:
 
 async def _end(process: Process, mark: str, *, patient: bool) -> None:
     """End a worker and everything it started; `patient`: let it close its environments first.
-    `mark`: what the reaper, and all that it started, have as the environment variable MARK."""
+    `mark`: the value of the environment variable MARK in the reaper and all that it started."""
     assert process.stdin is not None
     process.stdin.close()
     if patient:
@@ -375,10 +371,10 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
         process.terminate()  # the reaper kills what the worker started
         async with asyncio.timeout(END_S + CLEAR_S):
             await process.wait()
-    if process.returncode in (None, -signal.SIGKILL):  # the reaper did not come to it
+    if process.returncode in (None, -signal.SIGKILL):  # the reaper was killed before it could
         _kill_marked(mark)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(END_S):  # asyncio waits for all who have the pipes, too
+        async with asyncio.timeout(END_S):  # asyncio also waits for other holders of the pipes
             await process.wait()
 
 

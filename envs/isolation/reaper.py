@@ -5,10 +5,11 @@ envs.isolation.pool.
                ▲                                              │
                └── processes whose parents ended ◄────────────┘
 
-When the worker ends, the actor is killed or the reaper gets SIGTERM, the reaper kills everything
-that the worker started, in sessions of their own too: the kernel makes it the parent of those whose
-parents ended (PR_SET_CHILD_SUBREAPER). It then ends as the worker did. If the reaper is killed, the
-kernel kills the worker, and the pool what has the reaper's mark in its environment variables.
+The reaper acts when the worker ends, the actor is killed or the reaper gets SIGTERM. It kills every
+process that the worker started, also in other sessions: the kernel makes the reaper the parent of
+those whose parents ended (PR_SET_CHILD_SUBREAPER). It then ends as the worker did. If the reaper
+itself is killed, the kernel kills the worker, and the pool kills every process that has the
+reaper's mark in its environment variables.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import NoReturn
 from r3l.process.parent_death import end_with
 
 MARK = "R3L_ENV_REAPER"
-"""Environment variable: names the reaper to all that the worker starts."""
+"""Environment variable that identifies the reaper; all that the worker starts inherits it."""
 _PR_SET_CHILD_SUBREAPER = 36
 CLEAR_S = 5.0
 """Limit for killing what a worker left, seconds: a process may wait in the kernel."""
@@ -73,7 +74,7 @@ def _reap(worker: int) -> NoReturn:
 
 
 def _clear() -> None:
-    """Kill the children that are left, those that become this process's meanwhile too."""
+    """Kill the remaining children, and those that this process adopts meanwhile."""
     end = time.monotonic() + CLEAR_S
     while time.monotonic() < end:
         try:
@@ -88,7 +89,7 @@ def _clear() -> None:
 
 
 def _children() -> Iterator[int]:
-    """The processes whose parent this one is."""
+    """The children of this process."""
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:

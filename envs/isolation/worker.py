@@ -8,7 +8,7 @@
 Requests come on standard input, replies go to standard output, each a length (4 bytes, big endian)
 and a map of r3l.codec; one request at a time. A session is one attempt's use of an environment; the
 environment of a closed session serves the next one, unless it has failed. A process that an
-environment forks ends when it comes back from the environment's code, and replies to nothing.
+environment forks is ended when it returns from the environment's code, and sends no reply.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class Sessions:
         return {}
 
     def end(self) -> None:
-        """Close every environment."""
         for env in [*self.free, *self.held.values()]:
             _close(env)
 

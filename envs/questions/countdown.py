@@ -70,9 +70,9 @@ class Puzzles:
             numbers = [rng.randint(1, self.largest) for _ in range(self.count)]
             if split_of(str(sorted(numbers))) == split:
                 for _ in range(20):
-                    found = _combined(numbers, rng)
-                    if 1 <= found.target <= self.highest:
-                        return found
+                    puzzle = _combined(numbers, rng)
+                    if 1 <= puzzle.target <= self.highest:
+                        return puzzle
 
 
 class Countdown(Question):
@@ -101,33 +101,30 @@ class Countdown(Question):
 
     @classmethod
     def task_source(cls, *, eval_attempts: int = 1, **_: Any) -> TaskSource:
-        """Endless puzzles."""
         return EvalAttempts(SeededTasks("countdown"), eval_attempts)
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """The numbers and the target."""
         self.puzzle = self.puzzles.make(seed)
         return str(self.puzzle)
 
     def find(self, text: str) -> str | None:
-        """The content of the last <answer>."""
         return tagged(text)
 
     def judge(self, answer: str) -> Judgement:
         """The answer (of an equation its left side) must use the numbers and equal the target; the
         remark says what is wrong."""
         try:
-            found = evaluate(answer.partition("=")[0])
+            result = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
             return Judgement(0.0, f"That is not an expression: {error}.")
-        used, given = Counter(found.numbers), Counter(self.puzzle.numbers)
+        used, given = Counter(result.numbers), Counter(self.puzzle.numbers)
         if too_many := used - given:
             return Judgement(0.0, f"That uses {_named(too_many)} more often than given.")
         if unused := given - used:
             return Judgement(0.0, f"That leaves {_named(unused)} unused.")
-        if found.value != self.puzzle.target:
+        if result.value != self.puzzle.target:
             wanted = self.puzzle.target
-            return Judgement(0.0, f"That is {_shown(found.value)}, the target is {wanted}.")
+            return Judgement(0.0, f"That is {_shown(result.value)}, the target is {wanted}.")
         return Judgement(1.0, "Correct.")
 
     def solution(self) -> str:
@@ -163,13 +160,11 @@ class CountdownSteps:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Pose the puzzle of a seed."""
         self.puzzle = self.puzzles.make(seed)
         self.left, self.steps = [Fraction(number) for number in self.puzzle.numbers], 0
         return str(self.puzzle), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Combine two numbers; see `r3l.rollout.interfaces.Environment.step`."""
         if len(self.left) <= 1 or self.steps >= self.spec.max_steps:
             return "It is over.", 0.0, True, False, {}
         self.steps += 1

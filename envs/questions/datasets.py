@@ -53,7 +53,7 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
         rows = _hub_rows(env, option, where, hub)
     else:
         rows = _file_rows(env, option, where)
-    found: list[Problem] = []
+    problems: list[Problem] = []
     seen: Counter[str] = Counter()
     for number, row in enumerate(rows):
         try:
@@ -61,14 +61,14 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
             seen[problem.id] += 1
             if (again := seen[problem.id]) > 1:  # the data set gives two problems the same name
                 problem = replace(problem, id=f"{problem.id}#{again}")
-            found.append(problem)
+            problems.append(problem)
         except ValueError as error:
             raise UserError(
                 f"env option {env}.{option}: {where}, row {number + 1}: {error}"
             ) from None
-    if not found:
+    if not problems:
         raise UserError(f"env option {env}.{option}: {where} has no problems")
-    return tuple(found)
+    return tuple(problems)
 
 
 def _file_rows(env: str, option: str, where: str) -> Iterable[Any]:
@@ -139,8 +139,8 @@ def _answer(row: dict[str, Any]) -> str:
     text = "" if value is None else str(value)
     if "####" in text:
         return text.rpartition("####")[2].strip().replace(",", "")
-    found = boxed(text)
-    return (text if found is None else found).strip().strip("$").strip()
+    answer = boxed(text)
+    return (text if answer is None else answer).strip().strip("$").strip()
 
 
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:

@@ -114,8 +114,6 @@ class Question(ABC):
         return text, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge a whole solution or take its next paragraph; see
-        `r3l.rollout.interfaces.Environment.step`."""
         if self.ended:
             return "It is over.", 0.0, True, False, {}
         self.steps += 1
@@ -147,7 +145,6 @@ class Question(ABC):
         return json.dumps([self.allowed, self.used, self.steps, self.reward, self.ended]).encode()
 
     def restore(self, state: bytes) -> None:
-        """Return to a snapshot of the same question."""
         self.allowed, self.used, self.steps, self.reward, self.ended = json.loads(state)
 
     def feedback(self) -> str:
@@ -179,11 +176,10 @@ class EvalAttempts:
     attempts: int
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """As `TaskSource.tasks`."""
-        found = self.source.tasks(split, count, seed, start)
+        tasks = self.source.tasks(split, count, seed, start)
         if split != "eval":
-            return found
+            return tasks
         return [
             structs.replace(task, options=task.options | {"attempts": self.attempts})
-            for task in found
+            for task in tasks
         ]

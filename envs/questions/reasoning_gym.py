@@ -98,7 +98,6 @@ class Reasoning(Question):
         return str(self.question.entry["question"])
 
     def find(self, text: str) -> str | None:
-        """The content of the last <answer>."""
         return tagged(text)
 
     def judge(self, answer: str) -> Judgement:
@@ -192,7 +191,6 @@ class FamilyTasks:
     families: tuple[str, ...]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """As `TaskSource.tasks`."""
         return [
             replace(task, options={"family": self.families[task.seed % len(self.families)]})
             for task in self.source.tasks(split, count, seed, start)

@@ -1,4 +1,4 @@
-"""Real task files beside the checkout, if there are any; tests that need them skip without."""
+"""Real task files next to the checkout, if there are any; tests that need them skip without."""
 
 from pathlib import Path
 

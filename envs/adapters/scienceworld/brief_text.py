@@ -1,7 +1,7 @@
 """Short prompts and observations, for small policies that learn the rest in a warm start.
 
 An observation leaves out: articles, "a substance called", the agent and the air, which are in every
-room, and the state that things are in until somebody changes it (closed, off, empty; for doors of
+room, and the state that things have at the start (closed, off, empty; for doors of
 rooms: open). Everything else stays, in the same order.
 """
 
@@ -38,7 +38,7 @@ REPLIES = (
     "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible "
     "object referents.",
 )
-"""What upstream and this package say again and again."""
+"""Frequent replies of upstream and of this package."""
 
 _ROOM = re.compile(
     r"^This (?:room|outside location) is called the (.+)\. (?:In it, |Here )you see:"
@@ -65,21 +65,21 @@ _SHORTER = [
 
 def brief(text: str) -> str:
     """One of upstream's texts, shortened."""
-    said: list[str] = []
+    lines: list[str] = []
     listing: list[str] = []
     for line in text.splitlines():
         if line.startswith("\t"):
             name = _shorter(line.strip())
             listing += [name] if name not in ("agent", "air") else []
             continue
-        said += _closed(listing)
-        if found := _ROOM.match(line):
-            said.append(f"in {found[1]} you see:")
+        lines += _closed(listing)
+        if room := _ROOM.match(line):
+            lines.append(f"in {room[1]} you see:")
         elif line.startswith("You also see:"):
-            said.append("doors:")
+            lines.append("doors:")
         elif line.strip() and not line.startswith(("Task Description:", "Task description:")):
-            said.append(" ".join(line.split()))
-    return " ".join([*said, *_closed(listing)])
+            lines.append(" ".join(line.split()))
+    return " ".join([*lines, *_closed(listing)])
 
 
 def _closed(listing: list[str]) -> list[str]:

@@ -83,7 +83,7 @@ class Deed:
 
 @dataclass
 class Situation:
-    """What an attempt has come to: the room, the descriptions seen of rooms, the deeds left."""
+    """The state of an attempt: its room, the room descriptions seen, the deeds that are left."""
 
     room: str
     seen: dict[str, str]
@@ -133,7 +133,7 @@ class Guide:
         return count
 
     def situation(self, played: Played) -> Situation:
-        """What an attempt has come to after the commands played."""
+        """The state of an attempt after the commands played."""
         room = _room(self.first)
         now = Situation(room, {room: self.first}, list(self.deeds))
         score = 0.0
@@ -178,12 +178,12 @@ def _deeds(first: str, gold: Played) -> list[Deed]:
     return deeds
 
 
-def _listed(said: str, command: str, names: Sequence[str]) -> str:
+def _listed(name: str, command: str, names: Sequence[str]) -> str:
     """The name in a room's description of the thing that a command names and a reply calls
-    `said`: adult apple tree, plant, but in the description apple tree."""
-    if said in names:
-        return said
-    return max((name for name in names if _within(name, command)), key=len, default=said)
+    `name`: adult apple tree, plant, but in the description apple tree."""
+    if name in names:
+        return name
+    return max((other for other in names if _within(other, command)), key=len, default=name)
 
 
 def _within(part: str, whole: str) -> bool:
@@ -208,8 +208,8 @@ def _unseen(deed: Deed, seen: dict[str, str]) -> bool:
 
 
 def _room(description: str) -> str:
-    found = _ROOM.search(description)
-    return found[1] if found else ""
+    room = _ROOM.search(description)
+    return room[1] if room else ""
 
 
 def _way(start: str, end: str) -> list[str]:

@@ -98,10 +98,10 @@ def task_of_seed(tasks: ListedTasks, seed: int) -> Task:
     Raises UserError if that split has no tasks.
     """
     split: Split = SPLITS_OF_TASKS[min(max(seed, 0) // SPLIT_SIZE, len(SPLITS_OF_TASKS) - 1)]
-    found = tasks.tasks(split, len(tasks.listed.get(split, ())))
-    if not found:
+    variations = tasks.tasks(split, len(tasks.listed.get(split, ())))
+    if not variations:
         raise UserError(f"env scienceworld: no variations for {split}; set env option eval_split")
-    return found[seed % len(found)]
+    return variations[seed % len(variations)]
 
 
 def _task(name: str, variation: int) -> Task:

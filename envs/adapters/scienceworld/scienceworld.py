@@ -95,7 +95,6 @@ class ScienceWorld:
         return self._shown(self.turn.text), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Act; see `r3l.rollout.interfaces.Environment.step`."""
         if self.turn.done:
             return "The task has ended.", 0.0, True, False, {}
         before, command = _score(self.turn), action_in(action)
@@ -114,13 +113,11 @@ class ScienceWorld:
         return json.dumps([self.history, self.ends, self.turn]).encode()
 
     def restore(self, state: bytes) -> None:
-        """Return to a snapshot."""
         history, ends, turn = json.loads(state)
         self.history, self.ends, self.turn = tuple(history), ends, Turn(*turn)
         self.simulator.expect(self.history, self.turn)
 
     def feedback(self) -> str:
-        """The score reached."""
         return f"The score is {round(100 * _score(self.turn))} of 100."
 
     def demonstration(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Upstream's simulator on the Java machine, behind a memory of its replies.
+"""Upstream's simulator on the Java machine, with a cache of its replies.
 
 The simulator is deterministic (envs.adapters.jvm), so the state of an attempt is its history: the
 task and the commands so far. A history that was played before in this process is answered from
@@ -23,7 +23,7 @@ START = 3
 
 class Turn(NamedTuple):
     """A reply: upstream's text, its score, and whether it ended the task. A fatal action gives a
-    negative score; upstream would go on after some of them."""
+    negative score; upstream would continue after some of them."""
 
     text: str
     score: float
@@ -130,8 +130,8 @@ class Simulator:
         self.call(lambda server: server.load(task, int(variation), simplification, gold))
 
     def _free(self) -> None:
-        """Let go of the task that is loaded. Java is told, since py4j's objects are cycles: Java
-        would keep 12 MiB for each task until Python collects garbage, hundreds of tasks later."""
+        """Release the loaded task. Java is notified, because py4j's objects are cycles: it would
+        keep 12 MiB for each task until Python collects garbage, hundreds of tasks later."""
         machine, server = self.jvm, self.server
         self.server, self.live = None, ()
         if server is not None and machine is not None:

@@ -1,5 +1,5 @@
 """A tiny shop in WebShop's own file formats, made at run time: a checkout around it holds either
-upstream's code (R3L_WEBSHOP names its folder) or the stand-in beside this file."""
+upstream's code (R3L_WEBSHOP names its folder) or the stand-in next to this file."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def checkout(folder: Path, upstream: Path | None = None) -> Path:
 
 
 def write_catalogue(folder: Path) -> None:
-    """36 products in three kinds, an instruction for each, and two that people wrote."""
+    """36 products in three kinds, an instruction for each, and two human ones."""
     products, instructions = [], {}
     for number, (kind, maker) in enumerate((k, m) for k in KINDS for m in MAKERS):
         product = _product(f"B{number:09d}", kind, maker, number)

@@ -1,4 +1,4 @@
-"""ALFWorld on real games: those of $ALFWORLD_DATA, or beside the checkout, if there are any."""
+"""ALFWorld on real games: those of $ALFWORLD_DATA, or next to the checkout, if there are any."""
 
 import json
 import os

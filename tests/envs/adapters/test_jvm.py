@@ -74,7 +74,7 @@ def test_a_machine_that_does_not_answer_is_ended_and_replaced(py4j, killed, caus
     machine = jvm.acquire("zork", ["a.jar"], 100, 60)
     if killed:
         machine.process.kill()
-    for _ in range(2):  # whoever asks later gets the same answer
+    for _ in range(2):  # later calls get the same answer
         with pytest.raises(EnvironmentFailed) as caught:
             machine.call(failing(NetworkError()))
         assert caught.value.cause == cause

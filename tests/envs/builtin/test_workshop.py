@@ -1,4 +1,4 @@
-"""The workshop: stations in a row, where work goes on after a wrong tool."""
+"""The workshop: stations in a row, where work continues after a wrong tool."""
 
 from envs import registry
 

@@ -100,7 +100,7 @@ def test_an_attempt_out_of_steps_is_retried_from_the_first_useless_one(small):
 
 
 def test_the_search_finds_the_first_step_after_which_gold_fails(small):
-    """A box cannot be moved into itself, but the attempt goes on."""
+    """A box cannot be moved into itself, but the attempt continues."""
     first = ["go to kitchen", "go to hallway", "go to workshop", "look around", "focus on blue box"]
     first += ["inventory", "wait1"]
     play(small, ORACLE, 0, first, "find-non-living-thing", 176)
