@@ -53,7 +53,7 @@ def test_a_group_of_one_has_finite_advantages(name, make_trajectory):
 def test_bad_rewards_are_refused(name, make_trajectory):
     one = make_trajectory()
     for rewards in ([math.nan], [math.inf]):
-        with pytest.raises(ValueError, match=r"rewards\[0\]"):
+        with pytest.raises(ValueError, match="rewards are"):
             get(name).advantages(rewards, [one])
     with pytest.raises(ValueError, match="shape"):
         get(name).advantages([], [])

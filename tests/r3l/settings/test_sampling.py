@@ -11,5 +11,5 @@ def test_trained_groups_in_the_place_of_flat_ones_need_an_algorithm_that_replace
     assert load(None, ["algorithm=dapo", *more]).buffer.sampler.replay_no_contrast
     with pytest.raises(UserError, match="grpo does not replace groups without contrast"):
         load(None, ["algorithm=grpo", *more])
-    with pytest.raises(UserError, match="both say how many"):
+    with pytest.raises(UserError, match="replay_no_contrast and replay_share"):
         load(None, ["algorithm=dapo", *more, "buffer.sampler.replay_share=0.5"])
