@@ -90,8 +90,8 @@ ReplayRule = Callable[[Float64, Float64, ReplayContext], tuple[Float64, Bool]]
 """Rewards [G] and advantages [G] of a replayed group to (advantages [G], keep [G])."""
 
 TokenCredit = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
-"""Advantages [G] and trajectories of a group to an advantage [L] for every token of each, in the
-place of one for the whole trajectory. r3l.algorithms.credit.by_step spreads values of steps."""
+"""Advantages [G] and trajectories of a group to an advantage [L] for every token of each, instead
+of one for the whole trajectory. r3l.algorithms.credit.by_step spreads values of steps."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Algorithm:
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
         """Returns the scalar loss of kept trajectories, and what was measured.
 
-        Both add up over micro-batches to those of the batch. Measured are:
+        Both add up over micro-batches to those of the batch. It measures:
 
             loss_policy                the loss without the KL term
             kl_reference               nats, before its coefficient; if `needs_reference`

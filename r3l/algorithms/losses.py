@@ -33,7 +33,7 @@ class TokenBatch:
     `logprobs_BT`: log π of every token, `old_logprobs_BT`: log π_old, `ref_logprobs_BT`: log π_ref,
     None if the algorithm has no reference model. `mask_BT` bool, True on the trained tokens.
     `weights_B`: w_i, the weight of each trained token of a row in the loss. `advantages_BT`: an
-    advantage for every token, in the place of Â_i, if the algorithm gives them.
+    advantage for every token instead of Â_i, if the algorithm gives them.
     """
 
     logprobs_BT: Tensor

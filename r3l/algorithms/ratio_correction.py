@@ -27,9 +27,8 @@ class RatioCorrectedConfig(AlgorithmConfig):
 
     ratio_correction: RatioCorrection = Field(
         "none",
-        description="weights for tokens that another policy sampled, in the place of the loss's "
-        "own ratio: truncated (TIS) or masked (IcePop) ratios of tokens, or of sequences (masked: "
-        "MIS)",
+        description="weights for tokens that another policy sampled, instead of the loss's own "
+        "ratio: truncated (TIS) or masked (IcePop) ratios of tokens, or of sequences (masked: MIS)",
     )
     ratio_correction_low: float = Field(
         0.5, ge=0, le=1, description="ratio below which token_mask drops a token"
@@ -39,7 +38,7 @@ class RatioCorrectedConfig(AlgorithmConfig):
     )
 
     def ratio_corrected(self, loss: TokenLoss) -> TokenLoss:
-        """`loss` under the ratio correction of these settings."""
+        """Returns `loss` with the ratio correction of these settings."""
         if self.ratio_correction == "none":
             return loss
         return partial(

@@ -39,9 +39,9 @@ class StoredAttempt:
 class GroupContext:
     """What a rule of recall knows about a drawn group.
 
-    `rewards`: of its own attempts. `history`: attempts of the task's earlier groups, which are
-    trained or were replaced; the newest group first, each read when it is asked for. `version`:
-    the learner's. `epoch`: times that every task has been leased.
+    `rewards`: of its own attempts. `history`: attempts of the task's earlier groups that were
+    trained or replaced, the newest group first; each is read on demand. `version`: the learner's.
+    `epoch`: how often every task has been leased.
     """
 
     rewards: Sequence[float]

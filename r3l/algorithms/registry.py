@@ -1,7 +1,8 @@
 """The algorithms by name: R³L, the baselines of its paper, and a user's own by path.
 
-Adding one: a file with its settings class (`name`, the fields with the published defaults, and
-`build`), and that class in `AnyAlgorithm`. Importing this module does not import torch.
+To add an algorithm, write a file with its settings class (`name`, the fields with the published
+defaults, and `build`), and add that class to `AnyAlgorithm`. Importing this module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from r3l.settings.user_class import find
 
 
 def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConfig:
-    """The settings of a known algorithm, r3l's if none is named, or of the user's own."""
+    """Validates the settings of a known algorithm, r3l by default, or of the user's own."""
     value = in_full(value)
     if not isinstance(value, dict):
         own = isinstance(value, AlgorithmConfig) and ".py:" in value.name
@@ -60,7 +61,7 @@ def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConf
 
 @cache
 def _with_own(path: str) -> type[BaseModel]:
-    """Settings whose algorithm is the class that a path names, with the path as its name."""
+    """Makes settings whose algorithm is the class at a path, with the path as its name."""
     kind: type[AlgorithmConfig] = find("algorithm", path, {}, AlgorithmConfig)
     name: Any = Literal[path]
     own = create_model(kind.__name__, __base__=kind, __module__=kind.__module__, name=(name, path))

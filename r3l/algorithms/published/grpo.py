@@ -1,4 +1,4 @@
-"""GRPO (arXiv 2402.03300), and what its relatives share with it."""
+"""GRPO (arXiv 2402.03300), and the base of its relatives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from r3l.algorithms.ratio_correction import RatioCorrectedConfig
 
 
 def kl_weight(default: float) -> Any:
-    """The setting `kl_coef` with another default."""
+    """Makes the setting `kl_coef` with another default."""
     meaning = "weight of the k3 KL to the reference model; 0: no reference model"
     return Field(default, ge=0, description=meaning)
 
