@@ -272,9 +272,9 @@ def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results
 ):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
-    desk.put(group, done("base", 0, length=900_000))
+    desk.put(group, done("base", 0, length=1_040_000))
     with pytest.raises(LimitExceeded, match=r"group g0000000001: \d+ bytes; limit \d+"):
-        desk.put(group, done("base", 1, length=900_000))
+        desk.put(group, done("base", 1, length=1_040_000))
     assert desk.row(group).resolved == (("base", 0),)
     monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
     desk.resolve(group, "base", 1, "x" * results.CAUSE_LIMIT)  # a failure always has room

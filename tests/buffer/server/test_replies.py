@@ -71,7 +71,7 @@ def test_a_client_that_takes_its_replies_gets_as_many_as_it_requests(serve, task
         taken = 0
         while taken < 1.5 * UNSENT_LIMIT:
             (got,) = client.get([group])
-            taken += 9 * len(got.trajectories[0].token_ids)
+            taken += 8 * len(got.trajectories[0].token_ids)
         assert client.stats().refused == {}
 
 
