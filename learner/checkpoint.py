@@ -254,7 +254,7 @@ def restore(trainer: Trainer, checkpoint: Path) -> RunState:
     return state
 
 
-def restored(
+def load_run(
     checkpoint: Path | None, model: Path, config: LearnerConfig, algorithm: Algorithm, seed: int
 ) -> tuple[Trainer, RunState]:
     """Loads the trainer and the state of a run at a checkpoint, or at its start from `model`. Call

@@ -197,7 +197,7 @@ class _Rank:
 
     def train(self) -> None:
         """Trains to the final model."""
-        from learner.checkpoint import restored
+        from learner.checkpoint import load_run
         from learner.loop import Training
         from learner.ranks import Follower
 
@@ -205,7 +205,7 @@ class _Rank:
         publisher = self._publisher() if _leading() else None
         config, start = self.config, self.start
         algorithm = config.algorithm.build()
-        trainer, state = restored(
+        trainer, state = load_run(
             start.checkpoint, start.model, start.settings, algorithm, config.seed
         )
         if start.checkpoint is None:

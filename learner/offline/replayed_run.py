@@ -127,7 +127,7 @@ class ReplayedRun:
             dtype, digest = resolve_dtype(learner.dtype), model_digest(model)
             checkpoint.check(start, learner, dtype=dtype, model_digest=digest)
         algorithm = self.config.algorithm.build()
-        return checkpoint.restored(start, model, learner, algorithm, self.config.seed)[0], version
+        return checkpoint.load_run(start, model, learner, algorithm, self.config.seed)[0], version
 
 
 def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Tensor]]]:

@@ -1,4 +1,4 @@
-"""Batches that cannot be learned from, met by a real learner process beside a real buffer."""
+"""Batches that cannot be learned from, in a real learner process with a real buffer."""
 
 import json
 from collections.abc import Iterator

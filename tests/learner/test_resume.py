@@ -1,4 +1,4 @@
-"""A learner that is killed goes on as if it had not been: real DeepSpeed, buffer and signals."""
+"""A killed learner continues as if it had not been killed: real DeepSpeed, buffer and signals."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""What a rule of the safety meter does to a run: real learner processes beside a real buffer."""
+"""What a rule of the safety meter does to a run: real learner processes with a real buffer."""
 
 from pathlib import Path
 

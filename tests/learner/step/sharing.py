@@ -33,7 +33,7 @@ def work(stage: int) -> tuple[RunConfig, list[Row]]:
 
 
 def refused(trainer: Trainer) -> bool:
-    """Whether a rank could not save the model in a folder that nobody can make."""
+    """Whether a rank could not save the model in a folder that cannot be made."""
     try:
         trainer.save_model(Path("/proc/nowhere"))
     except OSError:

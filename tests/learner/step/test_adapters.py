@@ -67,8 +67,8 @@ def test_the_saved_model_the_adapter_in_peft_and_the_trainer_agree(
     with torch.no_grad():
         untrained = base(ids).logits
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")(ids).logits
-        beside = PeftModel.from_pretrained(base, tmp_path / "saved" / "adapter")(ids).logits
-    torch.testing.assert_close(merged, beside, atol=1e-4, rtol=1e-4)
+        loaded = PeftModel.from_pretrained(base, tmp_path / "saved" / "adapter")(ids).logits
+    torch.testing.assert_close(merged, loaded, atol=1e-4, rtol=1e-4)
     assert (merged - untrained).abs().max() > 0.02
 
 

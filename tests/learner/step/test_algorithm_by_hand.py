@@ -81,7 +81,7 @@ class Groups:
         return self.rng.integers(0, VOCAB, self.rng.integers(low, high)).tolist()
 
     def attempt(self, slot: int, base: Trajectory | None = None, pivot: int = -1) -> Trajectory:
-        """An attempt of up to four steps, or one that goes on from step `pivot` of `base`."""
+        """An attempt of up to four steps, or one that continues from step `pivot` of `base`."""
         rng = self.rng
         cut = int(base.step_spans[pivot, 0]) if base is not None else 0
         ids = base.token_ids[:cut].tolist() if base is not None else [*self.prompt]

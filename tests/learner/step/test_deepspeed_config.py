@@ -1,4 +1,4 @@
-"""The user's DeepSpeed configuration beside the learner's settings, and the learning rate."""
+"""The user's DeepSpeed configuration with the learner's settings, and the learning rate."""
 
 import json
 from pathlib import Path
