@@ -1,4 +1,4 @@
-"""Completes a group: with its last result, or without its stragglers; one without contrast expires.
+"""Completes groups: with the last result, or without stragglers; some expire instead.
 
 results.put ────────────────► with_resolved ─► finish ─► complete, and its record is written
 leases, after a deadline ──► give_up_stragglers ─┘  └──► expired: no trajectory, no contrast
@@ -50,8 +50,10 @@ def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
 def expire_without_contrast(
     work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
 ) -> GroupRow:
-    """Expire a group so that another one replaces it in the batch: it is in flight no more, and
-    admission grants that other one. The next draw names it. `last`: as for UnitOfWork.expire."""
+    """Expire a group so that admission grants another one in its place; the next draw names it.
+
+    `last`: as for UnitOfWork.expire.
+    """
     replaced = (*work.index.progress.replaced, row.group_id)
     work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
     return work.expire(row, NO_CONTRAST, by, last)
@@ -78,8 +80,8 @@ def with_resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcom
 
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
-    """Make a group whose slots are resolved one record; it expires without a trajectory, or without
-    contrast if the algorithm needs that.
+    """Write the record of a group whose slots are resolved. It expires if it has no trajectory, or
+    no contrast although the algorithm needs it.
 
     `last`: outcomes that were not written as parts.
     """
@@ -94,11 +96,11 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
 
 
 def _straggler(role: Role, slot: int) -> bytes:
-    """The result of a slot that its group did not wait for."""
+    """The result of a straggler: a slot that its group did not wait for."""
     return codec.encode(SlotResult(role, slot, "failed", cause=STRAGGLER))
 
 
 @lru_cache(maxsize=1024)
 def straggler_checksum(role: Role, slot: int) -> int:
-    """The checksum of the result of a slot that its group did not wait for."""
+    """The checksum of a straggler's result."""
     return result_checksums.checksum(_straggler(role, slot))

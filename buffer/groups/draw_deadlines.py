@@ -1,8 +1,8 @@
 """Deadlines of draws: the groups of a consumer that died become drawable again.
 
-A draw is open until it is committed, discarded or released. It expires `draw_s` seconds after the
-last request of its consumer to draw, commit or discard. Deadlines are not stored: a service that
-starts gives every consumer the whole time, since none could reach it while it was down.
+A draw is open until it is committed, discarded or released. It expires `draw_s` seconds after its
+consumer last drew, committed or discarded. Deadlines are not stored: after a start every consumer
+has the whole time, since it could not reach the service before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def extend(work: UnitOfWork, consumer: str) -> None:
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Expire, and count, the draws of consumers that have been silent for too long."""
+    """Expire and count the draws of consumers that have been silent for too long."""
     index, limit = work.index, work.config.draw_s
     for name in {drawn.consumer for drawn in index.draws.values()}:
         silent = work.now - index.last_seen.setdefault(name, work.now)
@@ -44,7 +44,7 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "clock"]) -> int:
-    """Make all that a consumer drew and did not commit drawable; returns how many groups."""
+    """Return the uncommitted groups of a consumer to the candidates; returns how many."""
     returned = 0
     for drawn in [d for d in work.index.draws.values() if d.consumer == consumer]:
         returned += _return_groups(work, drawn, by)
@@ -72,7 +72,7 @@ def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
 
 
 def describe_holders(work: UnitOfWork) -> str:
-    """The consumers that hold drawn groups, as text for those who wait; "" for none."""
+    """Describes the consumers that hold drawn groups; "" without any."""
     seen, limit = work.index.last_seen, work.config.draw_s
     after = f", expires after {limit:.0f} s" if limit else ""
     return ", ".join(

@@ -28,16 +28,16 @@ DAMAGED = "damaged"
 
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
-    """Mark exactly `count` complete groups drawn, none older than η or, of those trained before,
-    than `replay_staleness`; None if too few are, or if it waits for late groups.
+    """Mark `count` complete groups as drawn; None if there are too few or late groups are worth
+    waiting for. New groups are at most η versions old, replayed ones at most `replay_staleness`.
 
-    Groups that became too old expire as stale, damaged ones as damaged, those without contrast if
-    the algorithm replaces them; the draw names what was replaced since the draw before. Trained
-    groups remain candidates until `reuse` steps have used them. A returned draw of this consumer at
-    this version is repeated if its groups are still drawable, so that a learner that goes back to a
-    checkpoint learns the same steps again.
-    Raises Conflict for a version more than a step beyond the learner's: one wrong number would
-    expire every group. Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
+    Groups expire if they are too old, damaged, or without contrast while the algorithm replaces
+    such groups; the draw names those replaced since the previous draw. Trained groups remain
+    candidates until `reuse` steps have used them. A returned draw of this consumer at this version
+    is repeated if its groups are still drawable, so that a learner that resumes from a checkpoint
+    repeats its steps.
+    Raises Conflict for a version more than one step ahead of the learner's, since it would expire
+    every group. Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -84,20 +84,20 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
     expired = group_drops(index.drops)
     stale, flat = expired.get("stale", 0), expired.get(NO_CONTRAST, 0)
-    parts = [f"{ready} of {args.count} groups are there"]
+    parts = [f"{ready} of {args.count} groups are ready"]
     if not index.tasks["train", ""]:
         parts.append("no training task is registered")
     elif unfinished > unheld:
         parts.append(f"waits for actors to finish {unfinished - unheld}")
     else:
-        parts.append("waits for actors: none holds a group")
+        parts.append("waits for actors, which hold no group")
     if late := len(index.late(args.version, work.config)):
-        parts.append(f"waits for {late} that another step would make stale")
+        parts.append(f"waits for {late} groups that would be stale after another step")
     if unheld:
-        parts.append(f"{unheld} unfinished have no actor")
+        parts.append(f"{unheld} unfinished groups have no actor")
     if resting:
         cooldown = work.config.sampler.cooldown
-        parts.append(f"{resting} rest between two draws (cooldown {cooldown})")
+        parts.append(f"{resting} trained groups rest between draws (cooldown {cooldown})")
     if work.full:
         parts.append(f"the store is full: {work.full}")
     if held := draw_deadlines.describe_holders(work):
@@ -105,7 +105,7 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     if stale:
         parts.append(f"{stale} expired as stale so far (max_staleness {work.max_staleness})")
     if flat and work.needs_contrast:
-        parts.append(f"{flat} were replaced so far: their rewards are all equal")
+        parts.append(f"{flat} with equal rewards were replaced so far")
     return "; ".join(parts)
 
 
@@ -116,12 +116,12 @@ def candidates(work: UnitOfWork) -> list[GroupRow]:
 
 
 def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
-    """Make all that a consumer drew and did not commit drawable; returns how many groups."""
+    """Return the uncommitted groups of a consumer to the candidates; returns how many."""
     return Amount(draw_deadlines.return_draws(work, args.consumer, "release_draws"))
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Write that a batch was trained in a step, and the version the step made.
+    """Record that a step trained on a batch, and the version that it made.
 
     An expired draw can still be committed if all of its groups are free; raises DrawExpired
     otherwise.
@@ -137,7 +137,7 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
         raise Conflict(f"draw {args.draw_id} was {drawn.outcome}{at}; it cannot be committed")
     if args.step < 0 or args.version < 0:
         raise RecordError(f"step {args.step}, version {args.version}: neither may be negative")
-    if stray := {one.into for one in args.attempts} - set(drawn.groups):
+    if stray := {attempt.into for attempt in args.attempts} - set(drawn.groups):
         raise RecordError(f"draw {args.draw_id}: has no group {min(stray)!r:.80}", field="attempts")
     trained = work.txn.step(args.step)
     if trained is not None:
@@ -220,8 +220,8 @@ def _most_held(work: UnitOfWork) -> int:
 
 
 def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
-    """The groups to draw, none if there are too few. A damaged record is never handed out: its
-    group expires, or is not drawn again if it was trained, and others are picked."""
+    """The groups to draw, none if there are too few. A group with a damaged record is replaced by
+    another pick: it expires or, if it was trained, is not drawn again."""
     while True:
         ready = candidates(work)
         picked = _repeat(work, args, ready) or _sample(work, args, ready)
@@ -237,7 +237,7 @@ def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
     """The candidates that the sampler picks; none if there are too few."""
-    # Not by the draw's number: that is another after a learner that was killed.
+    # Seeded by version, since the draw's number differs after a learner was killed.
     sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
     again = work.index.replayed_in(args.count, sampler)
     if again is None:
@@ -252,7 +252,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
-    """The picks of a returned draw; empty if one of its groups cannot be drawn any more."""
+    """The picks of a returned draw; empty if a group of it is not drawable now."""
     before = work.index.returned.get((args.consumer, args.version))
     if before is None or len(before.groups) != args.count:
         return []
@@ -264,8 +264,7 @@ def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, args: operations.DrawGroups) -> tuple[str, ...]:
-    """The groups that were replaced since the draw before, also before the returned draw that this
-    one follows."""
+    """The groups replaced since the previous draw, with those that a repeated draw had named."""
     before = work.index.returned.get((args.consumer, args.version))
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
@@ -283,7 +282,7 @@ def _recalled(
     before = work.index.returned.get((args.consumer, args.version))
     if before is not None and before.groups == tuple(row.group_id for row in rows):
         return before.recalled
-    found = list[RecalledRow]()
+    recalled = list[RecalledRow]()
     for row in rows:
         earlier = task_history.attempts(
             work.txn, row.task_id, excluded=row.group_id, waiting=work.index.progress.closed
@@ -295,11 +294,11 @@ def _recalled(
             work.index.progress.epoch,
         )
         source = samplers.random_source(work.seed, args.version, int(row.group_id[1:]))
-        found += [
-            RecalledRow(row.group_id, one.group_id, one.role, one.slot)
-            for one in work.recall(context, source)
+        recalled += [
+            RecalledRow(row.group_id, attempt.group_id, attempt.role, attempt.slot)
+            for attempt in work.recall(context, source)
         ]
-    return tuple(found)
+    return tuple(recalled)
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:

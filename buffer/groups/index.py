@@ -1,7 +1,7 @@
-"""The service's memory: groups that are not closed, open draws, counts and progress.
+"""The service's memory: open groups, open draws, counts and progress.
 
 Rebuilt from the store at start. Only the writer thread changes it, inside a transaction; after a
-transaction that failed it is rebuilt, so memory never says more than the disk.
+failed transaction it is rebuilt, so memory is never ahead of the disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Index:
 
     @classmethod
     def load(cls, store: Store, config: BufferConfig) -> Index:
-        """The index that the store's contents imply."""
+        """Build the index from the store."""
         index = cls(config.sampler.reuse)
         with store.read() as txn:
             for row in txn.live():
@@ -73,7 +73,7 @@ class Index:
         return index
 
     def put(self, row: GroupRow) -> None:
-        """Take in the new row of a group."""
+        """Replace the row of a group."""
         before = self.live.get(row.group_id)
         if before is not None:
             self.lease_rids.pop(before.rid, None)
@@ -89,7 +89,7 @@ class Index:
         self.next_group = max(self.next_group, int(row.group_id[1:]) + 1)
 
     def put_draw(self, draw: DrawRow) -> None:
-        """Take in the new outcome of a draw."""
+        """Replace a draw after its outcome changed."""
         at = draw.consumer, draw.version
         if draw.outcome in ("released", "expired", "rewound"):
             self.returned[at] = draw

@@ -19,9 +19,8 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount:
-    """Set the staleness limit, also for restarted services; returns the one that holds, which is
-    never above the configured max_staleness. The learner decides: one that resumes from a
-    checkpoint sets the limit that it had there."""
+    """Set the staleness limit, which a restarted service keeps; returns the effective one, at most
+    the configured max_staleness. A learner that resumes from a checkpoint sets its limit again."""
     if args.max_staleness < 0:
         raise RecordError(f"max_staleness {args.max_staleness} is negative", field="max_staleness")
     work.update_progress(staleness_limit=args.max_staleness)
@@ -29,11 +28,11 @@ def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Take the version that a learner starts from; steps that made later versions are undone.
+    """Set the version that a learner starts from, and undo the steps that made later versions.
 
     A learner that resumes from a checkpoint has lost the steps after it. They leave the ledger and
-    their groups become drawable again, so that the ledger has every group at most
-    `buffer.sampler.reuse` times. Returns how many groups.
+    their groups become drawable again, so that no group is in the ledger more
+    than `buffer.sampler.reuse` times. Returns how many groups.
     """
     if args.version < 0:
         raise RecordError(f"version {args.version} is negative", field="version")

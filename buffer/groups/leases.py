@@ -27,10 +27,10 @@ FULL_RETRY_S = 2.0
 
 
 def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
-    """Lease a group to the actor: an unheld one or a new one; Wait says why not.
+    """Lease an unheld or a new group to the actor; a Wait has the reason for none.
 
-    While evaluation and training both have work, equally many groups of each are held: an
-    evaluation ends soon, and generation for training goes on.
+    While evaluation and training both have work, equally many groups of each are held: the
+    evaluation ends soon, and generation for training continues.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -102,8 +102,8 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise RecordError unless the name of an actor, consumer or cause can be shown to people: it
-    has an accepted length, and nothing in it ends a line or commands a terminal."""
+    """Raise RecordError for the name of an actor, consumer or cause that is too long or empty, or
+    that could end a line or control a terminal."""
     if not 0 < len(name) <= operations.NAME_LIMIT or not name.isprintable():
         raise RecordError(
             f"{what} {name!r:.80}: must have 1 to {operations.NAME_LIMIT} characters, all of them "
@@ -207,7 +207,7 @@ def _why_not_admitted(work: UnitOfWork, args: operations.AcquireLease) -> str:
 def _why_no_task(work: UnitOfWork, args: operations.AcquireLease) -> str:
     pending = pending_tags(work)
     if not pending:
-        return "tasks: none is left to lease; the actor waits for tasks to be added"
+        return "tasks: all are leased; the actor waits for new tasks"
     needed = work.index.progress.eval_min_version.get(pending[0], 0)
     return (
         f"evaluation {pending[0]}: needs version {needed}, actor at version {args.version}: "

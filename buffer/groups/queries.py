@@ -1,4 +1,4 @@
-"""Queries: they change nothing, and each reply is one consistent view of the store."""
+"""Queries: read-only requests, each answered from one consistent view of the store."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:
 
 
 def drawn(txn: Txn, draw: DrawRow) -> list[bytes]:
-    """The records of a draw's groups as they were written, then its recalled attempts, without
-    those whose group was evicted since."""
+    """The records of a draw's groups, then those of its recalled attempts that are not evicted."""
     recalled = (task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in draw.recalled)
     found = (codec.encode(one) for one in recalled if one is not None)
     return _limited(chain((txn.record(group_id) for group_id in draw.groups), found))

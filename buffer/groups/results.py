@@ -27,7 +27,7 @@ from r3l.weights.manifest import fingerprints_agree
 
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * operations.TASK_LIMIT  # bytes of all results of a group
-_SMALL = 256  # bytes of a result that is accepted beyond the limit too: room for failures
+_SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave room for failures
 
 
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
@@ -68,7 +68,7 @@ def resolve(work: UnitOfWork, args: operations.Resolve) -> PutAck:
 
 
 def check_cause(cause: str) -> None:
-    """Raise LimitExceeded for a cause that cannot be counted under."""
+    """Raise LimitExceeded for a cause that cannot be a key of a count."""
     if len(cause.encode()) > CAUSE_LIMIT or "\0" in cause:
         raise LimitExceeded(f"cause {cause!r:.120}: at most {CAUSE_LIMIT} bytes, none of them NUL")
 
@@ -107,8 +107,10 @@ def _check_outcome(row: GroupRow, outcome: SlotOutcome) -> None:
 
 
 def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
-    """How many results are of stragglers that the group was completed without. Raise Conflict if
-    another resolved slot is sent with another result than the first."""
+    """Counts results of stragglers that came after their group was completed.
+
+    Raises Conflict for any other resolved slot whose result differs from the stored one.
+    """
     kept, late = result_checksums.by_slot(row), 0
     for outcome in sent:
         first = kept.get(outcome.key, outcome.checksum)
@@ -117,7 +119,7 @@ def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
         if first != straggler_checksum(*outcome.key):
             raise Conflict(
                 f"{outcome.role} slot {outcome.slot} of group {row.group_id} was resolved with "
-                "another result already; that one stays",
+                "another result already, which is kept",
                 group_id=row.group_id,
                 state=row.state,
             )
@@ -131,8 +133,8 @@ def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
 def _accept(
     work: UnitOfWork, row: GroupRow, new: Sequence[SlotOutcome], fingerprint: tuple[int, str] | None
 ) -> GroupRow:
-    """Take in results of open slots; the last one finishes the group, and so does one that makes
-    the quorum after the deadline."""
+    """Accept results of open slots. The last one finishes the group; so does one that reaches the
+    quorum after the deadline."""
     filled = with_resolved(work, row, new).with_changes(
         nbytes=row.nbytes + _size(new),
         lease_expired=False,
@@ -155,15 +157,14 @@ def _accept(
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """The fingerprints of the weights by policy version; of one version two that contradict each
-    other are both kept."""
+    """The weight fingerprints by policy version; contradicting ones of a version are both kept."""
     if fingerprint is None:
         return row.fingerprints
     version, new = fingerprint
     known = row.fingerprints.get(version, new).split("|")
     same = [at for at, old in enumerate(known) if fingerprints_agree(old, new)]
     if same:
-        known[same[0]] = max(known[same[0]], new, key=len)  # the one that says more
+        known[same[0]] = max(known[same[0]], new, key=len)  # the longer one covers more
     else:
         work.count("fingerprint_conflicts")
         known.append(new)

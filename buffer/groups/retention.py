@@ -1,9 +1,8 @@
-"""Retention: which groups leave the store so that it stays within its limits.
+"""Retention: evicts groups so that the store stays within its limits.
 
-Only closed groups go: trained, expired, or finished evaluations. Whatever the limits say, groups
-that are leased, complete or drawn stay, and closed ones stay for `grace_s` seconds more, because a
-learner may still read an evaluation or go back to its last checkpoint. The oldest go first, until
-none that is left breaks a limit.
+Only closed groups are evicted: trained ones, expired ones and finished evaluations. They stay for
+at least `grace_s` seconds, because a learner may still read an evaluation or resume from its last
+checkpoint. The oldest go first, until every limit holds.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def parse_limits(values: Mapping[str, Any]) -> RetentionConfig:
 
 
 def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> Evicted:
-    """Remove up to `most` of the groups that have to go."""
+    """Evict up to `most` of the groups that are due."""
     index = work.index
     due = _due(
         work.txn, limits, work.now, index.counts, index.progress.version, not_closed=index.live
@@ -54,7 +53,7 @@ def _due(
     version: int,
     not_closed: Container[str] = (),
 ) -> Iterator[GroupRow]:
-    """The groups that have to go, oldest first. `not_closed`: ids that need no look."""
+    """The groups to evict, oldest first. `not_closed`: ids to skip."""
     if limits.unlimited:
         return
     groups, nbytes = held(counts), counts["bytes"]

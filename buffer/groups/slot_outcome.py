@@ -1,4 +1,4 @@
-"""Decodes a slot result that a client sent to the outcome that the service keeps."""
+"""Decodes a slot result from a client into the outcome that the service keeps."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class SlotOutcome(NamedTuple):
 
 
 def decode_outcome(encoded: bytes | memoryview) -> SlotOutcome:
-    """The outcome of an encoded slot result; raises RecordError for anything else, SickResult for
-    log-probabilities and versions that cannot be."""
+    """The outcome of an encoded slot result; raises RecordError for anything else,
+    SickResult for impossible log-probabilities or versions."""
     result = codec.decode(SlotResult, encoded)
     attempt, reflection = result.trajectory, result.reflection
     versions = list[int]()

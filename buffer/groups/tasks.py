@@ -19,7 +19,7 @@ from r3l.rollout import explorers
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
-    """Register tasks that are not known by their id; returns how many were new."""
+    """Register tasks whose ids are new; returns how many."""
     if args.purpose == "train" and args.tag:
         raise RecordError(f"training tasks take no tag; got {args.tag!r:.80}", field="tag")
     for task in args.tasks:
@@ -43,7 +43,7 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
-    """Evaluations with tasks that were not leased yet, those of older versions first."""
+    """Tags of evaluations with tasks to lease, older versions first."""
     progress, tasks = work.index.progress, work.index.tasks
     tags = [t for p, t in tasks if p == "eval" and progress.eval_next.get(t, 0) < tasks[p, t]]
     return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))
@@ -75,7 +75,7 @@ def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:
     )
     source = samplers.random_source(work.seed, int(row.group_id[1:]))
     chosen = explorers.make(work.explorer).choose(context, source)
-    return tuple(RecalledRow(row.group_id, one.group_id, one.role, one.slot) for one in chosen)
+    return tuple(RecalledRow(row.group_id, a.group_id, a.role, a.slot) for a in chosen)
 
 
 def _history(work: UnitOfWork) -> Callable[[int], Iterator[GroupRow]]:

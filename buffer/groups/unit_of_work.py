@@ -41,7 +41,7 @@ class UnitOfWork:
         self._dropped: Counter[Drop] = Counter()
 
     def find(self, group_id: str) -> GroupRow | None:
-        """A group's state, live or closed; None if it was evicted or never was."""
+        """A group's state, live or closed; None if it was evicted or never made."""
         return self.index.live.get(group_id) or self.txn.row(group_id)
 
     @property

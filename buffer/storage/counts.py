@@ -36,7 +36,7 @@ def lasting(row: GroupRow) -> dict[str, int]:
 
 
 def dropped(row: GroupRow) -> Counter[Drop]:
-    """What of a group will never be trained on: failed slots, and everything if it expired."""
+    """Counts what is never trained on: failed slots, and every attempt of an expired group."""
     drops: Counter[Drop] = Counter()
     for failure in row.failures:
         role, cause = failure.split("/", 1)
@@ -49,7 +49,7 @@ def dropped(row: GroupRow) -> Counter[Drop]:
 
 
 def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
-    """The change of each count when a group goes from one row to another (None: a new group)."""
+    """The change of each count when a group's row is replaced (None before: a new group)."""
     change = present(after) | lasting(after)
     was = {"made": -1} if before is None else present(before) | lasting(before)
     for name, amount in was.items():

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from r3l.endpoints import SOCKET_PATH_LIMIT
 from r3l.errors import R3LError, UserError
 from r3l.files.whole_file import whole_folder
@@ -65,8 +67,8 @@ def own_socket(path: Path) -> int:
 
 @contextmanager
 def new_folder(folder: Path, what: str) -> Iterator[Path]:
-    """A folder to fill, which is called `folder` when the block ends; after an error nothing is
-    left of it. Raises UserError for a folder that is in use or cannot be written."""
+    """Yield a folder to fill, which is renamed to `folder` when the block ends and removed after an
+    error. Raises UserError for a folder that is in use or cannot be written."""
     check_new(folder, what)
     try:
         with whole_folder(folder) as building:
@@ -85,26 +87,14 @@ def check_new(folder: Path, what: str) -> None:
         raise UserError(f"{what} {folder}: is not empty; choose a new folder")
 
 
-def refuse_remote(folder: Path, mounts: str | None = None) -> None:
-    """Raise UserError if `folder` is on a network file system (`mounts`: /proc/mounts)."""
-    kind = _file_system(folder.resolve(), mounts)
+def refuse_remote(folder: Path) -> None:
+    """Raise UserError if `folder` is on a network file system."""
+    place = folder.resolve()
+    mounts = psutil.disk_partitions(all=True)
+    above = [mount for mount in mounts if place.is_relative_to(mount.mountpoint)]
+    kind = max(above, key=lambda mount: len(mount.mountpoint)).fstype if above else ""
     if kind in _REMOTE or kind.startswith(_REMOTE_PREFIX):
         raise UserError(
             f"store {folder}: is on {kind}, which makes memory-mapped files and locks unsafe; "
             "use a local disk"
         )
-
-
-def _file_system(folder: Path, mounts: str | None) -> str:
-    if mounts is None:
-        try:
-            mounts = Path("/proc/mounts").read_text(encoding="utf-8")
-        except OSError:
-            return ""
-    best, kind = -1, ""
-    for line in mounts.splitlines():
-        _, point, this_kind, *_ = line.split(" ")
-        place = Path(point.replace("\\040", " "))
-        if (folder == place or place in folder.parents) and len(place.parts) >= best:
-            best, kind = len(place.parts), this_kind
-    return kind

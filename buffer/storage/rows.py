@@ -12,7 +12,7 @@ import msgspec
 from r3l.records import GroupPlan, GroupState, Integer, Purpose, Record, Role
 
 Dropped = Literal["group", "base", "distilled"]
-Drop = tuple[str, Dropped, str]  # what will never be trained on: cause, what, task id
+Drop = tuple[str, Dropped, str]  # what is never trained on: cause, kind, task id
 DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "discarded"]
 
 
@@ -200,11 +200,11 @@ class Progress(Record):
 
 
 class Regraded(Record):
-    """Where a store came from whose rewards an environment gave anew.
+    """The origin of a regraded store: a copy whose rewards were computed again.
 
     `store`: folder of the old one; `env`, `options`: the environment; `when`: wall-clock second.
-    `attempts`: replayed; `changed`: those with another reward; `diverged`: those that were left
-    out, since the environment no longer shows what the policy read.
+    `attempts`: how many were replayed; `changed`: those with another reward; `diverged`: those left
+    out because the environment did not repeat what the policy had read.
     """
 
     store: str
@@ -217,9 +217,9 @@ class Regraded(Record):
 
 
 class Evicted(Record):
-    """What was evicted, or would be: number of groups, bytes of their results, first and last id.
+    """Evicted groups, or those that would be: their number, bytes of results, first and last id.
 
-    `more`: groups that still have to go; ask again.
+    `more`: whether further groups have to be evicted; call again.
     """
 
     groups: int = 0

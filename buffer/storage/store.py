@@ -173,7 +173,7 @@ class Store:
 
     @property
     def gone(self) -> bool:
-        """True if the data file was moved or deleted: what is written now would be lost."""
+        """True if the data file was moved or deleted, so that writes would be lost."""
         try:
             found = os.stat(self.folder / "data.mdb")
         except FileNotFoundError:
@@ -212,7 +212,7 @@ class Store:
 
     @property
     def map_used_up(self) -> str:
-        """Why no more results fit into the map, and what to do."""
+        """Message for a full map: the reason and the remedy."""
         return (
             f"its map of {self.map_bytes / GIB:.3g} GiB is used up; evict groups "
             "(r3l-buffer evict) or serve it with a larger buffer.map_gib"

@@ -1,4 +1,4 @@
-"""Where the store is that a person names: by its folder, by its run's, or by its run's name."""
+"""Finds a store from what the user typed: its folder, the folder of its run, or the run's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def store_path(place: str) -> Path:
 
 
 def check_store(folder: Path, what: str = "store") -> None:
-    """Raise UserError unless there is a store in `folder`; `what`: how it was asked for."""
+    """Raise UserError unless `folder` holds a store; `what` names the option in the message."""
     if not (folder / "data.mdb").is_file():
         raise UserError(
             f"{what} {folder}: no store there (data.mdb is missing); give a run's name or folder, "

@@ -57,7 +57,7 @@ class Txn:
             with self._raw.cursor(db) as cursor:
                 for key, stored in cursor:
                     if not value_checksums.fits(table, key, stored):
-                        yield f"table {table}, key {key!r:.100}: damaged, its checksum does not fit"
+                        yield f"table {table}, key {key!r:.100}: damaged (checksum mismatch)"
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Write or overwrite."""
@@ -105,7 +105,7 @@ class Txn:
         return schema if type(schema) is int else 0
 
     def put_schema(self, schema: int = SCHEMA) -> None:
-        """Write which schema the tables are of."""
+        """Write the schema of the tables."""
         self.put("sys", b"schema", codec.pack({"schema": schema}))
 
     def progress(self) -> Progress:
@@ -117,11 +117,11 @@ class Txn:
         self.put("sys", b"progress", codec.encode(progress))
 
     def regraded(self) -> Regraded | None:
-        """The store that this one was made of with other rewards, if it was."""
+        """The origin of a regraded store, else None."""
         return self._read("sys", b"regraded", Regraded)
 
     def put_regraded(self, source: Regraded) -> None:
-        """Write which store this one was made of."""
+        """Write the origin of a regraded store."""
         self.put("sys", b"regraded", codec.encode(source))
 
     def counts(self) -> Counter[str]:
@@ -138,13 +138,13 @@ class Txn:
             self.delete("count", name.encode())
 
     def drops(self) -> Iterator[tuple[Drop, int]]:
-        """Everything that will never be trained on, and how often."""
+        """Every drop and its count."""
         for key, count in self.scan("drop"):
             cause, what, task = key.decode().split("\0")
             yield (cause, _WHAT[what], task), int.from_bytes(count, "big")
 
     def put_drops(self, drop: Drop, count: int) -> None:
-        """Write how often this was dropped."""
+        """Write the count of a drop."""
         self.put("drop", "\0".join(drop).encode(), u64(count))
 
     # ── tasks ───────────────────────────────────────────────────────────────────────────
@@ -188,14 +188,14 @@ class Txn:
         self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
     def set_live(self, row: GroupRow) -> None:
-        """List a group among those that are not closed, or take it off the list."""
+        """Add a group to the list of open groups, or remove it once it is closed."""
         if row.closed:
             self.delete("live", row.group_id.encode())
         else:
             self.put("live", row.group_id.encode(), b"")
 
     def add_row(self, row: GroupRow) -> None:
-        """Write the row of a group that other stores have, and list it."""
+        """Write the row of a group of another store, and list it."""
         self.put_row(row)
         self.add_tag(row)
         self.set_live(row)
@@ -216,7 +216,7 @@ class Txn:
 
     def _tagged(self, purpose: Purpose | None, tag: str) -> Iterator[GroupRow]:
         purposes: tuple[Purpose, ...] = ("eval", "train") if purpose is None else (purpose,)
-        for prefix in (tag_prefix(one, tag) for one in purposes):
+        for prefix in (tag_prefix(purpose, tag) for purpose in purposes):
             for key in self.keys("tag", prefix, backwards=True):
                 group_id = key[len(prefix) :].decode()
                 if (row := self.row(group_id)) is None:
@@ -287,7 +287,7 @@ class Txn:
         return data
 
     def record_is_sound(self, row: GroupRow) -> bool:
-        """True if the record of a finished group is what was written."""
+        """True if the record of a finished group is there and undamaged."""
         key = row.group_id.encode()
         stored = self._raw.get(key, db=self._tables["group"])
         return stored is not None and value_checksums.fits("group", key, stored)

@@ -3,8 +3,8 @@
     stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
 
 The schema alone has none, so that stores of every schema can be told apart. A checksum is compared
-at every read, so a bit that flips on its way to the disk or on it is named instead of believed, and
-a value that ends up under another key too. LMDB checks none of its pages.
+at every read, so a flipped bit, or a value under another key, is reported as damage. LMDB checks
+none of its pages.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ WITHOUT = ("sys", b"schema")
 
 
 def add(table: str, key: bytes, value: bytes | memoryview) -> bytes:
-    """The value, and its checksum after it."""
+    """The value followed by its checksum."""
     if (table, key) == WITHOUT:
         return bytes(value)
     return b"".join((value, _checksum(table, key, value)))
 
 
 def remove(table: str, key: bytes, stored: bytes) -> bytes:
-    """The value without its checksum; raises StoreError if the checksum does not fit."""
+    """The value without its checksum; raises StoreError if the checksum differs."""
     if not fits(table, key, stored):
         raise StoreError(
-            f"table {table}, key {key!r:.100}: is damaged, its checksum does not fit; "
-            "r3l-buffer verify lists all damage, a copy made before it helps",
+            f"table {table}, key {key!r:.100}: is damaged (checksum mismatch); "
+            "run r3l-buffer verify for all damage and restore an earlier copy",
             cause="damage",
         )
     return stored if (table, key) == WITHOUT else stored[:-BYTES]
 
 
 def fits(table: str, key: bytes, stored: bytes) -> bool:
-    """Whether a stored value is what was written under this key."""
+    """True if a stored value has the checksum of this key and value."""
     if (table, key) == WITHOUT:
         return True
     value = memoryview(stored)[:-BYTES]

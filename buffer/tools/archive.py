@@ -1,4 +1,4 @@
-"""Export and import of a whole store, as files that any tool can read.
+"""Exports and imports a whole store as files that any tool can read.
 
     FOLDER/
       manifest.json     format, schema, and of every file its rows and SHA-256
@@ -49,7 +49,7 @@ class TaskRow(Record):
 
 
 class DropRow(Record):
-    """How often something will never be trained on (UnitOfWork.drop)."""
+    """A count of what is never trained on (UnitOfWork.drop)."""
 
     cause: str
     what: Dropped
@@ -130,7 +130,7 @@ def _put_group(txn: Txn, group: Group) -> None:
 
 
 class Table(NamedTuple):
-    """A table of an export, and how it is read from a store and written to one."""
+    """A table of an export, with its reader and its writer of a store."""
 
     kind: type[Any]
     read: Callable[[Txn], Iterable[Any]]
@@ -163,9 +163,7 @@ TABLES: dict[str, Table] = {
         lambda txn, row: txn.put("tomb", row.group_id.encode(), b""),
     ),
     "progress": Table(Progress, lambda txn: [txn.progress()], Txn.put_progress),
-    "regraded": Table(
-        Regraded, lambda txn: [one] if (one := txn.regraded()) else [], Txn.put_regraded
-    ),
+    "regraded": Table(Regraded, lambda txn: filter(None, [txn.regraded()]), Txn.put_regraded),
 }
 
 
@@ -200,8 +198,8 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def _regular(folder: Path, name: str) -> Path:
-    """A file of an export. Raises UserError for a link, which may lead out of the folder, and for
-    what never ends; OSError for a file that is missing."""
+    """A file of an export. Raises UserError for anything but a regular file, such as a link out of
+    the folder or a pipe; OSError for a missing file."""
     path = folder / name
     if not stat.S_ISREG(path.lstat().st_mode):
         raise UserError(f"export {folder}: {name} must be a regular file; copy the whole folder")

@@ -79,8 +79,7 @@ def query(folder: Path, text: str, limit: int) -> None:
 @_store
 @click.argument("group_id")
 def show(folder: Path, group_id: str) -> None:
-    """Print every attempt of a group as a conversation; a retry with what it corrects and its
-    advice.
+    """Print every attempt of a group as a conversation, retries with their reflections.
 
     GROUP_ID may be short: 42 is g0000000042.
     """
@@ -157,10 +156,12 @@ def compact(folder: Path, target: Path) -> None:
 
 
 @click.command()
-@click.option("--endpoint", help="A running service, tcp://HOST:PORT.")
-@click.option("--store", "folder", type=store_path, help="A store that is not being served.")
-@click.option("--keys", type=click.Path(path_type=Path), help="learner.json of keygen.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--endpoint", help="address of a running service, tcp://HOST:PORT")
+@click.option(
+    "--store", "folder", type=store_path, help="run, or folder of a store that is not being served"
+)
+@click.option("--keys", type=click.Path(path_type=Path), help="learner.json that keygen wrote")
+@click.option("--dry-run", is_flag=True, help="only report what would be evicted")
 @click.argument("limits", nargs=-1, required=True)
 def evict(
     endpoint: str | None,

@@ -1,7 +1,6 @@
-"""A new store with the finished groups of other stores, as if none had been drawn: what a learner
-without actors draws from.
+"""Copies the finished groups of stores to a new store, undrawn, for a learner without actors.
 
-    stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
+stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def copy_finished(
 
 
 class _Copy:
-    """A store that is being filled: its newest group, its tasks, what it counts."""
+    """The new store while it is filled: its newest group, its tasks and its counts."""
 
     def __init__(self, target: Store) -> None:
         self._target, self._last = target, 0
@@ -86,7 +85,7 @@ class _Copy:
                     self._put(txn, row, replace(group, group_id=f"g{self._last:010d}"))
 
     def finish(self) -> None:
-        """Write the counts, and that no actor will add groups."""
+        """Write the counts, and close the store to new groups."""
         with self._target.write() as txn:
             for name, number in self._counts.items():
                 txn.put_count(name, number)

@@ -1,4 +1,4 @@
-"""A copy of a store with other results in its groups; everything else is as it was.
+"""Copies a store with other results in its groups, and nothing else changed.
 
 store ─► compacted copy ─► each changed group: record or parts, row, counts, drops ─► new folder
 """
@@ -20,8 +20,8 @@ from r3l.records import Group, Role
 
 @contextmanager
 def rewritten(store: Store, folder: Path) -> Iterator[Store]:
-    """A copy of a store to write to; when the block ends it is a store at `folder`, and after an
-    error nothing is there. Raises UserError for a folder that is in use."""
+    """Yield a writable copy of a store, which is moved to `folder` when the block ends and removed
+    after an error. Raises UserError for a folder that is in use."""
     with folder_lock.new_folder(folder, "store") as building:
         store.copy(building)
         with Store(building, map_gib=None) as copy:
@@ -31,7 +31,7 @@ def rewritten(store: Store, folder: Path) -> Iterator[Store]:
 def put_group(txn: Txn, group: Group) -> None:
     """Replace the results of a group, slot by slot; the slots stay resolved."""
     before = txn.existing_row(group.group_id)
-    parts = {(one.role, one.slot): codec.encode(one) for one in group.results}
+    parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
     after = _row(before, group, parts)
     for name, change in counts.added(before, after).items():
         txn.put_count(name, txn.counts()[name] + change)
@@ -44,15 +44,15 @@ def put_group(txn: Txn, group: Group) -> None:
 
 def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> GroupRow:
     """The row of a group with other results."""
-    results = {(one.role, one.slot): one for one in group.results}
+    results = {(r.role, r.slot): r for r in group.results}
     ordered = [results[slot] for slot in row.resolved]
-    done = [one for one in ordered if one.trajectory is not None]
+    done = [result for result in ordered if result.trajectory is not None]
     return row.with_changes(
         checksums=tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved),
         done=len(done),
-        done_base=sum(one.role == "base" for one in done),
-        rewards=tuple(one.trajectory.reward for one in done if one.trajectory is not None),
-        failures=tuple(f"{one.role}/{one.cause}" for one in ordered if one.status == "failed"),
+        done_base=sum(result.role == "base" for result in done),
+        rewards=tuple(r.trajectory.reward for r in done if r.trajectory is not None),
+        failures=tuple(f"{r.role}/{r.cause}" for r in ordered if r.status == "failed"),
         oldest_version=group.oldest_version,
         nbytes=sum(map(len, parts.values())),
     )

@@ -11,8 +11,9 @@ from msgspec.structs import asdict
 from buffer.client.calls import Draw
 from buffer.sampling import task_history
 from buffer.storage import counts, result_checksums
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.rows import DrawRow, TrainedAttempt
 from buffer.storage.store import Store
+from buffer.storage.transaction import Txn
 from buffer.tools import group_facts
 from r3l.errors import NotFound
 from r3l.records import Group, Recalled
@@ -32,8 +33,7 @@ def row(store: Store, group_id: str) -> dict[str, Any]:
 
 
 def summary(store: Store) -> dict[str, Any]:
-    """Groups by purpose and state, drops as in BufferStats, and the store that a regraded one was
-    made of."""
+    """Groups by purpose and state, drops as in BufferStats, and the source of a regraded store."""
     groups = Counter(f"{row['purpose']}/{row['state']}" for row in rows(store))
     with store.read() as txn:
         drops = Counter(dict(txn.drops()))
@@ -57,8 +57,10 @@ def group(store: Store, group_id: str) -> Group:
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
-    """The exact batch that an optimizer step was trained on, and the ids of its groups that were
-    evicted since. Raises RecordError if a group is damaged."""
+    """The exact batch of an optimizer step, and the ids of its groups that were evicted since.
+
+    Raises NotFound for a step that is not in the ledger, RecordError if a group is damaged.
+    """
     with store.read() as txn:
         trained = txn.step(step)
         if trained is None:
@@ -68,10 +70,10 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
 
 
 def trained_draw(store: Store, step: int) -> Draw:
-    """The draw that an optimizer step was trained on, as its learner got it.
+    """The draw of an optimizer step, as its learner got it.
 
-    Raises NotFound for a step that is not in the ledger, or if a group or a recalled attempt was
-    evicted since; RecordError if one is damaged.
+    Raises NotFound for a step that is not in the ledger and if a group or a recalled attempt was
+    evicted since, RecordError if one is damaged.
     """
     groups, gone = replay(store, step)
     if gone:
@@ -83,11 +85,9 @@ def trained_draw(store: Store, step: int) -> Draw:
     if lost:
         raise NotFound(f"step {step}: {lost} of the attempts that it recalled were evicted")
     with store.read() as txn:
-        trained = txn.step(step)
-        drawn = None if trained is None else txn.draw(trained.draw_id)
-    assert trained is not None
+        drawn = _draw_of(txn, step)
     if drawn is None:
-        raise NotFound(f"step {step}: its draw {trained.draw_id} is not in the store")
+        raise NotFound(f"step {step}: its draw is not in the store")
     return Draw(
         drawn.draw_id,
         groups,
@@ -100,11 +100,9 @@ def trained_draw(store: Store, step: int) -> Draw:
 
 
 def recalled(store: Store, step: int) -> tuple[list[Recalled], int]:
-    """The stored attempts that a trained step recalled, and how many more there were, whose groups
-    were evicted since."""
+    """The stored attempts that a step recalled, and how many more were evicted since."""
     with store.read() as txn:
-        trained = txn.step(step)
-        drawn = None if trained is None else txn.draw(trained.draw_id)
+        drawn = _draw_of(txn, step)
         rows = () if drawn is None else drawn.recalled
         found = [task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in rows]
     there = [one for one in found if one is not None]
@@ -114,20 +112,25 @@ def recalled(store: Store, step: int) -> tuple[list[Recalled], int]:
 def weights(store: Store, step: int) -> dict[str, float]:
     """The importance weight of each group of a trained step, as its draw gave it."""
     with store.read() as txn:
-        trained = txn.step(step)
-        drawn = None if trained is None else txn.draw(trained.draw_id)
+        drawn = _draw_of(txn, step)
     return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
 
 
 def trained_attempts(store: Store, step: int) -> tuple[TrainedAttempt, ...]:
-    """How a step trained on the attempts of its draw; none for a step that is not in the ledger."""
+    """How a step trained on the attempts of its draw; empty if it is not in the ledger."""
     with store.read() as txn:
         trained = txn.step(step)
     return () if trained is None else trained.attempts
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
-    """The fingerprints of the weights of a policy version on the groups that it sampled."""
+    """The weight fingerprints of a policy version, by the id of each group that it sampled."""
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}
+
+
+def _draw_of(txn: Txn, step: int) -> DrawRow | None:
+    """The draw that a step was trained on; None if the step or its draw is not stored."""
+    trained = txn.step(step)
+    return None if trained is None else txn.draw(trained.draw_id)

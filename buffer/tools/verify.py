@@ -1,4 +1,4 @@
-"""Checks of a whole store: its file, every record, and all counts and lists kept with them."""
+"""Checks a whole store: its file, every record, and the counts and lists that follow from them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def verify(store: Store) -> list[str]:
     with store.read() as txn:  # the view keeps the pages that are checked from being reused
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
         if problems:  # LMDB trusts its pages: one beyond the end would end this process
-            return [*problems, "records were not checked, since the file itself is damaged"]
+            return [*problems, "records not checked: the file itself is damaged"]
         problems = list(txn.damaged())
         if any(not problem.startswith(RECORDS) for problem in problems):
-            return [*problems, "records were not checked, since their rows are damaged"]
+            return [*problems, "records not checked: their rows are damaged"]
         for row in txn.rows():
             problems += _group_problems(txn, row)
         for check in (_ledger_problems, _draw_problems, _list_problems, _count_problems):
@@ -53,7 +53,7 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
     if not row.unfinished and txn.parts(name):
         yield f"{name}: {row.state} with parts left over"
     if txn.evicted(name):
-        yield f"{name}: evicted, but still there"
+        yield f"{name}: evicted, but still stored"
 
 
 def _ledger_problems(txn: Txn) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _ledger_problems(txn: Txn) -> Iterator[str]:
         extra.update(step.groups)
     for name, number in extra.items():
         if number and not (number > 0 and txn.evicted(name)):
-            yield f"{name}: in {number:+d} more steps of the ledger than its row says"
+            yield f"{name}: in {number:+d} more steps of the ledger than in its row"
 
 
 def _draw_problems(txn: Txn) -> Iterator[str]:
@@ -80,29 +80,29 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
             return
         if drawn.outcome == "open":
             open_draws[number] = drawn.groups
-        if not {one.into for one in drawn.recalled} <= set(drawn.groups):
-            yield f"{name}: recalls attempts into groups that it does not hold"
+        if not {recalled.into for recalled in drawn.recalled} <= set(drawn.groups):
+            yield f"{name}: recalls attempts into groups that are not in it"
         for group_id in (*drawn.groups, *drawn.replaced, *(r.group_id for r in drawn.recalled)):
             if txn.get("state", group_id.encode()) is None and not txn.evicted(group_id):
-                yield f"{name}: of group {group_id}, which was never made"
+                yield f"{name}: names group {group_id}, which was never made"
         if drawn.outcome == "trained":
             step = txn.step(drawn.step)
             if step is None or (step.draw_id, step.groups) != (number, drawn.groups):
-                yield f"{name}: trained in step {drawn.step}, but not by the ledger"
+                yield f"{name}: trained in step {drawn.step}, which the ledger lacks or contradicts"
     for step in txn.steps():
         source = txn.draw(step.draw_id)
         if source is None or (source.outcome, source.step) != ("trained", step.step):
-            yield f"step {step.step}: of draw {step.draw_id}, which does not say so"
+            yield f"step {step.step}: names draw {step.draw_id}, which is not trained in it"
     held = {(group, draw) for draw, groups in open_draws.items() for group in groups}
     drawn_now = {(row.group_id, row.draw_id) for row in txn.rows() if row.state == "drawn"}
     for group_id, draw_id in sorted(drawn_now - held):
-        yield f"{group_id}: drawn by draw {draw_id}, which does not hold it"
+        yield f"{group_id}: drawn by draw {draw_id}, which does not name it"
     for group_id, draw_id in sorted(held - drawn_now):
-        yield f"draw {draw_id}: holds {group_id}, which does not say so"
+        yield f"draw {draw_id}: holds {group_id}, which is not drawn by it"
 
 
 def _list_problems(txn: Txn) -> Iterator[str]:
-    """Lists that follow from rows and tasks: what is missing and what is too much."""
+    """Missing and extra entries of the lists that follow from rows and tasks."""
     tags, history, live = set[bytes](), set[bytes](), set[bytes]()
     least = Counter[bytes]()  # tasks that a list has at least
     for row in txn.rows():
@@ -122,7 +122,7 @@ def _list_problems(txn: Txn) -> Iterator[str]:
         tasks[prefix] += 1
     for prefix, count in least.items():
         if tasks[prefix] < count:
-            yield f"tasks of {prefix!r}: {tasks[prefix]}, but a group is of number {count - 1}"
+            yield f"tasks of {prefix!r}: {tasks[prefix]}, but a group has index {count - 1}"
     yield from _differences("tag", tags, set(txn.keys("tag")))
     yield from _differences("history", history, set(txn.keys("history")))
     yield from _differences("live", live, set(txn.keys("live")))
@@ -136,7 +136,7 @@ def _differences(table: str, expected: set[Any], found: set[Any]) -> Iterator[st
 
 
 def _count_problems(txn: Txn) -> Iterator[str]:
-    """Counts and drops against what the rows of groups add up to."""
+    """Counts and drops against the sums over the rows of groups."""
     added, drops, names = Counter[str](), Counter[Drop](), set[str]()
     for row in txn.rows():
         names.add(row.group_id)

@@ -1,4 +1,4 @@
-"""A group as the page shows it: pairs of attempts, with what every token did.
+"""A group as the page shows it: pairs of attempts with their tokens.
 
 AttemptView ─► pairs (base, retry) ─► steps ─► tokens: text, log-probability
 ledger ─► what the learner trained on: the advantage, and from which step on
@@ -22,7 +22,7 @@ Plain = dict[str, Any]
 
 
 class Texts:
-    """The text of single tokens, by the tokenizer of a model folder; without one there are none."""
+    """Decodes single tokens with the tokenizer of a model folder, if there is one."""
 
     def __init__(self, model: Path | None) -> None:
         from tokenizers import Tokenizer  # not for every command of r3l-buffer
@@ -31,8 +31,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """One text per token, together the whole text. A character of several tokens is the last
-        one's; the others are empty."""
+        """One text per token; joined they are the whole text. A character of several tokens belongs
+        to the last of them."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream

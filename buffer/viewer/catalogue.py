@@ -1,4 +1,4 @@
-"""The catalogue: the plain facts of every group of a store, read again as the store changes."""
+"""The catalogue: the facts of every group of a store, read again as the store changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Catalogue:
         self._next = 0.0  # monotonic second before which the store is not read again
 
     def read(self) -> Sequence[Facts]:
-        """The groups as they are, at most SHARE of a core behind. The list is never changed."""
+        """The current groups; reading takes at most SHARE of a core. The list is never changed."""
         with self._lock:
             if time.monotonic() >= self._next and (change := self.store.change) != self.change:
                 began = time.monotonic()
@@ -63,19 +63,26 @@ class Catalogue:
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
     """One line per task of `groups` (newest first), with `trend`, the mean rewards of its newest
     groups, the oldest first. `order`: newest, lowest (mean reward) or most (groups)."""
-    found: dict[tuple[str, str], Facts] = {}
-    for one in groups:
-        line = found.setdefault(
-            (one["env"], one["task"]),
-            {"task": one["task"], "env": one["env"], "newest": one["group"], "at": _last(one),
-             "groups": 0, "best": None, "trend": []},
-        )  # fmt: skip
+    by_task: dict[tuple[str, str], Facts] = {}
+    for group in groups:
+        line = by_task.setdefault(
+            (group["env"], group["task"]),
+            {
+                "task": group["task"],
+                "env": group["env"],
+                "newest": group["group"],
+                "at": max(group["times"].values(), default=0.0),  # last change of its state
+                "groups": 0,
+                "best": None,
+                "trend": [],
+            },
+        )
         line["groups"] += 1
-        if one["reward"] is not None:
-            line["best"] = max(line["best"] or one["reward"], one["reward"])
+        if group["reward"] is not None:
+            line["best"] = max(line["best"] or group["reward"], group["reward"])
             if len(line["trend"]) < TREND:
-                line["trend"].append(one["mean_reward"])
-    lines = list(found.values())
+                line["trend"].append(group["mean_reward"])
+    lines = list(by_task.values())
     for line in lines:
         line["mean"] = sum(line["trend"]) / len(line["trend"]) if line["trend"] else None
         line["trend"].reverse()
@@ -84,8 +91,3 @@ def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
     elif order == "most":
         lines.sort(key=lambda line: -line["groups"])
     return lines
-
-
-def _last(one: Facts) -> float:
-    """Second at which a group last changed its state."""
-    return max(one["times"].values(), default=0.0)

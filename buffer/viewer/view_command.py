@@ -35,22 +35,23 @@ def view(place: str, port: int, model: Path | None) -> None:
     """Show the groups of a run, or of a store, in the browser of this machine, until Ctrl-C.
 
     RUN_OR_STORE: the name of a run under runs/, its folder, or the folder of a store. The store is
-    only read, also while the run goes on.
+    only read, so the run may continue.
     """
     check_store(folder := store_path(place), "view")
     folder = folder.resolve()
-    store = Store(folder, map_gib=None, read_only=True)  # as large as its service lets it grow
-    try:
-        with Viewer(viewed(store, folder.parent, model), port) as viewer:
-            click.echo(f"{viewer.viewed.title}: open {viewer.url} (Ctrl-C ends the viewer)")
-            viewer.serve_forever()
-    finally:
-        store.close()
+    with (
+        Store(folder, map_gib=None, read_only=True) as store,  # maps what its service may write
+        Viewer(viewed(store, folder.parent, model), port) as viewer,
+    ):
+        click.echo(f"{viewer.viewed.title}: open {viewer.url} (Ctrl-C ends the viewer)")
+        viewer.serve_forever()
 
 
 def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
-    """A store, of a run's folder or not, with what its run is. Raises UserError
-    for a `model` without a tokenizer."""
+    """A store with the title, tokenizer and facts of the run whose folder it is in, if any.
+
+    Raises UserError for a `model` without a tokenizer.
+    """
     if model is not None and not (model / "tokenizer.json").is_file():
         raise UserError(f"--model {model}: holds no tokenizer.json; give a model folder")
     config, notice = _config(run / "config.yaml")
@@ -63,7 +64,7 @@ def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
 
 
 def _config(file: Path) -> tuple[RunConfig | None, str]:
-    """The run's configuration, or why it is not known."""
+    """The run's configuration, or the reason why it is unknown."""
     if not file.is_file():
         return None, f"There is no {file.name} next to the store, so the run's model is unknown."
     try:

@@ -70,11 +70,11 @@ class Viewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that left is no error."""
+        """Ignore browsers that disconnected."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -95,9 +95,9 @@ class Viewer(ThreadingHTTPServer):
     def _run(self, query: Query) -> Any:
         listed = self.catalogue.read()
         states: dict[str, dict[str, int]] = {}
-        for one in listed:
-            counts = states.setdefault(one["purpose"], {})
-            counts[one["state"]] = counts.get(one["state"], 0) + 1
+        for group in listed:
+            counts = states.setdefault(group["purpose"], {})
+            counts[group["state"]] = counts.get(group["state"], 0) + 1
         with self.viewed.store.read() as txn:
             version = txn.progress().version
         return {
@@ -120,11 +120,11 @@ class Viewer(ThreadingHTTPServer):
         return {"total": len(lines), "tasks": lines[offset : offset + limit]}
 
     def _groups(self, query: Query) -> Any:
-        found = self._accepted(query)
-        total, before = len(found), query.get("before", "")
+        groups = self._accepted(query)
+        total, before = len(groups), query.get("before", "")
         if before:
-            found = [one for one in found if one["group"] < before]
-        return {"total": total, "groups": found[: _limit(query)]}
+            groups = [group for group in groups if group["group"] < before]
+        return {"total": total, "groups": groups[: _limit(query)]}
 
     def _group(self, query: Query) -> Any:
         return plain_group(self.viewed.store, query.get("id", ""), self.viewed.texts)
@@ -134,10 +134,10 @@ class Viewer(ThreadingHTTPServer):
         groups = self.catalogue.read()
         if task := query.get("task"):
             env = query.get("env", "")
-            groups = [one for one in groups if one["task"] == task and env in ("", one["env"])]
+            groups = [g for g in groups if g["task"] == task and env in ("", g["env"])]
         if text := query.get("filter", "").strip():
             accepts = parse_filter(text)
-            groups = [one for one in groups if accepts(one)]
+            groups = [group for group in groups if accepts(group)]
         return groups
 
 
@@ -149,7 +149,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "r3l", ""
 
     def do_GET(self) -> None:
-        """The page, or JSON; errors are JSON too."""
+        """Answer with the page, or with JSON, also for errors."""
         if not _is_here(self.headers.get("Host", "")):
             self._refuse(HTTPStatus.FORBIDDEN, "this host name is not served")
             return
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged: a page that follows a run makes one every two seconds."""
+        """Log nothing: a page that follows a run sends a request every two seconds."""
 
 
 def _is_here(host: str) -> bool:

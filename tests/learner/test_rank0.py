@@ -39,7 +39,7 @@ class Service:
     def draw(
         self, count: int, version: int, *, wait_s: float, explain: Callable[[str], object]
     ) -> None:
-        explain(f"0 of {count} groups are there; waits for actors to finish 3")
+        explain(f"0 of {count} groups are ready; waits for actors to finish 3")
         self.waited_for()
 
     def commit(self, draw_id: int, step: int, version: int, attempts: Sequence[Any]) -> None:
@@ -117,9 +117,9 @@ def test_a_waiting_learner_says_what_is_missing_and_from_whom(
     monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
     monkeypatch.setattr(rank0, "SAY_S", -1.0)
     assert rank.draw(0) is None
-    said = "r3l-notice: step 1: 0 of 4 groups are there; waits for actors to finish 3\n"
+    said = "r3l-notice: step 1: 0 of 4 groups are ready; waits for actors to finish 3\n"
     assert capsys.readouterr().err == said
-    assert "for a batch: 0 of 4 groups are there; waits for actors to finish 3" in caplog.text
+    assert "for a batch: 0 of 4 groups are ready; waits for actors to finish 3" in caplog.text
 
 
 def test_a_learner_that_waits_for_attempts_which_all_fail_ends_with_the_causes(

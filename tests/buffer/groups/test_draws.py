@@ -47,7 +47,9 @@ def test_a_late_group_expires_or_the_draw_waits_for_it_as_asked(make_desk, tasks
         desk.put(late, finished("base", 1, version=1), "slow")
         assert desk.draw(1, version=2) is None and desk.row(late).cause == "stale"
         return
-    assert "waits for 1 that another step would make stale" in desk.shortage(1, version=1)
+    assert "waits for 1 groups that would be stale after another step" in desk.shortage(
+        1, version=1
+    )
     desk.put(late, finished("base", 1, version=1), "slow")
     assert desk.draw(1, version=1).groups == (late,)
     assert desk.draw(1, version=2).groups == (young,)
@@ -180,12 +182,14 @@ def short(make_desk, tasks):
 
 
 def test_a_draw_that_waits_for_actors_says_how_many_groups_they_hold(short):
-    assert short.shortage() == "0 of 2 groups are there; waits for actors: none holds a group"
+    assert short.shortage() == "0 of 2 groups are ready; waits for actors, which hold no group"
     short.complete()
     short.lease("a")
     short.lease("b")
     short.release(["g0000000003"], "b")
-    said = "1 of 2 groups are there; waits for actors to finish 1; 1 unfinished have no actor"
+    said = (
+        "1 of 2 groups are ready; waits for actors to finish 1; 1 unfinished groups have no actor"
+    )
     assert short.shortage() == said
 
 
@@ -195,7 +199,9 @@ def test_a_draw_that_finds_only_stale_resting_or_drawn_groups_says_so(short):
     short.commit(short.draw(2).draw_id, 1)
     short.draw(1, consumer="notebook")
     said = short.shortage(version=2)
-    assert "; 2 rest between two draws (cooldown 3)" not in said  # too old to be drawn again
+    assert (
+        "; 2 trained groups rest between draws (cooldown 3)" not in said
+    )  # too old to be drawn again
     assert "notebook holds 1 drawn groups (last seen 0 s ago, expires after 60 s)" in said
     assert said.endswith("; 1 expired as stale so far (max_staleness 1)")
 
@@ -204,7 +210,7 @@ def test_a_draw_that_finds_only_resting_groups_says_so(short):
     for _ in range(2):
         short.complete()
     short.commit(short.draw(2).draw_id, 1)
-    assert "; 2 rest between two draws (cooldown 3)" in short.shortage(version=1)
+    assert "; 2 trained groups rest between draws (cooldown 3)" in short.shortage(version=1)
 
 
 def test_a_client_is_told_why_a_draw_has_no_groups(serve, tasks):
@@ -215,7 +221,7 @@ def test_a_client_is_told_why_a_draw_has_no_groups(serve, tasks):
         for wait_s in (0.0, 0.2):
             reasons = []
             assert client.draw(2, 0, wait_s=wait_s, explain=reasons.append) is None
-            assert reasons == ["0 of 2 groups are there; waits for actors to finish 1"]
+            assert reasons == ["0 of 2 groups are ready; waits for actors to finish 1"]
 
 
 # ── groups without contrast ─────────────────────────────────────────────────────────────────
@@ -306,9 +312,9 @@ def test_a_consumer_that_waits_for_contrast_hears_of_it_while_actors_go_on(serve
         for reward, times in ((0.0, 20), (1.0, 1)):
             first = [play(reward) for _ in range(times)][-1]
             assert learner.draw(2, 0, wait_s=0.3, explain=said.append) is None
-        replaced = "20 were replaced so far: their rewards are all equal"
+        replaced = "20 with equal rewards were replaced so far"
         assert said == [
-            f"{there} of 2 groups are there; waits for actors: none holds a group; {replaced}"
+            f"{there} of 2 groups are ready; waits for actors, which hold no group; {replaced}"
             for there in (0, 1)
         ]
         with ThreadPoolExecutor() as thread:

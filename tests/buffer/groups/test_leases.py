@@ -1,4 +1,4 @@
-"""Leases: who gets a group, for how long, and what a waiting actor is told."""
+"""Leases: who gets a group, for how long, and the reason that a waiting actor gets."""
 
 import pytest
 

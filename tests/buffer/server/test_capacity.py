@@ -1,4 +1,4 @@
-"""A full disk and a full map: results are refused by name, all else goes on, nothing is lost."""
+"""A full disk and a full map: results are refused by name, all else continues, nothing is lost."""
 
 import subprocess
 from pathlib import Path

@@ -31,7 +31,7 @@ def _handle(desk, handlers, call, rid="r"):
 
 def test_a_draw_that_may_not_wait_says_why_there_are_no_groups(desk, handlers):
     reply = _handle(desk, handlers, calls.draw(1, 0))
-    assert reply == DrawHead(reason="0 of 1 groups are there; no training task is registered")
+    assert reply == DrawHead(reason="0 of 1 groups are ready; no training task is registered")
     assert handlers.held.until == float("inf")
 
 

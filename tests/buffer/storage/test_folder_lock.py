@@ -1,6 +1,7 @@
 """Who owns a folder or a socket, and where neither may be."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,11 +18,13 @@ def test_a_second_owner_is_refused_with_the_process_of_the_first(tmp_path):
     Store(tmp_path, map_gib=0.01).close()
 
 
-def test_a_network_file_system_is_refused(tmp_path):
-    mounts = f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n"
+def test_a_network_file_system_is_refused(tmp_path, monkeypatch):
+    mounts = [SimpleNamespace(mountpoint="/", fstype="ext4")]
+    mounts.insert(0, SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4"))
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)
     with pytest.raises(UserError, match="nfs4"):
-        folder_lock.refuse_remote(tmp_path / "store", mounts)
-    folder_lock.refuse_remote(tmp_path.parent, mounts)
+        folder_lock.refuse_remote(tmp_path / "store")
+    folder_lock.refuse_remote(tmp_path.parent)
 
 
 def test_an_owner_writes_its_process_over_the_last_one_or_is_refused(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def test_a_value_under_another_key_or_table_is_not_believed() -> None:
         ("state", b"g1", stored[1:]),
         ("state", b"g1", b""),
     ):
-        with pytest.raises(StoreError, match="checksum does not fit"):
+        with pytest.raises(StoreError, match="checksum mismatch"):
             value_checksums.remove(table, key, data)
 
 
@@ -83,7 +83,7 @@ def test_damage_in_any_table_is_named_by_verify(filled, table: str) -> None:
 def test_a_damaged_record_is_never_drawn_and_its_group_expires(filled) -> None:
     first, _ = (row.group_id for row in filled.index.drawable())
     damage(filled.store, "group", first.encode())
-    assert "1 of 2 groups are there" in filled.shortage(2, 4)
+    assert "1 of 2 groups are ready" in filled.shortage(2, 4)
     assert (filled.row(first).state, filled.row(first).cause) == ("expired", "damaged")
     assert filled.index.drops["damaged", "group", filled.row(first).task_id] == 1
 

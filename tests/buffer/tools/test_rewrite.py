@@ -1,4 +1,4 @@
-"""A copy of a store with other results: sound, counted anew, whole or not there at all."""
+"""A copy of a store with other results: sound, counted again, whole or not there at all."""
 
 import pytest
 from msgspec.structs import replace
