@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class EvaluationFolder:
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        self.folder = folder
+        self.folder, self._made = folder, not folder.exists()
         self.done: dict[tuple[str, int], Conversation] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -74,6 +75,13 @@ class EvaluationFolder:
 
     def finish(self, report: Report) -> None:
         write_json(self.folder / REPORT, to_builtins(report))
+
+    def close(self) -> None:
+        """Remove what is left of an evaluation that never began."""
+        if self._made and not self.done:
+            with suppress(OSError):
+                (self.folder / SETTINGS).unlink()
+                self.folder.rmdir()  # unless an engine's log is in it
 
 
 def write_evaluation(

@@ -66,6 +66,11 @@ def test_a_whole_evaluation_is_read_as_it_was_written_one_attempt_a_line(tmp_pat
     assert written["all"]["estimates"]["reward"]["mean"] == 0.25
 
 
+def test_of_an_evaluation_that_never_began_nothing_is_left(tmp_path):
+    EvaluationFolder(tmp_path / "new", {}).close()
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_no_evaluation_is_refused_with_the_option_that_named_it(tmp_path):
     with pytest.raises(UserError, match=r"--read .*results\.jsonl"):
         read_attempts(tmp_path, "--read")
