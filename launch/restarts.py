@@ -83,6 +83,6 @@ class LastHeartbeat:
 
     @property
     def doing(self) -> str:
-        """What the learner was doing at its last heartbeat."""
+        """The learner's activity at its last heartbeat."""
         last = RunFolder(self.run).heartbeat()
         return last.doing if last else ""

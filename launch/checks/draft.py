@@ -67,7 +67,7 @@ class Draft:
 
     @cached_property
     def backend(self) -> Backend:
-        """What starts the run."""
+        """The backend that starts the run."""
         return backend(self.options.cluster)
 
     @cached_property
@@ -121,7 +121,7 @@ class Draft:
 
     @cached_property
     def topology(self) -> Topology:
-        """Where every process runs."""
+        """The places of all processes."""
         estimate = Estimate.of(self.settled)
         return place(self.requested, self.found[1], estimate, force=self.options.force)
 

@@ -116,7 +116,7 @@ def step_line(step: StepLine, steps: int) -> str:
 
 
 def who_waits(values: Mapping[str, float]) -> str:
-    """Which side limits the pace: learner or actors."""
+    """Names the side that limits the pace: learner or actors."""
     learner, actors = values.get("learner/idle_share", 0.0), values.get("actor/idle_share", 0.0)
     if max(learner, actors) < BALANCED:
         return f"balanced: learner idle {learner * 100:.0f} %, actors idle {actors * 100:.0f} %"

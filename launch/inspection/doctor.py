@@ -181,7 +181,7 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
 
 
 def _bound(now: Snapshot) -> Iterator[Finding]:
-    """Which side limits the pace, and by how much."""
+    """Reports which side limits the pace, and by how much."""
     learner, actors = now.progress.learner_idle, now.progress.actor_idle
     if learner is None or actors is None:
         return

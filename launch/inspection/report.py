@@ -122,7 +122,7 @@ def _points(steps: Sequence[StepLine], tag: str) -> list[list[float]]:
 
 
 def _run(run: Path, config: RunConfig, version: int) -> dict[str, Any]:
-    """What the page's viewer shows first, without groups."""
+    """The head of the page's viewer, before groups are added."""
     facts = [config.env.title, config.algorithm.name, Path(config.model).name]
     return {"title": run.name, "notice": "", "facts": [(fact, fact) for fact in facts],
             "change": 0, "version": version, "total": 0, "listed": 0, "states": {}}  # fmt: skip

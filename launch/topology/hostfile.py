@@ -30,7 +30,7 @@ class Hosts:
 
     @property
     def reached(self) -> str:
-        """How other machines reach the first one: by its name if its address is loopback."""
+        """The first machine as others reach it: its name if its address is loopback."""
         return next(iter(self.slots)) if self.address.startswith("127.") else self.address
 
 

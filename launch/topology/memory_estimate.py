@@ -116,7 +116,7 @@ class Estimate:
         return {"weights": weights, "KV": cache, "fixed": FIXED_GIB}
 
     def requests_held(self, gpus: int, gib: float) -> int:
-        """How many requests of full length an actor with `gib` on each GPU holds at a time."""
+        """The number of full-length requests that an actor with `gib` on each GPU holds."""
         parts = self.actor_parts(gpus, 0)
         cache = self._given_cache or gib - total(parts)
         return max(0, int(cache / self._request_gib(gpus)))

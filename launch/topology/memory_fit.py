@@ -110,7 +110,7 @@ def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: fl
 
 
 def _smaller_rank(parts: dict[str, float]) -> str:
-    """How to make the largest part of a rank smaller."""
+    """The advice for a rank whose model states are too large."""
     if max(parts, key=lambda name: parts[name]) in ("gradients", "optimizer"):
         return "raise learner.zero_stage, add ranks, or set learner.offload"
     return "set learner.zero_stage=3, add ranks, or take larger GPUs or a smaller model"

@@ -30,7 +30,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """Where one actor runs. `share`: of each GPU's memory, None: vLLM's default;
+    """The place of one actor. `share`: of each GPU's memory, None: vLLM's default;
     `threads`: of OpenMP, None: unset."""
 
     machine: str
@@ -41,7 +41,7 @@ class ActorPlace:
 
 @dataclass(frozen=True)
 class Topology:
-    """Where every process runs. The buffer and rank 0 run on the first machine. `threads`: of
+    """The places of all processes. The buffer and rank 0 run on the first machine. `threads`: of
     OpenMP for each rank, None: unset."""
 
     machines: tuple[Machine, ...]
@@ -54,7 +54,7 @@ class Topology:
 
     @property
     def count(self) -> int:
-        """All ranks of the learner."""
+        """The number of ranks."""
         return sum(part.count for part in self.ranks)
 
     @property

@@ -33,5 +33,5 @@ class Plan:
 
     @property
     def actors(self) -> int:
-        """How many actors the run starts."""
+        """The number of actors."""
         return len(self.topology.actors)

@@ -294,7 +294,7 @@ def test_a_disk_that_is_nearly_full_is_said_once_and_that_it_has_room_again(
 
 def test_a_process_that_lost_a_page_of_a_full_disk_is_reported_so(tmp_path: Path) -> None:
     code, said = ends(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGBUS)")
-    assert code == 1 and "exit code -7: SIGBUS, a page of a file could not be kept: " in said[0]
+    assert code == 1 and "exit code -7: SIGBUS: a page of a file could not be stored" in said[0]
 
 
 NOISE = r"""
@@ -380,7 +380,7 @@ def test_steps_evaluations_and_what_starts_go_to_the_console_and_the_rest_are_li
         "learner continues from step 1 (it had reached 2)",
     ]
     shown.clear()
-    run.startup._said -= 60
+    run.startup._last -= 60
     run._report_start()
     (line,) = shown
     assert line.startswith("starting ") and "buffer opens its store" in line
