@@ -108,7 +108,7 @@ class Traffic:
         return causes
 
     def shut_down_largest(self, unsent: Mapping[bytes, int]) -> bool:
-        """Shut down the connection that holds most; False if none is open. `unsent`: bytes of
+        """Shut down the connection that holds most; False if there is none. `unsent`: bytes of
         replies that wait to be sent, by client."""
         sizes = {
             number: c.unread + unsent.get(c.client, 0)
