@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from learner.metrics.loggers.background import Background
@@ -53,5 +53,4 @@ def start(context: LoggerContext) -> list[Logger]:
 
 def _kind(name: str) -> Any:
     """The class of a logger; its only argument is a LoggerContext."""
-    module, _, class_name = LOGGERS[name].partition(":")
-    return getattr(import_module(module), class_name)
+    return resolve_name(LOGGERS[name])
