@@ -48,8 +48,9 @@ def test_threads_share_the_pool(verifier):
 
 
 FAULTY = f"""
-import runpy, time
-worker = runpy.run_path({str(verifiers.WORKER)!r})
+import sys, time
+sys.path.insert(0, {str(verifiers.ROOT)!r})
+from envs.questions import verifier_worker
 def compare(gold, answer):
     if answer == "exit":
         raise SystemExit
@@ -58,16 +59,15 @@ def compare(gold, answer):
     if answer == "hang":
         time.sleep(1000)
     return "correct"
-worker["main"].__globals__.update(compare=compare, HANG_S=2)
-worker["main"]()
+verifier_worker.compare, verifier_worker.HANG_S = compare, 2
+verifier_worker.main()
 """
 """A worker whose comparisons leave the process, fill the memory or hang."""
 
 
 @pytest.fixture
-def faulty(tmp_path, monkeypatch):
-    (tmp_path / "worker.py").write_text(FAULTY)
-    monkeypatch.setattr(verifiers, "WORKER", tmp_path / "worker.py")
+def faulty(monkeypatch):
+    monkeypatch.setattr(verifiers, "WORKER", FAULTY)
     pool = verifiers.Verifier(workers=1)
     yield pool
     pool.close()
@@ -98,9 +98,8 @@ def test_a_worker_that_hangs_ends_by_itself_if_its_parent_cannot_end_it(faulty):
     assert process.wait(20) == -signal.SIGALRM
 
 
-def test_a_worker_that_does_not_start_fails_the_attempt_by_name(tmp_path, monkeypatch):
-    (tmp_path / "worker.py").write_text("raise SystemExit(3)")
-    monkeypatch.setattr(verifiers, "WORKER", tmp_path / "worker.py")
+def test_a_worker_that_does_not_start_fails_the_attempt_by_name(monkeypatch):
+    monkeypatch.setattr(verifiers, "WORKER", "raise SystemExit(3)")
     with pytest.raises(EnvironmentFailed, match="exit code 3") as caught:
         verifiers.Verifier(workers=1).check("2", "2")
     assert caught.value.cause == "verifier_start"
