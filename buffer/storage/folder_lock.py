@@ -83,7 +83,9 @@ def check_new(folder: Path, what: str) -> None:
     """Raise UserError for a folder that is in use."""
     if not folder.name:
         raise UserError(f"{what} {folder}: give the folder by its name")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.is_file():
+        raise UserError(f"{what} {folder}: is a file; choose a new folder")
+    if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{what} {folder}: is not empty; choose a new folder")
 
 
