@@ -22,10 +22,10 @@ from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.model_folder import check_model_folder, weight_bytes
 from r3l.process.command_line import OneLine
+from r3l.process.end_with_parent import end_with_starter, name_starter
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
 from r3l.process.notices import notice
-from r3l.process.parent_death import end_with_starter, name_starter
 
 log = logging.getLogger(__name__)
 SET_LIMIT = 4  # times the bytes of the model folder: float32 for bfloat16, and tied weights twice

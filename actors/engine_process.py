@@ -3,8 +3,8 @@
 A new process would import everything again, which takes as long as the rest of the start. vLLM
 forks by default, but not on CPU. A process that computes with several OpenMP threads cannot be
 forked: the fork would wait for threads that it does not have. The fork is killed with its actor
-(r3l.process.parent_death), and gives up the actor's connections: an environment's worker exits only
-when no process holds its pipe.
+(r3l.process.end_with_parent), and gives up the actor's connections: an environment's worker exits
+only when no process holds its pipe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
-from r3l.process.parent_death import end_with, name_starter
+from r3l.process.end_with_parent import end_with, name_starter
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _parent = 0

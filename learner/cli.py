@@ -28,10 +28,10 @@ from r3l.errors import RestartNeeded, UserError
 from r3l.files.run_folder import JOURNAL, RunFolder
 from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.process.command_line import OneLineGroup
-from r3l.process.ending import end_process
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
 from r3l.process.pinned_versions import warn_of_other_versions
+from r3l.process.torch_exit import end_process
 from r3l.records import Task
 from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import GIB, Journal

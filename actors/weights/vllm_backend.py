@@ -28,7 +28,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
 
 from actors.weights.staging import staged_tensors
-from r3l.process.parent_death import end_with_starter
+from r3l.process.end_with_parent import end_with_starter
 from r3l.weights.manifest import Manifest
 from r3l.weights.sums import MODULUS
 

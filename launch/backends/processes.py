@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from learner.run_files import STACKS
-from r3l.process.keeper import DEADLINE_S, Kept, end_in_order, tell_keeper
 from r3l.process.memory import STEADY_MEMORY
+from r3l.process.run_keeper import DEADLINE_S, Kept, end_in_order, tell_keeper
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Children:
         if known is None or known.poll() is not None:
             with (self.logs / "keeper.log").open("ab") as output:
                 self._keeper = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "r3l.process.keeper", str(self.logs)],
+                    [sys.executable, "-P", "-m", "r3l.process.run_keeper", str(self.logs)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,

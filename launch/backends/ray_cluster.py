@@ -35,7 +35,7 @@ from launch.topology.run_plan import Plan
 from learner.run_files import STACKS
 from r3l.errors import UserError
 from r3l.process.file_modes import set_file_modes
-from r3l.process.keeper import DEADLINE_S
+from r3l.process.run_keeper import DEADLINE_S
 
 ROOM_S = 60  # timeout of reserving all bundles
 GPUS = "CUDA_VISIBLE_DEVICES"

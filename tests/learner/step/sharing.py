@@ -18,7 +18,7 @@ from learner.step import full_weights
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from r3l.config import RunConfig, load
-from r3l.process.ending import end_process
+from r3l.process.torch_exit import end_process
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 

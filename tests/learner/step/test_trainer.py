@@ -29,7 +29,7 @@ import torch
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
-from r3l.process.ending import end_process
+from r3l.process.torch_exit import end_process
 from tests.learner.fakes import explore_group
 from tests.learner.fakes import measured
 from tests.learner.step.fakes import GROUPS

@@ -11,9 +11,9 @@
     buffer    after all others   is asked after the others at the same deadline, but not before 2 s
 
 The launcher ends a run by this table (`end_in_order`), and then the keeper. If the launcher dies
-first, the keeper does it: `python -m r3l.process.keeper LOGS`.
+first, the keeper does it: `python -m r3l.process.run_keeper LOGS`.
 
-The children of these processes end with them: the engine of an actor (r3l.process.parent_death),
+The children of these processes end with them: the engine of an actor (r3l.process.end_with_parent),
 the workers of environments with their helpers (envs.isolation.reaper), and an actor on another
 machine, which its ssh hangs up. Rank 0 ends the other ranks.
 """

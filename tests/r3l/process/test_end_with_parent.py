@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from r3l.process.parent_death import STARTER, name_starter
+from r3l.process.end_with_parent import STARTER, name_starter
 from tests.processes import lives
 
 PARENT = """
 import multiprocessing, os, time
-from r3l.process.parent_death import end_with_starter
+from r3l.process.end_with_parent import end_with_starter
 
 def child(said):
     {call}
@@ -50,7 +50,7 @@ def test_a_child_is_killed_with_the_process_that_started_it(tmp_path: Path) -> N
 
 
 def test_a_process_that_multiprocessing_did_not_start_keeps_running() -> None:
-    program = "from r3l.process.parent_death import end_with_starter; end_with_starter()"
+    program = "from r3l.process.end_with_parent import end_with_starter; end_with_starter()"
     stranger = os.environ | {STARTER: "1"}  # a process that is not its parent
     assert subprocess.run([sys.executable, "-c", program], env=stranger).returncode == 0
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from r3l.process import keeper
-from r3l.process.keeper import Kept, end_in_order, tell_keeper
+from r3l.process import run_keeper
+from r3l.process.run_keeper import Kept, end_in_order, tell_keeper
 from tests.processes import lives
 
 pytestmark = pytest.mark.system
 
-KEEPER = "from r3l.process import keeper; keeper.ORPHANS_S = {}; keeper.main()"
+KEEPER = "from r3l.process import run_keeper; run_keeper.ORPHANS_S = {}; run_keeper.main()"
 PROCESS = """
 import signal, sys, time
 from pathlib import Path
@@ -202,7 +202,7 @@ class Counted(Kept):
 def test_the_buffer_is_asked_when_the_others_are_gone_and_has_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper, "LAST_S", 30.0)
+    monkeypatch.setattr(run_keeper, "LAST_S", 30.0)
     events = list[str]()
     parts = [Counted("buffer", 5, events), Counted("learner", 1e9, events)]
     parts.append(Counted("actor-0", 0, events))

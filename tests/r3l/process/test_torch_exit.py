@@ -24,7 +24,7 @@ print("said", end=" ")
     "imports, end, code, said",
     [
         ("", "", -6, "said handled\n"),  # what the others prevent
-        ("from r3l.process.ending import end_process", "end_process(7)", 7, "said handled\n"),
+        ("from r3l.process.torch_exit import end_process", "end_process(7)", 7, "said handled\n"),
         ("from learner.cli import main", "main(['nonsense'])", 2, "said handled\n"),
     ],
 )
