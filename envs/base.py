@@ -25,7 +25,7 @@ SEED_STRIDE = 1_000_003
 
 @runtime_checkable
 class TextEnv(Environment, Protocol):
-    """A text environment: one attempt at a time, in Gymnasium's shape.
+    """A text environment with a Gymnasium-like interface. Plays one attempt at a time.
 
     `reset(seed=…, options=…)` returns (observation, info), `step(action)` returns (observation,
     reward, terminated, truncated, info); observations and actions are text. `reset` alone restores
@@ -44,7 +44,7 @@ class TextEnv(Environment, Protocol):
 
     Optional on the class:
 
-    - `task_source(**options) -> TaskSource`; without it every seed is a task;
+    - `task_source(**options) -> TaskSource`; if absent, every seed is a task;
     - `in_process = True`: quick and safe enough to run inside the actor (envs.isolation.pool).
     """
 
@@ -75,7 +75,7 @@ class Demonstrating(TextEnv, Protocol):
     Optional methods, found by attribute:
 
     - `practice() -> list[dict]`: options of the variants that lessons are taken from, in these
-      proportions; without it the environment itself;
+      proportions; if absent, the environment itself;
     - `told() -> dict`: options of the variant in which everything can be read.
     """
 
@@ -89,27 +89,29 @@ class Demonstrating(TextEnv, Protocol):
         """A closing remark on the finished attempt."""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """The demonstrator's next action; it follows `advice` (a reflection's suggestion)."""
+        """Returns the demonstrator's next action, which follows `advice` (a reflection's
+        suggestion)."""
 
     def reflection(self) -> dict[str, Any]:
         """A teacher's reflection on the finished attempt: the five fields of
         r3l.rollout.reflection.FIELDS."""
 
     def vocabulary(self) -> Iterable[str]:
-        """Texts that together hold every word that the world says or understands."""
+        """Returns texts that together contain every word that the world says or understands."""
 
 
 class TaskSource(Protocol):
     """A source of an environment's tasks."""
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """At most `count` tasks of a split; the same arguments give the same tasks, and a task's
-        `task_id` never changes."""
+        """Returns at most `count` tasks of a split. The same arguments give the same tasks, and a
+        task's `task_id` never changes."""
 
 
 @dataclass(frozen=True)
 class SeededTasks:
-    """Endless tasks of an environment whose reset seed makes the task; splits share no seed."""
+    """Endless tasks for an environment whose reset seed determines the task. Splits share no
+    seed."""
 
     env: str
 
@@ -126,8 +128,8 @@ class SeededTasks:
 
 @dataclass(frozen=True)
 class ListedTasks:
-    """A finite list of tasks per split. Each seed is one order of them, so that the first `count`
-    tasks of a list sorted by kind include every kind."""
+    """A finite list of tasks per split. Each seed shuffles the list differently, so that the first
+    `count` tasks of a list sorted by kind include every kind."""
 
     listed: Mapping[Split, Sequence[Task]]
 
@@ -143,8 +145,9 @@ class ListedTasks:
 
 
 def split_of(what: str) -> Split:
-    """The split that owns an instance, by a hash of its content: a tenth is for evaluation, a tenth
-    for warm-up. Generators that use it never pose one instance in two splits."""
+    """Returns the split that owns an instance, decided by a hash of its content: a tenth is for
+    evaluation, a tenth for warm-up. Generators that use it never pose the same instance in two
+    splits."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
 

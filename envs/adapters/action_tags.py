@@ -1,4 +1,4 @@
-"""The action in a response: one action between tags, thoughts before it."""
+"""Finds the action in a response: the text between action tags, after any thoughts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _TAGGED = re.compile(r"<action>\s*(.*?)\s*(?:</action>|$)", re.DOTALL)
 
 
 def action_in(response: str) -> str | None:
-    """The last tagged action of a response, on one line; without tags a response of one line is
-    the action itself. None if there is neither."""
+    """Returns the last tagged action of a response, on one line. If there are no tags, a one-line
+    response is the action itself. Otherwise None."""
     tagged = _TAGGED.findall(response)
     action = tagged[-1] if tagged else response
     lines = [line for line in action.splitlines() if line.strip()]

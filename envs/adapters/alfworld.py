@@ -2,7 +2,7 @@
 play). `pip install 'r3l[alfworld]'`, and the data: `alfworld-download`.
 
 A step is one command; the reward is 1 when the task is done. The commands that a game understands
-are read from the game, because releases of the data word them differently.
+are read from the game, because data releases word them differently.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ EVAL_SPLITS = ("valid_unseen", "valid_seen")
 
 
 class AlfWorld:
-    """The games of a data folder: `data`, by default $ALFWORLD_DATA.
+    """Plays the games in the folder `data`, by default $ALFWORLD_DATA.
 
     `eval_split`: valid_unseen or valid_seen; `admissible`: append the possible commands to every
-    observation; `max_steps`: limit of commands.
+    observation; `max_steps`: command limit.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AlfWorld:
 
     @staticmethod
     def task_source(data: str = "", eval_split: str = "valid_unseen", **_: Any) -> TaskSource:
-        """The solvable games: train, and valid_unseen (or valid_seen) for evaluation."""
+        """Returns the solvable games: train, and valid_unseen (or valid_seen) for evaluation."""
         root = _root(data)
         requirements.choice("eval_split", eval_split, EVAL_SPLITS)
         return ListedTasks({"train": _games(root, "train"), "eval": _games(root, eval_split)})
@@ -129,7 +129,7 @@ class AlfWorld:
 
 
 def _commands(state: Any) -> str:
-    """The commands that this game understands, with PLACE and THING as names."""
+    """Lists the commands that this game understands, with PLACE and THING as placeholders."""
     commands = set()
     for template in state.command_templates:
         if "outer" not in template:  # movable receptacles are in none of the games played
@@ -139,7 +139,7 @@ def _commands(state: Any) -> str:
 
 
 def _root(data: str) -> Path:
-    """The folder with train/ in it, from the user's setting."""
+    """Finds the folder that contains train/, starting from the user's setting."""
     given = data or os.environ.get("ALFWORLD_DATA", "")
     if given:
         path = Path(given).expanduser()
@@ -150,7 +150,7 @@ def _root(data: str) -> Path:
 
 
 def _games(root: Path, folder: str) -> list[Task]:
-    """The games that upstream plays: solvable, without movable receptacles and slices."""
+    """Lists the games that upstream plays: solvable, no movable receptacles, no slices."""
     tasks: list[Task] = []
     for file in sorted((root / folder).rglob("game.tw-pddl")):
         kind, trial = file.parts[-3:-1]

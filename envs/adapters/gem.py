@@ -1,4 +1,5 @@
-"""GEM environments by id, `gem:game:GuessTheNumber-v0-easy` (Apache-2.0). `pip install 'r3l[gem]'`.
+"""Plays GEM environments by id, such as `gem:game:GuessTheNumber-v0-easy` (Apache-2.0). `pip
+install 'r3l[gem]'`.
 
 A step is one answer, in the format the environment asks for. Question sets come from Hugging Face
 and need the network; games do not.
@@ -14,8 +15,7 @@ from r3l.rollout.interfaces import EnvSpec
 
 
 class Gem:
-    """The environment `env_id`. `make`: its constructor's arguments; `max_steps`: limit of
-    answers."""
+    """The environment `env_id`. `make`: its constructor's arguments; `max_steps`: answer limit."""
 
     def __init__(
         self, env_id: str, *, max_steps: int = 50, make: dict[str, Any] | None = None

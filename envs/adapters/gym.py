@@ -1,4 +1,5 @@
-"""Gymnasium environments by id, `gym:FrozenLake-v1` (Farama, MIT). `pip install 'r3l[gym]'`.
+"""Plays Gymnasium environments by id, such as `gym:FrozenLake-v1` (Farama, MIT). `pip install
+'r3l[gym]'`.
 
 Text spaces are passed through. A discrete action is given by its name or number; its observation is
 the text that the environment renders, or else the observation's repr.
@@ -28,8 +29,8 @@ class Gymnasium:
     """The registered environment `env_id`, which may be `module:Id`; `make`: its constructor's
     arguments.
 
-    `prompt`: the system prompt; `actions`: names of numbered actions, in order; `max_steps`: limit
-    of steps, 0 for the registered one; `success_threshold`: total reward of a full success.
+    `prompt`: the system prompt; `actions`: names of numbered actions, in order; `max_steps`: step
+    limit (0: the registered limit); `success_threshold`: total reward of a full success.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Gymnasium:
 
 
 def _rendered(library: Any, env_id: str, make: dict[str, Any]) -> dict[str, Any]:
-    """Constructor arguments, with text rendering if the environment offers it."""
+    """Returns the constructor arguments, with text rendering if the environment offers it."""
     probe = library.make(env_id, **make)
     offers = "ansi" in (probe.metadata.get("render_modes") or ())
     probe.close()

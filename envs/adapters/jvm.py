@@ -1,4 +1,4 @@
-"""One Java virtual machine for many environments of a process, through py4j.
+"""Shares one Java virtual machine among the environments of a process, through py4j.
 
 Calls take turns: objects of one machine share state, and simultaneous calls from two threads
 corrupt it silently. A machine that dies or stops answering is killed; its users fail with a named
@@ -29,7 +29,7 @@ _sharing = threading.Lock()
 
 
 class Jvm:
-    """A running machine. `timeout_s`: longest call."""
+    """A running Java machine. `timeout_s`: time limit of a call."""
 
     def __init__(self, env: str, classpath: str, heap_mib: int, timeout_s: float) -> None:
         py4j = requirements.package(env, "py4j.java_gateway", env)
@@ -54,7 +54,7 @@ class Jvm:
         self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Run `call` on the machine's objects, with no other call at the same time.
+        """Run `call` on the machine's objects while no other call is running.
 
         Raises EnvironmentFailed with cause jvm_died or jvm_hung (final: the machine is killed), or
         jvm_error for a Java exception.
@@ -100,8 +100,8 @@ class Jvm:
 
 
 def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float) -> Jvm:
-    """This process's machine for these settings, started if there is none; call `release` after
-    use.
+    """Returns this process's machine for these settings, and starts it if it is not running. Call
+    `release` after use.
 
     Raises UserError if Java or py4j is missing.
     """
@@ -125,6 +125,6 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """Logging filter without py4j, which repeats every failed call on the root logger; the raised
-    error has all of it."""
+    """Filters out py4j's log records: py4j logs every failed call on the root logger, and the
+    raised error already says everything."""
     return "/py4j/" not in record.pathname

@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 class TextArena:
-    """The one-player game `env_id`. `make`: its constructor's arguments; `max_steps`: limit of
-    answers."""
+    """The one-player game `env_id`. `make`: its constructor's arguments; `max_steps`: answer
+    limit."""
 
     def __init__(
         self, env_id: str, *, max_steps: int = 50, make: dict[str, Any] | None = None
@@ -67,7 +67,7 @@ class TextArena:
         return text, float((rewards or {}).get(0, 0.0)), True, False, {}
 
     def feedback(self) -> str:
-        """Why the game ended, in its own words."""
+        """Returns why the game ended, in the game's own words."""
         return self.reason
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class TextArena:
         self._private(lambda: self.env.reset(num_players=1, seed=seed))
 
     def _new(self) -> str:
-        """The game's messages since the last call, without the player's own."""
+        """Returns the game's messages since the last call, except the player's own."""
         _, messages = self._private(self.env.get_observation)
         texts = [text for sender, text, *_ in messages if sender == -1]
         return "\n".join(texts).strip() or "Nothing is said."

@@ -38,10 +38,10 @@ _STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
 
 
 class TextWorld:
-    """A generated game per seed, of `rooms` rooms, `objects` objects and `quest` commands to win.
+    """Generates a game per seed, with `rooms` rooms, `objects` objects and `quest` commands to win.
 
     `games`: a folder of compiled games to play instead (train/ and eval/ in it), such as those of
-    `tw-make`; `max_steps`: limit of commands; `cache`: folder for generated games.
+    `tw-make`; `max_steps`: command limit; `cache`: folder for generated games.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TextWorld:
 
     @staticmethod
     def task_source(games: str = "", **_: Any) -> TaskSource:
-        """Endless seeds, or the games of the user's folder."""
+        """Returns endless seeds, or the games in the user's folder if there is one."""
         return _games_in(games) if games else SeededTasks("textworld")
 
     def reset(
@@ -106,7 +106,7 @@ class TextWorld:
         return f"{how} {state.score or 0} of {state.max_score} points.".strip()
 
     def demonstration(self) -> list[str]:
-        """The commands that win this game."""
+        """Returns the commands that win this game."""
         game = self.library.start(str(self.file), self.library.EnvInfos(policy_commands=True))
         try:
             return list(game.reset().policy_commands)
@@ -127,7 +127,7 @@ class TextWorld:
         return {"admissible": [c for c in commands if not _refusal(c)]}
 
     def _generated(self, seed: int) -> Path:
-        """The compiled game of a seed, generated once and then read from the cache."""
+        """Returns the compiled game of a seed. Generates it once, then reads it from the cache."""
         shape = [self.library.__version__, self.rooms, self.objects, self.quest]
         key = hashlib.sha256(json.dumps(shape).encode()).hexdigest()
         file = self.cache / key[:16] / f"{seed}.z8"
@@ -164,7 +164,7 @@ def _games_in(folder: str) -> ListedTasks:
 
 
 def _refusal(command: str | None) -> str:
-    """Why a command is not passed to the interpreter; "" if it is."""
+    """Returns why a command must not reach the interpreter, or "" if it may."""
     if command is None:
         return NO_ACTION
     if len(command) > LONGEST_COMMAND or not command.isprintable():
@@ -177,7 +177,7 @@ def _refusal(command: str | None) -> str:
 
 
 def _clean(text: str) -> str:
-    """The game's text without banner and status line."""
+    """Removes the banner and the status line from the game's text."""
     banner = text.rfind("$$")
     if banner >= 0:
         text = text[banner:].partition("\n")[2]

@@ -46,12 +46,12 @@ _SEPARATOR = "[SEP]"
 
 
 class WebShop:
-    """The goals of a checkout: `checkout`, by default $WEBSHOP.
+    """Plays the goals of `checkout`, a folder, by default $WEBSHOP.
 
-    `products`: how many of the checkout's products, 0 for all; `goals`: synthetic or human;
-    `eval_split`: test or dev; `admissible`: list what can be clicked under every page;
-    `max_steps`: limit of actions; `replacements`: what to use if upstream's Lucene index or spaCy
-    model is missing: our own (true), or refuse to play (false).
+    `products`: how many of the checkout's products to use (0: all); `goals`: synthetic or human;
+    `eval_split`: test or dev; `admissible`: list what can be clicked under every page; `max_steps`:
+    action limit; `replacements`: what to do if upstream's Lucene index or spaCy model is missing:
+    use our own (true) or refuse to play (false).
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class WebShop:
         replacements: bool = True,
         **_: Any,
     ) -> TaskSource:
-        """Every goal once: test (or dev) for evaluation, the goals of neither for training."""
+        """Lists every goal once: test (or dev) for evaluation, train for training."""
         # replacements change no goal, but missing packages must be reported early
         kinds = webshop_site.categories(Settings(checkout, products, goals, replacements))
         test, dev, train = splits(len(kinds))
@@ -144,8 +144,9 @@ class WebShop:
         return f"{bought}{options}. The score is {100 * self.score:.0f} of 100."
 
     def demonstration(self) -> list[str]:
-        """Search for the goal's product by its name, choose the options, buy; empty if that does
-        not earn the full score. Plays in this attempt, and starts it again."""
+        """Returns the actions that search for the goal's product by name, choose its options and
+        buy it; empty if they do not earn the full score. Plays them in this attempt, then restarts
+        it."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -180,7 +181,7 @@ class WebShop:
         return session
 
     def _parse_action(self, action: str) -> tuple[str, str]:
-        """The parsed action: ("search", words), ("click", the page's name for it) or ("problem",
+        """Parses an action: ("search", words), ("click", the page's name for it) or ("problem",
         what is wrong)."""
         command = action_in(action)
         if command is None:
@@ -235,8 +236,8 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range, range]:
-    """(test, dev, train) ranges of `count` goals, as upstream divides them: the first 500, the next
-    1,000, the rest; of fewer than 5,000 goals a tenth, a fifth, the rest."""
+    """Divides `count` goals into (test, dev, train) ranges like upstream: the first 500, the next
+    1,000, the rest. If there are fewer than 5,000 goals: a tenth, a fifth, the rest."""
     test = min(500, -(-count // 10))
     dev = min(1000, count // 5)
     return range(test), range(test, test + dev), range(test + dev, count)
@@ -248,11 +249,11 @@ def _task(number: int, category: str) -> Task:
 
 
 def _plain(text: str) -> str:
-    """A name in the form that is compared: lower case, single spaces."""
+    """Normalizes a name for comparison: lower case, single spaces."""
     return " ".join(text.lower().split())
 
 
 def _searchable(text: str) -> str:
-    """Words for the search bar, without angle brackets: upstream reads those as commands, such as
-    <r> for random products."""
+    """Turns a text into words for the search bar. Removes angle brackets, which upstream reads as
+    commands, such as <r> for random products."""
     return " ".join(re.sub(r"[<>\[\]]", " ", text.lower()).split())

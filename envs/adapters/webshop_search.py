@@ -1,7 +1,7 @@
-"""Replacements for WebShop's Lucene index and spaCy model, used if those are missing.
+"""Replacements for WebShop's Lucene index and spaCy model, used if they are missing.
 
-The index holds the text that upstream indexes and ranks by Lucene's BM25 with Pyserini's constants,
-Porter stems and Lucene's stop words; ties keep the catalogue's order.
+The index holds the text that upstream indexes. It ranks by Lucene's BM25 with Pyserini's constants,
+Porter stems and Lucene's stop words. Ties keep the catalogue's order.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Bm25Index:
             self.ranking.index(words, show_progress=False)
 
     def search(self, query: str, k: int) -> list[Hit]:
-        """At most `k` products that share a word with the query, best first."""
+        """Returns the best `k` matches for the query, best first; each shares a word with it."""
         known = self.ranking.vocab_dict if self.ranking is not None else {}
         words = [word for word in self._words([query])[0] if word in known]
         if not words:
@@ -111,7 +111,7 @@ class Word:
 
 
 def parts_of_speech(text: str) -> list[Word]:
-    """The words of a product's name; all are nouns except numbers and OTHER_WORDS."""
+    """Splits a product's name into words. All are nouns except numbers and OTHER_WORDS."""
     return [
         Word(word, "X" if word.lower() in OTHER_WORDS or word[0].isdigit() else "NOUN")
         for word in re.findall(r"\w[\w'-]*", text)

@@ -1,4 +1,4 @@
-"""The shop of a WebShop checkout: upstream's own code, loaded next to ours and seeded.
+"""Opens the shop of a WebShop checkout: upstream's own code, loaded next to ours and seeded.
 
     checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages) ─► one per process
                      │ imports                                                     and settings
@@ -48,8 +48,9 @@ START_S = 1800.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a shop. `checkout`: upstream's folder; `products`: how many, 0 for all; `goals`:
-    synthetic or human; `replacements`: whether to replace Lucene and spaCy if they are missing."""
+    """Settings of a shop. `checkout`: upstream's folder; `products`: how many to use (0: all);
+    `goals`: synthetic or human; `replacements`: whether to replace Lucene and spaCy if they are
+    missing."""
 
     checkout: str
     products: int
@@ -89,7 +90,7 @@ def folder(checkout: str) -> Path:
 
 @lru_cache(maxsize=2)
 def open_site(settings: Settings) -> Site:
-    """The process's shop for these settings. Raises UserError for what is missing."""
+    """Returns the process's shop for these settings. Raises UserError if something is missing."""
     site = _start(settings)
     if site.index is not None:
         site.index.build(site.server.all_products)
@@ -121,8 +122,8 @@ def _start(settings: Settings) -> Site:
 
 @lru_cache(maxsize=2)
 def categories(settings: Settings) -> tuple[str, ...]:
-    """The category of every goal, in the shop's order. The shop is opened in a separate process,
-    because listing tasks needs nothing else of it. Raises UserError."""
+    """Returns the category of every goal, in the shop's order. The shop is opened in a separate
+    process, because listing tasks needs nothing else of it. Raises UserError."""
     folder(settings.checkout)
     command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -167,7 +168,8 @@ def _missing_for_nouns() -> str:
 
 
 def _replaces(settings: Settings, name: str, missing: str) -> bool:
-    """Whether a replacement is used, for something is missing. Raises UserError if none may be."""
+    """Returns whether a replacement must be used because something is missing. Raises UserError if
+    replacements are off."""
     if missing and not settings.replacements:
         raise UserError(
             f"env webshop: {name} needs {missing}; install it as WebShop's README says, or leave "
@@ -190,8 +192,8 @@ def _check_data(root: Path, file: Path) -> None:
 
 
 def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
-    """Upstream's module and its settings, loaded without its package's __init__, which needs a
-    browser driver. The package and the replacements of its imports exist only while it loads."""
+    """Loads upstream's module and its settings. Skips its package's __init__, which needs a browser
+    driver. The package and the replacements of its imports exist only while it loads."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),
         "torch": _module("torch"),

@@ -1,1 +1,1 @@
-"""Environments that need nothing else, and the tiny policy that ships for them."""
+"""Environments that need no other package, and the tiny policy shipped for them."""

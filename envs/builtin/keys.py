@@ -6,8 +6,8 @@ from envs.builtin.matching import Matching, Words
 
 
 class Keys(Matching):
-    """A row of locks. `locks`: in the row; `colours`, `keys`: in the world; `exceptions`: per
-    attempt; `steps`: limit (default: two more than locks)."""
+    """A row of locks. `locks`: locks in the row; `colours`, `keys`: how many the world has;
+    `exceptions`: exceptions per attempt; `steps`: step limit (default: two more than locks)."""
 
     words = Words(
         things="red blue green white black yellow purple orange pink grey",

@@ -1,4 +1,4 @@
-"""A row of things that need one answer each: the common part of the workshop and the keys.
+"""The base of the workshop and the keys: a row of things, each of which needs one answer.
 
     note (this attempt's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
 
@@ -54,7 +54,7 @@ class Dials:
 
     @property
     def feedback(self) -> Literal["causal", "weak", "none"]:
-        """What remarks say of an error, as `r3l.rollout.interfaces.EnvSpec` names it."""
+        """Returns how much remarks tell about an error (see `r3l.rollout.interfaces.EnvSpec`)."""
         names = {"what": "causal", "where": "weak", "none": "none"}
         return cast(Literal["causal", "weak", "none"], names[self.hint])
 
@@ -101,10 +101,10 @@ class Matching:
     """A world of matching; a subclass gives the texts, the settings and the effect of a wrong
     answer.
 
-    `length`: things in the row; `things`, `answers`: how many the world has; `exceptions`:
-    things of the row that need another answer than the rule says; `steps`: limit of steps
-    (default: two more than things in the row); `decisive`: places whose answers count for success,
-    drawn for each attempt and not shown (default: all).
+    `length`: things in the row; `things`, `answers`: how many the world has; `exceptions`: things
+    of the row that need another answer than the rule says; `steps`: step limit (default: two more
+    than things in the row); `decisive`: places whose answers count for success, drawn for each
+    attempt and not shown (default: all).
     """
 
     words: Words
@@ -200,14 +200,14 @@ class Matching:
         return f"{self.state.marks.count('right')} of {self.length} right."
 
     def demonstration(self) -> list[str]:
-        """The answers that the rest of the row needs."""
+        """Returns the answers that the rest of the row needs."""
         needs = self.state.needs[self.state.place :]
         return [self._thinking(f"{self.words.verb} {need}") for need in needs]
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """The next action of a demonstrator (envs.base.Demonstrating).
+        """Returns a demonstrator's next action (envs.base.Demonstrating).
 
-        The first `skill.withheld` things are those whose rules it does not know.
+        The demonstrator does not know the rules of the first `skill.withheld` things.
         """
         state = self.state
         thing = state.row[state.place]
@@ -227,7 +227,7 @@ class Matching:
         return self._thinking(f"{self.words.verb} {answer}")
 
     def reflection(self) -> dict[str, Any]:
-        """A teacher's reflection, which says only what the log of the attempt shows.
+        """Returns a teacher's reflection, which says only what the attempt's log shows.
 
         It retries from the first wrong step or, if there is none, from the first wasted one. If
         remarks do not tell wrong from right (hint none), a failure is retried from step 0.
@@ -268,17 +268,18 @@ class Matching:
         return [w.things, w.answers, *remarks, *dials, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Options under which up to all things of a row are exceptions, so that the note must be
-        read."""
+        """Returns options under which some or all things of a row are exceptions, so that the
+        policy must read the note."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
     def told(self) -> dict[str, Any]:
-        """Options under which the note says what every thing of the row needs."""
+        """Returns options under which the note says what every thing of the row needs."""
         return {"exceptions": self.length}
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
-        """(mark, remark, answer given or "") of an action; after a thought its last words count."""
+        """Returns (mark, remark, the answer or "") for an action. After a thought only its last
+        words count."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
         spoken = action.lower().rstrip(" .").split()
@@ -303,7 +304,8 @@ class Matching:
         return self.words.wrong
 
     def _thinking(self, answer: str) -> str:
-        """An answer after the words of thought: always the same ones, which are soon learned."""
+        """Puts the words of thought before an answer: always the same words, which are soon
+        learned."""
         return " ".join([*self.words.thought.split()[: self.dials.words], answer])
 
     def _unknown(self, action: str) -> str:
@@ -315,7 +317,7 @@ class Matching:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
     def _fact(self, step: int) -> str:
-        """What the remark on a wrong step tells."""
+        """Returns what the remark on a wrong step tells."""
         place = self.state.places[step]
         thing = self.state.row[place]
         if self.dials.hint == "where":
@@ -323,13 +325,13 @@ class Matching:
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:
-        """A step and the word for its outcome, as far as its remark tells."""
+        """Returns a step with the word for its outcome, if its remark tells the outcome."""
         mark = self.state.marks[step]
         unsaid = self.dials.hint == "none" and mark != "wasted"
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"
 
     def _summary(self) -> str:
-        """The outcome of each step, or (brief) of each step that is known not to be right."""
+        """Lists the outcome of every step, or (brief) of the steps known not to be right."""
         plain = {"right", "wrong"} if self.dials.hint == "none" else {"right"}
         brief, marks = self.dials.summary == "brief", self.state.marks
         listed = [self._shown(k) for k, mark in enumerate(marks) if not (brief and mark in plain)]

@@ -18,10 +18,10 @@ THOUGHT = (
 
 
 class Workshop(Matching):
-    """A row of stations. `stations`: in the row; `items`, `tools`: in the world; `exceptions`: per
-    attempt; `steps`: limit (default: two more than stations); `decisive`: stations that count for
-    success, drawn for each attempt and not shown (default: all); `words`, `summary`, `hint`: see
-    `envs.builtin.matching.Dials`."""
+    """A row of stations. `stations`: stations in the row; `items`, `tools`: how many the world has;
+    `exceptions`: exceptions per attempt; `steps`: step limit (default: two more than stations);
+    `decisive`: stations that count for success, drawn for each attempt and not shown (default:
+    all); `words`, `summary`, `hint`: see `envs.builtin.matching.Dials`."""
 
     words = Words(
         things="tin lamp rope vase boot drum clock chair kite mirror basket anchor "

@@ -1,4 +1,4 @@
-"""Short prompts and observations, for small policies that learn the rest in a warm start.
+"""Shortens prompts and observations for small policies, which learn the rest in a warm start.
 
 An observation leaves out: articles, "a substance called", the agent and the air, which are in every
 room, and the state that things have at the start (closed, off, empty; for doors of
@@ -64,7 +64,7 @@ _SHORTER = [
 
 
 def brief(text: str) -> str:
-    """One of upstream's texts, shortened."""
+    """Shortens one of upstream's texts."""
     lines: list[str] = []
     listing: list[str] = []
     for line in text.splitlines():

@@ -27,7 +27,7 @@ def act(
     *,
     guessing: bool,
 ) -> str:
-    """The demonstrator's next action; `guessing`: it does not know what to focus on."""
+    """Returns the demonstrator's next action. `guessing`: it does not know what to focus on."""
     right = guide.next(played)
     if right in advice:
         return right
@@ -42,9 +42,10 @@ def act(
 
 
 def reflect(simulator: Simulator, guide: Guide, histories: Sequence[History]) -> dict[str, Any]:
-    """A teacher's reflection on an attempt; `histories[k]` is that before step k, the last one its
-    end. The pivot is the step after which the guide no longer reaches the full score, or else the
-    first step that leaves as much to do as before; the advice is the guide's action there."""
+    """Returns a teacher's reflection on an attempt. `histories[k]` is the history before step k;
+    the last entry is the finished attempt. The pivot is the step after which the guide no longer
+    reaches the full score, or else the first step that leaves as much to do as before. The advice
+    is the guide's action there."""
     steps, score = len(histories) - 1, simulator.turn(histories[-1]).score
     left = [guide.distance(simulator.turns(history)) for history in histories]
     useless = [k for k in range(steps) if left[k + 1] >= left[k]]
@@ -72,7 +73,7 @@ def reflect(simulator: Simulator, guide: Guide, histories: Sequence[History]) ->
 
 
 def reaches_full_score(simulator: Simulator, guide: Guide, history: History) -> bool:
-    """Whether the guide leads from a history to the full score."""
+    """Returns whether the guide reaches the full score from a history."""
     played = simulator.turns(history)
     turn = simulator.turn(history)
     for _ in range(guide.distance(played) + PATIENCE):
@@ -86,10 +87,11 @@ def reaches_full_score(simulator: Simulator, guide: Guide, history: History) -> 
 
 
 def _fatal(simulator: Simulator, guide: Guide, histories: Sequence[History]) -> int | None:
-    """The first step after which the guide does not reach the full score; None if it always does.
+    """Finds the first step after which the guide does not reach the full score; None if it always
+    does.
 
-    Whether it does never changes back, so a binary search finds the step; the last step is tried
-    first, because a wrong focus ends the attempt.
+    Once the guide fails, it also fails after every later step, so a binary search finds the first.
+    The last step is tried first, because a wrong focus ends the attempt.
     """
 
     def hopeless(number: int) -> bool:
@@ -108,7 +110,8 @@ def _fatal(simulator: Simulator, guide: Guide, histories: Sequence[History]) -> 
 
 
 def _mistake(guide: Guide, played: Played, right: str, rng: random.Random) -> str:
-    """Another action of the same kind as the right one; a useless one if there is none."""
+    """Picks a wrong action of the same kind as the right one, or a useless action if there is
+    none."""
     now, here = guide.situation(played), _here(guide, played)
     others: list[str] = []
     if right.startswith("go to "):
@@ -123,6 +126,6 @@ def _mistake(guide: Guide, played: Played, right: str, rng: random.Random) -> st
 
 
 def _here(guide: Guide, played: Played) -> list[str]:
-    """The names of the things in the room, as far as it was described, without the goal's box."""
+    """Lists the things that the room's description has named so far, except the goal's box."""
     now, boxes = guide.situation(played), {deed.to for deed in guide.deeds}
     return [thing for thing in things(now.seen.get(now.room, "")) if thing not in boxes]

@@ -1,10 +1,10 @@
-"""A guide through a task: the deeds of upstream's gold path, and the way to the next one.
+"""Guides an attempt through a task: from each deed of upstream's gold path to the next.
 
     gold path ─► deeds (focus, pick up, move …, and where) ─► the next action of any attempt
 
-The gold path itself helps only from where it begins. Its deeds also help after a detour: the guide
-walks back to the room of the next one. It looks around a room before it names a thing there, names
-things as the room's description does, and opens no open doors.
+The gold path itself helps only from its start. Its deeds also help after a detour: the guide walks
+back to the room of the next deed. It looks around a room before it names a thing there, uses the
+names in the room's description, and does not open doors that are already open.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _WALKING = ("go to ", "teleport to ", "look around")
 
 @dataclass(frozen=True)
 class Deed:
-    """A command of the gold path that does something. `room`: where, "" for anywhere; `thing`: what
-    is focused on or carried, `to`: what it is moved to; `gain`: what it adds to the score."""
+    """A gold-path command that does something. `room`: the room to do it in, "" if any room;
+    `thing`: the thing to focus on or carry; `to`: where to move it; `gain`: the score it adds."""
 
     kind: Literal["focus", "carry", "other"]
     room: str
@@ -58,7 +58,7 @@ class Deed:
 
     @property
     def action(self) -> str:
-        """The command, with the names of a room's description."""
+        """Returns the command, with things named as in a room's description."""
         if self.kind == "other":
             return self.command
         if self.kind == "focus":
@@ -68,8 +68,8 @@ class Deed:
         return f"move {self.thing} to {self.to}"
 
     def done_by(self, turn: Turn, gain: float) -> bool:
-        """Whether a reply says that the deed is done, perhaps with another thing that is as good:
-        `gain` is what the command added to the score."""
+        """Returns whether a reply says that the deed is done, possibly with an equally good other
+        thing. `gain`: the score that the command added."""
         if self.kind == "other" or turn.text == self.reply:
             return turn.text == self.reply
         if self.kind == "focus":
@@ -83,7 +83,7 @@ class Deed:
 
 @dataclass
 class Situation:
-    """The state of an attempt: its room, the room descriptions seen, the deeds that are left."""
+    """The state of an attempt: its room, the room descriptions seen, the remaining deeds."""
 
     room: str
     seen: dict[str, str]
@@ -106,7 +106,7 @@ class Guide:
         )
 
     def next(self, played: Played) -> str:
-        """The next action of an attempt."""
+        """Returns the next action of an attempt."""
         now = self.situation(played)
         if now.last[1].startswith("Ambiguous request"):
             return "0"
@@ -123,7 +123,7 @@ class Guide:
         return deed.command if now.last[0] == deed.action else deed.action
 
     def distance(self, played: Played) -> int:
-        """The number of actions that are left."""
+        """Counts the remaining actions."""
         now = self.situation(played)
         room, seen, count = now.room, dict(now.seen), 0
         for deed in now.left:
@@ -149,7 +149,7 @@ class Guide:
 
 
 def things(description: str) -> list[str]:
-    """The names of the things in a room's description, without the air and the agent."""
+    """Lists the things named in a room's description, except the air and the agent."""
     inside = description.split("You also see:")[0].partition("called the")[2]
     names = (m[1] for line in inside.splitlines()[1:] for m in _THING.finditer(line))
     return [name for name in dict.fromkeys(names) if name != "air" and "temperature" not in name]
@@ -191,7 +191,7 @@ def _within(part: str, whole: str) -> bool:
 
 
 def _do(now: Situation, command: str, turn: Turn) -> None:
-    """Cross off the next deed; if it was done with another thing, later deeds carry that one."""
+    """Cross off the next deed. If it was done with another thing, later deeds use that thing."""
     deed = now.left.pop(0)
     if deed.kind != "focus" or turn.text == deed.reply or command in (deed.action, deed.command):
         return
@@ -213,7 +213,7 @@ def _room(description: str) -> str:
 
 
 def _way(start: str, end: str) -> list[str]:
-    """The rooms on the shortest way, without the first one; none if there is no way to go."""
+    """Returns the rooms on the shortest way, except the first; empty if there is no way."""
     ways = [[start]]
     for way in ways:  # grows while it is read
         if way[-1] == end:

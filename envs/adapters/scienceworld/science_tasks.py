@@ -1,5 +1,5 @@
-"""ScienceWorld's tasks in the jar of scienceworld 1.2.3 (compared by
-tests/envs/adapters/scienceworld/test_scienceworld.py)."""
+"""Lists the tasks in the jar of scienceworld 1.2.3.
+tests/envs/adapters/scienceworld/test_scienceworld.py compares the list with the jar."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ use-thermometer 270 135 135 22
 
 
 class Sizes(NamedTuple):
-    """Variations per split; numbers run through train, then dev, then test."""
+    """Number of variations per split. They are numbered through train, then dev, then test."""
 
     train: int
     dev: int
@@ -63,8 +63,8 @@ LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
 
 
 def named(patterns: Sequence[str] | None) -> list[str]:
-    """The names that match any of the patterns, such as `find-*`, in upstream's order; all names
-    for None. Raises UserError for a pattern that matches nothing."""
+    """Returns the names that match any of the patterns, such as `find-*`, in upstream's order; all
+    names if `patterns` is None. Raises UserError if a pattern matches nothing."""
     if patterns is not None and (isinstance(patterns, str) or not patterns):
         raise UserError(f"env option tasks is {patterns!r}; it must be a list of names or patterns")
     for pattern in patterns or ():
@@ -77,8 +77,8 @@ def named(patterns: Sequence[str] | None) -> list[str]:
 
 
 def listed(patterns: Sequence[str] | None, eval_split: str) -> ListedTasks:
-    """Upstream's variations of the named tasks: train for training, test for evaluation and dev for
-    warm starts; with `eval_split` dev that is for evaluation, and a warm start has no tasks."""
+    """Lists upstream's variations of the named tasks: train for training, test for evaluation, dev
+    for warm starts. If `eval_split` is dev, dev is for evaluation and a warm start has no tasks."""
     requirements.choice("eval_split", eval_split, ("dev", "test"))
     train, dev, test = [], [], []
     for name in named(patterns):
@@ -93,7 +93,8 @@ def listed(patterns: Sequence[str] | None, eval_split: str) -> ListedTasks:
 
 
 def task_of_seed(tasks: ListedTasks, seed: int) -> Task:
-    """The task that a seed alone names (envs.base.SeededTasks), in the split that owns the seed.
+    """Returns the task of a seed given without options, from the split that owns the seed
+    (envs.base.SeededTasks).
 
     Raises UserError if that split has no tasks.
     """

@@ -38,11 +38,11 @@ REFUSED = ("reset task",)
 class ScienceWorld:
     """ScienceWorld: 30 tasks, each in many variations.
 
-    `tasks`: names or patterns of those to play, such as `find-*`; `simplification`: upstream's,
-    comma separated; `eval_split`: test or dev; `max_steps`: step limit of every task, 0 for 1.5
-    times its longest gold path and at least 30; `brief`: short prompts and observations, for small
-    policies (envs.adapters.scienceworld.brief_text); `heap_mib`: memory of the Java machine, of
-    which an attempt needs 12; `timeout_s`: longest call to it, less than env.step_s, so that a hung
+    `tasks`: names or patterns of the tasks to play, such as `find-*`; `simplification`: upstream's,
+    comma separated; `eval_split`: test or dev; `max_steps`: step limit of every task (0: 1.5 times
+    its longest gold path, at least 30); `brief`: short prompts and observations, for small policies
+    (envs.adapters.scienceworld.brief_text); `heap_mib`: memory of the Java machine (an attempt
+    needs 12 MiB); `timeout_s`: time limit of a call to it, less than env.step_s, so that a hung
     machine and a hung worker have different causes.
     """
 
@@ -88,7 +88,8 @@ class ScienceWorld:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Load `options["task"]` in `options["variation"]`; without options, those of `seed`."""
+        """Load variation `options["variation"]` of `options["task"]`. If there are no options,
+        `seed` determines both."""
         chosen = options or task_of_seed(self.listed, seed).options
         self.history = (str(chosen["task"]), str(chosen["variation"]), self.simplification)
         self.turn, self.ends = self.simulator.turn(self.history), []
@@ -109,7 +110,7 @@ class ScienceWorld:
         return text, _score(self.turn) - before, done, not done and len(self.ends) >= limit, {}
 
     def snapshot(self) -> bytes:
-        """The history of the attempt as JSON; Java plays it again when it is continued."""
+        """Returns the attempt's history as JSON. Java replays it when the attempt continues."""
         return json.dumps([self.history, self.ends, self.turn]).encode()
 
     def restore(self, state: bytes) -> None:
@@ -121,24 +122,26 @@ class ScienceWorld:
         return f"The score is {round(100 * _score(self.turn))} of 100."
 
     def demonstration(self) -> list[str]:
-        """Upstream's gold path up to the end of the task, at most 178 actions; computing it takes
-        up to half a minute."""
+        """Returns upstream's gold path up to the end of the task, at most 178 actions. Computing it
+        takes up to half a minute."""
         return list(self.simulator.gold(self.history[:START]))
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """The next action of a demonstrator (envs.base.Demonstrating): the guide's, or a wrong or
-        useless one. In the first `skill.withheld` tasks it focuses on any thing in the room."""
+        """Returns a demonstrator's next action (envs.base.Demonstrating): the guide's, or a wrong
+        or useless action. In the first `skill.withheld` tasks the demonstrator focuses on any thing
+        in the room."""
         played = self.simulator.turns(self.history)
         guessing = self.history[0] in self.names[: skill.withheld]
         return demonstrator.act(self._guide(), played, skill, rng, advice, guessing=guessing)
 
     def reflection(self) -> dict[str, Any]:
-        """A teacher's reflection on the finished attempt (demonstrator.reflect)."""
+        """Returns a teacher's reflection on the finished attempt (demonstrator.reflect)."""
         histories = [self.history[:end] for end in (START, *self.ends)]
         return demonstrator.reflect(self.simulator, self._guide(), histories)
 
     def vocabulary(self) -> Iterator[str]:
-        """Prompts, descriptions and names of every thing, from 40 variations of each task."""
+        """Yields the prompts, the descriptions and the names of all things in 40 variations of each
+        task."""
         yield from (self.spec.system_prompt, *self.spec.prompts.values(), *demonstrator.WASTE)
         yield from (*brief_text.REPLIES, NO_ACTION, "open go to door pick up move focus on")
         for name in self.names:
@@ -149,7 +152,7 @@ class ScienceWorld:
                 yield self.simulator.names(start)
 
     def close(self) -> None:
-        """Release the Java machine; the last environment of the process ends it."""
+        """Release the Java machine. It ends when the process's last environment releases it."""
         self.simulator.close()
 
     def _guide(self) -> Guide:

@@ -1,9 +1,9 @@
-"""Upstream's simulator on the Java machine, with a cache of its replies.
+"""Runs upstream's simulator on the Java machine, and caches its replies.
 
 The simulator is deterministic (envs.adapters.jvm), so the state of an attempt is its history: the
-task and the commands so far. A history that was played before in this process is answered from
-memory. Java plays a history only for its next unknown command, so that going back to an earlier
-step, and a demonstrator's search, cost next to nothing.
+task and the commands so far. A history already played in this process is answered from memory. Java
+plays a history only for its next unknown command, so that going back to an earlier step, and a
+demonstrator's search, cost next to nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ MOST = 200_000
 
 
 class Simulator:
-    """One simulator; all of a process share a Java machine, which is started when it is needed."""
+    """One simulator. All simulators of a process share a Java machine, started when first
+    needed."""
 
     def __init__(self, jar: str, heap_mib: int, timeout_s: float) -> None:
         self.settings = ("scienceworld", [jar], heap_mib, timeout_s)
@@ -46,25 +47,26 @@ class Simulator:
         self.live: History = ()
 
     def turn(self, history: History) -> Turn:
-        """The last reply in a history, the task and the first room if it holds no commands.
+        """Returns the last reply in a history. If the history has no commands, that is the task and
+        the first room.
 
-        Raises EnvironmentFailed if Java fails, or replays another reply than it gave before.
+        Raises EnvironmentFailed if Java fails, or if a replay gives another reply than before.
         """
         known = _known.get(history)
         return self._play(history) if known is None else known
 
     def turns(self, history: History) -> list[tuple[str, Turn]]:
-        """All commands of a history with their replies."""
+        """Returns all commands of a history with their replies."""
         ends = range(START + 1, len(history) + 1)
         return [(history[end - 1], self.turn(history[:end])) for end in ends]
 
     def expect(self, history: History, turn: Turn) -> None:
-        """Remember a reply that was given in another process, so that a replay is checked."""
+        """Remember a reply from another process, so that a replay is checked against it."""
         _known.setdefault(history, turn)
 
     def gold(self, start: History) -> tuple[str, ...]:
-        """Upstream's gold path up to the end of the task, at most 178 commands; computing it takes
-        up to half a minute."""
+        """Returns upstream's gold path up to the end of the task, at most 178 commands. Computing
+        it takes up to half a minute."""
         if start not in _gold:
             self._load(start, gold=True)
             path = self.call(lambda server: list(server.getGoldActionSequence()))
@@ -73,18 +75,18 @@ class Simulator:
         return _gold[start]
 
     def names(self, start: History) -> str:
-        """The names of everything in the world of a task, as JSON."""
+        """Returns the names of everything in a task's world, as JSON."""
         if self.live != start:
             self._play(start)
         return str(self.call(lambda s: s.getAllObjectIdsTypesReferentsLUTJSON()))
 
     def call(self, call: Callable[[Any], Any]) -> Any:
-        """`call` with upstream's server object, while no other call runs."""
+        """Run `call` with upstream's server object while no other call is running."""
         assert self.jvm is not None, "nothing was loaded"
         return self.jvm.call(lambda: call(self.server))
 
     def close(self) -> None:
-        """Release the Java machine; the last simulator of the process ends it."""
+        """Release the Java machine. It ends when the process's last simulator releases it."""
         self._free()
         if self.jvm is not None:
             machine, self.jvm = self.jvm, None
@@ -118,7 +120,7 @@ class Simulator:
         self.live = history
 
     def _load(self, start: History, *, gold: bool = False) -> None:
-        """Load a task from its beginning; a machine that died is replaced."""
+        """Load a task from its beginning. Replaces the machine if it died."""
         self._free()
         if self.jvm is None or self._lost():
             self.close()
