@@ -1,4 +1,4 @@
-"""Checkpoints: everything a learner needs to continue as if it had not stopped. No pickle.
+"""Saves and restores everything that a learner needs to continue a run. Uses no pickle.
 
     checkpoints/step-000050/
         model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);
@@ -6,9 +6,9 @@
         optimizer.safetensors           optimizer state, full-precision weights, RNG
         state.json                      version, draw, model identity, file sizes; last
 
-Rank 0 writes all of it, so that a run with another number of ranks or another ZeRO stage can
-continue. A checkpoint is built under another name, flushed to disk and renamed, so a folder called
-`step-…` is complete unless it was damaged later. A damaged one is passed over.
+Rank 0 writes all of it, so a run can continue with a different number of ranks or a different ZeRO
+stage. A checkpoint is built under another name, flushed to disk and renamed. So a folder called
+`step-…` is complete unless it was damaged later. Damaged checkpoints are skipped.
 
     all ranks   step ─► gather ─► next steps ─► …
     rank 0                └─ copies ─► thread: write, flush to disk, rename, remove old ones
@@ -55,11 +55,12 @@ REQUIRED = {"version", "model_digest"}
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run in its checkpoint.
+    """The state of a run that is saved in its checkpoints.
 
-    `version`: optimizer steps done, also the place in the learning-rate schedule. `draw_id` and
-    `groups`: the last draw that was trained, 0 and empty before the first. `model_digest`: of the
-    model the run began with. `max_staleness`: the limit that the safety rules set, -1 if none.
+    `version`: optimizer steps done; also the position in the learning-rate schedule. `draw_id` and
+    `groups`: the last trained draw; 0 and empty before the first. `model_digest`: digest of the
+    model that the run began with. `max_staleness`: the limit set by the safety rules; -1 if there
+    is none.
     """
 
     version: int
@@ -70,10 +71,10 @@ class RunState:
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run while it trains; the newest `keep` stay.
+    """Writes the checkpoints of a run while it trains; keeps the newest `keep`.
 
-    `saved`: the version of the newest one, -1 if there is none. `command`: rank 0's, which is run
-    on each checkpoint; one that it still reads is not removed.
+    `saved`: version of the newest checkpoint; -1 if there is none. `command`: on rank 0, the
+    command to run on each checkpoint. A checkpoint is not removed while the command is reading it.
     """
 
     def __init__(
@@ -92,10 +93,11 @@ class Checkpoints:
         self._flushed: Future[bool] | None = None  # rank 0's
 
     def save(self, state: RunState) -> None:
-        """Begins `step-<version>`; a collective. It is on disk after `finish`.
+        """Starts writing the checkpoint `step-<version>`; `finish` waits until it is on disk.
+        Collective.
 
-        Only rank 0's `state` is written. If a rank cannot write its part, nothing of the checkpoint
-        is left, and the earlier ones stay.
+        Only rank 0's `state` is written. If a rank cannot write its part, the unfinished checkpoint
+        is removed and the earlier ones stay.
         """
         from learner.step import optimizer_state
         from learner.step.tensor_file import Copies
@@ -126,8 +128,8 @@ class Checkpoints:
             self._flushed = self._disk.submit(_tried, put_on_disk, building)
 
     def finish(self) -> bool:
-        """Waits until the last checkpoint is on disk; a collective. Returns whether it is; if not,
-        `saved` is -1."""
+        """Waits until the last checkpoint is on disk. Collective. Returns whether it is; if not,
+        sets `saved` to -1."""
         if self._building is None:
             return self.saved >= 0
         building, self._building = self._building, None
@@ -157,8 +159,8 @@ class Checkpoints:
 
 
 def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
-    """Writes a Hugging Face folder; a collective. Returns False if it could not be written: the
-    folder is then unchanged."""
+    """Writes a Hugging Face folder. Collective. Returns False and leaves the folder unchanged if it
+    cannot be written."""
     heartbeat(f"to save {folder}")
     building = folder.with_name(f".building-{folder.name}")
 
@@ -179,13 +181,14 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
 
 
 def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
-    """Calls `write` on the ranks that have one; a collective. Returns whether all succeeded."""
+    """Calls `write` on the ranks where it is not None. Collective. Returns whether all ranks
+    succeeded."""
     return _agreed(trainer, write is None or _tried(write, building), building)
 
 
 def _tried(write: Callable[[], None], building: Path) -> bool:
-    """Calls `write`; returns whether it succeeded. A full or missing disk costs a checkpoint, not
-    the run."""
+    """Calls `write`; returns whether it succeeded. If the disk is full or missing, the checkpoint
+    is lost but the run continues."""
     try:
         write()
     except (OSError, SafetensorError) as error:
@@ -196,7 +199,7 @@ def _tried(write: Callable[[], None], building: Path) -> bool:
 
 
 def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
-    """Returns whether all ranks succeeded; a collective. If not, `building` is removed."""
+    """Returns whether all ranks succeeded; if not, removes `building`. Collective."""
     if not trainer.on_any_rank(not good):
         return True
     if trainer.rank == 0:
@@ -205,7 +208,7 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None) -> Path | None:
-    """Finds the newest complete checkpoint, of a version below `below` if that is given."""
+    """Finds the newest complete checkpoint; with `below`, only among versions below it."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
@@ -218,19 +221,19 @@ def latest(folder: Path, below: int | None = None) -> Path | None:
 
 
 def read_state(checkpoint: Path) -> RunState:
-    """The state of the checkpoint's run."""
+    """Reads the run state that a checkpoint holds."""
     known = RunState.__dataclass_fields__
     values = {k: v for k, v in _read(checkpoint).items() if k in known}
     return RunState(**values | {"groups": tuple(values.get("groups", ()))})
 
 
 def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str) -> None:
-    """Refuses a checkpoint from which a run cannot continue. `dtype`: torch's, or its name;
-    `model_digest`: of the model the run began with."""
+    """Refuses a checkpoint that this run cannot continue from. `dtype`: torch's dtype or its name;
+    `model_digest`: digest of the model that the run began with."""
     values = _read(checkpoint)
     if values["model_digest"] and values["model_digest"] != model_digest:
         raise UserError(
-            f"checkpoint {checkpoint}: trained from another model than the one given; resume with "
+            f"checkpoint {checkpoint}: trained from another model than this run's; resume with "
             "the model the run began with, or start a new run with --run"
         )
     for name, value, setting in (
@@ -239,14 +242,14 @@ def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_diges
     ):
         if (saved := values.get(name)) != value:
             raise UserError(
-                f"checkpoint {checkpoint}: {name} {saved}, this run has {value}; resume "
+                f"checkpoint {checkpoint}: its {name} is {saved}, but this run has {value}; resume "
                 f"with the same {setting}"
             )
 
 
 def restore(trainer: Trainer, checkpoint: Path) -> RunState:
-    """Restores optimizer, schedule, full-precision weights and RNG; the model was loaded from the
-    same folder. Call `check` first."""
+    """Restores the optimizer, schedule, full-precision weights and RNG. Call `check` first. The
+    model must already be loaded from the same folder."""
     from learner.step import optimizer_state
 
     state = read_state(checkpoint)
@@ -257,8 +260,8 @@ def restore(trainer: Trainer, checkpoint: Path) -> RunState:
 def load_run(
     checkpoint: Path | None, model: Path, config: LearnerConfig, algorithm: Algorithm, seed: int
 ) -> tuple[Trainer, RunState]:
-    """Loads the trainer and the state of a run at a checkpoint, or at its start from `model`. Call
-    `check` first."""
+    """Loads a run's trainer and state, from a checkpoint or, if that is None, from the initial
+    `model`. Call `check` first."""
     from learner.step.trainer import Trainer
 
     adapted = config.lora.rank > 0
@@ -289,7 +292,7 @@ def _finish(trainer: Trainer, building: Path, final: Path, state: RunState) -> N
 
 
 def _lora(config: LearnerConfig) -> dict[str, Any] | None:
-    """The adapters that a checkpoint holds; None: all weights."""
+    """Returns the adapter settings as checkpoints store them; None if all weights are trained."""
     return config.lora.model_dump(mode="json") if config.lora.rank else None
 
 

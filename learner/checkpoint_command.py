@@ -29,8 +29,8 @@ STOPPED_S = 5.0
 
 
 def check(command: str, *, here: bool = True) -> None:
-    """Refuses a command that cannot be parsed, an unknown placeholder and, with `here`, a program
-    that does not exist on this machine. "" is no command."""
+    """Refuses a command that cannot be parsed or has an unknown placeholder. With `here`, also
+    refuses a program that does not exist on this machine. "" means no command."""
     what = f"learner.on_checkpoint {command!r:.200}"
     try:
         program = arguments(command, Path("step-000001"), 1)[0] if command else ""
@@ -44,14 +44,14 @@ def check(command: str, *, here: bool = True) -> None:
 
 
 def arguments(command: str, folder: Path, step: int) -> list[str]:
-    """The program and its arguments. Placeholders are filled in after the line is split, so that a
-    space in a path splits nothing."""
+    """Returns the program and its arguments. Placeholders are filled in after the line is split, so
+    a space in a path does not split it."""
     values = {"folder": str(folder), "name": folder.name, "step": step}
     return [word.format_map(values) for word in shlex.split(command)]
 
 
 class CheckpointCommand:
-    """Runs a command on folders, one at a time, in a thread; each may take `limit_s`.
+    """Runs a command on one folder after the other, in a thread; each run may take `limit_s`.
 
     `failed`: how many commands failed.
     """
@@ -64,20 +64,23 @@ class CheckpointCommand:
         self._closed = False
 
     def submit(self, folder: Path, step: int) -> None:
-        """Queues the command for a folder, in place of an earlier step's that still waits."""
+        """Queues the command for a folder. It replaces the waiting command of an earlier step, if
+        any."""
         for earlier in self.busy():
             if _kind(earlier) == _kind(folder) and self._jobs[earlier].cancel():
-                log.warning("on_checkpoint: %s is left out, %s is newer", earlier.name, folder.name)
+                log.warning(
+                    "on_checkpoint: skipping %s because %s is newer", earlier.name, folder.name
+                )
         self._jobs[folder] = self._thread.submit(self._execute, folder.absolute(), step)
 
     def busy(self) -> list[Path]:
-        """The folders whose command runs or waits; they must not be removed."""
+        """Returns the folders whose command is running or waiting; they must not be removed."""
         return [folder for folder, job in list(self._jobs.items()) if not job.done()]
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Waits for the remaining commands, at most `limit_s` for all; then kills them.
+        """Waits at most `limit_s` in total for the remaining commands, then kills them.
 
-        `stopped` is called every ROUND_S; once it is true, STOPPED_S are left.
+        `stopped` is called every ROUND_S. Once it returns true, the commands have STOPPED_S left.
         """
         ends, shortened = time.monotonic() + self._limit_s, False
         if left := self.busy():
@@ -87,7 +90,7 @@ class CheckpointCommand:
                 ends, shortened = min(ends, time.monotonic() + STOPPED_S), True
             wait([self._jobs[folder] for folder in left], ROUND_S)
         if left:
-            notice(f"on_checkpoint: the run ends before the command on {_names(left)} did")
+            notice(f"on_checkpoint: the run ends before the command on {_names(left)} has ended")
         self._closed = True
         self._thread.shutdown(cancel_futures=True)
 
@@ -117,7 +120,7 @@ class CheckpointCommand:
 
 
 def _kind(folder: Path) -> str:
-    """step, model or best."""
+    """Returns the kind of a folder: step, model or best."""
     return folder.name.partition("-")[0]
 
 

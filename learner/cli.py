@@ -120,7 +120,7 @@ def run_training(
 
 
 def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume: bool) -> None:
-    """Runs one rank of a run that learns from finished stores alone."""
+    """Runs one rank of a run that trains only on the stores of finished runs."""
     from learner.metrics.loggers import registry as loggers
     from learner.offline.served_copy import served_copy, without_actors
 
@@ -140,7 +140,7 @@ def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume:
 
 
 def _leading() -> bool:
-    """Whether this process is rank 0."""
+    """Returns whether this process is rank 0."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -157,7 +157,7 @@ class Start:
 
 
 def _start(config: RunConfig, run: Path, resume: bool) -> Start:
-    """Checks what a run needs before a model is loaded. Raises UserError."""
+    """Checks everything a run needs before it loads a model. Raises UserError if a check fails."""
     from learner import checkpoint, checkpoint_command
     from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
@@ -196,7 +196,7 @@ class _Rank:
     actors: bool = True
 
     def train(self) -> None:
-        """Trains to the final model."""
+        """Trains until the final model is written."""
         from learner.checkpoint import load_run
         from learner.loop import Training
         from learner.ranks import Follower

@@ -1,4 +1,4 @@
-"""Evaluation during a run: held-out tasks, played by the run's own actors.
+"""Evaluates policies during a run: the run's own actors play held-out tasks.
 
 The learner adds the tasks to the buffer under a tag. Actors whose weights are new enough lease
 them before any training task. The learner reads the results when all have ended; meanwhile
@@ -48,7 +48,7 @@ EVALUATIONS = "evaluations"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of policy `version`: every attempt and the report on all."""
+    """One evaluation of policy `version`: all attempts, and a report on them."""
 
     version: int
     attempts: Sequence[Conversation]
@@ -56,19 +56,19 @@ class Evaluation:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The report's numbers, by the name in their tag."""
+        """Returns the report's numbers, keyed by the last part of their tag."""
         return scalars(self.report)
 
 
 class Evaluator:
-    """Starts evaluations and collects those that have ended."""
+    """Starts evaluations and collects the finished ones."""
 
     def __init__(self, client: BufferClient, config: RunConfig, tasks: list[Task]) -> None:
         self.client, self.config, self.tasks = client, config, tasks
         self.pending: dict[str, int] = {}
 
     def start(self, version: int) -> None:
-        """Requests an evaluation of policy `version`, or of a newer one if actors have that."""
+        """Requests an evaluation of policy `version`. Actors may play it with newer weights."""
         if self.tasks:
             tag = f"eval@{version}"
             for message in in_messages(self.tasks):
@@ -76,8 +76,8 @@ class Evaluator:
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int) -> None:
-        """Waits again for evaluations of versions up to `version` that an earlier learner requested
-        and did not report."""
+        """Resumes waiting for the evaluations, up to `version`, that an earlier learner requested
+        but did not report."""
         for tag in self.client.stats().eval_progress if self.tasks else ():
             name, _, number = tag.partition("@")
             unreported = name == "eval" and number.isdigit() and int(number) not in reported
@@ -85,7 +85,7 @@ class Evaluator:
                 self.pending[tag] = int(number)
 
     def collect(self) -> list[Evaluation]:
-        """Evaluations that ended since the last call."""
+        """Returns the evaluations that have ended since the last call."""
         if not self.pending:
             return []
         progress = self.client.stats().eval_progress
@@ -93,9 +93,9 @@ class Evaluator:
         return [self._read(tag, self.pending.pop(tag)) for tag in ended]
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
-        """Waits for actors to play the tasks, until nothing is pending or `stopped()`. Calls
-        `waiting` at every poll, reports progress every SAY_S, and logs a lack of it every
-        QUIET_S."""
+        """Waits for actors to play the tasks, until nothing is pending or `stopped()` is true.
+        Calls `waiting` at every poll. Reports progress every SAY_S; warns after every QUIET_S
+        without progress."""
         ended, before = list[Evaluation](), -1
         moved = noticed = time.monotonic()
         while self.pending and not stopped():
@@ -111,7 +111,7 @@ class Evaluator:
                 before, moved = done, time.monotonic()
             elif time.monotonic() - moved > QUIET_S:
                 moved = time.monotonic()
-                log.warning("evaluation: %d attempts done, none for %g s", done, QUIET_S)
+                log.warning("evaluation: %d attempts done, no new attempt for %g s", done, QUIET_S)
             waiting()
             time.sleep(POLL_S)
         return ended
@@ -136,7 +136,7 @@ class Evaluator:
 
 
 def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> None:
-    """Writes an evaluation into the run's folder; `r3l-eval --read` shows it."""
+    """Writes an evaluation into the run's folder, where `r3l-eval --read` finds it."""
     folder = run / EVALUATIONS / f"step-{evaluation.version:06d}"
     weights = f"step {evaluation.version}"
     settings = settings_of(config, model=str(run), weights=weights, split="eval")
@@ -148,9 +148,9 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Explains why no attempt of a run's first FIRST_GROUPS groups was played to its end, with the
-    number of failures by cause; "" if one was, or there are fewer groups. `before`: groups without
-    an attempt that an earlier launch has left."""
+    """Explains why a run's first FIRST_GROUPS groups contain no completed attempt, with the number
+    of failures by cause. Returns "" if they contain an attempt or there are fewer groups. `before`:
+    number of groups without an attempt left by an earlier launch."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -170,7 +170,8 @@ def nothing_played(stats: BufferStats, before: int) -> str:
 
 
 def in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Splits tasks into messages to the buffer of at most MESSAGE_BYTES."""
+    """Splits tasks into batches, each small enough (MESSAGE_BYTES) for one message to the
+    buffer."""
     message: list[Task] = []
     size = 0
     for task in tasks:
@@ -188,20 +189,21 @@ def in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
 
 
 def candidate_folder(run: Path, version: int) -> Path:
-    """The folder of the weights that an evaluation plays."""
+    """Returns the folder for the weights under evaluation."""
     return run / CANDIDATES / f"step-{version:06d}"
 
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
     """Moves the evaluated weights to `best/` if no earlier evaluation had as much success.
 
-    After a kill at any moment the better weights are in `best/`, or a second call moves them there.
+    If the process is killed at any moment, the better weights are already in `best/` or a second
+    call moves them there.
     """
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:
-        log.warning("%s: not replaced, training continues (%s)", run / BEST, error)
-        notice_again(BEST, f"{run / BEST} was not replaced ({error})")
+        log.warning("%s: could not be replaced; training continues (%s)", run / BEST, error)
+        notice_again(BEST, f"{run / BEST} could not be replaced ({error})")
 
 
 def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
@@ -230,5 +232,5 @@ def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
 
 
 def remove_candidates(run: Path) -> None:
-    """Removes the weights of evaluations whose results are in."""
+    """Removes the candidate weights of finished evaluations."""
     shutil.rmtree(run / CANDIDATES, ignore_errors=True)

@@ -35,7 +35,7 @@ from r3l.files.run_folder import BEST, RunFolder
 
 @dataclass
 class Training:
-    """One rank's part in a run, which starts from `state`."""
+    """One rank's part in a training run that starts from `state`."""
 
     trainer: Trainer
     algorithm: Algorithm
@@ -57,7 +57,7 @@ class Training:
     def execute(self) -> int:
         """Trains to `config.learner.steps`; returns the version reached.
 
-        Ends early if rank 0 is stopped; it writes a checkpoint and the model in any case. Raises
+        Ends early if rank 0 is stopped, but still writes a checkpoint and the model. Raises
         TrainingStopped after too many skipped steps in a row, or if a safety rule stopped the run.
         Waits for the last on_checkpoint commands.
         """
@@ -100,7 +100,7 @@ class Training:
         self.rank.begin(self.state)
 
     def _train_on(self, draw: Draw) -> StepResult:
-        """One optimizer step."""
+        """Makes one optimizer step on a draw."""
         heartbeat(f"step {draw.version + 1}")
         began = time.monotonic()
         rows = self.trainer.rows(draw)
@@ -116,7 +116,7 @@ class Training:
         return result
 
     def _evaluate_and_save(self, version: int) -> None:
-        """Starts an evaluation and saves a checkpoint of this version, if they are due."""
+        """Starts an evaluation of this version and saves a checkpoint, each if it is due."""
         every, last = self.config.eval.every, self.config.learner.steps
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
@@ -125,7 +125,7 @@ class Training:
             self._save(version)
 
     def _check_skipped(self, version: int, skipped: list[Draw]) -> None:
-        """Ends the run after too many skipped steps in a row, and names their groups."""
+        """Ends the run after too many skipped steps in a row. The error names their groups."""
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
             return
@@ -152,7 +152,7 @@ class Training:
         self.rank.end(version)
 
     def _save(self, version: int) -> None:
-        """Saves a checkpoint of `version`, unless there is one."""
+        """Saves a checkpoint of `version`, unless it is already saved."""
         if version != self.checkpoints.saved or not self.checkpoints.finish():
             self.checkpoints.save(self.rank.state(version))
 
@@ -171,7 +171,7 @@ class Training:
             meet(self.trainer)
 
     def _keep_candidate(self, version: int) -> None:
-        """Saves the weights of an evaluation, until it is known whether they are the best."""
+        """Saves the weights under evaluation until it is known whether they are the best."""
         if self.config.learner.keep_best and self.config.eval.tasks:
             folder = candidate_folder(self.run, version)
             checkpoint.save_model(self.trainer, folder, self.tokenizer)

@@ -1,4 +1,4 @@
-"""The weight publisher: serves weights to every subscriber at the subscriber's own pace.
+"""Publishes weights to every subscriber, each at its own pace.
 
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
@@ -64,19 +64,19 @@ THREADS = min(16, os.cpu_count() or 1)  # compare and compress chunks
 
 
 class Kept(NamedTuple):
-    """An older set that slow subscribers still fetch."""
+    """An older set of weights that slow subscribers are still fetching."""
 
     version: int
     chunks: list[Chunk | None]
 
 
 class WeightPublisher:
-    """Serves weights over ZeroMQ from a thread of its own.
+    """Serves weights over ZeroMQ from its own thread.
 
-    `endpoint`: its address; port 0 or * in `address` takes a free one. `anchor_every`: every so
-    many versions, all subscribers fetch whole chunks. `keys`: a service's key file; without it only
-    loopback is served. `journal`: keeps every version on disk. Raises UserError for a port in use
-    or an address that is not local.
+    `endpoint`: the publisher's address; port 0 or * in `address` picks a free port. `anchor_every`:
+    number of versions after which all subscribers fetch whole chunks. `keys`: a service's key file;
+    if there is none, only loopback is served. `journal`: keeps every version on disk. Raises
+    UserError if the port is in use or the address is not local.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class WeightPublisher:
         shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]] | None = None,
         adapters: Adapters | None = None,
     ) -> dict[str, float]:
-        """Serves tensors (checkpoint names) as the newest version, in `dtype` if one is given.
+        """Serves tensors (checkpoint names) as the newest version, converted to `dtype` if given.
 
-        Takes and converts one tensor at a time; `shapes` has name, dtype and shape of each if they
-        come from an iterator. `adapters` describes tensors that are adapters. Returns metrics for
-        `weights/`: bytes of the whole set and of the patches to it, the share of elements sent,
-        refused requests, seconds. Raises WeightsError if the serving thread has ended: actors would
-        wait in vain.
+        Takes and converts one tensor at a time. `shapes`: name, dtype and shape of each tensor,
+        needed if they come from an iterator. `adapters`: describes the tensors if they are
+        adapters. Returns metrics for `weights/`: bytes of the whole set and of the patches to it,
+        the share of elements sent, refused requests, seconds. Raises WeightsError if the serving
+        thread has ended, because actors would wait in vain.
         """
         if not self._thread.is_alive():
             raise WeightsError(
@@ -179,7 +179,8 @@ class WeightPublisher:
         }
 
     def _keep_in_journal(self, manifest: Manifest, chunks: Sequence[Chunk]) -> dict[str, float]:
-        """Writes a version to the journal. A full or missing disk costs versions, not the run."""
+        """Writes a version to the journal. If the disk is full or missing, the version is not kept
+        but the run continues."""
         if self.journal is None:
             return {}
         try:
@@ -223,7 +224,7 @@ class WeightPublisher:
             frames = [received.client, pack(header), *payload]
             self._socket.send_multipart(frames, copy=False)
         except zmq.ZMQError as error:
-            log.info("weights: a subscriber left before its reply (%s)", error)
+            log.info("weights: a subscriber left before it received its reply (%s)", error)
 
     def _reply(self, client: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         reply: dict[str, Any] = {"rid": request.get("rid")}
@@ -258,8 +259,8 @@ class WeightPublisher:
     def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Replies with `size` bytes, from `at` on, of what a subscriber needs that has version
-        `have` of a chunk, and with the lengths of its frames."""
+        """Returns the reply to a subscriber that has version `have` of a chunk: `size` bytes,
+        starting at `at`, of what it needs, and the lengths of the frames."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]
@@ -273,7 +274,7 @@ class WeightPublisher:
     # ── slow subscribers ────────────────────────────────────────────────────────────────
 
     def _find(self, version: int, index: int) -> Chunk | None:
-        """Finds a chunk of the newest version or of the kept one."""
+        """Finds a chunk in the newest version or in the kept one."""
         kept = self._kept
         for chunks in (self._chunks, kept.chunks if kept and kept.version == version else []):
             chunk = chunks[index] if 0 <= index < len(chunks) else None
@@ -282,15 +283,16 @@ class WeightPublisher:
         return None
 
     def _keep_for_slow(self) -> None:
-        """Keeps the newest version, before it is replaced, if a subscriber asked for that and no
-        older one is kept."""
+        """Keeps the newest version before it is replaced, if a subscriber asked to keep it and no
+        older version is kept."""
         with self._keeping:
             wanted = {version for version, _ in self._slow.values()}
             if self._kept is None and self._manifest and self._manifest.version in wanted:
                 self._kept = Kept(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """Forgets subscribers that have not asked for KEEP_S, and a set that none wants."""
+        """Forgets subscribers that have not asked for KEEP_S, and the kept version if no subscriber
+        wants it."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:
@@ -317,8 +319,8 @@ def _in_threads(
     function: Callable[[int, Sequence[Piece]], T],
     chunks: Iterable[Sequence[Piece]],
 ) -> Iterator[T]:
-    """Calls `function` with each chunk's index and pieces, a few at a time; yields the results in
-    order. All calls have ended when this ends, even if it raises."""
+    """Calls `function` with each chunk's index and pieces, a few calls at a time; yields the
+    results in order. All calls have finished when the iterator ends, even if it raises."""
     ahead: deque[Future[T]] = deque()
     try:
         for index, pieces in enumerate(chunks):

@@ -59,10 +59,11 @@ SAY_S, SAY_LATER_S = 5.0, 60.0
 
 
 class Rank0:
-    """Consumes groups from the buffer, produces commits, weights, metrics and evaluations.
+    """Draws groups from the buffer; commits batches, publishes weights, starts evaluations,
+    reports.
 
-    `actors`: whether any fill the buffer; without them, a batch that cannot be drawn at once ends
-    the run. `stop_cause` is set if a safety rule stopped the run.
+    `actors`: whether actors fill the buffer. If not, the run ends at the first batch that cannot be
+    drawn at once. `stop_cause` is set if a safety rule stopped the run.
     """
 
     def __init__(
@@ -99,11 +100,11 @@ class Rank0:
         self.stop_cause = ""
 
     def stop(self) -> None:
-        """Ends the run at the next draw, or while it waits for the buffer's reply."""
+        """Ends the run at the next draw, or while waiting for the buffer's reply."""
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """Keeps the other ranks, which are in `meet`, waiting while a request has no reply."""
+        """Keeps the other ranks waiting in `meet` while the buffer has not replied."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")
         still_waiting(self.trainer, line)
@@ -111,8 +112,8 @@ class Rank0:
     # ── start and end ───────────────────────────────────────────────────────────────────
 
     def begin(self, state: RunState) -> None:
-        """Sets the buffer to the learner's version and publishes the first weights; at version 0,
-        evaluates before any training and waits for the result."""
+        """Sets the buffer to the learner's version and publishes the first weights. At version 0,
+        also evaluates them and waits for the result."""
         version, self.last_state = state.version, state
         self.without_attempt = self.client.stats().drops.get("no_trajectories", 0)
         for message in in_messages(self.train_tasks):
@@ -163,7 +164,7 @@ class Rank0:
             raise TrainingStopped(f"safety: {self.stop_cause}", cause="safety")
 
     def state(self, version: int) -> RunState:
-        """The state of the run for a checkpoint at `version`."""
+        """Returns the run state to save in a checkpoint at `version`."""
         return RunState(
             version,
             self.last_state.draw_id,
@@ -175,8 +176,8 @@ class Rank0:
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def draw(self, version: int) -> Draw | None:
-        """Waits for a full batch of fresh groups and shares it with the other ranks; None if the
-        run is to stop. Logs what is missing every WARN_AFTER_S."""
+        """Waits for a full batch of fresh groups and shares it with the other ranks. Returns None
+        if the run must stop. Logs what is missing every WARN_AFTER_S."""
         began = time.monotonic()
         try:
             draw = self._wait_for_batch(version, began)
@@ -264,8 +265,8 @@ class Rank0:
         meet(self.trainer)
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Discards a batch whose loss or gradient is not finite. Its groups are listed in
-        `skipped.jsonl` of the run and not drawn again."""
+        """Discards a batch whose loss or gradient is not finite. Lists its groups in the run's
+        `skipped.jsonl`; they are not drawn again."""
         self.counts["skipped_steps"] += 1
         self.counts["out_of_memory"] += result.out_of_memory
         folder = RunFolder(self.run)
@@ -290,8 +291,8 @@ class Rank0:
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
     def _replaced(self, draw: Draw) -> list[Group]:
-        """The groups that others replaced in this batch: metrics cover all attempts, trained or
-        not."""
+        """Fetches the groups that were drawn for this batch but replaced by others, because metrics
+        cover all attempts, trained or not."""
         groups, size = list[Group](), self.config.learner.groups_per_step
         for at in range(0, len(draw.replaced), size):
             try:
@@ -318,7 +319,7 @@ class Rank0:
         return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})
 
     def _service_metrics(self, version: int) -> dict[str, float]:
-        """The buffer's metrics, and those that actors reported to it."""
+        """Returns the buffer's own metrics and the metrics reported to it by actors."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
         (then, before), now = self.generated, time.monotonic()
@@ -342,7 +343,7 @@ class Rank0:
                 self.stopped, self.stop_cause = True, alarm.message
 
     def publish(self, version: int) -> dict[str, float]:
-        """Publishes weights in the dtype of the actors' engines, or adapters in their own; returns
+        """Publishes whole weights in the engines' dtype, or adapters in their own dtype; returns
         metrics."""
         name = self.config.actor.dtype
         adapters = self.trainer.adapters
@@ -354,7 +355,7 @@ class Rank0:
     # ── evaluations ─────────────────────────────────────────────────────────────────────
 
     def evaluate(self, version: int) -> None:
-        """Starts an evaluation, unless its result was reported already."""
+        """Starts an evaluation, unless its result is already reported."""
         self._start_evaluation(version)
         meet(self.trainer)
 

@@ -1,4 +1,4 @@
-"""The ranks that follow rank 0, and how it shares its draws with them: as the buffer's bytes.
+"""Coordinates the follower ranks with rank 0, which shares its draws as the buffer's bytes.
 
     rank 0      draw … nothing ── draw … nothing ── draw … batch ─┬─► head, records
                          │ WAIT            │ WAIT           GO_ON │
@@ -34,7 +34,7 @@ WARN_AFTER_S = 30.0
 
 
 class Follower:
-    """A rank other than 0. It takes part in the collectives that rank 0 leads."""
+    """Any rank except rank 0. Takes part in the collectives that rank 0 leads."""
 
     stopped = False  # only rank 0 is asked to stop
 
@@ -48,7 +48,7 @@ class Follower:
         meet(self.trainer)
 
     def draw(self, version: int) -> Draw | None:
-        """Waits for the batch that rank 0 drew; None if the run stops."""
+        """Waits for the batch that rank 0 drew. Returns None if the run must stop."""
         return receive_draw(self.trainer)
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
@@ -68,11 +68,11 @@ class Follower:
         meet(self.trainer)
 
     def state(self, version: int) -> RunState:
-        """The version; only rank 0 knows the rest."""
+        """Returns a state with the version only; only rank 0 knows the rest."""
         return RunState(version)
 
     def end(self, version: int) -> None:
-        """Waits for rank 0, which waits for the last evaluation."""
+        """Waits until rank 0 has collected the last evaluation."""
         meet(self.trainer)
 
     def _publish(self) -> None:
@@ -80,17 +80,17 @@ class Follower:
 
 
 def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
-    """Tells the ranks in `meet` that rank 0 waits. Call it every few seconds. Raises RankLost if a
-    rank does not receive it in time."""
+    """Notifies the ranks in `meet` that rank 0 is still waiting. Call it every few seconds. Raises
+    RankLost if a rank does not receive it in time."""
     heartbeat(doing)
     if trainer.world > 1:
         _signal(trainer, WAIT)
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank is here. Until rank 0 is, the others receive `still_waiting`.
+    """Waits until every rank has called it. Until rank 0 does, the others receive `still_waiting`.
 
-    Raises RankLost if a rank sends nothing until torch's collectives time out.
+    Raises RankLost if a rank sends nothing before torch's collectives time out.
     """
     if trainer.world == 1:
         return
@@ -130,7 +130,8 @@ def share_draw(trainer: Trainer, draw: Draw | None) -> None:
 
 
 def receive_draw(trainer: Trainer) -> Draw | None:
-    """Receives the batch that rank 0 shares, decoded from the buffer's records; None: stop."""
+    """Receives the batch shared by rank 0, decoded from the buffer's records. Returns None if the
+    run must stop."""
     meet(trainer)
     head = unpack(_broadcast(trainer), RECORD_LIMIT)
     if not head:
@@ -148,8 +149,8 @@ def receive_draw(trainer: Trainer) -> Draw | None:
 
 
 def _signal(trainer: Trainer, signal: int) -> int:
-    """Rank 0's signal on every rank: a sum to which the others add NOTHING. A broadcast would not
-    do: its sender does not notice a receiver that hangs."""
+    """Returns rank 0's signal on every rank: a sum to which the other ranks add NOTHING. A
+    broadcast would not work, because its sender does not notice a receiver that hangs."""
     total = torch.tensor([signal], dtype=torch.int64, device=trainer.device)
     try:
         torch.distributed.all_reduce(total)
@@ -164,7 +165,7 @@ def _signal(trainer: Trainer, signal: int) -> int:
 
 
 def _broadcast(trainer: Trainer, sent: bytes | None = None) -> memoryview:
-    """The bytes that rank 0 sends, on every rank."""
+    """Sends bytes from rank 0 to every rank; returns them on every rank."""
     length = torch.tensor([len(sent or b"")], dtype=torch.int64, device=trainer.device)
     torch.distributed.broadcast(length, src=0)
     if sent is None:

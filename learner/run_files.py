@@ -1,4 +1,5 @@
-"""What a learner and its launcher agree on: exit codes, lines in the log, a signal. No torch."""
+"""Defines what a learner and its launcher share: exit codes, log lines and a signal. Needs no
+torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learner's heartbeats, and the watchdog that ends a process that sends none for too long.
+"""Sends the learner's heartbeats, and ends a process that sends none for too long.
 
     heartbeat("micro-batch 3 of 8") ─► watchdog thread ─┬─► run/.last-heartbeat ─► r3l-launch
                                                         └─► none for `limit_s`: LearnerHung
@@ -30,7 +30,7 @@ LONGEST_TICK_S = 1.0
 class Watchdog:
     """Watches this process inside a `with` block.
 
-    `limit_s`: seconds without a heartbeat until the process ends, with LearnerHung and all stacks
+    `limit_s`: seconds without a heartbeat after which the process ends with LearnerHung, all stacks
     in its log. `folder`: the run folder, where the launcher reads the last heartbeat.
     """
 
@@ -56,7 +56,7 @@ class Watchdog:
         self._thread.join()
 
     def heartbeat(self, doing: str) -> None:
-        """Records that this process is alive and begins `doing`."""
+        """Records that this process is alive and is starting `doing`."""
         self._last = (doing, time.monotonic())
 
     def _watch(self) -> None:
@@ -75,7 +75,7 @@ class Watchdog:
         rank = os.environ.get("RANK", "0")
         error = LearnerHung(
             f"rank {rank} sent no heartbeat for {silent:.0f} s (learner.hang_s) since it began "
-            f"{doing}; it exits now, the stacks of all threads follow"
+            f"{doing}; it exits now; the stacks of all threads follow"
         )
         try:
             os.write(STDERR, f"\n{HANGS_LINE}: {error}\n".encode())
@@ -89,6 +89,6 @@ _watchdog: Watchdog | None = None
 
 
 def heartbeat(doing: str) -> None:
-    """Tells the watchdog that this process is alive and begins `doing`."""
+    """Notifies the watchdog that this process is alive and is starting `doing`."""
     if _watchdog is not None:
         _watchdog.heartbeat(doing)

@@ -1,4 +1,4 @@
-"""Rebuilds a published version of a run from its weight journal, as a model folder.
+"""Rebuilds a published version of the weights from a run's journal, as a model folder.
 
 journal ─► bytes ─► checked against the manifest, the fingerprints in the store ─► model folder
 """
@@ -29,8 +29,8 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
     """Writes a version as a Hugging Face folder; returns a line about what was checked.
 
-    Raises UserError if it cannot be rebuilt, if attempts in the store were sampled by other weights
-    of that version, or if `out` is not empty. Nothing is left half-written.
+    Raises UserError if the version cannot be rebuilt, if attempts in the store were sampled with
+    different weights of that version, or if `out` is not empty. Nothing is left half-written.
     """
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}", weights=False)
@@ -47,7 +47,7 @@ def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
 
 
 def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
-    """The tensors of a set by name; they share the memory of `data`."""
+    """Returns the tensors of a set, keyed by name; they share the memory of `data`."""
     import torch
 
     whole, tensors = torch.from_numpy(data), {}
@@ -58,8 +58,8 @@ def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
 
 
 def check_fingerprints(folder: Path, manifest: Manifest) -> str:
-    """Compares a version with the fingerprints of the attempts that it sampled; returns the result
-    as text. Raises UserError if a fingerprint names another set of weights."""
+    """Compares a version with the fingerprints of the attempts sampled with it; returns the result
+    as text. Raises UserError if a fingerprint belongs to different weights."""
     if not (folder / "data.mdb").is_file():
         return f"no store in {folder} to compare it with"
     store = Store(folder, read_only=True)
@@ -73,15 +73,15 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
     if other:
         raise UserError(
             f"version {manifest.version}: the journal has {manifest.digest}, but {len(other)} "
-            f"groups such as {other[0]} were sampled by {min(digests[other[0]])}; the learner went "
-            "back to a checkpoint and made this version again"
+            f"groups such as {other[0]} were sampled with {min(digests[other[0]])}; the learner "
+            "went back to a checkpoint and made this version again"
         )
     return f"{len(same)} of {len(prints)} groups that it sampled carry its fingerprint"
 
 
 def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:
-    """Copies the model's configuration and tokenizer. The configuration gets the weights' dtype if
-    they have a single one."""
+    """Copies the model's configuration and tokenizer. If all weights have the same dtype, sets it
+    in the configuration."""
     for path in model.iterdir():
         if path.is_file() and not any(path.match(kind) for kind in WEIGHTS):
             shutil.copyfile(path, to / path.name)

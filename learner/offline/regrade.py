@@ -1,4 +1,4 @@
-"""Writes a finished store with the rewards of a corrected environment or verifier.
+"""Writes a finished store again, with rewards from a corrected environment or verifier.
 
 every attempt ─► its actions, replayed and checked ─► reward ─► group ─► new store, linked to
                          │ another observation                             the old one
@@ -39,8 +39,9 @@ AT_ONCE = 16
 
 @dataclass
 class Tally:
-    """Counts: attempts that were replayed, got another reward, or were left out; full successes
-    before and after; auxiliary samples that the new rewards do not justify."""
+    """Counts what a regrade did: attempts that were replayed, got a different reward or were left
+    out; full successes before and after; and auxiliary samples that the new rewards do not
+    justify."""
 
     groups: int = 0
     attempts: int = 0
@@ -89,8 +90,8 @@ def regrade(
     drop_diverged: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tally:
-    """Writes a store to `out` with the rewards of `config.env`. `say` gets a line for every attempt
-    that is left out. Nothing is written if it raises UserError."""
+    """Writes a store to `out` with the rewards of `config.env`. Calls `say` with a line for every
+    attempt left out. If it raises UserError, nothing has been written."""
     source = Store(folder, read_only=True)
     try:
         regrader = Regrader(config, drop_diverged=drop_diverged, say=say)
@@ -169,8 +170,8 @@ class Regrader:
         return replace(result, trajectory=new)
 
     def _left_out(self, group: Group, result: SlotResult, error: EpisodeError) -> SlotResult:
-        """Turns an attempt that did not replay into a failed slot. Raises UserError unless
-        `drop_diverged`."""
+        """Turns an attempt that could not be replayed into a failed slot, if `drop_diverged` is
+        set. Raises UserError otherwise."""
         name = f"group {group.group_id}, {result.role} {result.slot}"
         if "step" in error.facts:
             name += f", step {error.facts['step']}"
@@ -201,7 +202,7 @@ class Regrader:
 
 
 def _groups(store: Store) -> Iterator[Group]:
-    """Every group of a store with a result."""
+    """Yields every group of a store that has a result."""
     names = [row["group"] for row in store_reads.rows(store) if row["resolved"]]
     yield from (store_reads.group(store, name) for name in names)
 

@@ -35,15 +35,15 @@ EXACT = {"loss": "learner/loss", "gradient norm": "learner/grad_norm"}
 
 @dataclass(frozen=True)
 class Replayed:
-    """A step that was executed again. `same`: what was compared with the run, and whether it is
-    equal; empty if the run has nothing to compare with."""
+    """The result of executing a step again. `same`: maps each thing compared with the run to
+    whether it was equal; empty if the run has nothing to compare with."""
 
     step: int
     metrics: dict[str, float]
     same: dict[str, bool]
 
     def line(self) -> str:
-        """The result in one line."""
+        """Formats the result as one line."""
         values = f"loss {self.metrics['learner/loss']:.9g}, gradient norm "
         values += f"{self.metrics['learner/grad_norm']:.6g}"
         parts = [f"{what} {'same' if same else 'DIFFERS'}" for what, same in self.same.items()]
@@ -51,9 +51,9 @@ class Replayed:
 
 
 class ReplayedRun:
-    """The trainer of a run at the newest checkpoint before `step`.
+    """Holds the trainer of a run, loaded from the newest checkpoint before `step`.
 
-    Raises UserError for a step that is not in the ledger, and for a missing store or model.
+    Raises UserError if the step is not in the ledger, or if the store or model is missing.
     """
 
     def __init__(self, run: Path, step: int) -> None:
@@ -62,7 +62,8 @@ class ReplayedRun:
         self.config = self.folder.settings_of(step)
         if not (self.folder.store / "data.mdb").is_file():
             raise UserError(
-                f"run {run}: no store in {self.folder.store}; give a run's folder with its store"
+                f"run {run}: it has no store in {self.folder.store}; name a run's folder "
+                "that has one"
             )
         self.store = Store(self.folder.store, read_only=True)
         try:
@@ -78,14 +79,15 @@ class ReplayedRun:
         self.store.close()
 
     def draw_of(self, step: int) -> Draw:
-        """Reads the draw that a step was trained on. Raises UserError if a group was evicted."""
+        """Reads the draw that was trained in a step. Raises UserError if one of its groups was
+        evicted."""
         try:
             return store_reads.trained_draw(self.store, step)
         except NotFound as error:
             raise UserError(f"store {self.store.folder}: {error}") from None
 
     def advance(self) -> Replayed:
-        """Executes the next step."""
+        """Executes the next optimizer step and compares it with the run."""
         draw, number = self.draw_of(self.version + 1), self.version + 1
         line = self.lines.get(number, {})
         self.trainer.budget = int(line.get("learner/tokens_per_micro_batch", self.trainer.budget))
@@ -109,7 +111,8 @@ class ReplayedRun:
         return same
 
     def _trainer(self, step: int) -> tuple[Trainer, int]:
-        """Loads the trainer at the newest checkpoint before `step`; returns its version too."""
+        """Loads the trainer from the newest checkpoint before `step`; returns it with its
+        version."""
         model = model_path(self.config.model)
         check_model_folder(model, f"model {self.config.model}")
         start = checkpoint.latest(self.run / checkpoint.CHECKPOINTS, below=step)
@@ -119,7 +122,7 @@ class ReplayedRun:
             if self.folder.settings_of(number) != self.config:
                 raise UserError(
                     f"step {step}: the run's settings changed after step {number}, and the newest "
-                    f"checkpoint before it is of step {version}; keep more of them with "
+                    f"checkpoint before it is of step {version}; keep more checkpoints with "
                     "learner.keep_checkpoints"
                 )
         learner = self.config.learner
@@ -131,7 +134,8 @@ class ReplayedRun:
 
 
 def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """The weights of a version in the run's checkpoint and in its journal, if they are there."""
+    """Yields the weights of a version from the run's checkpoint and from its journal, if they
+    exist."""
     from safetensors.torch import load_file
 
     file = run / checkpoint.CHECKPOINTS / f"step-{version:06d}" / "model.safetensors"
@@ -143,8 +147,8 @@ def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Te
 
 
 def _equal(trainer: Trainer, stored: Mapping[str, Tensor]) -> bool:
-    """Whether the trainer's weights, or its adapters if only those are stored, have the stored
-    bytes once they are converted to the stored dtype."""
+    """Returns whether the trainer's weights have the stored bytes once they are converted to the
+    stored dtype. Compares only the adapters if only those are stored."""
     names = set[str]()
     apart = all(name.startswith(PREFIX) for name in stored)
     for name, tensor in trainer.published()[0] if apart else trainer.weights():

@@ -35,8 +35,8 @@ IGNORED = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "use
 
 
 def without_actors(config: RunConfig) -> RunConfig:
-    """The settings for a run without actors: no group is too old or leaves the store, and there are
-    no evaluations."""
+    """Returns the settings for a run without actors: groups never become too old or leave the
+    store, and there are no evaluations."""
     kept = {"max_staleness": NO_LIMIT, "late_groups": "expire", "retention": RetentionConfig()}
     return config.model_copy(
         update={
@@ -56,12 +56,13 @@ def served_copy(
     *,
     resume: bool,
 ) -> Iterator[str]:
-    """Copies the stores' groups to `folder`, unless a resumed run has the copy, and serves it;
-    yields the endpoint. Refuses stores that another model filled.
-    """
+    """Copies the stores' groups to `folder` and serves them; yields the endpoint. A resumed run
+    that already has the copy serves that. Refuses stores that a different model filled."""
     check_models(stores, model)
     if folder.exists() and not resume:
-        raise UserError(f"--run {folder.parent}: has a store; add --resume, or name a new folder")
+        raise UserError(
+            f"--run {folder.parent}: already has a store; add --resume or name a new folder"
+        )
     if not folder.exists():
         _copy(stores, folder, config, tokenizer)
     with Store(folder, map_gib=config.buffer.map_gib) as store:
@@ -76,7 +77,7 @@ def served_copy(
 
 
 def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -> None:
-    """Copies the finished groups of the stores, after a check of the first groups of each."""
+    """Checks the first groups of each store, then copies its finished groups."""
     contrast = config.algorithm.needs_contrast
     for folder in stores:
         with Store(folder, read_only=True) as store:
@@ -91,8 +92,8 @@ def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -
 
 
 def check_models(stores: Sequence[Path], model: Path) -> None:
-    """Refuses stores that a model of another architecture filled. A store outside its run, or one
-    whose model is gone, is not checked."""
+    """Refuses stores that were filled by a model of another architecture. Does not check a store
+    outside its run, or one whose model is gone."""
     own = _architecture(model)
     for store in stores:
         settings = store.absolute().parent / "config.yaml"
@@ -105,7 +106,7 @@ def check_models(stores: Sequence[Path], model: Path) -> None:
         for key in sorted(own.keys() | other.keys()):
             if own.get(key) != other.get(key):
                 raise UserError(
-                    f"store {store}: filled by the model {filled_by}, whose {key} is "
+                    f"store {store}: it was filled by the model {filled_by}, whose {key} is "
                     f"{other.get(key)!r:.60}; {model} has {own.get(key)!r:.60}; train with that "
                     "model, or one trained from it"
                 )

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) through peft.
+"""Trains low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) with peft.
 
     base W, frozen ─────┬─► forward: W x + alpha/rank · B A x
     adapter A, B ───────┴─► saved as a model: W + alpha/rank · B A
@@ -29,8 +29,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
-    """Adds new adapters, whose product is 0, to a model loaded from the folder `base`, and freezes
-    all other parameters. Raises UserError if a target cannot have one."""
+    """Adds new adapters, whose product is 0, to a model loaded from the folder `base`. Freezes all
+    other parameters. Raises UserError if a target layer cannot have an adapter."""
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
@@ -49,22 +49,22 @@ def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
 
 
 def adapted_layers(lm: nn.Module) -> list[Any]:
-    """The layers that have an adapter."""
+    """Returns the layers that have an adapter."""
     return [module for module in lm.modules() if hasattr(module, "lora_A")]
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter of this name belongs to an adapter."""
+    """Returns whether the parameter called `name` belongs to an adapter."""
     return ".lora_" in name
 
 
 def base_name(name: str) -> str:
-    """A parameter's name in the base model's folder."""
+    """Returns a parameter's name in the base model's folder."""
     return name.replace(".base_layer.", ".")
 
 
 def parts(layer: Any) -> tuple[nn.Parameter, nn.Parameter]:
-    """The matrices A and B of a layer's adapter."""
+    """Returns the matrices A and B of a layer's adapter."""
     return layer.lora_A[NAME].weight, layer.lora_B[NAME].weight
 
 
@@ -78,8 +78,9 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """Describes adapters that can be published without the base. None if whole models must be:
-    there are no adapters, or the folder `model` has their weights in another form."""
+    """Describes the adapters if they can be published without the base. Returns None if whole
+    models must be published: there are no adapters, or the folder `model` stores their weights in a
+    different form."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}
@@ -92,7 +93,7 @@ def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
 
 @contextmanager
 def without_adapters(lm: nn.Module) -> Iterator[None]:
-    """Turns the adapters off inside the block; for passes that need no gradient."""
+    """Turns the adapters off inside the block. Only for passes that need no gradient."""
     layers = adapted_layers(lm)
     for layer in layers:
         layer.enable_adapters(False)
@@ -104,7 +105,7 @@ def without_adapters(lm: nn.Module) -> Iterator[None]:
 
 
 def peft_name(name: str) -> str:
-    """The name of an adapter's parameter in peft's files."""
+    """Returns the name of an adapter's parameter in peft's files."""
     return PREFIX + name.replace(f".{NAME}.", ".")
 
 

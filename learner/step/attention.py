@@ -1,4 +1,4 @@
-"""Attention over a forest, in which every node sees only itself and its ancestors.
+"""Computes attention over a forest, in which every node sees only itself and its ancestors.
 
 Queries, keys and values are laid out as rows again, the model's own causal attention runs on them,
 and each node takes its result from one of its rows. It is registered through the public attention
@@ -30,8 +30,8 @@ TREE = "r3l_tree"
 
 
 def resolve(pack: str, lm: Any) -> Pack:
-    """Chooses the packing for `learner.pack` and this model. auto is tree, or rows if the model
-    does not allow tree. Raises UserError for tree with such a model."""
+    """Chooses the packing of this model. If `pack` is auto, that is tree if the model allows it and
+    rows otherwise. Raises UserError if `pack` is tree and the model does not allow it."""
     if pack == "rows":
         return "rows"
     obstacle = _obstacle(lm)
@@ -60,8 +60,8 @@ def tree_attention(
     homes_N: Tensor,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of every node to its ancestors, [1, N, H, E]. transformers calls it once in
-    every layer."""
+    """Computes causal attention of every node to its ancestors, [1, N, H, E]. transformers calls it
+    once in every layer."""
 
     def rows(nodes_1HNE: Tensor) -> Tensor:
         nodes_NHE = nodes_1HNE.transpose(1, 2)[0]
@@ -75,10 +75,10 @@ def tree_attention(
 
 
 def _obstacle(lm: Any) -> str:
-    """Says why the model cannot be packed as a tree; "" if it can."""
+    """Returns the reason why the model cannot be packed as a tree; "" if it can."""
     config = lm.config.get_text_config()
     if not getattr(lm, "_supports_attention_backend", False):
-        return "does not take another attention function"
+        return "does not support another attention function"
     kinds = set(getattr(config, "layer_types", None) or ())
     if not kinds and getattr(config, "sliding_window", None):
         kinds = {"sliding_attention"}

@@ -28,7 +28,8 @@ from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajec
 
 
 class Source(NamedTuple):
-    """An attempt that joined the group `into`. `group_id`: the group it is stored with."""
+    """An attempt that was trained as part of the group `into`. `group_id`: the group it is stored
+    in."""
 
     into: str
     group_id: str
@@ -37,7 +38,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence to learn from: arrays [L], truncated after its last trained token.
+    """One training sequence: arrays of shape [L], truncated after the last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
     `token_advantages`: one for each token, instead of `advantage`.
@@ -63,7 +64,7 @@ class Row:
 
     @property
     def learns(self) -> bool:
-        """Whether any of its tokens has an advantage."""
+        """Returns whether any trained token has an advantage other than 0."""
         if self.token_advantages is None:
             return bool(self.advantage)
         return bool(self.token_advantages[self.mask].any())
@@ -115,14 +116,14 @@ def rows_of(
     replayed: Container[str] = (),
     version: int | None = None,
 ) -> list[Row]:
-    """Makes the rows of one step. A row whose gradient is zero by construction is left out, but
-    counts in the mean.
+    """Makes the rows of one step. Leaves out rows whose gradient is always zero, but counts them in
+    the mean.
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
-    stored attempts that join the groups. `entropies`: of the attempts in `ranked_rows`, by group.
-    `replayed`: ids of the groups that were trained before; `version`: of the learner's weights.
-    With the terms of r3l.algorithms.losses and c from r3l.algorithms.credit.token_weights the loss
-    of the step is
+    stored attempts that join the groups. `entropies`: token entropies of the attempts in
+    `ranked_rows`, keyed by group and attempt. `replayed`: ids of the groups that were already
+    trained. `version`: version of the learner's weights. With the terms of r3l.algorithms.losses
+    and c from r3l.algorithms.credit.token_weights the loss of the step is
 
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
@@ -150,7 +151,7 @@ def rows_of(
 
 
 def trained_attempts(rows: Iterable[Row]) -> tuple[TrainedAttempt, ...]:
-    """Tells how a step trains on the attempts that its rows were made from."""
+    """Describes how a step trains on each attempt that its rows were made from."""
     return tuple(_trained(row, *row.source) for row in rows if row.source is not None)
 
 
@@ -165,7 +166,8 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """The median of the new groups' mean rewards; of all groups if there are no new ones."""
+    """Computes the median of the new groups' mean rewards, or of all groups' if there are no new
+    groups."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -174,8 +176,8 @@ def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
 def ranked_rows(
     groups: Sequence[Group], algorithm: Algorithm
 ) -> tuple[list[Row], list[tuple[int, int]]]:
-    """The attempts whose token entropies the algorithm's ranking needs, with all response tokens in
-    the mask, and the place of each: (group, trajectory)."""
+    """Returns the attempts whose token entropies the algorithm's ranking needs, as rows with all
+    response tokens in the mask, and the position of each: (group, trajectory)."""
     rows, places = list[Row](), list[tuple[int, int]]()
     if algorithm.ranking is None:
         return rows, places
@@ -198,7 +200,8 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes the rows of a group's attempts that the algorithm keeps, recalled ones included."""
+    """Makes the rows of a group from the attempts that the algorithm keeps, including recalled
+    attempts."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
@@ -240,8 +243,8 @@ def _attempt_row(attempt: Trajectory, mask: Bool, **more: Any) -> Row:
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens that were sampled with the weights of `version` only. None for an attempt
-    whose row leaves out part of its context, such as guidance."""
+    """Marks the tokens that were sampled only with the weights of `version`. Returns None if the
+    attempt's row leaves out part of its context, such as guidance."""
     if version is None or attempt.reframed:
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -259,7 +262,7 @@ def _aux_row(sample: AuxSample, weight: float) -> _Counted:
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
-    """Truncates a row after its last trained token; its length is 0 if it has none."""
+    """Truncates a row after its last trained token; its length is 0 if no token is trained."""
     end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
     if more.get("token_advantages") is not None:
         more["token_advantages"] = more["token_advantages"][:end]
@@ -267,15 +270,17 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies the weight w_g of each row of one mean by the row's token weight c."""
+    """Multiplies each row's importance weight w_g by its token weight c; all rows belong to one
+    mean."""
     shares = credit.token_weights(normalize, [length for _, length in counted])
     pairs = zip(counted, shares, strict=True)
     return [replace(row, weight=row.weight * share) for (row, _), share in pairs]
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """How the loss is shared out. `aux_share`: the weight of auxiliary rows.
-    `largest_token_weight`: that of a policy row's token, in units of their mean."""
+    """Measures how the loss is divided among rows. `aux_share`: the weight share of auxiliary rows.
+    `largest_token_weight`: the largest weight of a policy row's token, in units of the mean
+    weight."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -296,7 +301,7 @@ def check_tokens(
         highest = int(token_ids.max(initial=0))
         if highest >= vocabulary:
             raise UserError(
-                f"group {group_id}: holds token {highest}, the model's vocabulary ends at "
+                f"group {group_id}: holds token {highest}, but the model's vocabulary ends at "
                 f"{vocabulary - 1}; train with the model whose tokenizer filled this buffer"
             )
 
@@ -304,8 +309,8 @@ def check_tokens(
 def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
-    """Cuts rows into micro-batches of at most `token_budget` computed tokens, and spreads them over
-    ranks: result[rank][i], the same number on every rank, largest first.
+    """Cuts rows into micro-batches of at most `token_budget` computed tokens and distributes them
+    over ranks. result[rank][i] has the same length on every rank, largest first.
 
     A row above the budget is a micro-batch of its own; some micro-batches may be empty. Computed
     tokens are the nodes of a forest if prefixes are `shared`, padded positions otherwise.
@@ -324,8 +329,8 @@ def micro_batches(
 def _spread(
     bins: list[list[Row]], sizes: list[int], ranks: int
 ) -> tuple[int, list[list[list[Row]]]]:
-    """Gives the largest bin to the emptiest rank until none is left: (size of the fullest rank,
-    bins of each rank)."""
+    """Gives the largest remaining bin to the emptiest rank until all are assigned. Returns (size of
+    the fullest rank, bins of each rank)."""
     share: list[list[list[Row]]] = [[] for _ in range(ranks)]
     load = [0] * ranks
     for index in sorted(range(len(bins)), key=lambda i: -sizes[i]):
@@ -361,7 +366,7 @@ def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list
 
 
 def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
-    """Makes the tensors of a micro-batch; without rows those of two masked-out tokens."""
+    """Makes the tensors of a micro-batch; if there are no rows, those of two masked-out tokens."""
     input_tokens = sum(len(row.token_ids) for row in rows)
     rows = rows or [Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), np.zeros(2, np.float32))]
     forest = prefix_forest.plant([row.token_ids for row in rows])
@@ -409,8 +414,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """`padding`: share of computed positions that hold no token; `shared_tokens`: share of the
-    rows' tokens that were computed once for several rows."""
+    """Computes `padding`, the share of computed positions that hold no token, and `shared_tokens`,
+    the share of the rows' tokens that were computed once for several rows."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),
@@ -419,7 +424,8 @@ def packing_shares(sums: dict[str, float]) -> dict[str, float]:
 
 
 def packing_sums(micro: MicroBatch, pack: Pack) -> dict[str, float]:
-    """Counts the rows' tokens, the computed positions, and those of them that hold a token."""
+    """Counts the rows' tokens, the computed positions, and the computed positions that hold a
+    token."""
     if not micro.input_tokens:
         return dict.fromkeys(("sum_input_tokens", "sum_computed_tokens", "sum_held_tokens"), 0.0)
     nodes, padded = micro.nodes.token_ids_N.numel(), micro.mask_BT.numel()

@@ -36,8 +36,8 @@ FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.para
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
-    """Merges the user's DeepSpeed keys into the learner's. Raises UserError that names every user
-    key which contradicts the learner's settings."""
+    """Merges the user's DeepSpeed keys into the learner's. Raises UserError naming every user key
+    that contradicts the learner's settings."""
     own = _own(config, bf16=bf16, gpu=gpu)
     given = _without_auto(user_config(config.deepspeed))
     for key in given:
@@ -45,7 +45,9 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
             raise UserError(f"learner.deepspeed.{key}: must be a mapping of DeepSpeed's settings")
     clashes = _clashes(own, given)
     if clashes:
-        raise UserError(f"learner.deepspeed: set by the learner itself: {'; '.join(clashes)}")
+        raise UserError(
+            f"learner.deepspeed: the learner sets these keys itself: {'; '.join(clashes)}"
+        )
     merged = _merge(own, given)
     params = merged["optimizer"]["params"]
     if not params["torch_adam"]:
@@ -54,13 +56,15 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
 
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
-    """The ZeRO stage in use. In bfloat16 stage 1 replaces stage 0, whose optimizer learns
-    differently from those of the other stages: its first step lowers the loss by a fifth less."""
+    """Returns the ZeRO stage in use. In bfloat16, stage 1 replaces stage 0, whose optimizer learns
+    differently from the other stages' optimizers: its first step lowers the loss by a fifth
+    less."""
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
 
 
 def user_config(given: dict[str, Any] | str) -> dict[str, Any]:
-    """The user's DeepSpeed configuration, read from a JSON file if `given` is a path."""
+    """Returns the user's DeepSpeed configuration; reads it from a JSON file if `given` is a
+    path."""
     if not isinstance(given, str):
         return given
     path = Path(given).expanduser()
@@ -76,7 +80,7 @@ def user_config(given: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def learning_rate_share(config: LearnerConfig, step: int) -> float:
-    """The learning rate of optimizer step `step` (from 0) as a share of `lr`.
+    """Returns the learning rate of optimizer step `step` (from 0) as a fraction of `lr`.
 
     It rises linearly over `warmup_steps`, then stays, or falls to `min_lr_share` at `steps`.
     """
@@ -126,13 +130,14 @@ def _own(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
 
 
 def _without_auto(tree: dict[str, Any]) -> dict[str, Any]:
-    """Drops values of "auto", which Hugging Face's files leave to the trainer."""
+    """Drops "auto" values, which Hugging Face's files leave for the trainer to fill in."""
     kept = {k: v for k, v in tree.items() if v != "auto"}
     return {k: _without_auto(v) if isinstance(v, dict) else v for k, v in kept.items()}
 
 
 def _clashes(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """Lists the user's values for owned keys that differ from the learner's."""
+    """Lists the user's values that differ from the learner's, among the keys that the learner
+    owns."""
     known, clashes = flat_settings(own), []
     for path, value in flat_settings(given).items():
         owner = next((o for o in OWNED if path == o or path.startswith(f"{o}.")), None)

@@ -20,7 +20,8 @@ WEIGHTS = "model.safetensors"
 
 
 def shapes(lm: nn.Module) -> list[Shape]:
-    """(name, dtype, shape) of every parameter as in a model folder; tied ones appear once."""
+    """Returns (name, dtype, shape) of every parameter, named as in a model folder; tied parameters
+    appear once."""
     return [
         (adapters.base_name(name), parameter.dtype, full_shape(parameter))
         for name, parameter in lm.named_parameters()
@@ -30,7 +31,8 @@ def shapes(lm: nn.Module) -> list[Shape]:
 
 def tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yields (name, tensor) of every parameter, in the order of `shapes`, merged with its adapter
-    if it has one. A collective under ZeRO 3, which every rank must exhaust. Keep few of them."""
+    if it has one. Collective under ZeRO 3: every rank must exhaust it. Do not hold many at a
+    time."""
     layers = {layer.base_layer.weight: layer for layer in adapters.adapted_layers(lm)}
     for name, parameter in lm.named_parameters():
         if adapters.is_adapter(name):
@@ -44,7 +46,7 @@ def tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def gathered(*parameters: nn.Parameter) -> Iterator[None]:
-    """Gathers whole parameters inside the block; a collective under ZeRO 3."""
+    """Gathers whole parameters inside the block. Collective under ZeRO 3."""
     import deepspeed
 
     sharded = [parameter for parameter in parameters if hasattr(parameter, "ds_id")]
@@ -53,8 +55,8 @@ def gathered(*parameters: nn.Parameter) -> Iterator[None]:
 
 
 def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
-    """Writes a plain Hugging Face model folder, or nothing without `write`; a collective under
-    ZeRO 3, in which a rank that cannot write still takes part to the end."""
+    """Writes a plain Hugging Face model folder; writes nothing if `write` is None. Collective under
+    ZeRO 3: a rank that cannot write still takes part to the end."""
     each = tensors(lm)
     try:
         if write is None:
@@ -71,7 +73,7 @@ def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> No
 
 
 def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
-    """Writes the adapters in peft's format, or nothing without `write`; a collective like
+    """Writes the adapters in peft's format; writes nothing if `write` is None. Collective, like
     `save_model`."""
     each = adapter_tensors(lm)
     try:
@@ -83,18 +85,18 @@ def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) ->
 
 
 def full_shape(parameter: nn.Parameter) -> tuple[int, ...]:
-    """The shape of a whole parameter, of which this rank may hold only a share."""
+    """Returns the full shape of a parameter, even if this rank holds only a share of it."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def adapter_shapes(lm: nn.Module) -> list[Shape]:
-    """(name, dtype, shape) of every matrix of the adapters, in peft's names."""
+    """Returns (name, dtype, shape) of every adapter matrix, with peft's names."""
     return [(adapters.peft_name(name), p.dtype, full_shape(p)) for name, p in _adapters(lm)]
 
 
 def adapter_tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields (name, tensor) of every matrix of the adapters, in the order of `adapter_shapes`; a
-    collective as `tensors` is."""
+    """Yields (name, tensor) of every adapter matrix, in the order of `adapter_shapes`. Collective,
+    like `tensors`."""
     for name, parameter in _adapters(lm):
         with gathered(parameter):
             tensor = parameter.detach()
@@ -106,16 +108,16 @@ def _adapters(lm: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def shard(module: nn.Module, settings: Mapping[str, Any]) -> None:
-    """Shards a module over the ranks for ZeRO 3, one parameter at a time: DeepSpeed's own start
-    would first move all of it to each device."""
+    """Shards a module over the ranks for ZeRO 3, one parameter at a time. DeepSpeed's own
+    initialization would first move the whole module to each device."""
     import deepspeed
 
     deepspeed.zero.Init(module=module, config_dict_or_path=dict(settings))
 
 
 def sharded(module: nn.Module, settings: Mapping[str, Any]) -> Any:
-    """Shards a module that is not trained over the ranks, under the trainer's DeepSpeed `settings`;
-    the result is called as the module was."""
+    """Shards an untrained module over the ranks with the trainer's DeepSpeed `settings`. Call the
+    result like the module."""
     import deepspeed
 
     shard(module, settings)

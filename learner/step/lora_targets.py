@@ -1,4 +1,4 @@
-"""Finds the layers of a model folder that can have an adapter, without torch."""
+"""Finds the layers of a model folder that can have an adapter. Needs no torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LINEAR = re.compile(r"\.\d+\.(?:.+\.)?(\w+)\.weight$")
 
 
 def linear_layers(folder: Path) -> list[str]:
-    """Names of the linear layers in a model's blocks, such as q_proj; empty if its weights are not
-    in safetensors files."""
+    """Returns the names of the linear layers in a model's blocks, such as q_proj; empty if its
+    weights are not in safetensors files."""
     names = set[str]()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="np") as file:

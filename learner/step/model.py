@@ -1,4 +1,4 @@
-"""The policy model of the learner: log-probabilities and entropies of selected tokens.
+"""Computes the policy's log-probabilities and entropies of selected tokens.
 
     tree:  nodes ─► layers, each node once ─► hidden ─┐        (attention: learner.step.attention)
     rows:  padded rows ─► layers ─► hidden of nodes ──┴─► selected nodes ─► head ─► rows
@@ -30,7 +30,7 @@ CHUNK = 1024
 
 
 class PolicyModule(nn.Module):
-    """Wraps a Hugging Face causal language model and replaces its head by a chunked one.
+    """Wraps a Hugging Face causal language model and replaces its head with a chunked one.
 
     `pack`: whether the layers run on padded rows, or on a forest whose rows share their prefixes.
     Results and gradients are the same. The model must allow it (learner.step.attention.resolve).
@@ -48,7 +48,7 @@ class PolicyModule(nn.Module):
     def forward(
         self, nodes: Nodes, select_BT: Tensor, temperatures_B: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(logprobs_BT, entropy_BT) in nats, float32; 0 if `select_BT` is False.
+        """Returns (logprobs_BT, entropy_BT) in nats, float32; 0 where `select_BT` is False.
 
         Position t holds log π(token t | tokens before t), of the policy ∝ exp(logits / temperature)
         of its row; position 0 is never selected. Entropies carry no gradient. A node that several
@@ -89,8 +89,9 @@ def score(
     head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Computes (log-probability of each target, entropy of each distribution), float32 [N], CHUNK
-    positions at a time. The backward pass recomputes the logits of every chunk but the last: it
-    begins with the last one, whose logits take no more memory kept than recomputed."""
+    positions at a time. The backward pass recomputes the logits of every chunk except the last. It
+    begins with the last chunk, so keeping those logits takes no more memory than recomputing
+    them."""
     *earlier, last = zip(
         hidden_ND.split(CHUNK), targets_N.split(CHUNK), temperatures_N.split(CHUNK), strict=True
     )
@@ -131,7 +132,8 @@ def load_model(
 
     `implementation`: of attention, as in `learner.attention`; any but auto runs on padded rows
     only. `gradient_checkpointing`: keep only the inputs of each layer for the backward pass.
-    `lora`: the adapters that are trained, if any; `adapter`: their folder. Raises UserError.
+    `lora`: settings of the trained adapters, if any; `adapter`: their folder. Raises UserError if
+    the model cannot be loaded.
     """
     from transformers import AutoModelForCausalLM
 
@@ -163,7 +165,7 @@ def load_model(
 
 
 def resolve_dtype(name: str) -> torch.dtype:
-    """The dtype of `learner.dtype`; auto is float32 on CPU, bfloat16 on GPU."""
+    """Returns the torch dtype for `learner.dtype`; auto is float32 on CPU and bfloat16 on GPU."""
     if name == "auto":
         return torch.bfloat16 if torch.cuda.is_available() else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]

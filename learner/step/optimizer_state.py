@@ -1,4 +1,4 @@
-"""Saves and loads the optimizer's state by parameter, for any number of ranks and ZeRO stage.
+"""Saves and loads the optimizer's state per parameter, for any number of ranks and any ZeRO stage.
 
     rank 0   ██████░░░░   each rank's fragments of      ─► gathered one parameter at a time
     rank 1   ░░░░░░████   a parameter's flat tensors       ─► optimizer.safetensors (rank 0)
@@ -35,8 +35,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a parameter: `length` of its elements from `start` on, flattened. In
-    `tensor`, whose state the torch optimizer keeps, they begin at `place`."""
+    """This rank's part of a parameter: `length` elements from `start` on, flattened. They are
+    stored at `place` in `tensor`, whose state the torch optimizer keeps."""
 
     tensor: Tensor
     place: int
@@ -45,7 +45,7 @@ class Fragment(NamedTuple):
 
 
 def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
-    """Writes the state (rank 0 writes); a collective."""
+    """Writes the optimizer state. Collective; only rank 0 writes."""
     keys, counts = _keys(trainer), _counts(trainer)
     keys += [MASTER] * (trainer.dtype != torch.float32)
     trained = _trained(trainer)
@@ -73,8 +73,8 @@ def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
 
 
 def load(trainer: Trainer, folder: Path, updates: int) -> None:
-    """Restores what `save` wrote after `updates` optimizer steps; hyperparameters stay those of
-    this run's settings."""
+    """Restores the state that `save` wrote after `updates` optimizer steps. Hyperparameters keep
+    the values of this run's settings."""
     from safetensors import safe_open
 
     with safe_open(folder / FILE, framework="pt") as file:
@@ -105,7 +105,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
 def _whole(
     trainer: Trainer, parameter: nn.Parameter, fragment: Fragment | None, key: str
 ) -> Tensor:
-    """Gathers a parameter's whole state, float32; a collective."""
+    """Gathers a parameter's whole state, float32. Collective."""
     shape = full_shape(parameter)
     whole = torch.zeros(shape, dtype=torch.float32, device=trainer.device).view(-1)
     if fragment is not None:
@@ -127,7 +127,7 @@ def _fill(held: Tensor, fragment: Fragment, whole: Tensor) -> None:
 
 
 def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
-    """This rank's part of a trained parameter, if it has one."""
+    """Returns this rank's part of a trained parameter; None if it has no part."""
     held = _masters(trainer)
     size = math.prod(full_shape(parameter))
     if hasattr(parameter, "ds_id"):  # ZeRO 3: equal parts, the last one filled up
@@ -148,7 +148,7 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
 def _state(
     trainer: Trainer, tensor: Tensor, keys: set[str], counts: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Returns the torch optimizer's state of a tensor; makes it if there is none yet."""
+    """Returns the torch optimizer's state of a tensor; creates it if missing."""
     inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:
@@ -163,12 +163,12 @@ def _state(
 
 
 def _keys(trainer: Trainer) -> list[str]:
-    """Names of the optimizer's moments; none before its first step."""
+    """Returns the names of the optimizer's moments; empty before its first step."""
     return [key for key, value in _some_state(trainer) if isinstance(value, Tensor) and value.dim()]
 
 
 def _counts(trainer: Trainer) -> dict[str, Tensor]:
-    """The optimizer's counters, the same for every tensor."""
+    """Returns the optimizer's counters, which are the same for every tensor."""
     counts: dict[str, Tensor] = {}
     for key, value in _some_state(trainer):
         if not isinstance(value, Tensor):
@@ -188,10 +188,11 @@ def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:
 
 
 def _torch_optimizer(trainer: Trainer) -> Any:
-    """The torch optimizer, inside DeepSpeed's if there is one."""
+    """Returns the torch optimizer, which DeepSpeed may wrap in its own."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
 def _masters(trainer: Trainer) -> list[Tensor]:
-    """This rank's full-precision weights, flat; none if DeepSpeed keeps no copy of them."""
+    """Returns this rank's full-precision weights, flattened; empty if DeepSpeed keeps no copy of
+    them."""
     return [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]

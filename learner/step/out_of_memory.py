@@ -1,4 +1,4 @@
-"""Recognises a lack of memory, and chooses a smaller token budget for micro-batches."""
+"""Recognises out-of-memory errors, and chooses a smaller token budget for micro-batches."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "CUBL
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory, of a GPU or of the host, is used up."""
+    """Returns whether an error means that the GPU or the host ran out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in MESSAGES)
 
 
 def smaller_budget(budget: int, longest: int) -> int:
-    """Halves the token budget, but keeps room for the step's `longest` sequence (tokens). Raises
-    TrainingStopped if it cannot be lowered further."""
+    """Halves the token budget, but leaves room for the step's `longest` sequence (tokens). Raises
+    TrainingStopped if the budget cannot be lowered further."""
     if budget <= longest:
         raise TrainingStopped(
-            f"out of memory at the smallest micro-batch: {budget} tokens a micro-batch, longest "
+            f"out of memory at the smallest micro-batch: {budget} tokens per micro-batch, longest "
             f"sequence {longest} tokens; use more ranks, learner.zero_stage=3, "
             "learner.offload=optimizer, learner.gradient_checkpointing=true or shorter contexts",
             cause="out_of_memory",

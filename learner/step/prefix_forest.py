@@ -1,4 +1,4 @@
-"""The prefix forest of a micro-batch, in which rows share the nodes of their common prefixes.
+"""Builds the prefix forest of a micro-batch, in which rows share the nodes of common prefixes.
 
     rows, sorted by their tokens ─► overlap of neighbours ─► cut within a budget ─► Forest
 
@@ -38,8 +38,8 @@ class Forest:
 
 
 def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
-    """Sorts sequences by their tokens: (order, overlaps). An overlap is the number of leading
-    tokens shared with the sequence before; no earlier one shares more."""
+    """Sorts sequences by their tokens; returns (order, overlaps). An overlap is the number of
+    leading tokens shared with the previous sequence; no earlier sequence shares more."""
     # Big-endian bytes of non-negative numbers sort as the numbers do.
     keys = [np.asarray(ids).astype(">i4").tobytes() for ids in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)
@@ -48,8 +48,8 @@ def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
 
 
 def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[range]:
-    """Splits sorted rows into runs of at most `budget` nodes, with the fewest nodes in all, then
-    the fewest runs. A row above the budget is a run of its own."""
+    """Splits sorted rows into runs of at most `budget` nodes. Minimizes the total number of nodes,
+    then the number of runs. A row above the budget is a run of its own."""
     nodes, runs, first = [0], [0], [0]
     for last in range(len(lengths)):
         best, tail = (0, 0, 0), 0
@@ -71,7 +71,7 @@ def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[ra
 
 
 def plant(sequences: Sequence[Int32]) -> Forest:
-    """Builds the forest of sequences, which have at least one token each."""
+    """Builds the forest of sequences. Each must have at least one token."""
     order, overlaps = neighbours(sequences)
     size = sum(len(sequences[i]) - o for i, o in zip(order, overlaps, strict=True))
     token_ids, positions, parents = (np.zeros(size, np.int64) for _ in range(3))

@@ -13,9 +13,9 @@ LOOPBACK = "127.0.0.1"  # the first machine's address if there is no other
 
 
 def join_process_group(timeout_s: float) -> None:
-    """Joins the group that the launcher describes in the environment, or a group of one. Its
-    collectives fail after `timeout_s`. A group that is still open when the interpreter ends can
-    abort the process, so it is left before."""
+    """Joins the group that the launcher describes in the environment, or a group of one process.
+    Its collectives fail after `timeout_s`. The group is left before the interpreter ends, because
+    an open group can abort the process."""
     import deepspeed
 
     if torch.distributed.is_initialized():
@@ -38,7 +38,7 @@ def join_process_group(timeout_s: float) -> None:
 
 
 def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:
-    """Joins ranks that are all on this machine, over sockets that no other machine reaches.
+    """Joins ranks that are all on this machine, over sockets that other machines cannot reach.
 
     By default torch's store listens on every address, and gloo and NCCL on that of the machine's
     name, without a password.

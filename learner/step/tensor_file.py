@@ -27,13 +27,14 @@ ALIGNMENT = 8  # of the first tensor's bytes
 
 
 def drain(tensors: Iterable[object]) -> None:
-    """Exhausts tensors that all ranks gather one by one: every rank must take part."""
+    """Exhausts an iterator of tensors that all ranks gather one by one. Every rank must take
+    part."""
     for _ in tensors:
         pass
 
 
 def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
-    """Writes a file of tensors, which come in the order of `shapes`."""
+    """Writes a file of tensors, which must come in the order of `shapes`."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, dtype, shape in shapes:
@@ -51,15 +52,15 @@ def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None
 
 
 class Copies:
-    """Copies the tensors of files to the host's memory and writes them later: the next step may
-    change the tensors meanwhile."""
+    """Copies the tensors of files to the host's memory and writes them later, because the next step
+    may already be changing the tensors."""
 
     def __init__(self) -> None:
         self._files: list[tuple[Path, Sequence[Shape], Tensors]] = []
 
     def add(self, path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
-        """Copies the tensors of a file. A file that needs more than half of the free memory is
-        written at once."""
+        """Copies the tensors of a file. If the file needs more than half of the free memory, writes
+        it at once instead."""
         size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in shapes)
         if 2 * size > free_memory():
             write_tensors(path, shapes, tensors)

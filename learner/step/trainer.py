@@ -1,4 +1,4 @@
-"""The optimizer step on DeepSpeed: rows in, updated weights and metrics out.
+"""Makes optimizer steps with DeepSpeed: rows in, updated weights and metrics out.
 
 rows ─► micro-batches of this rank ─► forward ─► loss ─► backward … ─► step
                                                                   │
@@ -67,10 +67,11 @@ LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank
 
 @dataclass(frozen=True)
 class StepResult:
-    """One optimizer step over all rows of all ranks.
+    """The result of one optimizer step over all rows of all ranks.
 
-    `applied`: False if loss or gradient was not finite; then nothing has changed. `metrics`: by
-    tag. `out_of_memory`: how often the token budget was halved. `attempts`: how it trained on each.
+    `applied`: False if the loss or gradient was not finite; then nothing has changed. `metrics`:
+    values keyed by tag. `out_of_memory`: how often the token budget was halved. `attempts`: how the
+    step trained on each attempt.
     """
 
     applied: bool
@@ -80,10 +81,10 @@ class StepResult:
 
 
 class Trainer:
-    """A DeepSpeed engine on one model folder; one per rank.
+    """Trains one model folder with a DeepSpeed engine; each rank has one trainer.
 
-    Without an `algorithm` it trains on supervised rows only (warm start). `reference`: folder of
-    the reference model, by default `model`; it is loaded only for an algorithm that needs one. With
+    If `algorithm` is None, it trains on supervised rows only (warm start). `reference`: folder of
+    the reference model, by default `model`; loaded only if the algorithm needs it. With
     `learner.lora` only adapters are trained, starting from those in the folder `adapter`, and the
     model without them is the reference. `adapters` describes adapters that are published without
     the base. `budget`: tokens per micro-batch, lowered when memory runs out.
@@ -148,20 +149,20 @@ class Trainer:
 
     @property
     def module(self) -> PolicyModule:
-        """The wrapped model; under ZeRO 3 its parameters are sharded."""
+        """Returns the wrapped model, whose parameters are sharded under ZeRO 3."""
         return self.engine.module  # type: ignore[no-any-return]
 
     def on_any_rank(self, fact: bool) -> bool:
-        """Whether a fact holds on any rank; a collective."""
+        """Returns whether `fact` is true on any rank. Collective."""
         return self._over_ranks({"fact": float(fact)})["fact"] > 0
 
     def rows(self, draw: Draw) -> list[Row]:
-        """Makes the rows of a draw at the current weights, the same on every rank; a collective.
-        Raises UserError for tokens that the model does not know."""
+        """Makes the rows of a draw at the current weights, the same on every rank. Collective.
+        Raises UserError if the model's vocabulary lacks a token."""
         vocabulary = int(self.module.lm.config.get_text_config().vocab_size)
         check_tokens(draw.groups, vocabulary, draw.recalled)
         if self.algorithm is None:
-            raise ValueError("a trainer without an algorithm has supervised rows only")
+            raise ValueError("this trainer has no algorithm; pass supervised rows to step instead")
         return rows_of(
             draw.groups,
             self.algorithm,
@@ -205,7 +206,7 @@ class Trainer:
 
     def check_weights(self, step: int, norm: float) -> None:
         """Raises TrainingStopped on every rank if step `step` made a weight that is not finite or
-        beyond LARGEST, with which engines would return NaN. A collective. `norm`: the step's
+        exceeds LARGEST, because engines would return NaN with it. Collective. `norm`: the step's
         gradient norm."""
         if self.on_any_rank(self._ruined_weights() > self.ruined):
             rate = float(self.optimizer.param_groups[0]["lr"])
@@ -217,14 +218,14 @@ class Trainer:
             )
 
     def _ruined_weights(self) -> int:
-        """Counts the weights of this rank that are not finite or beyond LARGEST."""
+        """Counts the weights of this rank that are not finite or exceed LARGEST."""
         # Under ZeRO 3 a rank holds a share of each parameter.
         held = [getattr(p, "ds_tensor", p).detach() for p in self.module.parameters()]
         return sum(int((~(weights.abs() <= LARGEST)).sum()) for weights in held)
 
     def entropies(self, rows: Sequence[Row]) -> list[Float64]:
-        """Computes the entropy of the policy at every token in each row's mask, nats [tokens]. Each
-        rank computes a share and gets all. Rows are distinct objects."""
+        """Computes the policy's entropy at every token in each row's mask, nats [tokens]. Each rank
+        computes a share and returns all. Rows must be distinct objects."""
         if not rows:
             return []
         starts = np.cumsum([0, *(int(row.mask.sum()) for row in rows)])
@@ -232,7 +233,7 @@ class Trainer:
         entropies = torch.zeros(int(starts[-1]), dtype=torch.float64, device=self.device)
         shared = self.module.pack != "rows"
         for part in micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]:
-            heartbeat("entropies of the attempts that are ranked by them")
+            heartbeat("token entropies for the algorithm's ranking")
             micro = collate(part, self.device)
             with torch.no_grad():
                 inputs = (micro.nodes, micro.mask_BT, micro.temperatures_B)
@@ -245,8 +246,8 @@ class Trainer:
         return np.split(entropies.cpu().numpy(), starts[1:-1])
 
     def entropies_of(self, groups: Sequence[Group]) -> dict[int, dict[int, Float64]]:
-        """Computes the token entropies of the attempts that the algorithm ranks by them, by place
-        of the group and of the attempt in it."""
+        """Computes the token entropies of the attempts that the algorithm ranks by entropy, keyed
+        by the index of the group and of the attempt in it."""
         if self.algorithm is None:
             return {}
         rows, places = ranked_rows(groups, self.algorithm)
@@ -256,19 +257,19 @@ class Trainer:
         return by_group
 
     def _accumulate(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
-        """Calls `_attempt` until memory suffices; returns its sums and how often the budget was
-        halved."""
+        """Calls `_attempt` until memory suffices; returns its sums and the number of times the
+        budget was halved."""
         halvings, sums = 0, self._attempt(rows)
         while sums.pop("out_of_memory"):
             self._discard()
             self.budget = smaller_budget(self.budget, _longest(rows))
-            log.warning("out of memory: continuing with %d tokens a micro-batch", self.budget)
+            log.warning("out of memory: continuing with %d tokens per micro-batch", self.budget)
             sums, halvings = self._attempt(rows), halvings + 1
         return sums, halvings
 
     def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Accumulates the gradients of all micro-batches over ranks; returns the sums of their
-        losses and token counts.
+        """Accumulates the gradients of all micro-batches over ranks; returns the sums of losses and
+        token counts.
 
         A rank that runs out of memory continues with empty, poisoned micro-batches, so that every
         collective has all ranks and all ranks discard the step together.
@@ -289,7 +290,7 @@ class Trainer:
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
-        """Returns the sums of a micro-batch; None if memory did not suffice. `longest`: tokens of
+        """Returns the sums of a micro-batch; None if memory ran out. `longest`: number of tokens of
         the step's longest row."""
         try:
             return self._micro_batch(rows)
@@ -303,8 +304,8 @@ class Trainer:
             # Backward ended in the middle of its reductions: the engine's state is undefined.
             budget = smaller_budget(self.budget, longest)
             raise RestartNeeded(
-                f"out of memory with {self.budget} tokens a micro-batch under ZeRO {self.stage}; "
-                f"the learner restarts with {budget}",
+                f"out of memory with {self.budget} tokens per micro-batch under ZeRO stage "
+                f"{self.stage}; the learner restarts with {budget} tokens",
                 cause="out_of_memory",
                 tokens_per_micro_batch=budget,
             )
@@ -322,14 +323,15 @@ class Trainer:
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        """Adds to the step's `spent`; not on a GPU, whose kernels run asynchronously."""
+        """Adds the block's seconds to the step's `spent`. Does nothing on a GPU, whose kernels run
+        asynchronously."""
         began = time.monotonic()
         yield
         if self.device.type == "cpu":
             self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - began
 
     def _apply(self) -> tuple[bool, float]:
-        """Applies the step: (whether it was applied, global gradient norm before clipping).
+        """Applies the step; returns (whether it was applied, global gradient norm before clipping).
 
         DeepSpeed's own optimizers discard a step whose gradient norm is not finite. Stage 0 has
         plain gradients, already summed over ranks, and a plain optimizer that would apply them.
@@ -345,16 +347,18 @@ class Trainer:
         return self.engine.was_step_applied(), float(self.engine.get_global_grad_norm() or 0.0)
 
     def _discard(self) -> None:
-        """Discards gradients that a rank has poisoned."""
+        """Discards the gradients after a rank has poisoned them."""
         applied, _ = self._apply()
         if applied:
-            raise RestartNeeded("a step that ran out of memory was applied", cause="out_of_memory")
+            raise RestartNeeded(
+                "DeepSpeed applied a step that had run out of memory", cause="out_of_memory"
+            )
 
     def losses(
         self, micro: MicroBatch, forward: Callable[..., Any] | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """Computes the loss of a micro-batch and its parts by name. `forward`: by default the
-        engine."""
+        """Computes the loss of a micro-batch, and its parts keyed by name. `forward` defaults to
+        the engine."""
         reference_BT, run = self._reference_logprobs(micro), forward or self.engine
         logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
@@ -403,7 +407,7 @@ class Trainer:
             return logprobs_BT
 
     def _plain_grad_norm(self) -> float:
-        """Computes the global gradient norm at stage 0, where DeepSpeed records none."""
+        """Computes the global gradient norm at stage 0, where DeepSpeed does not record it."""
         grads = [p.grad for p in self.module.parameters() if p.grad is not None]
         return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
 
@@ -416,28 +420,28 @@ class Trainer:
         return dict(zip(sorted(sums), values.tolist(), strict=True))
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields (name, tensor) of every whole parameter, one at a time; a collective under ZeRO 3,
-        which every rank must exhaust. Tied parameters appear once. Names are those of a model
-        folder."""
+        """Yields (name, tensor) of every whole parameter, one at a time, named as in a model
+        folder. Tied parameters appear once. Collective under ZeRO 3: every rank must exhaust it."""
         return full_weights.tensors(self.module.lm)
 
     def published(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
-        """What actors get: (tensors, shapes) of `weights`, or of the adapters only; the tensors are
-        a collective as `weights` is."""
+        """Returns (tensors, shapes) that actors receive: all of `weights`, or only the adapters.
+        Iterating the tensors is collective, like `weights`."""
         lm = self.module.lm
         if self.adapters is None:
             return full_weights.tensors(lm), full_weights.shapes(lm)
         return full_weights.adapter_tensors(lm), full_weights.adapter_shapes(lm)
 
     def save_model(self, folder: Path, write: Write = write_tensors) -> None:
-        """Writes a plain Hugging Face model folder (rank 0 writes; a collective under ZeRO 3)."""
+        """Writes a plain Hugging Face model folder (only rank 0 writes). Collective under ZeRO
+        3."""
         full_weights.save_model(self.module.lm, folder, write if self.rank == 0 else None)
 
     def save_adapters(self, folder: Path, write: Write = write_tensors) -> None:
-        """Writes the adapters in peft's format (rank 0 writes; a collective under ZeRO 3)."""
+        """Writes the adapters in peft's format (only rank 0 writes). Collective under ZeRO 3."""
         full_weights.save_adapters(self.module.lm, folder, write if self.rank == 0 else None)
 
 
 def _longest(rows: Sequence[Row]) -> int:
-    """The length of the longest row in tokens."""
+    """Returns the length of the longest row, in tokens."""
     return max((len(row.token_ids) for row in rows), default=0)

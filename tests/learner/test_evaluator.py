@@ -216,4 +216,4 @@ def test_a_best_model_that_cannot_be_kept_ends_nothing(
 ) -> None:
     (tmp_path / "best").symlink_to(tmp_path / "nowhere" / "at" / "all")
     keep_if_best(tmp_path, evaluated(tmp_path, 5, 0.3))
-    assert "not replaced, training continues" in caplog.text
+    assert "could not be replaced; training continues" in caplog.text
