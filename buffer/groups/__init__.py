@@ -1,1 +1,1 @@
-"""The life of a group in the store: every operation that changes it or picks it for a draw."""
+"""The life of a group in the store: all operations that change a group or draw it."""

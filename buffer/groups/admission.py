@@ -1,4 +1,4 @@
-"""Admission: may an actor start another group? One pure function, with its proof.
+"""Admission: decides whether an actor may start another group. A pure function with its proof.
 
 Symbols: V learner's version (optimizer steps done), B groups per step, η max_staleness,
 I train groups ahead of the new one (leased, filling, complete, drawn by the learner and not
@@ -36,14 +36,14 @@ def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor
 
 
 def staleness_at_draw(learner: int, ahead: int, per_step: int, actor: int) -> int:
-    """V + I // B − v, the staleness the group will have when it is drawn, in optimizer steps."""
+    """Returns V + I // B − v, the group's staleness in optimizer steps when it will be drawn."""
     return learner + ahead // per_step - actor
 
 
 def ahead_of_takeover(in_flight: int, unheld: int) -> int:
-    """I for a group that is already in flight but has no holder.
+    """Returns I for the takeover of a group that is in flight but has no holder.
 
-    Groups without a holder cannot be finished before they are taken over, so none of them is ahead.
-    If they counted, enough of them would refuse their own takeover without end.
+    Groups without a holder cannot be finished before they are taken over, so they are not ahead.
+    If they counted, enough of them could block their own takeover forever.
     """
     return in_flight - unheld

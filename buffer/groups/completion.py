@@ -1,4 +1,4 @@
-"""Completes groups: with the last result, or without stragglers; some expire instead.
+"""Completes groups when the last result arrives or stragglers are given up. Some expire instead.
 
 results.put ────────────────► with_resolved ─► finish ─► complete, and its record is written
 leases, after a deadline ──► give_up_stragglers ─┘  └──► expired: no trajectory, no contrast
@@ -23,7 +23,7 @@ REPLACED_BATCHES = 8  # the next draw names at most this many batches' worth of 
 
 
 def may_finish_without_stragglers(work: UnitOfWork, row: GroupRow) -> bool:
-    """True if a training group waited `straggler_s` and has `min_base` base attempts."""
+    """True if a training group has waited `straggler_s` and has `min_base` base attempts."""
     config = work.config
     return (
         config.straggler_s > 0
@@ -35,7 +35,7 @@ def may_finish_without_stragglers(work: UnitOfWork, row: GroupRow) -> bool:
 
 
 def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
-    """Complete a group with the results it has: its open slots fail with cause STRAGGLER."""
+    """Complete a group with its present results. Its open slots fail with cause STRAGGLER."""
     open_slots = [slot for slot in row.plan.slots() if slot not in row.resolved]
     failed = [decode_outcome(_straggler(role, slot)) for role, slot in open_slots]
     work.count("quorums")
@@ -43,16 +43,17 @@ def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
 
 
 def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
-    """True for a training group with equal rewards, if the run's algorithm replaces such groups."""
+    """True if a training group has equal rewards and the run's algorithm replaces such groups."""
     return work.needs_contrast and row.purpose == "train" and row.contrast == 0
 
 
 def expire_without_contrast(
     work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
 ) -> GroupRow:
-    """Expire a group so that admission grants another one in its place; the next draw names it.
+    """Expire a group. Admission then grants a new group in its place, and the next draw names the
+    expired group.
 
-    `last`: as for UnitOfWork.expire.
+    `last`: see UnitOfWork.expire.
     """
     replaced = (*work.index.progress.replaced, row.group_id)
     work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
@@ -60,7 +61,7 @@ def expire_without_contrast(
 
 
 def with_resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
-    """The row with these slots resolved; failures are counted."""
+    """Returns the row with these slots resolved, and counts failures."""
     done = [outcome for outcome in outcomes if outcome.reward is not None]
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     for outcome in failed:
@@ -80,10 +81,10 @@ def with_resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcom
 
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
-    """Write the record of a group whose slots are resolved. It expires if it has no trajectory, or
-    no contrast although the algorithm needs it.
+    """Write the record of a group whose slots are all resolved. The group expires if it has no
+    trajectory, or if the algorithm needs contrast and it has none.
 
-    `last`: outcomes that were not written as parts.
+    `last`: outcomes not written as parts.
     """
     parts = {outcome.key: outcome.encoded for outcome in last}
     if not row.done:
@@ -96,11 +97,11 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
 
 
 def _straggler(role: Role, slot: int) -> bytes:
-    """The result of a straggler: a slot that its group did not wait for."""
+    """Returns the result of a straggler, a slot whose group stopped waiting for it."""
     return codec.encode(SlotResult(role, slot, "failed", cause=STRAGGLER))
 
 
 @lru_cache(maxsize=1024)
 def straggler_checksum(role: Role, slot: int) -> int:
-    """The checksum of a straggler's result."""
+    """Returns the checksum of a straggler's result."""
     return result_checksums.checksum(_straggler(role, slot))

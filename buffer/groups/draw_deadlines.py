@@ -1,8 +1,8 @@
-"""Deadlines of draws: the groups of a consumer that died become drawable again.
+"""Draw deadlines: make the groups of a dead consumer drawable again.
 
 A draw is open until it is committed, discarded or released. It expires `draw_s` seconds after its
-consumer last drew, committed or discarded. Deadlines are not stored: after a start every consumer
-has the whole time, since it could not reach the service before.
+consumer last drew, committed or discarded. Deadlines are not stored. When the service starts,
+every consumer gets the whole time again, because it could not reach the stopped service.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 
 def extend(work: UnitOfWork, consumer: str) -> None:
-    """Move the deadline of everything a consumer drew."""
+    """Restart the deadline of all of a consumer's draws."""
     holders = {drawn.consumer for drawn in work.index.draws.values()}
     known = {name: at for name, at in work.index.last_seen.items() if name in holders}
     work.index.last_seen = known | {consumer: work.now}
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Expire and count the draws of consumers that have been silent for too long."""
+    """Expire and count the draws of consumers that were silent for too long."""
     index, limit = work.index, work.config.draw_s
     for name in {drawn.consumer for drawn in index.draws.values()}:
         silent = work.now - index.last_seen.setdefault(name, work.now)
@@ -44,7 +44,7 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "clock"]) -> int:
-    """Return the uncommitted groups of a consumer to the candidates; returns how many."""
+    """Make the uncommitted groups of a consumer drawable again; returns their number."""
     returned = 0
     for drawn in [d for d in work.index.draws.values() if d.consumer == consumer]:
         returned += _return_groups(work, drawn, by)
@@ -55,7 +55,7 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """True if a group of an expired draw was neither drawn nor expired since."""
+    """True if a group of an expired draw has been neither drawn nor expired since."""
     row = work.find(group_id)
     if row is None:
         return False
@@ -64,7 +64,7 @@ def is_free(work: UnitOfWork, group_id: str) -> bool:
 
 
 def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
-    """Groups in open draws, by consumer."""
+    """Returns the number of groups in open draws, keyed by consumer."""
     held: Counter[str] = Counter()
     for drawn in draws.values():
         held[drawn.consumer] += len(drawn.groups)
@@ -72,7 +72,7 @@ def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
 
 
 def describe_holders(work: UnitOfWork) -> str:
-    """Describes the consumers that hold drawn groups; "" without any."""
+    """Describes the consumers that hold drawn groups; "" if there are none."""
     seen, limit = work.index.last_seen, work.config.draw_s
     after = f", expires after {limit:.0f} s" if limit else ""
     return ", ".join(
@@ -83,7 +83,7 @@ def describe_holders(work: UnitOfWork) -> str:
 
 
 def _return_groups(work: UnitOfWork, drawn: DrawRow, by: Trigger) -> int:
-    """Move the groups of an open draw back to their state before it; returns how many."""
+    """Move the groups of an open draw back to their previous state; returns their number."""
     returned = 0
     for group_id in drawn.groups:
         row = work.row(group_id)

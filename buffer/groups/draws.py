@@ -1,4 +1,4 @@
-"""Draws: a consumer is given a batch of complete groups, and commits, releases or discards it."""
+"""Draws: a consumer gets a batch of complete groups, then commits, releases or discards it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ DAMAGED = "damaged"
 
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
-    """Mark `count` complete groups as drawn; None if there are too few or late groups are worth
-    waiting for. New groups are at most η versions old, replayed ones at most `replay_staleness`.
+    """Mark `count` complete groups as drawn; returns None if there are too few, or if it is worth
+    waiting for late groups. New groups are at most η versions old, replayed ones at most
+    `replay_staleness`.
 
-    Groups expire if they are too old, damaged, or without contrast while the algorithm replaces
-    such groups; the draw names those replaced since the previous draw. Trained groups remain
-    candidates until `reuse` steps have used them. A returned draw of this consumer at this version
-    is repeated if its groups are still drawable, so that a learner that resumes from a checkpoint
-    repeats its steps.
-    Raises Conflict for a version more than one step ahead of the learner's, since it would expire
-    every group. Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
+    A group expires if it is too old or damaged, or if it has no contrast and the algorithm replaces
+    such groups. The draw names the groups replaced since the previous draw. Trained groups remain
+    candidates until `reuse` steps have used them. If this consumer returned a draw at this version,
+    that draw is repeated as long as its groups are still drawable: a learner that resumes from a
+    checkpoint repeats its steps.
+    Raises Conflict if the version is more than one step ahead of the learner's, since it would
+    expire every group. Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -77,7 +78,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
 
 
 def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
-    """Why a draw cannot be filled: the groups there are, and what is missing."""
+    """Explains why a draw cannot be filled: which groups exist and what is missing."""
     index = work.index
     ready = index.ready(args.count, work.config.sampler)
     resting = len(index.replayable()) - len(index.replays(work.config.sampler))
@@ -110,21 +111,21 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
 
 
 def candidates(work: UnitOfWork) -> list[GroupRow]:
-    """Groups that may be drawn now, in the order they were leased."""
+    """Returns the groups that may be drawn now, in lease order."""
     fresh, rested = work.index.drawable(), work.index.replays(work.config.sampler)
     return sorted(fresh + rested, key=lambda row: row.group_id) if rested else fresh
 
 
 def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
-    """Return the uncommitted groups of a consumer to the candidates; returns how many."""
+    """Make the uncommitted groups of a consumer drawable again; returns their number."""
     return Amount(draw_deadlines.return_draws(work, args.consumer, "release_draws"))
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Record that a step trained on a batch, and the version that it made.
+    """Record that a step trained on a batch, and the version that the step made.
 
-    An expired draw can still be committed if all of its groups are free; raises DrawExpired
-    otherwise.
+    An expired draw can still be committed if all of its groups are free; otherwise raises
+    DrawExpired.
     """
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
@@ -157,8 +158,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expire the groups of an open draw under `cause`, of an expired draw those that are free;
-    returns how many."""
+    """Expire the groups of a draw under `cause`; returns their number. If the draw itself has
+    already expired, only its free groups expire."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -204,7 +205,7 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
 
 
 def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
-    """Raise LimitExceeded for a consumer that would hold more than a learner can use."""
+    """Raise LimitExceeded if the consumer would hold more groups than a learner can use."""
     held = draw_deadlines.held_by(work.index.draws).get(args.consumer, 0)
     if held + args.count > (most := _most_held(work)):
         raise LimitExceeded(
@@ -215,13 +216,13 @@ def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
 
 
 def _most_held(work: UnitOfWork) -> int:
-    """Groups that a consumer may hold: as many as can be in flight, B(η + 1)."""
+    """The most groups that a consumer may hold: as many as can be in flight, B(η + 1)."""
     return work.groups_per_step * (work.config.max_staleness + 1)
 
 
 def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
-    """The groups to draw, none if there are too few. A group with a damaged record is replaced by
-    another pick: it expires or, if it was trained, is not drawn again."""
+    """Picks the groups to draw; returns none if there are too few. A group with a damaged record is
+    replaced by another pick. It expires or, if it was already trained, is not drawn again."""
     while True:
         ready = candidates(work)
         picked = _repeat(work, args, ready) or _sample(work, args, ready)
@@ -236,7 +237,7 @@ def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
 
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
-    """The candidates that the sampler picks; none if there are too few."""
+    """Lets the sampler pick candidates; returns none if there are too few."""
     # Seeded by version, since the draw's number differs after a learner was killed.
     sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
     again = work.index.replayed_in(args.count, sampler)
@@ -252,7 +253,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
-    """The picks of a returned draw; empty if a group of it is not drawable now."""
+    """Returns the picks of a returned draw, or none if one of its groups is not drawable now."""
     before = work.index.returned.get((args.consumer, args.version))
     if before is None or len(before.groups) != args.count:
         return []
@@ -264,7 +265,7 @@ def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, args: operations.DrawGroups) -> tuple[str, ...]:
-    """The groups replaced since the previous draw, with those that a repeated draw had named."""
+    """Takes the groups replaced since the previous draw, including those a repeated draw named."""
     before = work.index.returned.get((args.consumer, args.version))
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
@@ -275,8 +276,8 @@ def _take_replaced(work: UnitOfWork, args: operations.DrawGroups) -> tuple[str, 
 def _recalled(
     work: UnitOfWork, args: operations.DrawGroups, rows: list[GroupRow]
 ) -> tuple[RecalledRow, ...]:
-    """The stored attempts that join these groups: those of the returned draw that is repeated, or
-    those that the algorithm's rule chooses."""
+    """Returns the stored attempts that join these groups. A repeated draw recalls its attempts
+    again; otherwise the algorithm's rule chooses them."""
     if work.recall is None:
         return ()
     before = work.index.returned.get((args.consumer, args.version))
@@ -302,9 +303,9 @@ def _recalled(
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Expire new groups older than η, and those without contrast that were completed when the
-    algorithm did not need it. Trained groups without contrast, or older than their own limit, are
-    not drawn again."""
+    """Expire new groups that are older than η, and new groups without contrast that were completed
+    before the algorithm needed it. Trained groups are not drawn again if they have no contrast or
+    exceed their own age limit."""
     limit = work.config.sampler.replay_staleness
     oldest_replayed = version - (work.max_staleness if limit is None else limit)
     oldest_useful = version - work.max_staleness
@@ -319,7 +320,7 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raise DrawExpired if groups of an expired draw were drawn or expired since."""
+    """Raise DrawExpired if groups of an expired draw have been drawn or expired since."""
     taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if taken:
         raise DrawExpired(

@@ -20,13 +20,13 @@ from r3l.settings.sampling import SamplerConfig
 class Index:
     """The state that operations read from memory instead of the store.
 
-    `live`: groups that are not closed, by id. `lease_rids`, `draw_rids`: ids of the requests that
-    got a lease or an open draw. `draws`: open draws. `returned`: the last draw of a
-    consumer at a version that was released, expired or rewound since the service started.
-    `last_seen`: wall-clock second of the last request of a consumer that holds draws. `tasks`:
-    number of tasks by purpose and tag; `environments`: of the training tasks that a task sampler
-    asked for. `counts`, `drops`: as in buffer.storage.counts. `reuse`:
-    steps that a group may be trained in.
+    `live`: groups that are not closed, keyed by id. `lease_rids`, `draw_rids`: ids of the requests
+    that got a lease or an open draw. `draws`: open draws. `returned`: for each consumer and
+    version, the last draw that was released, expired or rewound since the service started.
+    `last_seen`: wall-clock second of the last request of each consumer that holds draws. `tasks`:
+    number of tasks, keyed by purpose and tag; `environments`: of the training tasks that a task
+    sampler asked for. `counts`, `drops`: see buffer.storage.counts. `reuse`: number of steps that
+    a group may be trained in.
     """
 
     def __init__(self, reuse: int = 1) -> None:
@@ -104,41 +104,44 @@ class Index:
         self.next_draw = max(self.next_draw, draw.draw_id + 1)
 
     def drawable(self) -> list[GroupRow]:
-        """Complete training groups, in the order they were leased."""
+        """Returns the complete training groups, in lease order."""
         return sorted(self._complete.values(), key=lambda row: row.group_id)
 
     def replayable(self) -> list[GroupRow]:
-        """Groups that were trained in fewer than `reuse` steps."""
+        """Returns the groups that were trained in fewer than `reuse` steps."""
         return list(self._replayable.values())
 
     def replays(self, sampler: SamplerConfig) -> list[GroupRow]:
-        """Trained groups that may be drawn again now, in the order they were leased."""
+        """Returns the trained groups that may be drawn again now, in lease order."""
         since = self.progress.version - sampler.cooldown
         rested = [row for row in self._replayable.values() if row.steps[-1] <= since]
         return sorted(rested, key=lambda row: row.group_id)
 
     def replayed_in(self, count: int, sampler: SamplerConfig) -> int | None:
-        """How many of a batch of `count` groups were trained before: as many as `replay_share`
-        asks for, or were replaced for their equal rewards since the last draw
-        (`replay_no_contrast`), or there are; None without either, when the sampler decides."""
+        """Returns how many already trained groups a batch of `count` groups takes.
+
+        `replay_share` asks for a share of the batch, `replay_no_contrast` for as many as were
+        replaced for equal rewards since the last draw; there may be fewer. Returns None if neither
+        is set: the sampler then decides."""
         share = sampler.replay_share
         if sampler.replay_no_contrast:
             return min(len(self.progress.replaced), count, len(self.replays(sampler)))
         return None if share is None else min(round(share * count), len(self.replays(sampler)))
 
     def ready(self, count: int, sampler: SamplerConfig) -> int:
-        """How many groups there are for a batch of `count`."""
+        """Returns how many groups are available for a batch of `count`."""
         again = self.replayed_in(count, sampler)
         return len(self._complete) + (len(self.replays(sampler)) if again is None else again)
 
     def max_staleness(self, config: BufferConfig) -> int:
-        """η, as configured or as lowered by the learner."""
+        """Returns η: the configured limit, or the learner's if that is lower."""
         lowered, configured = self.progress.staleness_limit, config.max_staleness
         return configured if lowered < 0 else min(lowered, configured)
 
     def late(self, version: int, config: BufferConfig) -> list[GroupRow]:
-        """Training groups that a draw at `version` waits for: actors still play them, and at the
-        next version their oldest tokens are older than η. Their leases bound the wait."""
+        """Returns the training groups that a draw at `version` waits for. Actors are still playing
+        them, and at the next version their oldest tokens will be older than η. Their leases bound
+        the wait."""
         if config.late_groups == "expire":
             return []
         oldest = version - self.max_staleness(config)
@@ -146,19 +149,19 @@ class Index:
         return [row for row in held if 0 <= row.oldest_version <= oldest]
 
     def forget_replay(self, row: GroupRow) -> None:
-        """Remove a trained group from those that may be drawn again."""
+        """Remove a trained group from the groups that may be drawn again."""
         self._replayable.pop(row.group_id, None)
 
     def unfinished(self, purpose: Purpose) -> list[GroupRow]:
-        """Groups with open slots, in the order they were leased."""
+        """Returns the groups with open slots, in lease order."""
         return list(self._unfinished[purpose].values())  # inserted when they were made
 
     def count_unfinished(self, purpose: Purpose) -> int:
-        """Number of groups with open slots."""
+        """Returns the number of groups with open slots."""
         return len(self._unfinished[purpose])
 
     def unheld(self, purpose: Purpose) -> list[GroupRow]:
-        """Groups with open slots that no actor holds, in the order they were leased."""
+        """Returns the groups with open slots that no actor holds, in lease order."""
         return sorted(self._unheld[purpose].values(), key=lambda row: row.group_id)
 
     @property
@@ -169,12 +172,12 @@ class Index:
 
     @property
     def eval_done(self) -> Counter[str]:
-        """Finished evaluation groups by tag."""
+        """Number of finished evaluation groups, keyed by tag."""
         return under(self.counts, "eval_done")
 
     def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
-        """Load trained groups that may be drawn again. One that is fresh enough, with tokens of
-        version V − η or newer, was trained in a step that made a version after V − η."""
+        """Load trained groups that may be drawn again. If a group's tokens are of version V − η or
+        newer, the step that trained it made a version after V − η."""
         for step in txn.steps_after(self.progress.version - max_staleness):
             for group_id in step.groups:
                 row = txn.row(group_id)

@@ -13,14 +13,15 @@ from r3l.rollout import symptoms
 
 
 def check_version(work: UnitOfWork, version: int) -> None:
-    """Raise SickResult for a policy version of an actor that no learner has made."""
+    """Raise SickResult if an actor reports a policy version that no learner has made."""
     if symptom := symptoms.of_versions([version], work.index.progress.newest_version):
         raise SickResult(symptom.message, cause=symptom.cause)
 
 
 def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount:
-    """Set the staleness limit, which a restarted service keeps; returns the effective one, at most
-    the configured max_staleness. A learner that resumes from a checkpoint sets its limit again."""
+    """Set the staleness limit; returns the effective limit, at most the configured max_staleness.
+
+    A restarted service keeps the limit. A learner that resumes from a checkpoint sets it again."""
     if args.max_staleness < 0:
         raise RecordError(f"max_staleness {args.max_staleness} is negative", field="max_staleness")
     work.update_progress(staleness_limit=args.max_staleness)
@@ -30,9 +31,9 @@ def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
     """Set the version that a learner starts from, and undo the steps that made later versions.
 
-    A learner that resumes from a checkpoint has lost the steps after it. They leave the ledger and
-    their groups become drawable again, so that no group is in the ledger more
-    than `buffer.sampler.reuse` times. Returns how many groups.
+    A learner that resumes from a checkpoint has lost the steps after the checkpoint. These steps
+    leave the ledger and their groups become drawable again, so that no group is in the ledger more
+    than `buffer.sampler.reuse` times. Returns the number of these groups.
     """
     if args.version < 0:
         raise RecordError(f"version {args.version} is negative", field="version")
@@ -51,7 +52,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
 
 
 def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
-    """Remove the step of a trained draw from its groups; returns how many are still stored."""
+    """Remove the step of a trained draw from its groups; returns how many groups still exist."""
     rewound = 0
     for group_id in drawn.groups:
         row = work.find(group_id)

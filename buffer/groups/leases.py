@@ -1,7 +1,7 @@
-"""Leases: an actor is given a group to fill, renews its lease, or releases it.
+"""Leases: an actor leases a group to fill, renews the lease, or releases it.
 
-Every operation takes a unit of work and its arguments, checks everything, then changes the store:
-a refused one leaves no trace.
+Every operation takes a unit of work and its arguments. It checks everything before it changes the
+store, so a refused operation leaves no trace.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FULL_RETRY_S = 2.0
 
 
 def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
-    """Lease an unheld or a new group to the actor; a Wait has the reason for none.
+    """Lease an unheld or a new group to the actor, or return a Wait with the reason.
 
-    While evaluation and training both have work, equally many groups of each are held: the
+    While evaluation and training both have work, actors hold equally many groups of each: the
     evaluation ends soon, and generation for training continues.
     """
     check_name(args.actor, "actor")
@@ -71,7 +71,7 @@ def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
 
 
 def release(work: UnitOfWork, args: operations.Release) -> Ids:
-    """Release leases at once, keeping accepted results; returns the released groups."""
+    """Release leases before their deadline; returns the released groups. Accepted results stay."""
     check_name(args.actor, "actor")
     released = []
     for group_id in dict.fromkeys(args.group_ids):
@@ -84,8 +84,8 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Apply every deadline that has passed: of draws, of leases and for stragglers. Unfinished
-    groups without a holder expire when they are too old to be drawn."""
+    """Apply all deadlines that have passed: draw, lease and straggler deadlines. Unfinished groups
+    without a holder expire if they are too old to be drawn."""
     index, now = work.index, work.now
     draw_deadlines.expire_overdue(work)
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
@@ -102,8 +102,8 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise RecordError for the name of an actor, consumer or cause that is too long or empty, or
-    that could end a line or control a terminal."""
+    """Raise RecordError if the name of an actor, consumer or cause is empty, too long, or has
+    characters that could end a line or control a terminal."""
     if not 0 < len(name) <= operations.NAME_LIMIT or not name.isprintable():
         raise RecordError(
             f"{what} {name!r:.80}: must have 1 to {operations.NAME_LIMIT} characters, all of them "
@@ -136,12 +136,13 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
 
 
 def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
-    """Number of unfinished groups that an actor holds."""
+    """Counts the unfinished groups of a purpose that are held by an actor."""
     return work.index.count_unfinished(purpose) - len(work.index.unheld(purpose))
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
-    """An unheld evaluation group, or a new one of the first list open to the actor."""
+    """Returns an unheld evaluation group, or a new group of the first evaluation that the actor
+    may play."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
         if args.version >= progress.eval_min_version.get(row.tag, 0):
@@ -155,7 +156,7 @@ def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | N
 
 
 def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wait:
-    """An unheld training group, or a new one, if admission grants it."""
+    """Returns an unheld training group, or a new group, if admission grants it."""
     index = work.index
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
@@ -176,7 +177,7 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 
 def _fresh_per_step(work: UnitOfWork) -> int:
-    """How many new groups the next batch takes."""
+    """Returns how many new groups the next batch takes."""
     whole = work.groups_per_step
     if work.config.sampler.replay_no_contrast:  # places are left after the groups were sampled
         return whole
@@ -184,7 +185,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Groups in flight that the learner may train on before a new one, I of admission."""
+    """Counts the groups in flight that the learner may train on before a new group: the I of
+    buffer.groups.admission."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

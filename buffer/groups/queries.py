@@ -1,4 +1,4 @@
-"""Queries: read-only requests, each answered from one consistent view of the store."""
+"""Queries: read-only requests. Each is answered from one consistent view of the store."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ REPLY_LIMIT = 512 << 20  # bytes of the records in one reply
 
 
 def query(txn: Txn, args: operations.QueryGroups) -> list[GroupRow]:
-    """The newest `limit` groups of a purpose, tag and state, newest first."""
+    """Returns the newest `limit` groups with this purpose, tag and state, newest first."""
     _check_count(args.limit)
     return list(islice(txn.listed(args.purpose, args.tag, args.state), args.limit))
 
 
 def ledger(txn: Txn, args: operations.GetLedger) -> Ids:
-    """The groups that a step was trained on."""
+    """Returns the groups that a step trained on."""
     step = txn.step(args.step)
     if step is None:
         raise NotFound(f"step {args.step} is not in the ledger")
@@ -33,25 +33,25 @@ def ledger(txn: Txn, args: operations.GetLedger) -> Ids:
 
 
 def would_evict(txn: Txn, args: operations.Evict) -> Evicted:
-    """Everything that `evict` would remove."""
+    """Sums up everything that `evict` would remove."""
     return retention.would_evict(txn, retention.parse_limits(args.limits), time.time())
 
 
 def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:
-    """Groups by id, in the order of the request."""
+    """Returns the groups with these ids, in the order of the request."""
     _check_count(len(args.group_ids), least=0)
     return [txn.existing_row(group_id) for group_id in args.group_ids]
 
 
 def drawn(txn: Txn, draw: DrawRow) -> list[bytes]:
-    """The records of a draw's groups, then those of its recalled attempts that are not evicted."""
+    """Returns the records of a draw's groups, then its recalled attempts that still exist."""
     recalled = (task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in draw.recalled)
     found = (codec.encode(one) for one in recalled if one is not None)
     return _limited(chain((txn.record(group_id) for group_id in draw.groups), found))
 
 
 def records(txn: Txn, rows: Iterable[GroupRow]) -> list[bytes]:
-    """The record of each group; of an unfinished one, with the results accepted so far."""
+    """Returns the record of each group. An unfinished group has the results accepted so far."""
     return _limited(txn.group_bytes(row) for row in rows)
 
 

@@ -31,10 +31,10 @@ _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave ro
 
 
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
-    """Resolve slots of a group; the last one finishes it.
+    """Resolve slots of a group; the last slot finishes the group.
 
-    All results are accepted or none. A slot that is resolved already keeps its result; raises
-    Conflict if it was another one.
+    Either all results are accepted or none. A slot that is already resolved keeps its result;
+    raises Conflict if the new result differs.
     """
     row = work.find(args.group_id)
     if row is None and work.txn.evicted(args.group_id):
@@ -68,13 +68,13 @@ def resolve(work: UnitOfWork, args: operations.Resolve) -> PutAck:
 
 
 def check_cause(cause: str) -> None:
-    """Raise LimitExceeded for a cause that cannot be a key of a count."""
+    """Raise LimitExceeded if a cause cannot be part of a count's key."""
     if len(cause.encode()) > CAUSE_LIMIT or "\0" in cause:
         raise LimitExceeded(f"cause {cause!r:.120}: at most {CAUSE_LIMIT} bytes, none of them NUL")
 
 
 def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOutcome]) -> None:
-    """Raise unless this actor may resolve these slots of the group now."""
+    """Raise an error unless this actor may resolve these slots of the group now."""
     for outcome in new:
         _check_outcome(row, outcome)
         if outcome.newest >= 0:
@@ -107,9 +107,9 @@ def _check_outcome(row: GroupRow, outcome: SlotOutcome) -> None:
 
 
 def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
-    """Counts results of stragglers that came after their group was completed.
+    """Counts straggler results that came after their group was completed.
 
-    Raises Conflict for any other resolved slot whose result differs from the stored one.
+    Raises Conflict if the result of any other resolved slot differs from the stored result.
     """
     kept, late = result_checksums.by_slot(row), 0
     for outcome in sent:
@@ -133,8 +133,8 @@ def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
 def _accept(
     work: UnitOfWork, row: GroupRow, new: Sequence[SlotOutcome], fingerprint: tuple[int, str] | None
 ) -> GroupRow:
-    """Accept results of open slots. The last one finishes the group; so does one that reaches the
-    quorum after the deadline."""
+    """Accept results of open slots. The last result finishes the group. So does a result that
+    reaches the quorum after the straggler deadline."""
     filled = with_resolved(work, row, new).with_changes(
         nbytes=row.nbytes + _size(new),
         lease_expired=False,
@@ -157,7 +157,8 @@ def _accept(
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """The weight fingerprints by policy version; contradicting ones of a version are both kept."""
+    """Returns the weight fingerprints, keyed by policy version. If two fingerprints of a version
+    contradict each other, both are kept."""
     if fingerprint is None:
         return row.fingerprints
     version, new = fingerprint

@@ -1,8 +1,8 @@
 """Retention: evicts groups so that the store stays within its limits.
 
-Only closed groups are evicted: trained ones, expired ones and finished evaluations. They stay for
-at least `grace_s` seconds, because a learner may still read an evaluation or resume from its last
-checkpoint. The oldest go first, until every limit holds.
+Only closed groups are evicted: trained groups, expired groups and finished evaluations. They stay
+for at least `grace_s` seconds, because a learner may still read an evaluation or resume from its
+last checkpoint. The oldest groups go first, until every limit holds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK = 64  # groups of one transaction, so that other requests do not wait for 
 
 
 def parse_limits(values: Mapping[str, Any]) -> RetentionConfig:
-    """Limits from plain values; raises UserError for bad ones."""
+    """Reads limits from plain values; raises UserError if a value is invalid."""
     return config.parse(RetentionConfig, values)
 
 
@@ -41,7 +41,7 @@ def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> Evict
 
 
 def would_evict(txn: Txn, limits: RetentionConfig, now: float) -> Evicted:
-    """Everything that `evict` would remove."""
+    """Sums up everything that `evict` would remove."""
     return _summary(list(_due(txn, limits, now, txn.counts(), txn.progress().version)))
 
 
@@ -53,7 +53,7 @@ def _due(
     version: int,
     not_closed: Container[str] = (),
 ) -> Iterator[GroupRow]:
-    """The groups to evict, oldest first. `not_closed`: ids to skip."""
+    """Yields the groups to evict, oldest first. `not_closed`: ids to skip."""
     if limits.unlimited:
         return
     groups, nbytes = held(counts), counts["bytes"]
@@ -76,7 +76,7 @@ def _due(
 
 
 def _summary(rows: list[GroupRow], more: bool = False) -> Evicted:
-    """Number, size and range of the groups."""
+    """Sums up the number, size and id range of the groups."""
     if not rows:
         return Evicted()
     nbytes = sum(row.nbytes for row in rows)

@@ -12,10 +12,11 @@ from r3l.rollout import symptoms
 
 
 class SlotOutcome(NamedTuple):
-    """How a slot was resolved, and its result as it was `encoded`.
+    """How a slot was resolved, together with its `encoded` result.
 
-    `reward`: of its attempt, None without one; `oldest`: oldest policy version that sampled any of
-    it, -1 without one; `newest`: the newest one; `checksum`: of buffer.storage.result_checksums.
+    `reward`: of its attempt, None if there is none; `oldest`, `newest`: oldest and newest policy
+    version that sampled any of it, -1 if there is none; `checksum`: see
+    buffer.storage.result_checksums.
     """
 
     role: Role
@@ -30,13 +31,13 @@ class SlotOutcome(NamedTuple):
 
     @property
     def key(self) -> tuple[Role, int]:
-        """The slot that was resolved."""
+        """The resolved slot."""
         return self.role, self.slot
 
 
 def decode_outcome(encoded: bytes | memoryview) -> SlotOutcome:
-    """The outcome of an encoded slot result; raises RecordError for anything else,
-    SickResult for impossible log-probabilities or versions."""
+    """Decodes a slot result into its outcome. Raises RecordError if it is not a slot result,
+    SickResult if log-probabilities or versions are impossible."""
     result = codec.decode(SlotResult, encoded)
     attempt, reflection = result.trajectory, result.reflection
     versions = list[int]()

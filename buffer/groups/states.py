@@ -1,4 +1,4 @@
-"""The states of a group and of its slots, and the triggers that may change them.
+"""The states of groups and slots, and the triggers that may change them.
 
     lease          put           put, clock         draw          commit
     ─────► leased ─────► filling ──────────► complete ────► drawn ──────► trained
@@ -87,7 +87,8 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
 
 
 def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
-    """Raise IllegalMove unless `by` may make this row of the one before (None: a new group)."""
+    """Raise IllegalMove unless trigger `by` may change the row `before` (None: a new group) to
+    `after`."""
     state: State = "new" if before is None else before.state
     if by not in MOVES.get((state, after.state), ()):
         raise _illegal(after, by, f"it may not move a group from {state} to {after.state}")
@@ -97,13 +98,13 @@ def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
 
 
 def broken_rule(row: GroupRow) -> str:
-    """The rule of its state that a row breaks; "" for none."""
+    """Returns the state rule that a row breaks; "" if it breaks none."""
     rule, holds = RULES[row.state]
     return "" if holds(row) else f"a group is {row.state} only if {rule}"
 
 
 def check_evict(row: GroupRow) -> None:
-    """Raise IllegalMove unless nothing can happen to a group any more."""
+    """Raise IllegalMove unless the group is closed, so that nothing more can happen to it."""
     if not row.closed:
         raise _illegal(row, "evict", f"it may not remove a {row.purpose} group that is {row.state}")
 

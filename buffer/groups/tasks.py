@@ -1,4 +1,4 @@
-"""Tasks: their registration, and the order in which they are leased."""
+"""Tasks: how they are registered, and in which order they are leased."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from r3l.rollout import explorers
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
-    """Register tasks whose ids are new; returns how many."""
+    """Register the tasks whose ids are new; returns how many were new."""
     if args.purpose == "train" and args.tag:
         raise RecordError(f"training tasks take no tag; got {args.tag!r:.80}", field="tag")
     for task in args.tasks:
@@ -43,14 +43,14 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
-    """Tags of evaluations with tasks to lease, older versions first."""
+    """Returns the tags of evaluations that still have tasks to lease, older versions first."""
     progress, tasks = work.index.progress, work.index.tasks
     tags = [t for p, t in tasks if p == "eval" and progress.eval_next.get(t, 0) < tasks[p, t]]
     return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))
 
 
 def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
-    """A new group of the training task that the task sampler chooses."""
+    """Makes a new group for the training task that the task sampler chooses."""
     progress = work.index.progress
     epoch, position, size = progress.epoch, progress.position, progress.size
     if position >= size:
@@ -66,7 +66,7 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
 
 
 def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:
-    """The stored attempts that the run's explorer hands to a new group."""
+    """Chooses the stored attempts that the run's explorer hands to a new group."""
     context = GroupContext(
         (),
         task_history.attempts(work.txn, row.task_id),
@@ -79,12 +79,12 @@ def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:
 
 
 def _history(work: UnitOfWork) -> Callable[[int], Iterator[GroupRow]]:
-    """Reads the finished groups of the training task at a place of the list."""
+    """Returns a reader of the finished groups of the training task at a place in the list."""
     return lambda place: work.txn.finished(work.txn.task("train", "", place).task_id)
 
 
 def _environments(work: UnitOfWork, size: int) -> tuple[str, ...]:
-    """The environment of each training task; tasks are neither removed nor changed."""
+    """Returns the environment of each training task. They stay cached, since tasks never change."""
     known = work.index.environments
     known += [work.txn.task("train", "", place).env for place in range(len(known), size)]
     return tuple(known[:size])
@@ -93,7 +93,7 @@ def _environments(work: UnitOfWork, size: int) -> tuple[str, ...]:
 def new_group(
     work: UnitOfWork, purpose: Purpose, tag: str, task_index: int, plan: GroupPlan
 ) -> GroupRow:
-    """A new group of a task, not saved yet."""
+    """Makes a new group of a task without saving it."""
     task = work.txn.task(purpose, tag, task_index)
     row = GroupRow(
         group_id=f"g{work.index.next_group:010d}",

@@ -1,4 +1,4 @@
-"""One batch of changes: a write transaction, and the index that follows it."""
+"""A batch of changes: a write transaction, and the index that follows it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from r3l.records import GroupState
 
 
 class UnitOfWork:
-    """Changes of one transaction. Operations check everything first, then change.
+    """The changes of one transaction. Operations check everything before they change anything.
 
-    `config`, `groups_per_step`, `seed`: those of the run; `needs_contrast`: whether its algorithm
-    replaces groups whose rewards are all equal, `recall`: its rule of recall, if it has one;
+    `config`, `groups_per_step`, `seed`: the run's settings; `needs_contrast`: whether its algorithm
+    replaces groups whose rewards are all equal; `recall`: its recall rule, if it has one;
     `explorer`: settings of its explorer;
-    `now`: wall-clock seconds; `full`: why new results are refused, or "".
+    `now`: wall-clock seconds; `full`: why new results are refused, "" if they are not.
     """
 
     def __init__(
@@ -41,20 +41,20 @@ class UnitOfWork:
         self._dropped: Counter[Drop] = Counter()
 
     def find(self, group_id: str) -> GroupRow | None:
-        """A group's state, live or closed; None if it was evicted or never made."""
+        """Returns the row of a live or closed group; None if it was evicted or never made."""
         return self.index.live.get(group_id) or self.txn.row(group_id)
 
     @property
     def max_staleness(self) -> int:
-        """η: the limit that the learner set, at most the configured one."""
+        """η: the learner's staleness limit, at most the configured limit."""
         return self.index.max_staleness(self.config)
 
     def row(self, group_id: str) -> GroupRow:
-        """A group's state, live or closed; raises NotFound."""
+        """Returns the row of a live or closed group; raises NotFound if there is none."""
         return self.index.live.get(group_id) or self.txn.existing_row(group_id)
 
     def save(self, row: GroupRow, by: Trigger) -> GroupRow:
-        """Write a group's new row; raises IllegalMove if `by` may not make it of the one before."""
+        """Write a group's new row; raises IllegalMove if `by` may not change the old row to it."""
         before = self.find(row.group_id)
         states.check_move(before, row, by)
         self.txn.put_row(row)
@@ -65,21 +65,21 @@ class UnitOfWork:
         return row
 
     def move(self, row: GroupRow, state: GroupState, by: Trigger, **changes: Any) -> GroupRow:
-        """Write that a group entered `state` now."""
+        """Move a group to `state` and write its row."""
         times = row.times | {state: self.now}
         return self.save(row.with_changes(state=state, times=times, **changes), by)
 
     def evict(self, row: GroupRow) -> None:
-        """Remove a closed group for good."""
+        """Remove a closed group permanently."""
         states.check_evict(row)
         self.txn.evict(row)
         self.index.forget_replay(row)
         self._add(counts.evicted(row))
 
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
-        """Expire a group and its attempts, counted under `cause`; its results stay readable.
+        """Expire a group; count it and its attempts under `cause`. Its results stay readable.
 
-        `last`: results that were not written as parts.
+        `last`: results not written as parts.
         """
         has_record = not row.unfinished
         self.drop(cause, "group", row.task_id)
@@ -96,22 +96,22 @@ class UnitOfWork:
         self.index.put_draw(draw)
 
     def update_progress(self, **changes: Any) -> None:
-        """Change the progress; written once, when the batch ends."""
+        """Change the progress, which is written once, when the batch ends."""
         self.index.progress = replace(self.index.progress, **changes)
         self._progressed = True
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Add to a count; written once, when the batch ends."""
+        """Add to a count, which is written once, when the batch ends."""
         self.index.counts[name] += amount
         self._counted.add(name)
 
     def drop(self, cause: str, what: Dropped, task_id: str, amount: int = 1) -> None:
-        """Count what will never be trained on."""
+        """Count groups and slots that will never be trained on."""
         if amount:
             self._dropped[cause, what, task_id] += amount
 
     def finish(self) -> None:
-        """Write counts and progress. Call last, inside the transaction."""
+        """Write counts and progress; call this last inside the transaction."""
         for key, amount in self._dropped.items():
             self.index.drops[key] += amount
             self.txn.put_drops(key, self.index.drops[key])

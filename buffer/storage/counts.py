@@ -3,13 +3,13 @@
     group/PURPOSE/STATE    groups in the store
     bytes                  bytes of their accepted results
     made                   groups ever made
-    evicted/PURPOSE/STATE  groups that retention removed, by the state they were in
+    evicted/PURPOSE/STATE  evicted groups, by their last state
     evicted_bytes          bytes of their accepted results
-    eval_done/TAG          finished evaluation groups, evicted ones too
+    eval_done/TAG          finished evaluation groups, including evicted ones
     puts, draws, leases …  what the operations count
 
-A count changes in the transaction of what it counts. So `made` is the sum of all group/… and all
-evicted/… after every crash.
+A count changes in the same transaction as what it counts. So `made` is always the sum of all
+group/… and all evicted/… counts, even after a crash.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ TASKS_SHOWN = 20
 
 
 def present(row: GroupRow) -> dict[str, int]:
-    """The counts of a group while it is in the store."""
+    """Returns the counts that a group adds while it is in the store."""
     return {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
 
 
 def lasting(row: GroupRow) -> dict[str, int]:
-    """The counts of a group that stay when it is evicted."""
+    """Returns the counts that a group adds for good, even after its eviction."""
     return {f"eval_done/{row.tag}": 1} if row.purpose == "eval" and row.closed else {}
 
 
 def dropped(row: GroupRow) -> Counter[Drop]:
-    """Counts what is never trained on: failed slots, and every attempt of an expired group."""
+    """Counts what will never be trained on: failed slots, and all attempts of an expired group."""
     drops: Counter[Drop] = Counter()
     for failure in row.failures:
         role, cause = failure.split("/", 1)
@@ -49,7 +49,8 @@ def dropped(row: GroupRow) -> Counter[Drop]:
 
 
 def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
-    """The change of each count when a group's row is replaced (None before: a new group)."""
+    """Returns how each count changes when a group's row is replaced. `before` is None if the
+    group is new."""
     change = present(after) | lasting(after)
     was = {"made": -1} if before is None else present(before) | lasting(before)
     for name, amount in was.items():
@@ -58,24 +59,24 @@ def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
 
 
 def evicted(row: GroupRow) -> dict[str, int]:
-    """The change of each count when a group is evicted."""
+    """Returns how each count changes when a group is evicted."""
     gone = {name: -amount for name, amount in present(row).items()}
     return gone | {f"evicted/{row.purpose}/{row.state}": 1, "evicted_bytes": row.nbytes}
 
 
 def held(counts: Mapping[str, int]) -> int:
-    """Groups in the store."""
+    """Number of groups in the store."""
     return sum(counts.get(f"group/{p}/{s}", 0) for p in PURPOSES for s in GROUP_STATES)
 
 
 def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
-    """The counts named KIND/…, by the rest of their name."""
+    """Returns the counts named KIND/…, keyed by what follows the slash."""
     prefix = kind + "/"
     return Counter({k.removeprefix(prefix): n for k, n in counts.items() if k.startswith(prefix)})
 
 
 def group_drops(drops: Counter[Drop]) -> dict[str, int]:
-    """Expired groups by cause."""
+    """Counts the expired groups, keyed by cause."""
     counts: Counter[str] = Counter()
     for (cause, what, _), count in drops.items():
         counts[cause] += count * (what == "group")
@@ -83,7 +84,7 @@ def group_drops(drops: Counter[Drop]) -> dict[str, int]:
 
 
 def slot_drops(drops: Counter[Drop]) -> dict[str, int]:
-    """Failed slots, and attempts of expired groups, by "role/cause"."""
+    """Counts failed slots and the attempts of expired groups, keyed by "role/cause"."""
     counts: Counter[str] = Counter()
     for (cause, what, _), count in drops.items():
         counts[f"{what}/{cause}"] += count * (what != "group")
@@ -91,7 +92,7 @@ def slot_drops(drops: Counter[Drop]) -> dict[str, int]:
 
 
 def drops_by_task(drops: Counter[Drop]) -> dict[str, dict[str, int]]:
-    """`slot_drops` of the TASKS_SHOWN tasks with the most, the worst first."""
+    """Returns `slot_drops` for the TASKS_SHOWN tasks with the most drops, worst first."""
     total: Counter[str] = Counter()
     for (_, what, task), count in drops.items():
         total[task] += count * (what != "group")

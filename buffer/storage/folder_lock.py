@@ -1,4 +1,4 @@
-"""Locks of folders and sockets: LMDB needs one owner and a local disk."""
+"""Locks folders and sockets: LMDB needs a single owner and a local disk."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _REMOTE_PREFIX = "fuse."
 def own(folder: Path) -> int:
     """Become the only owner of the store in `folder`; returns the lock's file descriptor.
 
-    The lock ends with the process. Raises UserError for a folder that cannot be used, a network
-    file system or a second owner.
+    The lock ends with the process. Raises UserError if the folder cannot be used, is on a network
+    file system or already has an owner.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def own(folder: Path) -> int:
 
 def own_socket(path: Path) -> int:
     """Become the only process that binds the Unix socket at `path`; returns the lock's file
-    descriptor. Without it a second bind would silently take over the clients of the first.
+    descriptor. Without the lock a second bind would silently take over the first one's clients.
     """
     if len(str(path).encode()) > SOCKET_PATH_LIMIT:
         raise UserError(f"bind ipc://{path}: longer than {SOCKET_PATH_LIMIT} bytes")
@@ -67,8 +67,8 @@ def own_socket(path: Path) -> int:
 
 @contextmanager
 def new_folder(folder: Path, what: str) -> Iterator[Path]:
-    """Yield a folder to fill, which is renamed to `folder` when the block ends and removed after an
-    error. Raises UserError for a folder that is in use or cannot be written."""
+    """Yield a temporary folder to fill. It is renamed to `folder` when the block ends, or removed
+    after an error. Raises UserError if `folder` is in use or cannot be written."""
     check_new(folder, what)
     try:
         with whole_folder(folder) as building:
@@ -80,7 +80,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raise UserError for a folder that is in use."""
+    """Raise UserError if `folder` is in use."""
     if not folder.name:
         raise UserError(f"{what} {folder}: give the folder by its name")
     if folder.is_file():

@@ -1,23 +1,24 @@
 """The tables of a store: names, keys and schema version.
 
     sys       name -> value                    schema, progress, regraded
-    count     name -> number                   every count, as in buffer.storage.counts
-    task      purpose\\0 tag\\0 index -> Task    in the order of registration
+    count     name -> number                   every count, see buffer.storage.counts
+    task      purpose\\0 tag\\0 index -> Task    in registration order
     task_id   purpose\\0 tag\\0 id -> index      makes registration idempotent
     state     group -> GroupRow                all mutable state of a group
     live      group -> ''                      groups that are not closed
     tomb      group -> ''                      evicted groups; their ids are never reused
     part      group\\0 role\\0 slot -> result    accepted results of an unfinished group
-    group     group -> Group                   immutable, written once when it is finished
+    group     group -> Group                   immutable, written when the group is finished
     history   task id\\0 group -> ''            finished groups of a task, oldest first
     tag       purpose\\0 tag\\0 group -> ''      groups of a purpose and tag, oldest first
     drop      cause\\0 what\\0 task -> count    groups and slots that will never be trained on
     draw      draw -> DrawRow                  every batch that was drawn
     ledger    step -> LedgerRow                every batch that was trained
 
-Every value but the schema carries its checksum (buffer.storage.value_checksums). Group ids and
-integers sort in the order they were made. A new table needs its name here, its accessors in
-buffer.storage.transaction and, unless it follows from others, its export in buffer.tools.archive.
+Every value except the schema carries a checksum (buffer.storage.value_checksums). Group ids and
+integers sort in creation order. A new table needs its name here and its accessors in
+buffer.storage.transaction. Unless it can be derived from other tables, it also needs an export in
+buffer.tools.archive.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
 
 
 def u64(number: int) -> bytes:
-    """An integer as a key that sorts by value."""
+    """Encodes an integer as a key that sorts by value."""
     return number.to_bytes(8, "big")
 
 
 def tag_prefix(purpose: Purpose, tag: str) -> bytes:
-    """The prefix of all keys of one purpose and tag."""
+    """The prefix shared by all keys of a purpose and tag."""
     return purpose.encode() + b"\0" + tag.encode() + b"\0"
 
 
 def task_key(purpose: Purpose, tag: str, index: int) -> bytes:
-    """Key of a task in its list."""
+    """The key of a task in its task list."""
     return tag_prefix(purpose, tag) + u64(index)
 
 
 def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
-    """Key of a task's id; raises LimitExceeded for names that LMDB cannot hold."""
+    """The key of a task's id; raises LimitExceeded if tag and id do not fit into an LMDB key."""
     if "\0" in tag + task_id:
         raise LimitExceeded(f"tag {tag!r:.80}, task id {task_id!r:.80}: neither may hold a NUL")
     size = len(tag.encode()) + len(task_id.encode())
@@ -60,10 +61,10 @@ def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
 
 
 def part_key(group_id: str, role: Role, slot: int) -> bytes:
-    """Key of an accepted result."""
+    """The key of an accepted result."""
     return b"\0".join((group_id.encode(), role.encode(), f"{slot:06d}".encode()))
 
 
 def history_key(task_id: str, group_id: str) -> bytes:
-    """Key of a finished group in the list of its task."""
+    """The key of a finished group in its task's history."""
     return task_id.encode() + b"\0" + group_id.encode()

@@ -1,9 +1,8 @@
 """Checksums of stored results: a CRC-32 of every slot result, kept in its group's row.
 
-It is computed when a result is accepted. It is compared when a result is sent again, by `verify`,
-and by the tools that read a store without its service (replay, show, export). Damage of the file is
-found before that, by the checksum of every value
-(buffer.storage.value_checksums).
+A checksum is computed when a result is accepted. It is compared when a result is sent again, by
+`verify`, and by the tools that read a store without its service (replay, show, export). A damaged
+file is found even earlier, by the checksum of every value (buffer.storage.value_checksums).
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ from r3l.records import Group, Role, SlotResult
 
 
 def checksum(result: bytes | memoryview) -> int:
-    """CRC-32 of an encoded slot result, as the record of its group holds it."""
+    """Returns the CRC-32 of a slot result in the encoding that group records use."""
     return crc32(codec.body(SlotResult, result))
 
 
 def by_slot(row: GroupRow) -> dict[tuple[Role, int], int]:
-    """The checksum of every resolved slot."""
+    """Returns the checksum of each resolved slot."""
     return dict(zip(row.resolved, row.checksums, strict=True))
 
 
 def read(txn: Txn, row: GroupRow) -> Group:
-    """A group as it is now; raises RecordError that names group and slot if it is damaged."""
+    """Reads a group in its current state. If it is damaged, raises a RecordError that names the
+    group and the slot."""
     data = txn.group_bytes(row)
     try:
         group = read_group(data, row)
@@ -43,7 +43,7 @@ def read(txn: Txn, row: GroupRow) -> Group:
 
 
 def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
-    """How a group, decoded from `data`, differs from what was accepted."""
+    """Yields each difference between a group, decoded from `data`, and its accepted results."""
     if codec.encode(replace(group, results=())) != codec.encode(txn.head(row)):
         yield "its record has another task, plan or actor than its row"
     if {(result.role, result.slot) for result in group.results} != set(row.resolved):

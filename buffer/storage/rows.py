@@ -1,6 +1,6 @@
-"""Rows: the mutable state of groups, draws and the run, apart from the immutable records.
+"""Rows: the mutable state of groups, draws and the run. Records are immutable and stored apart.
 
-Rows are small and rewritten at every change. The service's memory is rebuilt from them.
+Rows are small and rewritten at every change. The service rebuilds its memory from them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "disc
 
 
 class RecalledRow(Record):
-    """A stored attempt that joins the drawn group `into` (r3l.algorithms.recall), or that
-    the new group `into` is handed (r3l.rollout.explorers)."""
+    """A stored attempt that joins the drawn group `into` (r3l.algorithms.recall) or is handed to
+    the new group `into` (r3l.rollout.explorers)."""
 
     into: str
     group_id: str
@@ -27,19 +27,19 @@ class RecalledRow(Record):
 
 
 class GroupRow(Record):
-    """The mutable state of one group; its states are those of buffer.groups.states.
+    """The mutable state of one group (its states: see buffer.groups.states).
 
-    `task_index`: place of the task in its list. `actor`: holder of the lease, "" after a release.
+    `task_index`: place of the task in its list. `actor`: lease holder, "" after a release.
     `deadline`: wall-clock second after which another actor may take the group over;
-    `lease_expired`: that deadline passed and was counted. `rid`: id of the request that got
+    `lease_expired`: the deadline passed and was counted. `rid`: id of the request that got
     the lease; a request that is sent again gets the same lease.
     `resolved`: slots in the order of their results; `checksums`: of these results, in this order.
     `done`: slots with a trajectory, `done_base` of them base slots, `rewards` in the order they
-    came; `failures`: "role/cause" of every failed slot. `oldest_version`: of all
-    trajectories, -1 without one. `nbytes`: size of the results. `fingerprints`: hashes of the
-    weights by policy version. `cause`: why the group expired. `times`: second at which each state
-    was entered. `draw_id`: latest draw, 0 after its return. `steps`: steps it was trained in.
-    `handed`: stored attempts that its attempts begin with.
+    came; `failures`: "role/cause" of every failed slot. `oldest_version`: oldest policy version in
+    any trajectory, -1 if there is none. `nbytes`: size of the results. `fingerprints`: weight
+    hashes, keyed by policy version. `cause`: why the group expired. `times`: second at which each
+    state was entered. `draw_id`: latest draw, 0 after its return. `steps`: steps that trained on
+    the group. `handed`: stored attempts that its attempts begin with.
     """
 
     group_id: str
@@ -69,22 +69,22 @@ class GroupRow(Record):
     handed: tuple[RecalledRow, ...] = ()
 
     def with_changes(self, **changes: Any) -> GroupRow:
-        """A copy with other values of these fields."""
+        """Returns a copy with these fields changed."""
         return msgspec.structs.replace(self, **changes)
 
     @property
     def unfinished(self) -> bool:
-        """True if slots are open."""
+        """True if any slot is open."""
         return self.state in ("leased", "filling")
 
     @property
     def has_holder(self) -> bool:
-        """True if an actor has the lease and its deadline has not passed."""
+        """True if an actor holds the lease and the deadline has not passed."""
         return self.unfinished and bool(self.actor) and not self.lease_expired
 
     @property
     def slots(self) -> int:
-        """Number of slots of the plan."""
+        """Number of slots in the plan."""
         return self.plan.base + self.plan.distilled
 
     @property
@@ -94,19 +94,19 @@ class GroupRow(Record):
 
     @property
     def contrast(self) -> float:
-        """Largest minus smallest reward; 0 without two trajectories."""
+        """Largest minus smallest reward; 0 if there are fewer than two trajectories."""
         return max(self.rewards) - min(self.rewards) if self.rewards else 0.0
 
     @property
     def closed(self) -> bool:
-        """True for a trained, expired or finished evaluation group; it may be evicted."""
+        """True if the group may be evicted: it is trained, expired or a finished evaluation."""
         return self.state in ("trained", "expired") or (
             self.purpose == "eval" and self.state == "complete"
         )
 
 
 class Status(Record):
-    """The fields of a group that change after its record is written; `steps` as in GroupRow."""
+    """The group fields that change after its record is written. For `steps` see GroupRow."""
 
     state: GroupState
     cause: str
@@ -117,8 +117,8 @@ class Status(Record):
 class DrawRow(Record):
     """One drawn batch and its outcome; never deleted.
 
-    `probabilities`, `weights`: of each group, as in buffer.sampling.samplers.Pick. `replaced`: the
-    groups that expired without contrast since the draw before, the newest of them if they are many.
+    `probabilities`, `weights`: of each group, see buffer.sampling.samplers.Pick. `replaced`: groups
+    that expired without contrast since the previous draw, only the newest if there are many.
     `recalled`: stored attempts that the algorithm recalls into the groups. `replayed`: the groups
     that were trained before.
     """
@@ -140,13 +140,13 @@ class DrawRow(Record):
 
 
 class TrainedAttempt(Record):
-    """How an optimizer step trained on one attempt of its draw. Attempts that it left out, or whose
-    gradient was zero, have none.
+    """How an optimizer step trained on one attempt of its draw. An attempt that was left out or
+    had a zero gradient has no TrainedAttempt.
 
-    `into`: the drawn group; `group_id`: the group that the attempt is stored with, another one if
-    it was recalled. `advantage`: of its tokens, their mean if they differ (`by_token`).
+    `into`: the drawn group; `group_id`: the group that stores the attempt, a different group if
+    the attempt was recalled. `advantage`: of its tokens, their mean if they differ (`by_token`).
     `first_step`: all responses from this step on were trained. `weight`: of each trained token in
-    the loss, the group's importance weight included.
+    the loss, including the group's importance weight.
     """
 
     into: str
@@ -160,7 +160,7 @@ class TrainedAttempt(Record):
 
 
 class LedgerRow(Record):
-    """The groups that an optimizer step was trained on, and how it trained on their attempts."""
+    """Names the groups that an optimizer step trained on, and how it trained on their attempts."""
 
     step: int
     draw_id: int
@@ -175,9 +175,10 @@ class Progress(Record):
 
     `newest`: the newest version before the learner went back to a checkpoint, if it did.
     Training leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of
-    them. `eval_next`: tasks leased so far by evaluation tag; `eval_min_version`: the policy version
-    it needs. `staleness_limit`: what the learner lowered max_staleness to, -1 if it did not.
-    `replaced`: groups that expired without contrast since the last draw, which the next one names.
+    them. `eval_next`: tasks leased so far, keyed by evaluation tag; `eval_min_version`: the policy
+    version that each tag needs. `staleness_limit`: what the learner lowered max_staleness to, -1
+    if it did not. `replaced`: groups that expired without contrast since the last draw; the next
+    draw names them.
     `closed`: no actor will add groups (buffer.tools.finished_copy).
     """
 
@@ -194,17 +195,17 @@ class Progress(Record):
 
     @property
     def newest_version(self) -> int:
-        """The newest version that any learner has made; engines may hold it a little longer than
-        the learner that goes back."""
+        """The newest version that any learner has made. After a learner goes back to a checkpoint,
+        engines may still hold this version for a while."""
         return max(self.newest, self.version)
 
 
 class Regraded(Record):
     """The origin of a regraded store: a copy whose rewards were computed again.
 
-    `store`: folder of the old one; `env`, `options`: the environment; `when`: wall-clock second.
-    `attempts`: how many were replayed; `changed`: those with another reward; `diverged`: those left
-    out because the environment did not repeat what the policy had read.
+    `store`: folder of the old store; `env`, `options`: the environment; `when`: wall-clock second.
+    `attempts`: number of replayed attempts; `changed`: how many got a different reward; `diverged`:
+    how many were left out because the environment did not repeat what the policy had read.
     """
 
     store: str
@@ -217,9 +218,10 @@ class Regraded(Record):
 
 
 class Evicted(Record):
-    """Evicted groups, or those that would be: their number, bytes of results, first and last id.
+    """Sums up the evicted groups, or in a dry run the groups to evict: their number, result bytes,
+    first and last id.
 
-    `more`: whether further groups have to be evicted; call again.
+    `more`: true if further groups have to be evicted; call again.
     """
 
     groups: int = 0

@@ -34,9 +34,9 @@ _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
 
 
 class Store:
-    """An open store. A `read_only` one may be opened while a service owns the folder.
+    """An open store. With `read_only` it can be opened while a service owns the folder.
 
-    `map_gib`: largest size of the file; None: the largest it ever had.
+    `map_gib`: largest allowed file size; None: the largest it ever had.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Store:
             self._env.reader_check()
 
     def _refuse_other_schema(self) -> None:
-        """Raise SchemaVersionError for a store of an older or newer schema."""
+        """Raise SchemaVersionError if the store has an older or newer schema."""
         schema = 0
         with suppress(lmdb.NotFoundError):
             self._tables = {"sys": self._env.open_db(b"sys", create=False)}
@@ -101,9 +101,9 @@ class Store:
             )
 
     def _refuse_cut_off(self, size: int) -> None:
-        """The system kills a process that reads a page beyond the end of the file.
+        """Raise UserError if the file is cut off. Only free pages may be missing at its end.
 
-        Only free pages may be missing there.
+        The system kills a process that reads a page beyond the end of the file.
         """
         with self._env.begin():  # keeps the pages that are checked from being reused
             whole = self._used_bytes
@@ -124,9 +124,9 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Txn]:
-        """One durable transaction: all of it is on disk when the block ends, or nothing is.
+        """Open a durable write transaction: when the block ends, all of it is on disk or nothing.
 
-        Raises StoreError if the disk or the map is full; the store is then as before.
+        Raises StoreError if the disk or the map is full; the store is then unchanged.
         """
         self._refuse_fork()
         try:
@@ -140,7 +140,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Txn]:
-        """One consistent view. Keep it short: an open view keeps old pages from being reused."""
+        """Open a consistent view. Close it soon: old pages are not reused while it is open."""
         self._refuse_fork()
         with self._env.begin() as raw:
             yield Txn(raw, self._tables)
@@ -154,12 +154,12 @@ class Store:
         *,
         kind: attempt_frame.Kind = "pandas",
     ) -> Any:
-        """The attempts of the newest `limit` groups (None: all) of a purpose, tag and state, as a
-        pandas DataFrame, or a pyarrow Table for the kind "arrow".
+        """Returns the attempts of the newest `limit` groups (None: all) of a purpose, tag and
+        state, as a pandas DataFrame or, for the kind "arrow", a pyarrow Table.
 
-        One row for each resolved slot, the columns of r3l.views.attempt_frame.AttemptRow; groups
-        are in the order they were made. Raises UserError if the library is not installed,
-        RecordError for a damaged group.
+        It has one row per resolved slot and the columns of r3l.views.attempt_frame.AttemptRow.
+        Groups are in creation order. Raises UserError if the library is not installed, RecordError
+        if a group is damaged.
         """
         attempt_frame.library(kind)
         with self.read() as txn:
@@ -173,7 +173,7 @@ class Store:
 
     @property
     def gone(self) -> bool:
-        """True if the data file was moved or deleted, so that writes would be lost."""
+        """True if the data file was moved or deleted: writes would be lost."""
         try:
             found = os.stat(self.folder / "data.mdb")
         except FileNotFoundError:
@@ -182,37 +182,37 @@ class Store:
 
     @property
     def change(self) -> int:
-        """Number of the last committed transaction: two equal ones mean an unchanged store."""
+        """Number of the last committed transaction; while it stays the same, so does the store."""
         return int(self._env.info()["last_txnid"])
 
     @property
     def disk_bytes(self) -> int:
-        """Size of the data file on disk."""
+        """Bytes that the data file takes on disk."""
         return os.stat(self.folder / "data.mdb").st_blocks * 512
 
     @property
     def free_bytes(self) -> int:
-        """Free bytes of the disk that holds the store."""
+        """Free bytes on the store's disk."""
         disk = os.statvfs(self.folder)
         return disk.f_bavail * disk.f_frsize
 
     def clear_readers(self) -> int:
-        """Free the reader slots of dead processes; returns how many."""
+        """Free the reader slots of dead processes; returns how many were freed."""
         return int(self._env.reader_check())
 
     def readers(self) -> list[tuple[int, int]]:
-        """(process, number of the transaction it sees) of every open view."""
+        """Lists the open views as pairs of process id and transaction number."""
         lines = [line.split() for line in str(self._env.readers()).splitlines()[1:]]
         return [(int(line[0]), int(line[2])) for line in lines if line[-1].isdigit()]
 
     @property
     def map_bytes(self) -> int:
-        """Bytes the file may grow to."""
+        """Largest size in bytes that the file may grow to."""
         return int(self._env.info()["map_size"])
 
     @property
     def map_used_up(self) -> str:
-        """Message for a full map: the reason and the remedy."""
+        """The message for a full map, with reason and remedy."""
         return (
             f"its map of {self.map_bytes / GIB:.3g} GiB is used up; evict groups "
             "(r3l-buffer evict) or serve it with a larger buffer.map_gib"
@@ -220,7 +220,7 @@ class Store:
 
     @property
     def map_free_bytes(self) -> int:
-        """Bytes by which the file may still grow, without pages that became free."""
+        """Bytes by which the file may still grow; its free pages are not counted."""
         return self.map_bytes - self._used_bytes
 
     @property
@@ -228,10 +228,10 @@ class Store:
         return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
-        """Write a compacted, consistent copy into `folder`, also while serving.
+        """Write a compacted, consistent copy into `folder`, even while the store is being served.
 
-        The folder has the whole copy or does not exist. Raises UserError for a folder that is in
-        use, StoreError for a full disk.
+        The folder has the whole copy or does not exist. Raises UserError if the folder is in use,
+        StoreError if the disk is full.
         """
         folder_lock.check_new(folder, "copy to")
         try:
@@ -262,7 +262,7 @@ class Store:
 
 
 def _create(folder: Path) -> None:
-    """Write the data file of a new store: it has all tables, or does not exist."""
+    """Create the data file of a new store. The file has all tables or does not exist."""
     partial = folder / UNFINISHED
     shutil.rmtree(partial, ignore_errors=True)
     with lmdb.open(str(partial), max_dbs=16, lib_version=0) as env:
@@ -275,7 +275,7 @@ def _create(folder: Path) -> None:
 
 
 def _refuse_empty(folder: Path) -> None:
-    """LMDB would make a new store of an empty file."""
+    """Raise UserError for an empty file, which LMDB would turn into a new store."""
     data = folder / "data.mdb"
     if data.exists() and data.stat().st_size == 0:
         raise UserError(
@@ -285,7 +285,7 @@ def _refuse_empty(folder: Path) -> None:
 
 
 def _refuse_other_files(folder: Path) -> None:
-    """Raise UserError for a folder that holds other files instead of a store."""
+    """Raise UserError if the folder holds other files instead of a store."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if "data.mdb" not in names and names - OURS:
         raise UserError(

@@ -8,7 +8,7 @@ from r3l.errors import UserError
 
 
 def store_path(place: str) -> Path:
-    """The folder of the store at `place`; `place` itself if there is none."""
+    """Returns the folder of the store at `place`, or `place` itself if there is no store."""
     candidates = [Path(place), Path(place) / "buffer"]
     if "/" not in place:
         candidates.append(Path("runs") / place / "buffer")

@@ -41,18 +41,18 @@ _WHAT: dict[str, Dropped] = {what: what for what in get_args(Dropped)}
 
 
 class Txn:
-    """The tables of a store, as one transaction sees them."""
+    """The tables of a store as seen by one transaction."""
 
     def __init__(self, raw: Any, tables: dict[str, Any]) -> None:
         self._raw, self._tables = raw, tables
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """The value under `key`, copied out of the map; raises StoreError if it is damaged."""
+        """Returns a copy of the value under `key`; raises StoreError if the value is damaged."""
         stored = self._raw.get(key, db=self._tables[table]) if key else None
         return None if stored is None else value_checksums.remove(table, key, stored)
 
     def damaged(self) -> Iterator[str]:
-        """Every damaged value, one line each."""
+        """Describes every damaged value in one line."""
         for table, db in self._tables.items():
             with self._raw.cursor(db) as cursor:
                 for key, stored in cursor:
@@ -60,18 +60,18 @@ class Txn:
                         yield f"table {table}, key {key!r:.100}: damaged (checksum mismatch)"
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
-        """Write or overwrite."""
+        """Write or overwrite the value under a key."""
         self._raw.put(key, value_checksums.add(table, key, value), db=self._tables[table])
 
     def delete(self, table: str, key: bytes) -> None:
-        """Remove a key if it is there."""
+        """Delete a key if it exists."""
         self._raw.delete(key, db=self._tables[table])
 
     def scan(
         self, table: str, prefix: bytes = b"", *, backwards: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of every key that begins with `prefix`, in key order; raises StoreError for
-        a damaged one."""
+        """Yields (key, value) of every key that begins with `prefix`, in key order. Raises
+        StoreError if a value is damaged."""
         with self._raw.cursor(self._tables[table]) as cursor:
             if _seek(cursor, prefix, backwards):
                 for key, value in (cursor.iterprev if backwards else cursor.iternext)():
@@ -80,7 +80,7 @@ class Txn:
                     yield key, value_checksums.remove(table, key, value)
 
     def keys(self, table: str, prefix: bytes = b"", *, backwards: bool = False) -> Iterator[bytes]:
-        """Every key that begins with `prefix`, in order; values are not read."""
+        """Yields every key that begins with `prefix`, in order, without reading the values."""
         with self._raw.cursor(self._tables[table]) as cursor:
             if _seek(cursor, prefix, backwards):
                 for key in (cursor.iterprev if backwards else cursor.iternext)(values=False):
@@ -93,19 +93,19 @@ class Txn:
         return None if data is None else codec.decode(kind, data)
 
     def size(self, table: str) -> int:
-        """Number of keys in a table."""
+        """Returns the number of keys in a table."""
         return int(self._raw.stat(self._tables[table])["entries"])
 
     # ── the store itself ────────────────────────────────────────────────────────────────
 
     def schema(self) -> int:
-        """Schema of the tables; 0 for a store that names none."""
+        """The schema version of the tables; 0 if the store has no schema entry."""
         data = self.get("sys", b"schema")
         schema = codec.unpack(data).get("schema") if data is not None else 0
         return schema if type(schema) is int else 0
 
     def put_schema(self, schema: int = SCHEMA) -> None:
-        """Write the schema of the tables."""
+        """Write the schema version of the tables."""
         self.put("sys", b"schema", codec.pack({"schema": schema}))
 
     def progress(self) -> Progress:
@@ -117,7 +117,7 @@ class Txn:
         self.put("sys", b"progress", codec.encode(progress))
 
     def regraded(self) -> Regraded | None:
-        """The origin of a regraded store, else None."""
+        """The origin of a regraded store; None if the store was not regraded."""
         return self._read("sys", b"regraded", Regraded)
 
     def put_regraded(self, source: Regraded) -> None:
@@ -125,32 +125,32 @@ class Txn:
         self.put("sys", b"regraded", codec.encode(source))
 
     def counts(self) -> Counter[str]:
-        """Every count, by name (buffer.storage.counts)."""
+        """Returns every count, keyed by name (buffer.storage.counts)."""
         return Counter(
             {key.decode(): int.from_bytes(value, "big") for key, value in self.scan("count")}
         )
 
     def put_count(self, name: str, number: int) -> None:
-        """Write a count; 0 is written as a missing key."""
+        """Write a count, or delete its key if the count is 0."""
         if number:
             self.put("count", name.encode(), u64(number))
         else:
             self.delete("count", name.encode())
 
     def drops(self) -> Iterator[tuple[Drop, int]]:
-        """Every drop and its count."""
+        """Yields every drop with its count."""
         for key, count in self.scan("drop"):
             cause, what, task = key.decode().split("\0")
             yield (cause, _WHAT[what], task), int.from_bytes(count, "big")
 
     def put_drops(self, drop: Drop, count: int) -> None:
-        """Write the count of a drop."""
+        """Write how often a drop happened."""
         self.put("drop", "\0".join(drop).encode(), u64(count))
 
     # ── tasks ───────────────────────────────────────────────────────────────────────────
 
     def add_task(self, purpose: Purpose, tag: str, index: int, task: Task) -> bool:
-        """Register a task under `index`; False if its id is known already."""
+        """Register a task under `index`; returns False if its id is already known."""
         key = task_id_key(purpose, tag, task.task_id)
         if self.get("task_id", key) is not None:
             return False
@@ -159,7 +159,7 @@ class Txn:
         return True
 
     def task(self, purpose: Purpose, tag: str, index: int) -> Task:
-        """The task at `index` of a list."""
+        """Returns the task at `index` in a task list."""
         data = self.get("task", task_key(purpose, tag, index))
         if data is None:
             raise StoreError(f"task {index} of {purpose} {tag!r} is missing from the store")
@@ -168,11 +168,11 @@ class Txn:
     # ── rows of groups ──────────────────────────────────────────────────────────────────
 
     def row(self, group_id: str) -> GroupRow | None:
-        """The mutable state of a group."""
+        """Returns the mutable state of a group, None if it is not stored."""
         return self._read("state", group_id.encode(), GroupRow)
 
     def existing_row(self, group_id: str) -> GroupRow:
-        """The mutable state of a group; raises NotFound if it was evicted or never made."""
+        """Returns the mutable state of a group; raises NotFound if it was evicted or never made."""
         if (row := self.row(group_id)) is not None:
             return row
         if self.evicted(group_id):
@@ -188,20 +188,20 @@ class Txn:
         self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
     def set_live(self, row: GroupRow) -> None:
-        """Add a group to the list of open groups, or remove it once it is closed."""
+        """Add a group to the list of live groups, or remove it if it is closed."""
         if row.closed:
             self.delete("live", row.group_id.encode())
         else:
             self.put("live", row.group_id.encode(), b"")
 
     def add_row(self, row: GroupRow) -> None:
-        """Write the row of a group of another store, and list it."""
+        """Write and list the row of a group that comes from another store."""
         self.put_row(row)
         self.add_tag(row)
         self.set_live(row)
 
     def rows(self, *, backwards: bool = False, skip: Container[str] = ()) -> Iterator[GroupRow]:
-        """The rows of all groups but those of `skip`, in the order the groups were made."""
+        """Yields the rows of all groups except those in `skip`, in creation order."""
         for key, data in self.scan("state", backwards=backwards):
             if key.decode() not in skip:
                 yield codec.decode(GroupRow, data)
@@ -209,7 +209,8 @@ class Txn:
     def listed(
         self, purpose: Purpose | None, tag: str | None, state: GroupState | None
     ) -> Iterator[GroupRow]:
-        """The rows of the groups of a purpose, tag and state, newest first; None: of any."""
+        """Yields the rows of groups with this purpose, tag and state, newest first; None matches
+        any."""
         for row in self.rows(backwards=True) if tag is None else self._tagged(purpose, tag):
             if purpose in (None, row.purpose) and state in (None, row.state):
                 yield row
@@ -224,7 +225,7 @@ class Txn:
                 yield row
 
     def live(self) -> Iterator[GroupRow]:
-        """The rows of groups that are not closed, in the order the groups were made."""
+        """Yields the rows of groups that are not closed, in creation order."""
         for key in self.keys("live"):
             row = self.row(key.decode())
             if row is None:
@@ -232,7 +233,7 @@ class Txn:
             yield row
 
     def last_group(self) -> str:
-        """The id of the newest group that was ever made; "" for none."""
+        """Returns the id of the newest group ever made; "" if there is none."""
         newest = (next(self.keys(table, backwards=True), b"") for table in ("state", "tomb"))
         return max(newest).decode()
 
@@ -243,7 +244,7 @@ class Txn:
         self.put("part", part_key(group_id, role, slot), data)
 
     def parts(self, group_id: str) -> Parts:
-        """Accepted results of an unfinished group, base slots first."""
+        """Returns the accepted results of an unfinished group, base slots first."""
         parts: Parts = {}
         for key, data in self.scan("part", group_id.encode() + b"\0"):
             _, role, slot = key.split(b"\0")
@@ -251,8 +252,8 @@ class Txn:
         return parts
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Write the record of a finished group from its parts and `last`, results not written as
-        parts, and delete the parts."""
+        """Write the record of a finished group from its parts and `last` (results not written as
+        parts), and delete the parts."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))
@@ -264,7 +265,7 @@ class Txn:
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
     def put_results(self, row: GroupRow, group: Group, parts: Mapping[Slot, bytes]) -> None:
-        """Write a group with all of its results, or the `parts` of an unfinished one."""
+        """Write the record of a finished group, or the `parts` of an unfinished group."""
         if not row.unfinished:
             self.put_record(row, codec.encode(group))
             return
@@ -272,7 +273,7 @@ class Txn:
             self.put_part(row.group_id, role, slot, data)
 
     def finished(self, task_id: str) -> Iterator[GroupRow]:
-        """The groups of a training task that were finished with a trajectory, newest first."""
+        """Yields the finished groups of a training task that have a trajectory, newest first."""
         prefix = task_id.encode() + b"\0"
         for key in self.keys("history", prefix, backwards=True):
             row = self.row(key[len(prefix) :].decode())
@@ -280,25 +281,25 @@ class Txn:
                 yield row
 
     def record(self, group_id: str) -> bytes:
-        """The record of a finished group; raises NotFound."""
+        """Returns the record of a finished group; raises NotFound if there is none."""
         data = self.get("group", group_id.encode())
         if data is None:
             raise NotFound(f"group {group_id} has no record")
         return data
 
     def record_is_sound(self, row: GroupRow) -> bool:
-        """True if the record of a finished group is there and undamaged."""
+        """True if the record of a finished group exists and is undamaged."""
         key = row.group_id.encode()
         stored = self._raw.get(key, db=self._tables["group"])
         return stored is not None and value_checksums.fits("group", key, stored)
 
     def group_bytes(self, row: GroupRow) -> bytes:
-        """The record of a group; of an unfinished one, with the results accepted so far."""
+        """Returns the encoded group; if it is unfinished, with the results accepted so far."""
         record = self.get("group", row.group_id.encode())
         return record or self._compose(row, self.parts(row.group_id))
 
     def head(self, row: GroupRow) -> Group:
-        """The group without its results."""
+        """Returns the group without its results."""
         return Group(
             group_id=row.group_id,
             task=self.task(row.purpose, row.tag, row.task_index),
@@ -313,7 +314,7 @@ class Txn:
         )
 
     def evict(self, row: GroupRow) -> None:
-        """Remove a closed group; results for its id are refused from then on."""
+        """Remove a closed group. Later results for its id are refused."""
         key = row.group_id.encode()
         self.delete("group", key)
         self.delete("state", key)
@@ -335,33 +336,33 @@ class Txn:
         self.put("draw", u64(draw.draw_id), codec.encode(draw))
 
     def draw(self, draw_id: int) -> DrawRow | None:
-        """A draw by number."""
+        """Returns the draw with this number."""
         return self._read("draw", u64(draw_id), DrawRow) if draw_id >= 0 else None
 
     def draws(self) -> Iterator[DrawRow]:
-        """Every draw, in order."""
+        """Yields every draw, in order."""
         for _, data in self.scan("draw"):
             yield codec.decode(DrawRow, data)
 
     def last_draw(self) -> int:
-        """The number of the newest draw; 0 for none."""
+        """Returns the number of the newest draw; 0 if there is none."""
         return int.from_bytes(next(self.keys("draw", backwards=True), b""), "big")
 
     def put_step(self, step: LedgerRow) -> None:
-        """Write the groups that a step was trained on."""
+        """Write the ledger row of a trained step."""
         self.put("ledger", u64(step.step), codec.encode(step))
 
     def step(self, number: int) -> LedgerRow | None:
-        """The groups that a step was trained on."""
+        """Returns the ledger row of a trained step."""
         return self._read("ledger", u64(number), LedgerRow) if 0 <= number < 1 << 64 else None
 
     def steps(self, *, backwards: bool = False) -> Iterator[LedgerRow]:
-        """Every trained step, in order."""
+        """Yields the ledger row of every trained step, in order."""
         for _, data in self.scan("ledger", backwards=backwards):
             yield codec.decode(LedgerRow, data)
 
     def steps_after(self, version: int) -> Iterator[LedgerRow]:
-        """Steps that made a version later than `version`, the newest first."""
+        """Yields the steps that made a version later than `version`, newest first."""
         return takewhile(lambda step: step.version > version, self.steps(backwards=True))
 
     def delete_step(self, number: int) -> None:
@@ -370,19 +371,19 @@ class Txn:
 
 
 def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
-    """The immutable record of a group, with its state now."""
+    """Returns the immutable record of a group, updated with its current state."""
     group = codec.decode(Group, data)
     return replace(group, state=now.state, cause=now.cause, times=now.times)
 
 
 @lru_cache(maxsize=1024)
 def _read_task(data: bytes) -> Task:
-    """A task; cached, because every lease, write and read of its groups needs it."""
+    """Decodes a task. Cached, because every lease, write and read of its groups needs the task."""
     return codec.decode(Task, data)
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Put the cursor on the first (last) key that may begin with `prefix`."""
+    """Move the cursor to the first (or last) key that may begin with `prefix`."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())
     if prefix and cursor.set_range(prefix + b"\xff" * 16):

@@ -1,10 +1,10 @@
-"""Checksums of values: every value of every table is followed by one of table, key and value.
+"""Value checksums: every stored value is followed by a checksum of its table, key and value.
 
     stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
 
-The schema alone has none, so that stores of every schema can be told apart. A checksum is compared
-at every read, so a flipped bit, or a value under another key, is reported as damage. LMDB checks
-none of its pages.
+Only the schema has no checksum, so that the schema of any store can be read. The checksum is
+compared at every read: a flipped bit or a value under the wrong key is reported as damage. LMDB
+itself does not check its pages.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ WITHOUT = ("sys", b"schema")
 
 
 def add(table: str, key: bytes, value: bytes | memoryview) -> bytes:
-    """The value followed by its checksum."""
+    """Appends its checksum to a value."""
     if (table, key) == WITHOUT:
         return bytes(value)
     return b"".join((value, _checksum(table, key, value)))
 
 
 def remove(table: str, key: bytes, stored: bytes) -> bytes:
-    """The value without its checksum; raises StoreError if the checksum differs."""
+    """Returns the value without its checksum; raises StoreError if the checksum is wrong."""
     if not fits(table, key, stored):
         raise StoreError(
             f"table {table}, key {key!r:.100}: is damaged (checksum mismatch); "
@@ -37,7 +37,7 @@ def remove(table: str, key: bytes, stored: bytes) -> bytes:
 
 
 def fits(table: str, key: bytes, stored: bytes) -> bool:
-    """True if a stored value has the checksum of this key and value."""
+    """True if the checksum of a stored value is correct for its table, key and value."""
     if (table, key) == WITHOUT:
         return True
     value = memoryview(stored)[:-BYTES]

@@ -1,17 +1,17 @@
 """Exports and imports a whole store as files that any tool can read.
 
     FOLDER/
-      manifest.json     format, schema, and of every file its rows and SHA-256
-      tasks             TaskRow, in the order they were registered
-      states, groups    GroupRow and Group of every group, as it is now
+      manifest.json     format, schema, and each file's rows and SHA-256
+      tasks             TaskRow, in registration order
+      states, groups    GroupRow and Group of every group, in its current state
       draws, ledger     DrawRow, LedgerRow
       drops, counts     DropRow, CountRow
       tombs, progress   TombRow, Progress
-      regraded          Regraded, of a store made by `r3l-learner regrade`
+      regraded          Regraded, if `r3l-learner regrade` made the store
 
-Each file is a table of one record class as JSON lines (buffer.tools.jsonl). Exporting an imported
-store gives the same bytes again. An export sees the store at one moment; of a busy service, export
-a copy that `r3l-buffer compact` made.
+Each file holds records of one class as JSON lines (buffer.tools.jsonl). Exporting an imported
+store gives the same bytes again. An export sees the store at one moment. If a service is busy, make
+a copy with `r3l-buffer compact` and export the copy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AT_ONCE = 64  # rows of one transaction
 
 
 class TaskRow(Record):
-    """A task and its place in a list."""
+    """A task and its place in its task list."""
 
     purpose: Purpose
     tag: str
@@ -49,7 +49,7 @@ class TaskRow(Record):
 
 
 class DropRow(Record):
-    """A count of what is never trained on (UnitOfWork.drop)."""
+    """A count of groups or slots that will never be trained on (UnitOfWork.drop)."""
 
     cause: str
     what: Dropped
@@ -65,16 +65,16 @@ class CountRow(Record):
 
 
 class TombRow(Record):
-    """A group that was evicted."""
+    """An evicted group."""
 
     group_id: str
 
 
 def export(store: Store, folder: Path) -> dict[str, int]:
-    """Write a store into a new or empty folder; returns rows by table.
+    """Export a store into a new or empty folder; returns the number of rows, keyed by table.
 
-    All of it or nothing: raises UserError for a folder that is in use or cannot be written,
-    RecordError for a damaged group.
+    Either the whole store is exported or nothing. Raises UserError if the folder is in use or
+    cannot be written, RecordError if a group is damaged.
     """
     files: dict[str, dict[str, Any]] = {}
     with folder_lock.new_folder(folder, "export to") as building, store.read() as txn:
@@ -89,7 +89,7 @@ def export(store: Store, folder: Path) -> dict[str, int]:
 
 
 def restore(folder: Path, target: Store) -> dict[str, int]:
-    """Write an export into an empty store; returns rows by table."""
+    """Import an export into an empty store; returns the number of rows, keyed by table."""
     manifest = check(folder)
     with target.read() as txn:
         if txn.size("state") or txn.size("task"):
@@ -130,7 +130,7 @@ def _put_group(txn: Txn, group: Group) -> None:
 
 
 class Table(NamedTuple):
-    """A table of an export, with its reader and its writer of a store."""
+    """An export table: its record class, and how to read it from a store and write it to one."""
 
     kind: type[Any]
     read: Callable[[Txn], Iterable[Any]]
@@ -168,7 +168,7 @@ TABLES: dict[str, Table] = {
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """The manifest of an export; raises UserError unless all files are as they were written."""
+    """Returns the manifest of an export; raises UserError if any file is missing or changed."""
     try:
         manifest: dict[str, Any] = json.loads(_regular(folder, "manifest.json").read_text("utf-8"))
         if manifest["format"] != FORMAT:
@@ -198,8 +198,8 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def _regular(folder: Path, name: str) -> Path:
-    """A file of an export. Raises UserError for anything but a regular file, such as a link out of
-    the folder or a pipe; OSError for a missing file."""
+    """Returns the path of a file in an export. Raises OSError if the file is missing, UserError if
+    it is not a regular file, such as a pipe or a link out of the folder."""
     path = folder / name
     if not stat.S_ISREG(path.lstat().st_mode):
         raise UserError(f"export {folder}: {name} must be a regular file; copy the whole folder")

@@ -58,7 +58,7 @@ def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
 @_store
 @click.option("--limit", default=50, show_default=True, help="newest groups to show")
 def ls(folder: Path, limit: int) -> None:
-    """List groups, one a line, the newest last."""
+    """List groups, one per line, newest last."""
     _list(folder, lambda row: True, limit)
 
 
@@ -69,8 +69,9 @@ def ls(folder: Path, limit: int) -> None:
 def query(folder: Path, text: str, limit: int) -> None:
     """List the groups that pass a filter, such as "reward > 0.5 and env == 'workshop'".
 
-    Comparisons, `in` with a list, and, or, not. `reward` is the best of a group's trajectories. The
-    rewards of a group without a trajectory are None: only `reward == None` finds it.
+    A filter has comparisons, `in` with a list, and, or, not. `reward` is the best reward of a
+    group's trajectories. A group that has no trajectory has the reward None: only
+    `reward == None` finds it.
     """
     _list(folder, group_facts.parse_filter(text), limit)
 
@@ -81,7 +82,7 @@ def query(folder: Path, text: str, limit: int) -> None:
 def show(folder: Path, group_id: str) -> None:
     """Print every attempt of a group as a conversation, retries with their reflections.
 
-    GROUP_ID may be short: 42 is g0000000042.
+    GROUP_ID may be abbreviated: 42 is g0000000042.
     """
     with Store(folder, read_only=True) as store:
         click.echo(attempt_view.text(store_reads.group(store, _full_id(group_id))))
@@ -94,7 +95,7 @@ def replay(folder: Path, step: int) -> None:
     """Print the exact batch of a trained step, one JSON line per group.
 
     `weight`: importance weight that the sampler gave the group; 1 unless it was prioritised.
-    `recalled`: stored attempts that joined the group, with the group each comes from.
+    `recalled`: stored attempts that joined the group, each with its own group.
     """
     with Store(folder, read_only=True) as store:
         draw = store_reads.trained_draw(store, step)
@@ -122,7 +123,7 @@ def export(folder: Path, target: Path) -> None:
 )
 @click.argument("source", type=click.Path(path_type=Path))
 def import_(folder: Path, source: Path) -> None:
-    """Make a store from the folder that `export` wrote."""
+    """Create a store from a folder that `export` wrote."""
     archive.check(source)
     with (
         folder_lock.new_folder(folder, "store") as building,
@@ -135,7 +136,7 @@ def import_(folder: Path, source: Path) -> None:
 @click.command()
 @_store
 def verify(folder: Path) -> None:
-    """Check file, records, ledger and counts; exit code 1 and a line for every problem."""
+    """Check file, records, ledger and counts. Each problem gets a line; any gives exit code 1."""
     with Store(folder, read_only=True) as store:
         problems = verification.verify(store)
     for problem in problems:
@@ -149,7 +150,7 @@ def verify(folder: Path) -> None:
 @_store
 @click.argument("target", type=click.Path(path_type=Path))
 def compact(folder: Path, target: Path) -> None:
-    """Write a compacted copy into an empty folder, also while the store is being served."""
+    """Write a compacted copy into an empty folder, even while the store is being served."""
     with Store(folder, read_only=True) as store:
         store.copy(target)
     click.echo(str(target))
@@ -172,8 +173,8 @@ def evict(
 ) -> None:
     """Remove trained, expired and evaluated groups, oldest first, until the limits hold.
 
-    LIMITS are those of the section buffer.retention: groups=100 gib=2.5 hours=24 versions=50
-    grace_s=0.
+    LIMITS are settings of the section buffer.retention, such as groups=100 gib=2.5 hours=24
+    versions=50 grace_s=0.
     """
     retention_limits = configuration.parse(RetentionConfig, configuration.apply_overrides(limits))
     if retention_limits.unlimited:
@@ -236,6 +237,6 @@ def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:
 
 
 def _full_id(text: str) -> str:
-    """A group's id as the store has it: 42 and g42 are g0000000042."""
+    """Completes an abbreviated group id: 42 and g42 become g0000000042."""
     number = text.removeprefix("g")
     return f"g{int(number):010d}" if number.isdecimal() and len(number) < 10 else text

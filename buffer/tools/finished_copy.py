@@ -1,4 +1,4 @@
-"""Copies the finished groups of stores to a new store, undrawn, for a learner without actors.
+"""Copies finished groups to a new store, undrawn, so that a learner can run without actors.
 
 stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
 """
@@ -27,8 +27,8 @@ STATES = ("complete", "drawn", "trained", "expired")
 
 
 def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow, Group]]:
-    """The finished training groups with a trajectory, also those that expired as stale or without
-    contrast; with `contrast` only those whose rewards differ."""
+    """Yields the finished training groups that have a trajectory, including groups that expired as
+    stale or without contrast. With `contrast`, yields only groups whose rewards differ."""
     with store.read() as txn:
         for row in txn.rows():
             finished = row.purpose == "train" and row.state in STATES and row.done
@@ -41,11 +41,10 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copy the finished groups of stores to a new store, which is whole or not there.
+    """Copy the finished groups of stores to a new store. The new store is whole or does not exist.
 
-    The ids of a store's groups follow those of the store before. `on_group` is called with every
-    group. Raises UserError for a store without such groups and for a folder that is in use;
-    nothing is made then.
+    Each store's group ids follow the previous store's. `on_group` is called for every group.
+    Raises UserError if a store has no such groups or the folder is in use; then nothing is made.
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
@@ -65,7 +64,7 @@ def copy_finished(
 
 
 class _Copy:
-    """The new store while it is filled: its newest group, its tasks and its counts."""
+    """The new store while it is being filled: its newest group, tasks and counts."""
 
     def __init__(self, target: Store) -> None:
         self._target, self._last = target, 0
@@ -85,7 +84,7 @@ class _Copy:
                     self._put(txn, row, replace(group, group_id=f"g{self._last:010d}"))
 
     def finish(self) -> None:
-        """Write the counts, and close the store to new groups."""
+        """Write the counts and mark the store as closed to new groups."""
         with self._target.write() as txn:
             for name, number in self._counts.items():
                 txn.put_count(name, number)

@@ -1,6 +1,6 @@
-"""Facts of a group by name, and filters over them, such as `reward > 0.5 and env == 'workshop'`.
+"""Named facts of a group, and filters over them, such as `reward > 0.5 and env == 'workshop'`.
 
-A comparison with a value that is None is false, except `== None` and `!= None`.
+A comparison with None is false, except for `== None` and `!= None`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
 
 
 def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
-    """The facts of a group by NAMES; the rewards of a group without a trajectory are None."""
+    """Returns the facts of a group, keyed by NAMES. Rewards are None if it has no trajectory."""
     rewards = row.rewards
     return {
         "group": row.group_id,
@@ -60,8 +60,8 @@ def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
 
 
 def parse_filter(text: str) -> Filter:
-    """Parse a filter over groups; raises UserError for anything but names, constants, comparisons,
-    `in` with a list, `and`, `or` and `not`."""
+    """Parse a filter over groups. It may have names, constants, comparisons, `in` with a list,
+    `and`, `or` and `not`; raises UserError for anything else."""
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -81,7 +81,7 @@ def parse_filter(text: str) -> Filter:
 
 
 def _check(node: ast.expr, text: str) -> None:
-    """Raise UserError for a filter that cannot be evaluated on every row."""
+    """Raise UserError if a filter cannot be evaluated on every row."""
     known = (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.List, ast.Tuple)
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name) and inner.id not in NAMES:

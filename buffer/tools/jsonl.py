@@ -1,6 +1,6 @@
-"""Records as lines of JSON: arrays are lists, maps have text keys, bytes are base64.
+"""Records as JSON lines: arrays are lists, maps have text keys, bytes are base64.
 
-JSON has neither NaN nor infinities; if an array holds one, the list has its bits as text,
+JSON has neither NaN nor infinities. If an array holds such a number, the list has its bits as text,
 such as "0x7fc00000".
 """
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
-    """Write one line per record; returns how many."""
+    """Write one line per record; returns the number of lines."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for record in records:
@@ -31,7 +31,8 @@ def write(path: Path, records: Iterable[Any]) -> int:
 
 
 def read(path: Path, kind: type[T]) -> Iterator[T]:
-    """The records `write` wrote; raises UserError, with the line, for anything else."""
+    """Yields the records that `write` wrote. Raises UserError with the line number if a line is not
+    a record."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -41,12 +42,12 @@ def read(path: Path, kind: type[T]) -> Iterator[T]:
 
 
 def plain(record: Any) -> Any:
-    """A record, or a value of one, as values JSON can hold."""
+    """Converts a record, or a value in a record, to values that JSON can hold."""
     return msgspec.to_builtins(record, enc_hook=_list_of, str_keys=True)
 
 
 def record_of(kind: type[T], value: Any) -> T:
-    """The record whose `plain` value this is, checked like one from the wire."""
+    """Converts a `plain` value back to its record, checked like a record from the network."""
     return msgspec.convert(value, kind, dec_hook=_array_of, str_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""Copies a store with other results in its groups, and nothing else changed.
+"""Copies a store and replaces results of its groups. Nothing else changes.
 
 store ─► compacted copy ─► each changed group: record or parts, row, counts, drops ─► new folder
 """
@@ -20,8 +20,8 @@ from r3l.records import Group, Role
 
 @contextmanager
 def rewritten(store: Store, folder: Path) -> Iterator[Store]:
-    """Yield a writable copy of a store, which is moved to `folder` when the block ends and removed
-    after an error. Raises UserError for a folder that is in use."""
+    """Yield a writable copy of a store. The copy is moved to `folder` when the block ends, or
+    removed after an error. Raises UserError if `folder` is in use."""
     with folder_lock.new_folder(folder, "store") as building:
         store.copy(building)
         with Store(building, map_gib=None) as copy:
@@ -29,7 +29,7 @@ def rewritten(store: Store, folder: Path) -> Iterator[Store]:
 
 
 def put_group(txn: Txn, group: Group) -> None:
-    """Replace the results of a group, slot by slot; the slots stay resolved."""
+    """Replace the results of a group, slot by slot. The slots stay resolved."""
     before = txn.existing_row(group.group_id)
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
     after = _row(before, group, parts)
@@ -43,7 +43,7 @@ def put_group(txn: Txn, group: Group) -> None:
 
 
 def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> GroupRow:
-    """The row of a group with other results."""
+    """Returns a group's row with new results."""
     results = {(r.role, r.slot): r for r in group.results}
     ordered = [results[slot] for slot in row.resolved]
     done = [result for result in ordered if result.trajectory is not None]

@@ -1,4 +1,4 @@
-"""Reads of a store without its service: of a copy, or read-only while a service owns it."""
+"""Reads a store without its service: a copy, or read-only while a service owns the store."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from r3l.records import Group, Recalled
 
 
 def rows(store: Store) -> Iterator[dict[str, Any]]:
-    """The facts of every group (buffer.tools.group_facts), in the order the groups were made."""
+    """Yields the facts of every group (buffer.tools.group_facts), in creation order."""
     with store.read() as txn:
         for row in txn.rows():
             yield group_facts.facts(txn, row)
 
 
 def row(store: Store, group_id: str) -> dict[str, Any]:
-    """The facts of one group. Raises NotFound."""
+    """Returns the facts of a group; raises NotFound if it is not stored."""
     with store.read() as txn:
         return group_facts.facts(txn, txn.existing_row(group_id))
 
 
 def summary(store: Store) -> dict[str, Any]:
-    """Groups by purpose and state, drops as in BufferStats, and the source of a regraded store."""
+    """Returns group counts, keyed by purpose and state, the drops like in BufferStats, and the
+    source of a regraded store."""
     groups = Counter(f"{row['purpose']}/{row['state']}" for row in rows(store))
     with store.read() as txn:
         drops = Counter(dict(txn.drops()))
@@ -48,18 +49,18 @@ def summary(store: Store) -> dict[str, Any]:
 
 
 def group(store: Store, group_id: str) -> Group:
-    """A group as it is now; an unfinished one with the results accepted so far.
+    """Returns a group in its current state. An unfinished group has the results accepted so far.
 
-    Raises RecordError if it is damaged.
+    Raises RecordError if the group is damaged.
     """
     with store.read() as txn:
         return result_checksums.read(txn, txn.existing_row(group_id))
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
-    """The exact batch of an optimizer step, and the ids of its groups that were evicted since.
+    """Returns the exact batch of an optimizer step, and the ids of its evicted groups.
 
-    Raises NotFound for a step that is not in the ledger, RecordError if a group is damaged.
+    Raises NotFound if the step is not in the ledger, RecordError if a group is damaged.
     """
     with store.read() as txn:
         trained = txn.step(step)
@@ -70,10 +71,10 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
 
 
 def trained_draw(store: Store, step: int) -> Draw:
-    """The draw of an optimizer step, as its learner got it.
+    """Returns the draw of an optimizer step exactly like the learner got it.
 
-    Raises NotFound for a step that is not in the ledger and if a group or a recalled attempt was
-    evicted since, RecordError if one is damaged.
+    Raises NotFound if the step is not in the ledger, or if a group or a recalled attempt has been
+    evicted since. Raises RecordError if a group or a recalled attempt is damaged.
     """
     groups, gone = replay(store, step)
     if gone:
@@ -100,7 +101,7 @@ def trained_draw(store: Store, step: int) -> Draw:
 
 
 def recalled(store: Store, step: int) -> tuple[list[Recalled], int]:
-    """The stored attempts that a step recalled, and how many more were evicted since."""
+    """Returns the stored attempts that a step recalled, and the number of evicted ones."""
     with store.read() as txn:
         drawn = _draw_of(txn, step)
         rows = () if drawn is None else drawn.recalled
@@ -110,27 +111,28 @@ def recalled(store: Store, step: int) -> tuple[list[Recalled], int]:
 
 
 def weights(store: Store, step: int) -> dict[str, float]:
-    """The importance weight of each group of a trained step, as its draw gave it."""
+    """Returns the importance weights of a trained step's draw, keyed by group id."""
     with store.read() as txn:
         drawn = _draw_of(txn, step)
     return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
 
 
 def trained_attempts(store: Store, step: int) -> tuple[TrainedAttempt, ...]:
-    """How a step trained on the attempts of its draw; empty if it is not in the ledger."""
+    """Returns how a step trained on each attempt of its draw; empty if the step is not in the
+    ledger."""
     with store.read() as txn:
         trained = txn.step(step)
     return () if trained is None else trained.attempts
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
-    """The weight fingerprints of a policy version, by the id of each group that it sampled."""
+    """Returns the weight fingerprints of a policy version, keyed by the groups that it sampled."""
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}
 
 
 def _draw_of(txn: Txn, step: int) -> DrawRow | None:
-    """The draw that a step was trained on; None if the step or its draw is not stored."""
+    """Returns the draw that a step trained on; None if the step or its draw is not stored."""
     trained = txn.step(step)
     return None if trained is None else txn.draw(trained.draw_id)

@@ -1,4 +1,4 @@
-"""Checks a whole store: its file, every record, and the counts and lists that follow from them."""
+"""Checks a whole store: its file, all records, and the counts and lists derived from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = ("table group,", "table part,")
 
 
 def verify(store: Store) -> list[str]:
-    """Everything that is wrong with a store, one line each."""
+    """Describes every problem of a store in one line."""
     with store.read() as txn:  # the view keeps the pages that are checked from being reused
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
         if problems:  # LMDB trusts its pages: one beyond the end would end this process
@@ -57,7 +57,7 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
 
 
 def _ledger_problems(txn: Txn) -> Iterator[str]:
-    """Steps of the ledger against the steps in the rows of groups."""
+    """Compares the ledger's steps with the steps in the group rows."""
     extra = Counter[str]()
     for row in txn.rows():
         extra[row.group_id] -= len(row.steps)
@@ -69,7 +69,7 @@ def _ledger_problems(txn: Txn) -> Iterator[str]:
 
 
 def _draw_problems(txn: Txn) -> Iterator[str]:
-    """Draws against the groups they name and the steps they were trained in, both ways."""
+    """Compares draws with their groups and their training steps, in both directions."""
     open_draws: dict[int, tuple[str, ...]] = {}
     number = 0
     for number, (key, data) in enumerate(txn.scan("draw"), 1):
@@ -102,7 +102,7 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
 
 
 def _list_problems(txn: Txn) -> Iterator[str]:
-    """Missing and extra entries of the lists that follow from rows and tasks."""
+    """Finds missing and extra entries in the lists derived from rows and tasks."""
     tags, history, live = set[bytes](), set[bytes](), set[bytes]()
     least = Counter[bytes]()  # tasks that a list has at least
     for row in txn.rows():
@@ -136,7 +136,7 @@ def _differences(table: str, expected: set[Any], found: set[Any]) -> Iterator[st
 
 
 def _count_problems(txn: Txn) -> Iterator[str]:
-    """Counts and drops against the sums over the rows of groups."""
+    """Compares counts and drops with the sums over all group rows."""
     added, drops, names = Counter[str](), Counter[Drop](), set[str]()
     for row in txn.rows():
         names.add(row.group_id)

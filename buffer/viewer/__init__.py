@@ -1,1 +1,1 @@
-"""The viewer: one local page that shows the groups of a store, also while a service owns it."""
+"""The viewer: a local page that shows the groups of a store, even while a service owns it."""

@@ -1,4 +1,4 @@
-"""A group as the page shows it: pairs of attempts with their tokens.
+"""Prepares a group for the page: pairs of attempts with their tokens.
 
 AttemptView ─► pairs (base, retry) ─► steps ─► tokens: text, log-probability
 ledger ─► what the learner trained on: the advantage, and from which step on
@@ -22,7 +22,7 @@ Plain = dict[str, Any]
 
 
 class Texts:
-    """Decodes single tokens with the tokenizer of a model folder, if there is one."""
+    """Decodes single tokens with the tokenizer of a model folder, if it has one."""
 
     def __init__(self, model: Path | None) -> None:
         from tokenizers import Tokenizer  # not for every command of r3l-buffer
@@ -31,8 +31,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """One text per token; joined they are the whole text. A character of several tokens belongs
-        to the last of them."""
+        """Returns one text per token; joined, they are the whole text. If a character has several
+        tokens, its last token gets the character."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream
@@ -42,8 +42,8 @@ class Texts:
 
 
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
-    """A group as values JSON can hold: its facts, its `pairs`, and what it `recalled` in the last
-    step that was trained on it. Raises NotFound, RecordError."""
+    """Converts a group to values that JSON can hold: its facts, its `pairs`, and the attempts that
+    it `recalled` in the last step that trained on it. Raises NotFound, RecordError."""
     group, row = store_reads.group(store, group_id), store_reads.row(store, group_id)
     step = row["step"]
     trained = [t for t in store_reads.trained_attempts(store, step) if t.into == group_id]
@@ -63,9 +63,9 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
 def pairs(
     group: Group, texts: Texts, trained: Mapping[tuple[Role, int], TrainedAttempt]
 ) -> list[Plain]:
-    """The pairs of r3l.views.attempt_view as values JSON can hold, each with its `gain`.
+    """Converts pairs of r3l.views.attempt_view to values that JSON can hold, each with a `gain`.
 
-    `trained`: how the learner trained on attempts, by role and slot."""
+    `trained`: how the learner trained on each attempt, keyed by role and slot."""
 
     def plain(one: AttemptView | None) -> Plain | None:
         return None if one is None else _slot(one, group, texts, trained.get((one.role, one.slot)))
@@ -83,7 +83,7 @@ def pairs(
 
 
 def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
-    """A slot; its steps, None without an attempt, have their tokens."""
+    """Converts a slot. Its steps include their tokens; they are None if there is no attempt."""
     shown: Plain = jsonl.plain(one) | {
         "steps": None,
         "advantage": None if used is None else used.advantage,

@@ -1,4 +1,4 @@
-"""The catalogue: the facts of every group of a store, read again as the store changes."""
+"""The catalogue: the facts of all groups in a store, read again when the store changes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Facts = dict[str, Any]
 
 
 class Catalogue:
-    """The groups of a store, newest first, in the names of buffer.tools.group_facts.NAMES and
-    `rewards`, `failures`, `times`. Threads may share it.
+    """The groups of a store, newest first. Each has the facts of buffer.tools.group_facts.NAMES and
+    `rewards`, `failures`, `times`. Threads may share a catalogue.
 
-    `change`: grows with every change that was read. `total`: groups in the store.
+    `change`: grows with every change that was read. `total`: number of groups in the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -36,7 +36,8 @@ class Catalogue:
         self._next = 0.0  # monotonic second before which the store is not read again
 
     def read(self) -> Sequence[Facts]:
-        """The current groups; reading takes at most SHARE of a core. The list is never changed."""
+        """Returns the current groups. Reading takes at most SHARE of a core. Callers may keep the
+        list: it never changes."""
         with self._lock:
             if time.monotonic() >= self._next and (change := self.store.change) != self.change:
                 began = time.monotonic()
@@ -46,7 +47,7 @@ class Catalogue:
             return self._facts
 
     def _read(self) -> None:
-        """Read all rows; only those that changed are decoded."""
+        """Read all rows, but decode only changed rows."""
         known: dict[bytes, tuple[int, Facts]] = {}
         with self.store.read() as txn:
             self.total = txn.size("state")
@@ -61,8 +62,8 @@ class Catalogue:
 
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
-    """One line per task of `groups` (newest first), with `trend`, the mean rewards of its newest
-    groups, the oldest first. `order`: newest, lowest (mean reward) or most (groups)."""
+    """Sums up each task of `groups` (newest first). `trend` has the mean rewards of the task's
+    newest groups, oldest first. `order`: newest, lowest (mean reward) or most (groups)."""
     by_task: dict[tuple[str, str], Facts] = {}
     for group in groups:
         line = by_task.setdefault(

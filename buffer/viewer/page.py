@@ -1,7 +1,7 @@
-"""The page: one HTML file with its style and script, served, or written with its data inside.
+"""The page: one HTML file with its style and script. It is served, or written with data inside.
 
-Trajectories are hostile text: the script shows them as text only, and the page's policy allows no
-script, style or request but its own.
+Trajectories are hostile text: the script shows them only as text, and the page's policy allows no
+script, style or request except its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLICY = '<meta name="policy">'
 
 
 def policy() -> str:
-    """The Content-Security-Policy of the page: its one style and script, by their hashes."""
+    """Returns the page's Content-Security-Policy, which allows its style and script by hash."""
     text = PAGE.read_text(encoding="utf-8")
     sources = [
         f"{kind}-src '{_hash(re.search(rf'<{tag}>(.*?)</{tag}>', text, re.DOTALL))}'"
@@ -33,12 +33,12 @@ def policy() -> str:
 
 
 def served() -> str:
-    """The page that asks its server for data."""
+    """Returns the page that requests its data from the server."""
     return PAGE.read_text(encoding="utf-8").replace(POLICY, "")
 
 
 def with_data(data: Any) -> str:
-    """The page with its data inside: a file that needs no server."""
+    """Returns the page with its data inside, a file that needs no server."""
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
     inside = as_json(data).decode().replace("<", "\\u003c")  # so that no text ends the element
     page = PAGE.read_text(encoding="utf-8").replace(POLICY, meta)
@@ -46,7 +46,7 @@ def with_data(data: Any) -> str:
 
 
 def as_json(value: Any) -> bytes:
-    """JSON; numbers that are not finite are null, bytes base64."""
+    """Encodes a value as JSON. Non-finite numbers become null, bytes become base64."""
     return msgspec.json.encode(value)
 
 

@@ -32,9 +32,9 @@ PORT = 8420
     help="model folder whose tokenizer shows tokens as text; default: the run's",
 )
 def view(place: str, port: int, model: Path | None) -> None:
-    """Show the groups of a run, or of a store, in the browser of this machine, until Ctrl-C.
+    """Show the groups of a run or store in this machine's browser, until Ctrl-C.
 
-    RUN_OR_STORE: the name of a run under runs/, its folder, or the folder of a store. The store is
+    RUN_OR_STORE: the name of a run under runs/, a run's folder, or a store's folder. The store is
     only read, so the run may continue.
     """
     check_store(folder := store_path(place), "view")
@@ -48,9 +48,9 @@ def view(place: str, port: int, model: Path | None) -> None:
 
 
 def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
-    """A store with the title, tokenizer and facts of the run whose folder it is in, if any.
+    """Returns a store with title, tokenizer and facts of its run, if it is in a run's folder.
 
-    Raises UserError for a `model` without a tokenizer.
+    Raises UserError if `model` has no tokenizer.
     """
     if model is not None and not (model / "tokenizer.json").is_file():
         raise UserError(f"--model {model}: holds no tokenizer.json; give a model folder")
@@ -64,7 +64,7 @@ def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
 
 
 def _config(file: Path) -> tuple[RunConfig | None, str]:
-    """The run's configuration, or the reason why it is unknown."""
+    """Returns the run's configuration, or why it is unknown."""
     if not file.is_file():
         return None, f"There is no {file.name} next to the store, so the run's model is unknown."
     try:

@@ -1,4 +1,4 @@
-"""The viewer's server: the page, and the store as JSON. It only reads, for this machine only.
+"""The viewer's server: serves the page, and the store as JSON, read-only and on this machine only.
 
     GET /KEY/                             the page
     GET /KEY/api/run                      what is shown, groups by state, drops, `change`
@@ -6,8 +6,8 @@
     GET /KEY/api/groups ?filter= &env= &task= &before=GROUP &limit=   the newest first
     GET /KEY/api/group  ?id=              one group with its attempts
 
-KEY is new at every start, so that other users of the machine, and pages of other sites in the
-user's browser, cannot read. A host name that is not this machine's is refused (DNS rebinding).
+KEY is new at every start, so that neither other users of the machine nor other sites in the user's
+browser can read the store. Host names of other machines are refused (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Query = dict[str, str]
 
 @dataclass(frozen=True)
 class ViewedStore:
-    """The store that a viewer shows. `title`: names it; `notice`: why its run's settings are not
-    known, "" if they are; `facts`: more about the run, by name."""
+    """The store that a viewer shows, with its `title`. `notice`: why the run's settings are
+    unknown, "" if they are known; `facts`: more about the run, keyed by name."""
 
     title: str
     store: Store
@@ -50,7 +50,7 @@ class ViewedStore:
 
 
 class Viewer(ThreadingHTTPServer):
-    """Serves one store on loopback. Raises UserError for a port that cannot be used."""
+    """Serves one store on the loopback address. Raises UserError if the port cannot be used."""
 
     daemon_threads = True
 
@@ -70,7 +70,7 @@ class Viewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the page."""
+        """The address of the page."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -79,7 +79,7 @@ class Viewer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def answer(self, name: str, query: Query) -> Any:
-        """The reply to one request as values JSON can hold. Raises NotFound, UserError."""
+        """Answers a request with values that JSON can hold. Raises NotFound, UserError."""
         answers: dict[str, Callable[[Query], Any]] = {
             "run": self._run,
             "tasks": self._tasks,
@@ -130,7 +130,8 @@ class Viewer(ThreadingHTTPServer):
         return plain_group(self.viewed.store, query.get("id", ""), self.viewed.texts)
 
     def _accepted(self, query: Query) -> Sequence[Facts]:
-        """The groups of a task, if one is named, that pass the filter, the newest first."""
+        """Returns the groups that pass the filter, newest first; only those of the task if the
+        request names a task."""
         groups = self.catalogue.read()
         if task := query.get("task"):
             env = query.get("env", "")
@@ -142,14 +143,14 @@ class Viewer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request of a browser."""
+    """Handles one request from a browser."""
 
     server: Viewer
     timeout = 30  # seconds that a connection may be silent
     server_version, sys_version = "r3l", ""
 
     def do_GET(self) -> None:
-        """Answer with the page, or with JSON, also for errors."""
+        """Answer with the page or with JSON; errors are JSON too."""
         if not _is_here(self.headers.get("Host", "")):
             self._refuse(HTTPStatus.FORBIDDEN, "this host name is not served")
             return
@@ -196,11 +197,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: a page that follows a run sends a request every two seconds."""
+        """Log nothing, because a page that follows a run sends a request every two seconds."""
 
 
 def _is_here(host: str) -> bool:
-    """Whether a Host header names this machine, on any port: a tunnel may have another."""
+    """True if a Host header names this machine, on any port: a tunnel may use a different one."""
     name, _, port = host.partition(":")
     return name in HOSTS and (not port or port.isdecimal())
 
