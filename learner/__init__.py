@@ -1,1 +1,1 @@
-"""The learner: draws groups, trains, commits, publishes weights."""
+"""Draws groups, trains on them, commits them and publishes the weights."""

@@ -43,10 +43,10 @@ if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes sec
 log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
-"""Their folder in a run."""
+"""The checkpoints' folder in a run."""
 ADAPTER = "adapter"
-"""The folder of a saved model's adapters. Next to the merged weights transformers would load them
-too."""
+"""The adapters' folder in a saved model. If they were next to the merged weights, transformers
+would load them too."""
 SCHEMA = 4
 STATE = "state.json"
 REQUIRED = {"version", "model_digest"}

@@ -25,7 +25,7 @@ from r3l.process.notices import notice
 log = logging.getLogger(__name__)
 ROUND_S = 0.2
 STOPPED_S = 5.0
-"""Seconds that a run which was asked to stop waits: all its processes have 30."""
+"""How long a run waits once it was asked to stop, in seconds. All its processes have 30."""
 
 
 def check(command: str, *, here: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""`r3l-learner`: the training process of a run, and the supervised warm start."""
+"""`r3l-learner`: trains a run, warm-starts a model, and inspects finished runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Commands(OneLineGroup):
 
 @click.group("r3l-learner", cls=_Commands)
 def main() -> None:
-    """Train a policy (`train`, `warmup`), or inspect a run that ended (`weights`, `replay`,
+    """Train a policy (`train`, `warmup`), or inspect a finished run (`weights`, `replay`,
     `regrade`)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
@@ -146,8 +146,8 @@ def _leading() -> bool:
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts with: the model folder, its digest and tokenizer, the learner's settings,
-    and the checkpoint to continue from, if any."""
+    """Everything a run starts with: the model folder, its digest and tokenizer, the learner's
+    settings, and the checkpoint to continue from, if any."""
 
     model: Path
     model_digest: str

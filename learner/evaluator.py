@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES = RECORD_LIMIT // 2  # a message holds at most RECORD_LIMIT bytes
 POLL_S = 0.2
 SAY_S = 5.0
-"""Seconds between notices of how far an evaluation is, while the learner waits for it."""
+"""Seconds between progress notices while the learner waits for an evaluation."""
 QUIET_S = 60.0
 """Seconds without progress after which a waiting learner logs a warning."""
 FIRST_GROUPS = 16
@@ -56,7 +56,7 @@ class Evaluation:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Returns the report's numbers, keyed by the last part of their tag."""
+        """Returns the report's numbers, keyed by the end of their tag."""
         return scalars(self.report)
 
 

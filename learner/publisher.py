@@ -7,9 +7,9 @@ It holds one copy of the weights, cut into chunks, and for each chunk the patche
 stopped one delays no other and costs only the memory of the few ranges in transit to it.
 
 Publishing replaces one chunk after the other. The reply to a request for a replaced chunk is
-`gone`; the subscriber keeps what it has and asks for the new version. A subscriber whose link is
-slower than versions are made asks to `keep` the one it fetches: one older set is kept for all such
-subscribers, until none asks for it.
+`gone`; the subscriber keeps what it has and asks for the new version. If new versions appear faster
+than a subscriber can fetch them, it asks to `keep` the version it is fetching. One older set is
+kept for all such subscribers, until no subscriber asks for it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class WeightPublisher:
         self._manifest: Manifest | None = None
         self._chunks: list[Chunk | None] = []
         self._slow: dict[bytes, tuple[int, float]] = {}
-        """The version that each slow subscriber asked to keep, and when it last did."""
+        """The version that each slow subscriber asked to keep, and when it last asked."""
         self._kept: Kept | None = None
         self._keeping = threading.Lock()  # the two fields above
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")

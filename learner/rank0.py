@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
 SAY_S, SAY_LATER_S = 5.0, 60.0
-"""Seconds between notices of what a step waits for: the first step of this process, and others."""
+"""Seconds between notices of what a step is waiting for: in the process's first step, and later."""
 
 
 class Rank0:
@@ -228,7 +228,7 @@ class Rank0:
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Commits a trained batch, publishes the weights and reports.
 
-        Raises DrawExpired if the draw expired during the step: the ledger then lacks the step, and
+        Raises DrawExpired if the draw expired during the step. The ledger then lacks the step, and
         the learner must restart from its checkpoint.
         """
         heartbeat(f"commit and broadcast of version {version}")

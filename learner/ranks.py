@@ -5,8 +5,8 @@
     followers   meet ────┴─────────────────┴──────────────────────┘
 
 While rank 0 waits for actors or for the buffer, it sends WAIT every few seconds, so that each
-rank's watchdog can tell a wait from a hang. The others are in `meet` whenever rank 0 asks the
-buffer for something. torch's own broadcast of objects would pickle them.
+rank's watchdog can tell a wait from a hang. The other ranks are in `meet` whenever rank 0 has a
+request to the buffer. torch's own broadcast of objects would pickle them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`r3l-learner weights` and `r3l-learner replay`."""
+"""Defines the commands `r3l-learner weights` and `r3l-learner replay`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from r3l.files.run_folder import RunFolder
 
 DIFFERS = 1
-"""Exit code of a replay that differs from the run."""
+"""Exit code if a replay differs from the run."""
 
 
 @click.command("weights")

@@ -27,7 +27,7 @@ from r3l.records import Group
 from r3l.settings.buffer import RetentionConfig
 
 CHECKED = 8
-"""How many groups of each store are checked against the tokenizer."""
+"""Number of groups of each store to check against the tokenizer."""
 NO_LIMIT = 1 << 31
 ENDS_S = 30.0
 IGNORED = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache"}
@@ -56,8 +56,8 @@ def served_copy(
     *,
     resume: bool,
 ) -> Iterator[str]:
-    """Copies the stores' groups to `folder` and serves them; yields the endpoint. A resumed run
-    that already has the copy serves that. Refuses stores that a different model filled."""
+    """Copies the stores' groups to `folder` and serves them; yields the endpoint. If a resumed run
+    already has a copy, serves that copy. Refuses stores that a different model filled."""
     check_models(stores, model)
     if folder.exists() and not resume:
         raise UserError(

@@ -41,12 +41,12 @@ class Row:
     """One training sequence: arrays of shape [L], truncated after the last trained token.
 
     `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
-    `token_advantages`: one for each token, instead of `advantage`.
-    `replayed`: it was recalled, or its group was trained before. `temperature`: the row's
-    log-probabilities are those of the policy ∝ exp(logits / temperature). `fresh` marks tokens that
-    an engine sampled in the row's own context with the learner's current weights.
-    `weight`: of each trained token in the loss (r3l.algorithms.losses). `source`: the attempt it
-    was made from. The rows of the store (buffer.storage.rows) are unrelated.
+    `token_advantages`: one for each token, instead of `advantage`. `replayed`: whether its attempt
+    was recalled or its group was already trained. `temperature`: the row's log-probabilities are
+    those of the policy ∝ exp(logits / temperature). `fresh` marks tokens that an engine sampled in
+    the row's own context with the learner's current weights. `weight`: weight of each trained token
+    in the loss (r3l.algorithms.losses). `source`: the attempt that the row was made from. The
+    store's rows (buffer.storage.rows) are unrelated.
     """
 
     token_ids: Int32
@@ -342,7 +342,7 @@ def _spread(
 
 
 def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Cuts rows into runs that share prefixes: (runs, number of nodes of each)."""
+    """Cuts rows into runs that share prefixes; returns (runs, number of nodes of each)."""
     order, overlaps = prefix_forest.neighbours([row.token_ids for row in rows])
     ordered = [rows[i] for i in order]
     spans = prefix_forest.cut([len(row.token_ids) for row in ordered], overlaps, budget)
@@ -354,7 +354,7 @@ def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]
 
 
 def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Cuts rows into bins of similar length: (bins, padded area of each)."""
+    """Cuts rows into bins of similar length; returns (bins, padded area of each)."""
     bins: list[list[Row]] = []
     for row in sorted(rows, key=lambda r: -len(r.token_ids)):
         # Descending lengths: the first row of a bin is its padded width.

@@ -32,7 +32,7 @@ OWNED = {
 }
 """DeepSpeed keys that the learner sets itself, and the settings they come from."""
 FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.params.eps"}
-"""Keys below owned ones that the user may set: they change no result."""
+"""Keys inside owned keys that the user may still set, because they do not change results."""
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:

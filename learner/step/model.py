@@ -130,10 +130,10 @@ def load_model(
 ) -> PolicyModule:
     """Loads a causal language model folder for training; `pack` as in `learner.pack`.
 
-    `implementation`: of attention, as in `learner.attention`; any but auto runs on padded rows
-    only. `gradient_checkpointing`: keep only the inputs of each layer for the backward pass.
-    `lora`: settings of the trained adapters, if any; `adapter`: their folder. Raises UserError if
-    the model cannot be loaded.
+    `implementation`: the attention implementation, as in `learner.attention`; all except auto run
+    on padded rows only. `gradient_checkpointing`: keep only each layer's inputs for the backward
+    pass. `lora`: settings of the trained adapters, if any; `adapter`: their folder. Raises
+    UserError if the model cannot be loaded or does not support these settings.
     """
     from transformers import AutoModelForCausalLM
 

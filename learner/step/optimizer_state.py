@@ -7,7 +7,7 @@
     master/<parameter>                            its full-precision weights, if trained in bfloat16
     tensor/step, number/step                      counters; rng/cpu, rng/cuda of rank 0
 
-A run with another number of ranks or another stage takes its own fragments from the file.
+A run with a different number of ranks or a different stage takes its own fragments from the file.
 """
 
 from __future__ import annotations

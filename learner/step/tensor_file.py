@@ -19,7 +19,7 @@ from r3l.process.memory import free_memory
 Shape = tuple[str, torch.dtype, tuple[int, ...]]
 """Name, dtype and shape of a tensor."""
 Tensors = Iterable[tuple[str, Tensor]]
-"""Names and tensors, each of which is needed until the next one."""
+"""Names and tensors; a tensor may be dropped once the next one is produced."""
 Write = Callable[[Path, Sequence[Shape], Tensors], None]
 """Writes a file of tensors, which come in the order of their shapes."""
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}

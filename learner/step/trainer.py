@@ -61,7 +61,7 @@ from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 LARGEST = 1e6
-"""No weight of a working model is near it; the product of a few larger ones leaves float32."""
+"""A working model's weights are far smaller; the product of a few larger ones overflows float32."""
 LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank was doing
 
 
