@@ -1,6 +1,6 @@
 """The metrics that an actor reports: one record from the engine to TensorBoard.
 
-    engine, subscriber, actor count in it ─► heartbeat ─► buffer (numbers by name) ─► learner
+    engine, subscriber, actor count in it ─► heartbeat ─► buffer (named numbers) ─► learner
 
 A field defines its metric: the TensorBoard tag, the unit, the meaning, and how the learner combines
 it over actors. A new metric is a field here and the line that counts it.
@@ -19,9 +19,10 @@ Over = Literal["all", "present"]
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """How a field is shown: its tag, unit and meaning; a `sum` or a `mean` `over` actors.
+    """How a field is shown: its tag, unit and meaning, and whether actors are summed or averaged
+    (`over`).
 
-    A tag that ends in `<…>` belongs to a Counter: one tag for each of its keys.
+    A tag that ends in `<…>` belongs to a Counter, which has one tag for each of its keys.
     """
 
     tag: str
@@ -32,7 +33,8 @@ class MetricInfo:
 
 
 def _summed(tag: str, unit: str, meaning: str) -> dict[str, MetricInfo]:
-    """A count since the actor's process started; its sum over all actors never falls."""
+    """Makes a field that counts since the actor's process started; the sum over all actors never
+    falls."""
     return {"info": MetricInfo(tag, unit, meaning, "sum", "all")}
 
 
@@ -41,7 +43,7 @@ def _total(tag: str, unit: str, meaning: str) -> Any:
 
 
 def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
-    """A value at the latest heartbeat, over the actors that are present."""
+    """Makes a field with the value at the latest heartbeat; only actors that are present count."""
     return field(default=0, metadata={"info": MetricInfo(tag, unit, meaning, combine, "present")})
 
 
@@ -118,7 +120,7 @@ class ActorMetrics:
     )
 
     def numbers(self) -> dict[str, float]:
-        """Returns the record as numbers by name, one for each key of a Counter."""
+        """Returns the record as named numbers, one for each key of a Counter."""
         numbers: dict[str, float] = {}
         for metric in fields(self):
             value = getattr(self, metric.name)
@@ -130,7 +132,7 @@ class ActorMetrics:
 
     @classmethod
     def read(cls, numbers: Mapping[str, float]) -> Self:
-        """Reads the record from `numbers`; ignores a name that belongs to no field."""
+        """Reads the record from `numbers`; ignores names that do not belong to a field."""
         record = cls()
         for metric in fields(cls):
             if isinstance(counter := getattr(record, metric.name), Counter):
@@ -150,7 +152,8 @@ def described_fields() -> list[tuple[str, MetricInfo]]:
 
 
 def combined(everyone: Iterable[ActorMetrics], present: Iterable[ActorMetrics]) -> dict[str, float]:
-    """Combines the metrics of all actors that ever reported, or of the `present` ones, by tag."""
+    """Combines the metrics of all actors that ever reported, or of the `present` ones; keyed by
+    tag."""
     actors = {"all": list(everyone), "present": list(present)}
     metrics: dict[str, float] = {}
     for name, shown in described_fields():

@@ -2,10 +2,10 @@
 
     [schema, kind, {field: value, ...}]        an array: [dtype, shape, elements]
 
-msgspec reads every field by its annotation and makes the record, which then checks itself. A value
-of another type, an unknown or missing field, and fields that disagree are RecordErrors that name
-the field. A field with a default may be missing. If a field is written twice, the last one counts.
-Records of another schema are refused.
+msgspec converts every field to its annotated type and makes the record, which then checks itself. A
+value of another type, an unknown or missing field, or fields that disagree raise a RecordError that
+names the field. A field with a default may be missing. If a field is written twice, the last one
+counts. Records of another schema are refused.
 
 Elements of arrays are little-endian and keep every bit; arrays come back read-only. Types are
 checked when a record is read, not when it is written. Nothing is ever unpickled.
@@ -40,7 +40,7 @@ _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)  # what msgs
 
 
 def encode(record: Record) -> bytes:
-    """Encodes a record. Raises RecordError for a value that msgpack cannot hold."""
+    """Encodes a record. Raises RecordError if msgpack cannot hold a value."""
     kind = type(record).__name__
     try:
         data = _encode((SCHEMA, kind, record))
@@ -56,7 +56,7 @@ def decode(kind: type[R], data: bytes | memoryview) -> R:
 
 
 def decode_one_of(kinds: Sequence[type[Record]], data: bytes | memoryview) -> Any:
-    """Decodes a record of one of the classes `kinds`, checked as by `decode`."""
+    """Decodes a record of one of the classes `kinds`, with the checks of `decode`."""
     name, fields = _open(data)
     for kind in kinds:
         if kind.__name__ == name:
@@ -77,13 +77,13 @@ def body(kind: type[Record], data: bytes | memoryview) -> msgspec.Raw:
 
 
 def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
-    """Encodes a group with results that are encoded already, without decoding them."""
+    """Encodes a group whose results are already encoded, without decoding them."""
     bodies: Any = tuple([body(SlotResult, result) for result in results])
     return encode(msgspec.structs.replace(head, results=bodies))
 
 
 def group_bodies(group: bytes | memoryview) -> list[msgspec.Raw]:
-    """Returns the results in an encoded group, each as by `body`."""
+    """Returns the results in an encoded group, each in the form that `body` returns."""
     return msgspec.msgpack.decode(body(Group, group), type=_Results).results
 
 
@@ -97,7 +97,7 @@ def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
 
 
 def unpack(data: bytes | memoryview, limit: int = HEADER_LIMIT) -> dict[str, Any]:
-    """Decodes what `pack` wrote. Raises RecordError for anything else."""
+    """Decodes the output of `pack`. Raises RecordError for anything else."""
     check_size(data, limit)
     try:
         mapping = msgpack.unpackb(data, object_pairs_hook=_no_duplicates)
@@ -156,7 +156,7 @@ def _write_array(value: Any) -> Any:
 
 
 def _read_array(hint: Any, value: Any) -> Any:
-    """Reads an array; its record checks that dtype and shape are those of the field."""
+    """Reads an array; its record checks that the dtype and shape fit the field."""
     name, shape, elements = value
     if name not in _DTYPES or type(elements) is not bytes:
         raise ValueError(f"not the bytes of an array of {', '.join(_DTYPES)}")
@@ -169,7 +169,7 @@ def _read_array(hint: Any, value: Any) -> Any:
 
 
 class _Results(msgspec.Struct):
-    """What `group_bodies` reads of a group."""
+    """The part of a group that `group_bodies` reads."""
 
     results: list[msgspec.Raw] = []
 

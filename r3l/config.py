@@ -86,8 +86,8 @@ def load(
 ) -> RunConfig:
     """Builds the configuration from a YAML file and `section.key=value` overrides.
 
-    `demo`: settings that come first if the model is the shipped policy. Raises UserError, one line,
-    for an unreadable file, an unknown key or a bad value.
+    `demo`: settings that are applied first if the model is the shipped policy. Raises a one-line
+    UserError for an unreadable file, an unknown key or a bad value.
     """
     overrides, below = list(overrides), {}
     above: dict[str, Any] = {} if path is None else _read_yaml(path)
@@ -106,7 +106,7 @@ def apply_overrides(overrides: Iterable[str], tree: dict[str, Any] | None = None
 
 
 def parse(section: type[AnySection], tree: Mapping[str, Any]) -> AnySection:
-    """Makes a section from plain values. Raises UserError, one line, for a bad key or value."""
+    """Makes a section from plain values. Raises a one-line UserError for a bad key or value."""
     try:
         return section.model_validate(tree)
     except ValidationError as error:
@@ -148,11 +148,11 @@ def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
-    """Returns the settings of a section that survive when its name changes, with the new name.
+    """Renames a section and returns the settings that remain valid.
 
-    A sampler keeps all. An environment loses `options` and `others`; if the new name is one of the
-    others, it keeps the options it has there. An algorithm keeps the settings that the new one has
-    too and that differ from the old one's defaults: a run's file holds defaults as well.
+    A sampler keeps all of them. An environment loses `options` and `others`; if the new name is one
+    of the others, it keeps its options from there. An algorithm keeps the settings that the new
+    algorithm has too and that differ from the old defaults, since a run's file also holds defaults.
     """
     was = section.get("name")
     if was in (None, name) or key == "sampler":

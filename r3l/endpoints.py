@@ -15,7 +15,7 @@ _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1
 def check_endpoint(endpoint: str, what: str) -> str:
     """Returns `endpoint`. Raises UserError if it is not well-formed.
 
-    It does not connect: a service may be started after its clients.
+    It does not connect, since a service may start after its clients.
     """
     path = endpoint.removeprefix("ipc://")
     if path != endpoint and 0 < len(path.encode()) <= SOCKET_PATH_LIMIT:
@@ -30,10 +30,10 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """Returns `bind`. Raises UserError if a service may not listen there.
+    """Returns `bind`. Raises UserError if a service must not listen there.
 
-    Without keys only this machine may connect, so that no other one writes training data or reads
-    weights.
+    Without keys, only this machine may connect, so that no other machine writes training data or
+    reads weights.
     """
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
@@ -56,5 +56,5 @@ def is_local(bind: str) -> bool:
 
 
 def reached(bind: str, machine: str = "127.0.0.1") -> str:
-    """Returns the address at which clients reach a service that listens at `bind` on `machine`."""
+    """Returns the client address of a service that listens at `bind` on `machine`."""
     return bind.replace("//0.0.0.0:", f"//{machine}:")

@@ -1,7 +1,7 @@
-"""Every failure that r3l names, each also a standard exception.
+"""The named failures of r3l; each is also a standard exception.
 
-An error is a sentence plus `facts`, plain values a program can read. Both survive pickling
-and the wire (`to_wire`, `from_wire`).
+An error is a sentence plus `facts`: plain values that a program can read. Both survive pickling and
+the wire (`to_wire`, `from_wire`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class R3LError(Exception):
 
     @property
     def cause(self) -> str:
-        """Short name under which this failure is counted."""
+        """The short name under which this failure is counted."""
         return str(self.facts.get("cause", type(self).__name__))
 
 
@@ -32,35 +32,36 @@ def _rebuild(kind: type[R3LError], message: str, facts: dict[str, Any]) -> R3LEr
 
 
 class UserError(R3LError, ValueError):
-    """Something the user asked for cannot be done: names the thing, the rule and what to do."""
+    """The user asked for something that cannot be done. The sentence names the thing, the rule and
+    the remedy."""
 
 
 class RecordError(R3LError, ValueError):
-    """A record, message or array that is malformed."""
+    """A record, message or array is malformed."""
 
 
 class SchemaVersionError(RecordError):
-    """A record written by a newer schema than this code reads."""
+    """A record was written in a newer schema than this code reads."""
 
 
 class SickResult(RecordError):
-    """A result that shows that its engine computes wrongly; `cause`: see r3l.rollout.symptoms."""
+    """A result shows that its engine computes wrongly; `cause`: see r3l.rollout.symptoms."""
 
 
 class ReflectionError(R3LError, ValueError):
-    """A reflection that cannot be used; `cause` is one of r3l.rollout.reflection.CAUSES."""
+    """A reflection cannot be used; `cause` is one of r3l.rollout.reflection.CAUSES."""
 
 
 class EpisodeError(R3LError, RuntimeError):
-    """An attempt that ended without a trajectory; its slot is resolved as failed."""
+    """An attempt ended without a trajectory; its slot counts as failed."""
 
 
 class EnvironmentFailed(EpisodeError):
-    """The environment raised, hung or returned something that is not an observation."""
+    """The environment raised, hung or returned an invalid value."""
 
 
 class ReplayDiverged(EpisodeError):
-    """Replaying a prefix gave another observation than the one recorded."""
+    """Replaying a prefix gave a different observation from the recorded one."""
 
 
 class EngineFailed(EpisodeError):
@@ -68,7 +69,8 @@ class EngineFailed(EpisodeError):
 
 
 class EngineDead(R3LError, RuntimeError):
-    """The inference engine is gone. No attempt is to blame; the actor releases its leases."""
+    """The inference engine is gone. It is not the fault of an attempt; the actor releases its
+    leases."""
 
 
 class EngineSick(EngineDead):
@@ -76,11 +78,11 @@ class EngineSick(EngineDead):
 
 
 class BufferError_(R3LError, RuntimeError):
-    """A request the buffer refused; the store is as it was before the request."""
+    """The buffer refused a request; the store is unchanged."""
 
 
 class BufferUnavailable(BufferError_, TimeoutError):
-    """No reply from the buffer within the deadline."""
+    """The buffer did not reply within the deadline."""
 
 
 class ClientClosed(BufferError_, ValueError):
@@ -88,35 +90,36 @@ class ClientClosed(BufferError_, ValueError):
 
 
 class LeaseLost(BufferError_):
-    """The lease ran out or belongs to another actor."""
+    """The lease has run out or belongs to another actor."""
 
 
 class NotFound(BufferError_, LookupError):
-    """No such group, draw or task."""
+    """There is no such group, draw or task."""
 
 
 class LimitExceeded(BufferError_, ValueError):
-    """A message, group or request beyond a configured limit."""
+    """A message, group or request exceeds a configured limit."""
 
 
 class Conflict(BufferError_):
-    """A request that contradicts what the store already holds."""
+    """A request contradicts what is already in the store."""
 
 
 class DrawExpired(Conflict):
-    """A draw was taken from its silent consumer, and others have drawn its groups since."""
+    """A draw was taken from its silent consumer, and other consumers have since drawn its
+    groups."""
 
 
 class IllegalMove(BufferError_, RuntimeError):
-    """A forbidden change of a group's state: a fault of the buffer, not of a client."""
+    """A group's state must not change like this: a fault of the buffer, not of a client."""
 
 
 class UnknownOperation(BufferError_, ValueError):
-    """A request for an operation the service does not offer."""
+    """A request names an operation that the service does not offer."""
 
 
 class NotAllowed(BufferError_, PermissionError):
-    """A request that this client's key does not entitle it to."""
+    """This client's key does not permit the request."""
 
 
 class StoreError(BufferError_, OSError):
@@ -124,7 +127,7 @@ class StoreError(BufferError_, OSError):
 
 
 class WeightsError(R3LError, RuntimeError):
-    """A weight set that did not arrive whole or does not fit the model."""
+    """A weight set did not arrive whole or does not fit the model."""
 
 
 class PublisherUnavailable(WeightsError, TimeoutError):
@@ -132,15 +135,15 @@ class PublisherUnavailable(WeightsError, TimeoutError):
 
 
 class RankLost(R3LError, TimeoutError):
-    """A rank of the learner hangs or has exited; the other ranks exit too."""
+    """A learner rank hangs or has exited; the other ranks exit too."""
 
 
 class LearnerHung(R3LError, TimeoutError):
-    """A piece of the learner's work took too long; its process exits."""
+    """Some work of the learner took too long; its process exits."""
 
 
 class TrainingStopped(R3LError, RuntimeError):
-    """The learner ends a run that would fail again; `r3l-learner` exits with code 3."""
+    """The learner ends a run that would only fail again; `r3l-learner` exits with code 3."""
 
 
 class RestartNeeded(R3LError, RuntimeError):
@@ -148,8 +151,8 @@ class RestartNeeded(R3LError, RuntimeError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggests a known name for an unknown one: one that ends with it, or the most similar one; ""
-    without any."""
+    """Suggests a known name in place of an unknown one: a name that ends with it, or the most
+    similar name. Returns "" if there is none."""
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)
@@ -172,7 +175,7 @@ def to_wire(error: R3LError) -> dict[str, Any]:
 
 
 def from_wire(values: dict[str, Any]) -> R3LError:
-    """Rebuilds the error of an error reply; one of an unknown name becomes an R3LError."""
+    """Rebuilds the error of an error reply; an unknown name becomes an R3LError."""
     kind = _tree(R3LError).get(str(values.get("error")), R3LError)
     facts = values.get("facts")
     message = str(values.get("message", "the peer gave no message"))

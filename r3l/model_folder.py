@@ -16,7 +16,7 @@ ADAPTER = "adapter_config.json"
 
 
 def user_path(name: str) -> Path:
-    """Resolves `~` in a path that a user wrote. Raises UserError for one that cannot exist."""
+    """Resolves `~` in a path that the user gave. Raises UserError if no such path can exist."""
     try:
         path = Path(name).expanduser()
         path.exists()  # a name too long raises
@@ -27,8 +27,9 @@ def user_path(name: str) -> Path:
 
 
 def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
-    """Raises UserError unless `folder` holds a Hugging Face model, its tokenizer and `weights`.
-    `called`: the option and value that named the folder."""
+    """Checks that `folder` holds a Hugging Face model, its tokenizer and `weights`, or raises
+    UserError.
+    `called`: the option and value that name the folder."""
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
@@ -60,22 +61,23 @@ def _check_weights(folder: Path, called: str) -> None:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Size of the weights in a model folder, in bytes."""
+    """Returns the size of a model folder's weights, in bytes."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def float32_bytes(folder: Path) -> int:
-    """Size of the weights in a model folder as float32, in bytes, as a checkpoint holds them."""
+    """Returns the bytes that a model folder's weights take as float32, the dtype of a
+    checkpoint."""
     settings = json.loads((folder / "config.json").read_bytes())
     whole = "float32" in (settings.get("dtype"), settings.get("torch_dtype"))
     return weight_bytes(folder) * (1 if whole else 2)
 
 
 def read_tokenizer(folder: Path, called: str) -> Any:
-    """Reads the tokenizer of a model folder, and checks that its configuration can be read. Raises
+    """Reads a model folder's tokenizer, and checks that its configuration is readable. Raises
     UserError.
 
-    It downloads nothing: a folder that lacks a file that it names is refused.
+    It downloads nothing: a folder is refused if a file that it refers to is missing.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -95,9 +97,9 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """Computes a hash of the model: of its weights (size and samples) and its vocabulary.
+    """Computes a hash of a model's weights (size and samples) and vocabulary.
 
-    It does not depend on the folder's place. Models of the same shape with other weights differ.
+    The folder's location does not matter. Models of the same shape with different weights differ.
     """
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))

@@ -2,7 +2,7 @@
 
 Shapes: L tokens in a trajectory, K steps (K ≥ 1 turns of the policy). Steps count from 0.
 Records are frozen. Their types are checked when they are read (r3l.codec), everything else
-when they are made: dtype and shape of arrays, and whether fields agree with each other.
+when they are made: the dtype and shape of arrays, and whether fields agree with each other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STRAGGLER = "straggler"  # cause of a slot that its group did not wait for
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all records and messages: frozen, and an unknown field is refused."""
+    """The base class of all records and messages: frozen, and refuses unknown fields."""
 
 
 class Task(Record):
@@ -54,17 +54,17 @@ class Task(Record):
 
 
 class Extra(Record):
-    """Details of an attempt of K steps that only some explorers, algorithms and metrics read.
+    """Details of an attempt with K steps that only some explorers, algorithms and metrics read.
 
-    `reward_parts`: numbers that the environment named as parts of the reward, each summed over the
-    steps that were played for the attempt; nothing is trained on them.
+    `reward_parts`: numbers that the environment reported as parts of the reward, each summed over
+    the steps played for this attempt. They are not trained on.
     `step_rewards` float32 [K], in units of the reward, which they sum to, and `step_cut` bool [K],
-    True for responses that were cut off by their budget of tokens; both empty if not recorded.
-    `context`: text that was shown behind the system prompt. The first `opening_tokens` tokens are
-    the prompt with it, `plain_opening` int32 [P] those without it; `opening_tokens` 0: the tokens
-    of the attempt do not show it.
-    `source`: the stored attempt that was shown or continued, "group/role/slot"; its steps before
-    `start` were played again and not sampled.
+    True for responses that their token budget cut off; both empty if not recorded.
+    `context`: text shown after the system prompt. The first `opening_tokens` tokens are the prompt
+    with this text; `plain_opening` int32 [P] is the prompt without it. If `opening_tokens` is 0,
+    the attempt's tokens do not show the text.
+    `source`: the stored attempt that was shown or continued, as "group/role/slot". Its steps before
+    `start` were replayed, not sampled.
     """
 
     reward_parts: dict[str, float] = msgspec.field(default_factory=dict)
@@ -88,22 +88,22 @@ class Extra(Record):
 
 
 class Trajectory(Record):
-    """One attempt: a single token sequence exactly as the engine saw and sampled it.
+    """One attempt: a single token sequence, exactly what the engine saw and sampled.
 
     token_ids int32 [L]; logprobs float32 [L], 0 outside responses; step_spans int32 [K, 2],
     (start, end) of each step's response;
     step_versions and step_newest_versions int32 [K], the oldest and the newest policy version that
     sampled the step; they differ if new weights came before its end;
-    step_seconds float32 [K], wall time of each step's sampling.
+    step_seconds float32 [K], the wall time spent sampling each step.
 
-    `pivot` is the step from which a distilled attempt was done again, -1 for a base;
-    `slot` counts within the role; `parent` is the base slot a distilled one came from, else -1.
+    `pivot` is the step from which a distilled attempt was retried, -1 for a base attempt. `slot`
+    counts within the role. `parent` is the base slot that a distilled attempt retries, else -1.
     `actions[k]` is the policy's text at step k; `observations[k]` what it read before step k,
     so there is one more observation (the last reaction) than actions.
-    `faults` names the environment's own errors that did not end the attempt, one name each time.
-    A `finish` of context_overflow: the last response was cut off by the context.
-    `temperature`: all its tokens were sampled at it, 0 is greedy; `logprobs` are those of the
-    distribution ∝ exp(logits / temperature), of a greedy attempt those at 1.
+    `faults` names the environment's own errors that did not end the attempt, one name each time. If
+    `finish` is context_overflow, the full context cut off the last response.
+    `temperature`: the sampling temperature of all its tokens; 0 is greedy. `logprobs` belong to the
+    distribution ∝ exp(logits / temperature); those of a greedy attempt belong to temperature 1.
     """
 
     role: Role
@@ -139,11 +139,11 @@ class Trajectory(Record):
 
     @property
     def num_steps(self) -> int:
-        """K, the number of the policy's turns."""
+        """The number of the policy's turns, K."""
         return len(self.step_spans)
 
     def responses_from(self, step: int) -> Bool:
-        """Marks the response tokens of `step` and later ones, bool [L]; −1 is read as 0."""
+        """Marks the response tokens of `step` and of later steps, bool [L]; −1 means 0."""
         mask = np.zeros(len(self.token_ids), np.bool_)
         for start, end in self.step_spans[max(step, 0) :].tolist():
             mask[start:end] = True
@@ -151,34 +151,35 @@ class Trajectory(Record):
 
     @property
     def response_mask(self) -> Bool:
-        """bool [L], True on sampled tokens."""
+        """The sampled tokens, as a mask: bool [L]."""
         return self.responses_from(0)
 
     @property
     def oldest_version(self) -> int:
-        """The oldest policy version that sampled any of its own steps."""
+        """The oldest policy version that sampled a step from `extra.start` on."""
         return int(self.step_versions[self.extra.start :].min())
 
     @property
     def newest_version(self) -> int:
-        """The newest policy version that sampled any of its own steps."""
+        """The newest policy version that sampled a step from `extra.start` on."""
         return int(self.step_newest_versions[self.extra.start :].max())
 
     def versions_of(self, step: int) -> str:
-        """Returns the versions that sampled a step as text: "v3" or "v3 to v5"."""
+        """Returns the policy versions that sampled a step, as text: "v3" or "v3 to v5"."""
         oldest, newest = self.step_versions[step], self.step_newest_versions[step]
         return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
     @property
     def reframed(self) -> bool:
-        """Whether it was sampled under a context that its tokens leave out: a retry under guidance,
+        """Whether the attempt was sampled with a context that its tokens leave out: a guided retry,
         or an attempt whose context was removed. Its log-probabilities belong to that context."""
         return self.role == "distilled" or bool(
             self.extra.context and not self.extra.opening_tokens
         )
 
     def without_context(self) -> Trajectory:
-        """Returns the attempt with the same responses and the prompt without its context."""
+        """Returns the attempt with its context removed from the prompt; the responses stay the
+        same."""
         shown, plain = self.extra.opening_tokens, self.extra.plain_opening
         if not shown:
             return self
@@ -193,8 +194,8 @@ class Trajectory(Record):
 
     @property
     def first_played(self) -> int:
-        """The first step that was played for this attempt; earlier ones are its base's or a stored
-        attempt's."""
+        """The first step played for this attempt; earlier steps come from its base or a stored
+        attempt."""
         return max(self.pivot, self.extra.start)
 
     @property
@@ -204,7 +205,7 @@ class Trajectory(Record):
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens sampled for this attempt, from `first_played` on."""
+        """The number of tokens sampled for this attempt, from `first_played` on."""
         spans = self.step_spans[self.first_played :]
         return int((spans[:, 1] - spans[:, 0]).sum())
 
@@ -212,8 +213,9 @@ class Trajectory(Record):
 class ReflectionRecord(Record):
     """The policy's reflection on a base trajectory.
 
-    `cause` is "" when the text parsed, else why not (r3l.rollout.reflection.CAUSES); `outcome` and
-    `pivot` are then "" and -1. `pivot` is -1 if the reflection names none.
+    `cause` is "" if the text could be parsed. Otherwise it says why not
+    (r3l.rollout.reflection.CAUSES), `outcome` is "" and `pivot` is -1. `pivot` is also -1 if the
+    reflection names no pivot.
     """
 
     text: str
@@ -226,7 +228,8 @@ class ReflectionRecord(Record):
 
 
 class AuxSample(Record):
-    """A supervised sample: learn the tokens under `response_mask` given those before them."""
+    """A supervised sample: the policy learns the tokens under `response_mask` from the tokens
+    before them."""
 
     kind: AuxKind
     token_ids: Int32
@@ -239,11 +242,11 @@ class AuxSample(Record):
 
 
 class SlotResult(Record):
-    """The result of one slot of a group, with everything that belongs to it.
+    """The result of one group slot: its status, attempt, reflection and auxiliary samples.
 
-    `status`: done (has a trajectory) | not_triggered (a retry that was not called for) |
-    failed (`cause` says why; never a zero reward). A distilled slot carries the reflection
-    that decided about it, where there was one, and the auxiliary samples of a verified correction.
+    `status`: done (has a trajectory) | not_triggered (no retry was asked for) | failed (`cause`
+    says why; never a zero reward). A distilled slot carries the reflection that decided about the
+    retry, if there was one, and the auxiliary samples of a verified correction.
     """
 
     role: Role
@@ -271,7 +274,7 @@ class SlotResult(Record):
 class Recalled(Record):
     """A stored attempt at the same task that joins a drawn group.
 
-    `into`: the drawn group; `group_id`: the group that the attempt was stored with.
+    `into`: the drawn group; `group_id`: the group in which the attempt is stored.
     """
 
     into: str
@@ -280,7 +283,7 @@ class Recalled(Record):
 
 
 class GroupPlan(Record):
-    """The number of slots of a group; all must be resolved before the group is complete."""
+    """The slot counts of a group; every slot must be resolved before the group is complete."""
 
     base: Integer
     distilled: Integer = 0
@@ -296,10 +299,10 @@ class GroupPlan(Record):
 
 
 class Group(Record):
-    """An explore group: all attempts at a task that were sampled together; the unit of advantage.
+    """An explore group: all attempts at a task that were sampled together. Advantages compare them.
 
-    `times`: wall-clock seconds since the epoch of every state it entered.
-    `fingerprints`: policy version -> of the weights the engine held (r3l.weights.manifest).
+    `times`: when it entered each state, in wall-clock seconds since the epoch. `fingerprints`:
+    policy version -> fingerprint of the engine's weights (r3l.weights.manifest).
     """
 
     group_id: str
@@ -316,40 +319,40 @@ class Group(Record):
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Trajectories of all done slots, base first."""
+        """The trajectories of all done slots, base slots first."""
         ordered = sorted(self.results, key=lambda r: (r.role, r.slot))
         return [r.trajectory for r in ordered if r.trajectory is not None]
 
     @property
     def rewards(self) -> npt.NDArray[np.float64]:
-        """float64 [G], in the order of `trajectories`."""
+        """The rewards, float64 [G], in the order of `trajectories`."""
         return np.array([t.reward for t in self.trajectories], dtype=np.float64)
 
     @property
     def oldest_version(self) -> int:
-        """The oldest policy version in the group; -1 for a group without trajectories."""
+        """The oldest policy version in the group; -1 if the group has no trajectories."""
         return min((t.oldest_version for t in self.trajectories), default=-1)
 
     @property
     def unresolved(self) -> list[tuple[Role, int]]:
-        """Slots of the plan that have no result yet."""
+        """The planned slots that have no result yet."""
         have = {(r.role, r.slot) for r in self.results}
         return [slot for slot in self.plan.slots() if slot not in have]
 
     @property
     def stragglers(self) -> list[tuple[Role, int]]:
-        """Slots that were still open when the group was completed, after its deadline."""
+        """The slots that were still open when the group was completed after its deadline."""
         return [(r.role, r.slot) for r in self.results if r.cause == STRAGGLER]
 
     @property
     def generated_tokens(self) -> int:
-        """Every token sampled for the group: attempts and reflections."""
+        """The number of tokens sampled for the group, in attempts and reflections."""
         attempts = sum(t.generated_tokens for t in self.trajectories)
         return attempts + sum(r.reflection.tokens for r in self.results if r.reflection)
 
 
 def _check_attempt(attempt: Trajectory) -> None:
-    """Raises unless the fields of an attempt agree with each other."""
+    """Raises RecordError unless an attempt's fields agree with each other."""
     steps = attempt.num_steps
     if attempt.role not in ("base", "distilled"):
         raise RecordError(f"role is {attempt.role!r}; it must be base or distilled", field="role")
@@ -381,7 +384,7 @@ def _check_attempt(attempt: Trajectory) -> None:
 
 
 def _check_extra(attempt: Trajectory, extra: Extra) -> None:
-    """Raises unless the details of an attempt agree with its steps and tokens."""
+    """Raises RecordError unless an attempt's details agree with its steps and tokens."""
     steps, first = attempt.num_steps, int(attempt.step_spans[0, 0])
     for name, value in (("step_rewards", extra.step_rewards), ("step_cut", extra.step_cut)):
         if len(value) not in (0, steps):
@@ -407,7 +410,7 @@ def _check_array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> N
 
 
 def _check_plain(value: Any, name: str, depth: int = 0) -> None:
-    """Raises unless a value of any type can be written and read back."""
+    """Raises RecordError unless a value can be written and read back."""
     if depth > NESTING_LIMIT:
         raise RecordError(f"{name} nests deeper than {NESTING_LIMIT} levels", field=name)
     if isinstance(value, dict) and all(type(key) is str for key in value):

@@ -1,1 +1,1 @@
-"""R³L, what every algorithm is made of, and other published algorithms; one file per algorithm."""
+"""R³L, the parts that all algorithms share, and other published algorithms in one file each."""

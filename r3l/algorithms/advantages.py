@@ -1,9 +1,8 @@
 """Advantages: how the rewards of one group become the weights of its trajectories.
 
-Functions map rewards [G] to float64 [G]. Permuting a group permutes its advantages to the last
-bit, because sums are correctly rounded. A group whose rewards are all equal gets exactly 0, except
-for full successes. ValueError is raised for an empty group and for rewards that a record cannot
-have.
+Functions map rewards [G] to float64 [G]. Permuting a group permutes its advantages bit for bit,
+because sums are correctly rounded. A group whose rewards are all equal gets exactly 0, except for
+full successes. Functions raise ValueError if a group is empty or a reward is out of range.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def amplified(
     max_rule: MaxRule = "success",
     max_advantage: float | None = None,
 ) -> Float64:
-    """R³L's positive amplification, float64 [G] (arXiv 2601.03715, Eq. 11 as its authors
-    corrected it). With s(τ) = R(τ) − mean:
+    """Computes R³L's positive amplification, float64 [G] (arXiv 2601.03715, Eq. 11, corrected by
+    its authors). With s(τ) = R(τ) − mean:
 
         Â(τ) = α         if R(τ) ≥ 1
                α·s(τ)    if R(τ) < 1 and s(τ) ≥ 0
@@ -66,7 +65,7 @@ def amplified(
 
 
 def centered(rewards: npt.ArrayLike) -> Float64:
-    """s = R − mean, float64 [G]; exactly 0 if all rewards are equal."""
+    """Computes s = R − mean, float64 [G]; exactly 0 if all rewards are equal."""
     values = checked_rewards(rewards)
     if values.min() == values.max():
         return np.zeros_like(values)
@@ -74,8 +73,8 @@ def centered(rewards: npt.ArrayLike) -> Float64:
 
 
 def leave_one_out(rewards: npt.ArrayLike) -> Float64:
-    """R less the mean of the others, float64 [G] (RLOO, arXiv 2402.14740): G/(G − 1) · (R − mean),
-    and 0 for G = 1."""
+    """Computes R minus the mean of the other rewards, float64 [G] (RLOO, arXiv 2402.14740): G/(G −
+    1) · (R − mean), and 0 for G = 1."""
     s = centered(rewards)
     return s * (s.size / max(s.size - 1, 1))
 
@@ -83,7 +82,7 @@ def leave_one_out(rewards: npt.ArrayLike) -> Float64:
 def normalized(
     rewards: npt.ArrayLike, eps: float = 1e-6, *, std: Std = "population", factor: float = 1.0
 ) -> Float64:
-    """(R − mean) / (factor · std + eps), float64 [G] (GRPO, arXiv 2402.03300).
+    """Computes (R − mean) / (factor · std + eps), float64 [G] (GRPO, arXiv 2402.03300).
 
     std² is Σ(R − mean)² divided by G ("population") or by G − 1 ("sample", as torch.std does);
     "none" is R − mean alone.
@@ -99,7 +98,7 @@ def normalized(
 
 
 def overlong_penalty(lengths: npt.ArrayLike, limit: int, buffer: int) -> Float64:
-    """DAPO's penalty for long responses, float64 [G] (Eq. 13 of arXiv 2503.14476).
+    """Computes DAPO's penalty for long responses, float64 [G] (Eq. 13 of arXiv 2503.14476).
 
     With |y| tokens, L_max = `limit` and L_cache = `buffer` > 0: 0 for |y| ≤ L_max − L_cache, then
     (L_max − L_cache − |y|) / L_cache, which falls to −1 at L_max, and −1 beyond.
@@ -109,5 +108,5 @@ def overlong_penalty(lengths: npt.ArrayLike, limit: int, buffer: int) -> Float64
 
 
 def successes(rewards: npt.ArrayLike) -> Float64:
-    """1 for R ≥ 1, else 0, float64 [G] (RAFT)."""
+    """Returns 1 where R ≥ 1, else 0, float64 [G] (RAFT)."""
     return (checked_rewards(rewards) >= SUCCESS).astype(np.float64)

@@ -37,11 +37,11 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Exploration:
-    """How an explore group is made.
+    """How an explore group is sampled.
 
-    `base_slots`: attempts without help; `distilled_slots`: retries, retry i of base i.
-    `reflect_on`: the base attempts that get a reflection: "all", or the "failures", R < 1.
-    `trigger`: those of them that are retried: if the "reflection" asks for it
+    `base_slots`: attempts without help; `distilled_slots`: retries (retry i retries base i).
+    `reflect_on`: which base attempts get a reflection: "all", or the "failures" (R < 1).
+    `trigger`: which of them are retried: if the "reflection" asks for it
     (r3l.rollout.reflection.Reflection.triggers_retry), or "always" if the reflection is usable.
     `guidance`: what the retry is shown: the "reflection", a free-text "critique" or "none".
     `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot,
@@ -79,8 +79,9 @@ keep [G])."""
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """The batch in which a group is replayed. `version`: optimizer steps done; `baseline`: median
-    of the mean rewards of the batch's new groups, or of all groups if there are no new ones."""
+    """The batch in which a group is replayed. `version`: the number of optimizer steps already
+    made. `baseline`: the median over the mean rewards of the batch's new groups, or of all groups
+    if there are no new ones."""
 
     version: int
     baseline: float
@@ -96,21 +97,21 @@ of one for the whole trajectory. r3l.algorithms.credit.by_step spreads values of
 
 @dataclass(frozen=True)
 class EntropyRanking:
-    """Replaces rewards by a ranking of token entropies. `needs` selects the attempts whose
-    entropies are computed. `rewards` maps rewards [G] and those entropies, nats [tokens] by place
-    in the group, to rewards [G]."""
+    """Replaces rewards by a token-entropy ranking. `needs` selects the attempts whose entropies are
+    computed. `rewards` maps rewards [G] and those entropies to rewards [G]. Entropies are nats
+    [tokens], keyed by place in the group."""
 
     needs: Selection
     rewards: Callable[[Float64, Mapping[int, Float64]], Float64]
 
 
 def keep_all(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: all trajectories."""
+    """Selection: keeps all trajectories."""
     return np.ones(len(rewards), dtype=np.bool_)
 
 
 def unshaped(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
-    """Shaping: the rewards as they are."""
+    """Shaping: leaves the rewards unchanged."""
     return rewards
 
 
@@ -123,11 +124,11 @@ class Algorithm:
       2. `ranking` and `shaping` change rewards,
       3. `estimator` turns them into advantages; in a group with recalled attempts
          (r3l.algorithms.recall) `mix_recalled` does 1 and 3, by default `estimator` on all,
-      4. `replay_rule` changes those of a replayed group,
-      5. `token_credit` gives each token its own.
+      4. `replay_rule` changes the advantages of a replayed group,
+      5. `token_credit` gives each token its own advantage.
     `mask_prefix`: tokens before the pivot are not trained.
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
-    `kl_coef`: weight of the KL to the reference model, 0 for none; `kl`: its estimate.
+    `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: its estimate.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
     `sft_pool`: auxiliary samples have their own mean over tokens, or are rows of the policy's mean.
     """
@@ -155,7 +156,7 @@ class Algorithm:
         return self.kl_coef > 0
 
     def plan(self) -> GroupPlan:
-        """The slots of one group."""
+        """Returns the slot counts of one group."""
         return GroupPlan(self.exploration.base_slots, self.exploration.distilled_slots)
 
     def advantages(
@@ -169,9 +170,9 @@ class Algorithm:
         """Returns (advantages float64 [G], keep bool [G]) of one whole group. Its last `recalled`
         attempts were recalled. `entropies`: as in EntropyRanking.
 
-        A dropped trajectory (keep False) has advantage 0, is not trained on and counts in no
-        mean; a kept one counts even if its advantage is 0. `rewards` [G] are usually those of the
-        trajectories. Raises ValueError for bad rewards or lengths that differ.
+        A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
+        any mean. A kept trajectory counts even if its advantage is 0. `rewards` [G] are usually the
+        trajectories' own. Raises ValueError if a reward is bad or lengths differ.
         """
         values = checked_rewards(rewards)
         if len(values) != len(trajectories):
@@ -193,8 +194,8 @@ class Algorithm:
         return self.estimator(rewards), np.ones_like(recalled)
 
     def masks(self, trajectories: Sequence[Trajectory], *, recalled: int = 0) -> list[Bool]:
-        """Returns the trained tokens, bool [L], of every trajectory of one whole group. Its last
-        `recalled` attempts come from other groups."""
+        """Returns a mask of the trained tokens, bool [L], for each trajectory of one whole group.
+        The last `recalled` attempts come from other groups."""
         own = len(trajectories) - recalled
         masks = credit.group_masks(trajectories[:own], self.mask_prefix)
         for trajectory in trajectories[own:]:
@@ -202,9 +203,9 @@ class Algorithm:
         return masks
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        """Returns the scalar loss of kept trajectories, and what was measured.
+        """Returns the scalar loss of the kept trajectories, and measurements.
 
-        Both add up over micro-batches to those of the batch. It measures:
+        Summed over micro-batches, both give the values of the batch. It measures:
 
             loss_policy                the loss without the KL term
             kl_reference               nats, before its coefficient; if `needs_reference`
@@ -213,7 +214,7 @@ class Algorithm:
             ratio_correction_dropped   share of tokens of weight 0, under ratio correction
 
         The loss on auxiliary samples is r3l.algorithms.losses.sft times `sft_weight`, added by the
-        caller. Raises ValueError if a reference is needed and missing.
+        caller. Raises ValueError if the reference is needed but missing.
         """
         batch = batch.masked().with_unit_ratio_for_distilled()
         terms_BT, by_token = self.token_loss(batch)
@@ -242,16 +243,16 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_contrast(self) -> bool:
-        """Whether a group whose rewards are all equal is replaced by another, so that every group
-        of a batch has contrast. The buffer service and the learner read it."""
+        """Whether a group whose rewards are all equal is replaced by another group, so that every
+        group of a batch has contrast. The buffer service and the learner read it."""
         return False
 
     @property
     def recall(self) -> Recall | None:
-        """The rule by which the buffer service chooses the stored attempts that a drawn group
-        recalls; None for no recall."""
+        """Returns the buffer service's rule for choosing the stored attempts that a drawn group
+        recalls; None if there is no recall."""
         return None
 
     @abstractmethod
     def build(self) -> Algorithm:
-        """The algorithm under these settings."""
+        """Builds the algorithm with these settings."""

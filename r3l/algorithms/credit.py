@@ -24,10 +24,11 @@ NORMALIZE = (
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
     """Returns the credit mask, bool [L], of every trajectory of one group, in their order.
 
-    A distilled trajectory is masked at its own pivot, and so is the base it came from: they
-    share the prefix. A base with no retry keeps all its response tokens; without `mask_prefix` all
-    trajectories do. A base with several retries is masked at the earliest pivot. Steps of a stored
-    attempt, those before `start`, are never trained.
+    A distilled trajectory and its base are both masked before the pivot, since they share the
+    prefix. A
+    base with no retry keeps all its response tokens. All trajectories do if `mask_prefix` is False.
+    If a base has several retries, the earliest pivot counts. Steps taken from a stored attempt
+    (before `start`) are never trained.
     """
     pivots: dict[int, int] = {}
     for child in trajectories:
@@ -44,7 +45,7 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 
 def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.float64]:
-    """Gives every response token the value of its step, float64 [L], 0 elsewhere. `values` [K]."""
+    """Spreads `values` [K] of the steps over their response tokens: float64 [L], 0 elsewhere."""
     steps, tokens = np.asarray(values, np.float64), np.zeros(len(trajectory.token_ids))
     if steps.shape != (trajectory.num_steps,):
         raise ValueError(f"{steps.shape} values for {trajectory.num_steps} steps")
@@ -56,14 +57,15 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """|τ_i| of each trajectory: its trained tokens; for "attempt" all its response tokens."""
+    """Returns |τ_i| of each trajectory: how many tokens are trained, or for "attempt" all response
+    tokens."""
     if normalize == "attempt":
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     return [int(mask.sum()) for mask in masks]
 
 
 def token_weights(normalize: Normalize, lengths: Sequence[int]) -> list[float]:
-    """Weight of each trained token of every kept trajectory of a batch, R of them, with
+    """Returns the weight of each trained token, for the R kept trajectories of a batch with
     `lengths[i]` = |τ_i|.
 
         trajectory, attempt    1 / (R · |τ_i|)    the mean over trajectories of 1/|τ_i| Σ_t

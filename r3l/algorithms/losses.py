@@ -31,9 +31,9 @@ class TokenBatch:
     """The rows of a micro-batch.
 
     `logprobs_BT`: log π of every token, `old_logprobs_BT`: log π_old, `ref_logprobs_BT`: log π_ref,
-    None if the algorithm has no reference model. `mask_BT` bool, True on the trained tokens.
+    None if the algorithm has no reference model. `mask_BT`: bool, True on the trained tokens.
     `weights_B`: w_i, the weight of each trained token of a row in the loss. `advantages_BT`: an
-    advantage for every token instead of Â_i, if the algorithm gives them.
+    advantage for every token instead of Â_i, if the algorithm computes those.
     """
 
     logprobs_BT: Tensor
@@ -46,8 +46,8 @@ class TokenBatch:
     advantages_BT: Tensor | None = None
 
     def masked(self) -> TokenBatch:
-        """Sets log-probabilities outside the mask, which may be NaN, to 0, and converts half
-        precision to float32. Raises ValueError for shapes that do not fit."""
+        """Sets log-probabilities outside the mask, which may be NaN, to 0. Converts half precision
+        to float32. Raises ValueError if shapes do not fit."""
         if self.logprobs_BT.shape != self.mask_BT.shape:
             shapes = f"{tuple(self.logprobs_BT.shape)} and {tuple(self.mask_BT.shape)}"
             raise ValueError(f"log-probabilities and mask have shapes {shapes}; make them equal")
@@ -75,13 +75,13 @@ class TokenBatch:
 
     @property
     def advantages_B1(self) -> Tensor:
-        """Â as a column, or that of every token [B, T]."""
+        """Returns Â as a column, or the token advantages [B, T]."""
         if self.advantages_BT is not None:
             return self.advantages_BT.to(self.logprobs_BT.dtype)
         return self.advantages_B.to(self.logprobs_BT.dtype)[:, None]
 
     def total(self, terms_BT: Tensor) -> Tensor:
-        """Σ_i w_i Σ_t mask_it · term_it, a scalar."""
+        """Computes the scalar Σ_i w_i Σ_t mask_it · term_it."""
         weights_B1 = self.weights_B.to(terms_BT.dtype)[:, None]
         return (terms_BT.masked_fill(~self.mask_BT, 0.0) * weights_B1).sum()
 
@@ -117,7 +117,8 @@ def importance(batch: TokenBatch) -> Terms:
 
 
 def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
-    """As `ppo_clip` with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old), with
+    """Like `ppo_clip`, but with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old),
+    with
     |τ_i| its trained tokens (GSPO, arXiv 2507.18071)."""
     lengths_B = batch.mask_BT.sum(dim=1).clamp(min=1)
     mean_B = (batch.logprobs_BT - batch.old_logprobs_BT).sum(dim=1) / lengths_B
@@ -127,7 +128,7 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
 
 def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
-    """Base attempts under the loss `attempts`, refinements under term = −Â_i · π/(π + γ)
+    """Applies the loss `attempts` to base attempts, and term = −Â_i · π/(π + γ) to refinements
     (Critique-GRPO, arXiv 2506.03106)."""
     distilled_B1 = batch.distilled_B[:, None]
     terms_BT, measured = attempts(batch)
@@ -155,7 +156,7 @@ def ratio_corrected(
 def _correction_weights(
     log_ratio_BT: Tensor, rule: RatioCorrection, low: float, high: float
 ) -> Tensor:
-    """w_t of every token; log-ratios are 0 outside the mask."""
+    """Computes w_t of every token; log-ratios are 0 outside the mask."""
     if rule.startswith("sequence"):
         log_ratio_BT = log_ratio_BT.sum(dim=1, keepdim=True).expand_as(log_ratio_BT)
     ratio_BT = log_ratio_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
@@ -179,7 +180,7 @@ def k3_kl(batch: TokenBatch) -> Tensor:
 
 
 def sft(logprobs_BT: Tensor, mask_BT: Tensor, weights_B: Tensor) -> Tensor:
-    """Σ_i w_i Σ_t −log π(y_it) over the masked-in tokens, nats: L_SFT; scalar."""
+    """Computes the scalar L_SFT = Σ_i w_i Σ_t −log π(y_it) over the masked-in tokens, in nats."""
     terms_BT = -_masked(logprobs_BT, mask_BT)
     return (terms_BT * weights_B.to(terms_BT.dtype)[:, None]).sum()
 
@@ -199,7 +200,7 @@ def _token_ratio(batch: TokenBatch) -> Tensor:
 
 
 def _reference_ratio(batch: TokenBatch) -> Tensor:
-    """log(π_ref/π)."""
+    """Computes log(π_ref/π)."""
     if batch.ref_logprobs_BT is None:
         raise ValueError("the KL needs the reference model's log-probabilities")
     log_ratio_BT = batch.ref_logprobs_BT - batch.logprobs_BT

@@ -111,7 +111,8 @@ class R3LConfig(RatioCorrectedConfig):
         return self
 
     def build(self) -> Algorithm:
-        """N/2 base attempts and their retries; the policy gradient and the auxiliary loss."""
+        """Builds R³L: N/2 base attempts and their retries, with a policy gradient and the auxiliary
+        loss."""
         amplified = partial(
             advantages.amplified,
             alpha=self.alpha,
@@ -135,7 +136,7 @@ class R3LConfig(RatioCorrectedConfig):
 
     @property
     def recall(self) -> Recall | None:
-        """Stored successes for a group without a success."""
+        """Recalls stored successes for a group that has no success."""
         if not self.recall_count:
             return None
         return partial(

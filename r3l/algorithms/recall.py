@@ -1,9 +1,9 @@
-"""Recall: which stored attempts at its task join a drawn group.
+"""Recall: which stored attempts at the same task join a drawn group.
 
     history of the task ─► rule ─► the draw's entry in the ledger ─► rows behind the group's own
 
 The buffer service asks the rule once, when it draws the group, and writes the answer into the draw,
-so that a resumed or replayed step recalls the same attempts. To add one, write a function from a
+so that a resumed or replayed step recalls the same attempts. To add a rule, write a function from a
 GroupContext and a RandomSource to the attempts it chooses and return it from
 `AlgorithmConfig.recall`.
 """
@@ -31,17 +31,17 @@ class StoredAttempt:
 
     @property
     def success(self) -> bool:
-        """R ≥ 1."""
+        """Whether R ≥ 1."""
         return self.reward >= SUCCESS
 
 
 @dataclass(frozen=True)
 class GroupContext:
-    """What a rule of recall knows about a drawn group.
+    """What a recall rule knows about a drawn group.
 
-    `rewards`: of its own attempts. `history`: attempts of the task's earlier groups that were
-    trained or replaced, the newest group first; each is read on demand. `version`: the learner's.
-    `epoch`: how often every task has been leased.
+    `rewards`: the rewards of its own attempts. `history`: attempts of the task's earlier groups
+    that were trained or replaced, newest group first; each is read on demand. `version`: the
+    learner's version. `epoch`: how often every task has been leased.
     """
 
     rewards: Sequence[float]
@@ -64,10 +64,12 @@ def opposing(
     successes_only: bool = False,
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
-    """Draws at most `count` stored attempts of the outcome that a group lacks, each with the same
-    probability; none for a group with both (cross-context replay of R³, arXiv 2601.19620).
+    """Draws up to `count` stored attempts with the outcome that a group lacks: successes if all its
+    attempts failed, failures if all succeeded. Draws nothing for a group with both. All stored
+    attempts are equally likely (cross-context replay of R³, arXiv 2601.19620).
 
-    `successes_only`: only for groups without a success. `max_age`: of an attempt, in versions.
+    `successes_only`: draw only for groups that have no success. `max_age`: the oldest allowed
+    attempt, in versions.
     """
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):

@@ -1,4 +1,4 @@
-"""The algorithms by name: R³L, the baselines of its paper, and a user's own by path.
+"""The algorithms: R³L and published ones by name, and the user's own by path.
 
 To add an algorithm, write a file with its settings class (`name`, the fields with the published
 defaults, and `build`), and add that class to `AnyAlgorithm`. Importing this module does not
@@ -42,7 +42,7 @@ from r3l.settings.user_class import find
 
 
 def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConfig:
-    """Validates the settings of a known algorithm, r3l by default, or of the user's own."""
+    """Validates the settings of a known algorithm (r3l by default) or of the user's own one."""
     value = in_full(value)
     if not isinstance(value, dict):
         own = isinstance(value, AlgorithmConfig) and ".py:" in value.name
@@ -61,7 +61,7 @@ def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConf
 
 @cache
 def _with_own(path: str) -> type[BaseModel]:
-    """Makes settings whose algorithm is the class at a path, with the path as its name."""
+    """Returns a settings class whose algorithm is the class at a path, named by that path."""
     kind: type[AlgorithmConfig] = find("algorithm", path, {}, AlgorithmConfig)
     name: Any = Literal[path]
     own = create_model(kind.__name__, __base__=kind, __module__=kind.__module__, name=(name, path))

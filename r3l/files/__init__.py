@@ -1,1 +1,1 @@
-"""Files on disk: written whole or not at all, and everything that a run's folder holds."""
+"""Files on disk: how they are written (whole or not at all), and the contents of a run's folder."""

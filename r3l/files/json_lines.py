@@ -1,7 +1,7 @@
-"""Files with one JSON object on each line, which are only appended to.
+"""Append-only files with one JSON object on each line.
 
-A process that is killed while it writes may leave half a line at the end. Readers ignore it, and
-the next line that is appended takes its place. A line that cannot be read is left out and counted.
+A process that is killed while writing may leave half a line at the end. Readers ignore it, and the
+next appended line replaces it. Unreadable lines are skipped and counted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Lines(Generic[T]):
-    """The lines of a file, and the number of `damaged` ones, which are left out."""
+    """The readable lines of a file, and the number of `damaged` ones."""
 
     values: list[T]
     damaged: int = 0
 
 
 def append(path: Path, value: Mapping[str, Any]) -> None:
-    """Appends a line, which is in the file when this returns. Raises OSError."""
+    """Appends a line; it is in the file when this returns. Raises OSError."""
     with path.open("a+b", buffering=0) as file:
         end = file.tell()
         file.seek(max(end - 1, 0))
@@ -41,9 +41,9 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """Reads all whole lines of a file, which may be missing. `parse` may raise LookupError,
-    TypeError or ValueError for an object that it cannot read. Raises UserError for a file that
-    cannot be opened."""
+    """Reads all whole lines of a file; the file may be missing. `parse` may raise LookupError,
+    TypeError or ValueError if it cannot read an object. Raises UserError if the file cannot be
+    opened."""
     try:
         whole, _, _ = path.read_bytes().rpartition(b"\n")
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
 
 
 def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """Parses lines; those that cannot be read are left out and counted."""
+    """Parses lines; unreadable ones are skipped and counted."""
     values = list[T]()
     for line in lines:
         try:
@@ -70,7 +70,7 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
 
 
 class GrowingFile:
-    """Reads the complete lines of a growing file, from its present end or from the offset `at`."""
+    """Reads the complete lines of a growing file, from its current end or from the offset `at`."""
 
     def __init__(self, path: Path, at: int | None = None) -> None:
         self.path = path

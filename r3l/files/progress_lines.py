@@ -15,7 +15,7 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step: the version that it made, when it ended, and its metrics by tag."""
+    """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -24,9 +24,8 @@ class StepLine:
 
 @dataclass(frozen=True)
 class EvalLine:
-    """An evaluation of version `step`: its metrics by the end of their tag, MEASURED ones and more.
-
-    Raises ValueError if one of MEASURED is missing.
+    """An evaluation of version `step`: its metrics, keyed by the end of their tag. Raises
+    ValueError if one of MEASURED is missing.
     """
 
     step: int
@@ -39,7 +38,7 @@ class EvalLine:
 
     @property
     def success(self) -> float:
-        """The share of attempts that succeeded, on average over tasks."""
+        """The success rate of attempts, averaged over tasks."""
         return self.metrics["success"]
 
     @property
@@ -55,8 +54,8 @@ class EvalLine:
 
 @dataclass(frozen=True)
 class AgainLine:
-    """The learner continues from version `step`, although an earlier learner had `reached` a later
-    version; the steps between do not count."""
+    """A new learner continues from version `step`, although an earlier learner had already
+    `reached` a later version. The steps between the two do not count."""
 
     step: int
     reached: int
@@ -77,7 +76,8 @@ def to_json(line: ProgressLine) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> ProgressLine:
-    """Reads a line from its object. Raises LookupError, TypeError or ValueError if malformed."""
+    """Reads a line from its JSON object. Raises LookupError, TypeError or ValueError if it is
+    malformed."""
     kind = KINDS[values["kind"]]
     own = {each.name for each in fields(kind)} - {"metrics"}
     read = {name: values[name] for name in own}
@@ -88,7 +88,7 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
 
 @dataclass(frozen=True)
 class History:
-    """The steps that count, in order, and the last evaluation of each version, by version."""
+    """The steps that count, in order, and the last evaluation of each version, keyed by version."""
 
     steps: list[StepLine]
     evaluations: list[EvalLine]
@@ -96,12 +96,12 @@ class History:
 
     @property
     def reached(self) -> int:
-        """The last version that was made; 0 before the first step."""
+        """The newest version; 0 before the first step."""
         return self.steps[-1].step if self.steps else 0
 
 
 def history_of(lines: Iterable[ProgressLine], damaged: int = 0) -> History:
-    """Returns the steps and evaluations that count, given all lines in order."""
+    """Builds the history from all lines in order; steps lost in a restart are left out."""
     steps, evaluations = list[StepLine](), dict[int, EvalLine]()
     for line in lines:
         if isinstance(line, EvalLine):

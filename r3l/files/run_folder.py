@@ -5,11 +5,11 @@
     .last-heartbeat, hangs.jsonl, skipped.jsonl, limits.json           health of the learner
     best/evaluation.json, versions.json, .wandb-id                     outputs
 
-A file that may be missing is read as absent, and so is one that a power loss left empty. A damaged
-one is refused by name. Other modules own the folders `buffer/`, `checkpoints/`, `journal/`.
+Some files may be missing; one that a power loss left empty is treated as missing. A damaged file is
+refused by name. Other modules own the folders `buffer/`, `checkpoints/`, `journal/`.
 
     config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
-         │                                              │ the first step that is made with them
+         │                                              │ the first step made with them
          └─► config.before-step-000051.yaml             └─► config.yaml
 """
 
@@ -41,7 +41,7 @@ EVALUATION = "evaluation.json"
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What the learner is `doing` since `time`, by the clock of the file system; `stamp`: that
+    """What the learner has been `doing` since `time`, by the file system's clock; `stamp`: that
     time in nanoseconds."""
 
     doing: str
@@ -49,13 +49,14 @@ class Heartbeat:
 
     @property
     def time(self) -> float:
-        """In seconds."""
+        """The time in seconds."""
         return self.stamp / 1e9
 
 
 @dataclass(frozen=True)
 class Hang:
-    """A hang of the learner: what it was doing, and whether the launcher or itself ended it."""
+    """A learner hang: what the learner was doing, and whether the launcher or the learner itself
+    ended it."""
 
     doing: str
     ended_by: str
@@ -83,9 +84,9 @@ class Limits:
 
 
 class RunFolder:
-    """Reads and writes the files in the folder `path` of a run.
+    """Reads and writes the files in a run's folder, `path`.
 
-    Reading raises UserError for a damaged file, writing raises OSError.
+    Reading raises UserError if a file is damaged; writing raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,11 +101,11 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """Whether a run has been started here."""
         return self.own_config.is_file()
 
     def started(self) -> RunFolder:
-        """Returns this folder. Raises UserError if no run was started here."""
+        """Returns this folder. Raises UserError if no run has been started here."""
         if not self.exists:
             raise UserError(
                 f"run {self.path}: has no config.yaml, so no run was started there; check the name"
@@ -131,7 +132,7 @@ class RunFolder:
         return self._next if self._next.exists() else self.own_config
 
     def settings(self) -> RunConfig:
-        """Reads the configuration that the processes of the run use now."""
+        """Reads the configuration that the run's processes use now."""
         self.started()
         return _load(self.config_file)
 
@@ -141,15 +142,15 @@ class RunFolder:
         return _load(self.own_config)
 
     def settings_of(self, step: int) -> RunConfig:
-        """Reads the configuration with which the run made an optimizer step."""
+        """Reads the configuration that the run used for an optimizer step."""
         self.started()
         changed = {_step_of(path): path for path in self.path.glob("config.before-step-*.yaml")}
         later = min((at for at in changed if at > step), default=None)
         return _load(self.own_config if later is None else changed[later])
 
     def write_settings(self, config: RunConfig) -> None:
-        """Writes the configuration for the processes of the run; an earlier one stays until the
-        first step is made with this one."""
+        """Writes the configuration for the run's processes. The earlier one stays until the first
+        step is made with the new one."""
         self._next.unlink(missing_ok=True)
         if not self.own_config.exists():
             write_whole(self.own_config, configuration.dump(config))
@@ -157,7 +158,8 @@ class RunFolder:
             write_whole(self._next, configuration.dump(config))
 
     def settle_settings(self, step: int) -> None:
-        """Makes the settings of a finished step the run's own, and keeps the previous ones."""
+        """Makes the settings of a finished step the run's own settings, and keeps the previous
+        ones."""
         if not self._next.exists() or self._next.read_bytes() == self.own_config.read_bytes():
             return
         before = self.path / f"config.before-step-{step:06d}.yaml"
@@ -165,7 +167,7 @@ class RunFolder:
         write_whole(self.own_config, self._next.read_bytes())
 
     def drop_next_settings(self) -> None:
-        """Removes settings with which no step was made, at the end of a run."""
+        """Removes settings that were never used for a step, at the end of a run."""
         self._next.unlink(missing_ok=True)
 
     # ── progress ────────────────────────────────────────────────────────────────────────
@@ -175,18 +177,19 @@ class RunFolder:
         json_lines.append(self.progress, progress_lines.to_json(line))
 
     def history(self) -> History:
-        """Reads the steps and evaluations that count."""
+        """Reads the run's steps and evaluations, except for steps lost in a restart."""
         lines = json_lines.read(self.progress, progress_lines.from_json)
         return progress_lines.history_of(lines.values, lines.damaged)
 
     # ── health of the learner ───────────────────────────────────────────────────────────
 
     def write_heartbeat(self, doing: str) -> None:
-        """Writes what the learner does. On a full disk the file is empty but its time is new."""
+        """Writes what the learner is doing. If the disk is full, the file is empty but its time is
+        new."""
         self.heartbeat_file.write_text(doing, encoding="utf-8")
 
     def heartbeat(self) -> Heartbeat | None:
-        """Reads the last heartbeat of a learner, if there was one."""
+        """Reads the learner's last heartbeat; None if it has not written one."""
         try:
             stamp = self.heartbeat_file.stat().st_mtime_ns
             doing = self.heartbeat_file.read_text(encoding="utf-8", errors="replace")
@@ -208,11 +211,11 @@ class RunFolder:
 
     def keep_token_budget(self, budget: int) -> None:
         """Records a lowered token budget; several ranks may do so at the same time. Deleting the
-        file restores the configured one."""
+        file restores the configured budget."""
         write_json(self.path / "limits.json", asdict(Limits(budget)))
 
     def token_budget(self, configured: int) -> int:
-        """Returns the token budget to start with: the configured one, or the lower one of an
+        """Returns the token budget to start with: the configured budget, or a lower one from an
         earlier start."""
         remedy = f"delete the file to begin with the configured {configured}"
         path = self.path / "limits.json"
@@ -237,16 +240,16 @@ class RunFolder:
         return line
 
     def versions(self) -> dict[str, str]:
-        """Reads the versions of libraries at the last start, by name; empty if unknown."""
+        """Reads the library versions of the last start, keyed by name; empty if unknown."""
         remedy = "delete it; nothing else depends on it"
         return read_json(self.path / "versions.json", remedy, dict[str, str]) or {}
 
     def write_versions(self, versions: Mapping[str, str]) -> None:
-        """Writes the versions of libraries at this start."""
+        """Writes the library versions of this start."""
         write_json(self.path / "versions.json", versions)
 
     def service_id(self, service: str) -> str:
-        """Reads the id under which a service such as wandb knows this run; "" without one."""
+        """Reads the id of this run at a service such as wandb; "" if it has none."""
         path = self.path / f".{service}-id"
         try:
             return path.read_text(encoding="utf-8")
@@ -267,7 +270,7 @@ def write_evaluation(weights: Path, evaluation: EvalLine) -> None:
 
 
 def _load(path: Path) -> RunConfig:
-    """Reads the settings of a file. Raises UserError that names the file."""
+    """Reads the settings in a file. Raises UserError, which names the file."""
     try:
         if not path.stat().st_size:
             raise UserError("is empty, as after a power loss; copy it back from elsewhere")
@@ -277,7 +280,7 @@ def _load(path: Path) -> RunConfig:
 
 
 def _step_of(path: Path) -> int:
-    """Returns the step that ends the name of a settings file."""
+    """Returns the step number at the end of a settings file's name."""
     try:
         return int(path.stem.rpartition("-")[2])
     except ValueError:
@@ -285,8 +288,8 @@ def _step_of(path: Path) -> int:
 
 
 def run_folder(name: str | None) -> Path:
-    """Returns the folder of a run: a bare name is under runs/, a name with a separator is a path,
-    and without a name the time is used. Raises UserError."""
+    """Returns the folder of a run. A bare name is under runs/, and a name with a separator is a
+    path. If the name is None, the current time is used. Raises UserError."""
     if name is not None and not name.strip():
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")

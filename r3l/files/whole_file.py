@@ -1,4 +1,4 @@
-"""Writes files and folders that are whole or absent, even if the process or the machine dies.
+"""Writes files and folders whole or not at all, even if the process or the machine dies.
 
 write under another name ─► flush to disk ─► rename ─► flush the folder
 """
@@ -26,10 +26,10 @@ BUILDING = ".building-"
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
-    """Writes a file; its earlier content stays until all of the new one is on disk.
+    """Writes a file. Its old content stays until all of the new content is on disk.
 
-    Several processes may write the same file: the last one counts. Raises OSError, and leaves the
-    earlier content.
+    Several processes may write the same file: the last one counts. Raises OSError; the old content
+    then stays.
     """
     if isinstance(content, str):
         content = content.encode()
@@ -47,13 +47,14 @@ def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview])
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes a value as JSON, whole. Raises OSError."""
+    """Writes a value as a whole JSON file. Raises OSError."""
     write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
-    """Reads a value of this kind from a JSON file; None if the file is missing, or empty, as some
-    file systems leave it after a power loss. Raises UserError, with the `remedy`, if it is damaged.
+    """Reads a value of type `kind` from a JSON file. Returns None if the file is missing or empty;
+    some file systems leave it empty after a power loss. Raises UserError, with the `remedy`, if the
+    file is damaged.
     """
     try:
         data = path.read_bytes()
@@ -72,8 +73,8 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Makes a folder to fill, which gets its name when the block ends; after an error nothing is
-    left of it. Raises OSError."""
+    """Makes a folder to fill, and gives it its name when the block ends. An error leaves nothing of
+    it. Raises OSError."""
     building = final.absolute().with_name(f"{BUILDING}{final.name}")
     shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
     building.mkdir(parents=True)
@@ -85,8 +86,8 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def rename_whole(building: Path, final: Path) -> None:
-    """Flushes a file or folder with everything in it to disk, then gives it its final name. Raises
-    OSError."""
+    """Flushes a file, or a folder and its contents, to disk and then gives it its final name.
+    Raises OSError."""
     inside = sorted(building.rglob("*")) if building.is_dir() else []
     for path in (*inside, building):
         if not path.is_symlink():
@@ -96,7 +97,7 @@ def rename_whole(building: Path, final: Path) -> None:
 
 
 def flush(place: Path) -> None:
-    """Flushes a file, or the names in a folder, to disk."""
+    """Flushes a file, or a folder's list of names, to disk."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,1 +1,1 @@
-"""What every process of a run has in common: file modes, memory, notices to the user."""
+"""What all processes of a run share: file modes, memory settings, notices to the user."""

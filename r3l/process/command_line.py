@@ -1,4 +1,4 @@
-"""Reports a wrong command line in one line: click's sentence and where the help is."""
+"""Reports an invalid command line in one line: click's sentence and how to get help."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import click
 
 
 class OneLine(click.Command):
-    """A command that reports errors in one line, which begins with its name."""
+    """A command that reports errors in one line, beginning with the command's name."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Runs the command and exits: 2 for a wrong command line, 130 if it was interrupted."""
+        """Runs the command and exits: with 2 if the command line is invalid, with 130 if
+        interrupted."""
         exits = options.get("standalone_mode", True)
         options["standalone_mode"] = False
         if not exits:
@@ -32,4 +33,4 @@ class OneLine(click.Command):
 
 
 class OneLineGroup(OneLine, click.Group):
-    """A group of commands that reports errors as OneLine does."""
+    """A command group that reports errors like OneLine."""

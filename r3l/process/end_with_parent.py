@@ -1,7 +1,7 @@
 """Has the kernel end a process when its parent ends, for whatever reason (Linux).
 
-The kernel does so when the thread that started the process ends, so that thread must live as long
-as the process.
+The kernel acts when the thread that started the process ends, so that thread must live as long as
+the process.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ STARTER = "R3L_STARTER_PID"  # environment variable: the process that starts thi
 
 
 def end_with(parent: int | None, death_signal: int = signal.SIGKILL) -> None:
-    """Has the kernel send `death_signal` to this process when `parent`, which started it, ends."""
+    """Makes the kernel send `death_signal` to this process when its parent process, `parent`,
+    ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != parent:  # it ended before the call above
         os.kill(os.getpid(), death_signal)
 
 
 def name_starter() -> None:
-    """Passes this process's id to the processes that it starts."""
+    """Passes this process's id to its child processes."""
     os.environ[STARTER] = str(os.getpid())
 
 
 def end_with_starter() -> None:
-    """Has the kernel kill this process, which frees the GPU, when the process that started it
-    ends. It does nothing in a process that multiprocessing did not start. It may be called twice:
-    first while multiprocessing imports the program again, before it knows its parent.
+    """Makes the kernel kill this process when the process that started it ends; this frees the GPU.
+    It does nothing in a process that multiprocessing did not start. It may be called twice: the
+    first time while multiprocessing re-imports the program and does not know its parent yet.
     """
     if (parent := multiprocessing.parent_process()) is not None:
         pid: int | None = parent.pid

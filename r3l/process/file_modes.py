@@ -1,4 +1,4 @@
-"""Modes of new files: only their user may read them, unless R3L_UMASK is set.
+"""Modes of new files: only the user who created them may read them, unless R3L_UMASK is set.
 
 Groups, logs and configurations hold prompts, answers and sometimes credentials. `R3L_UMASK=022`
 lets every user of the machine read what a command writes, `R3L_UMASK=027` the user's group.
@@ -15,8 +15,8 @@ PRIVATE = 0o077
 
 
 def set_file_modes() -> None:
-    """Sets the umask of this process and of its children. Each command calls it first. Raises
-    UserError for a value of R3L_UMASK that is not a umask."""
+    """Sets the umask of this process and its children; each command calls it first. Raises
+    UserError if R3L_UMASK is not a umask."""
     text = os.environ.get(VARIABLE, "")
     try:
         mask = int(text, 8) if text else PRIVATE

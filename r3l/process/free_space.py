@@ -1,4 +1,4 @@
-"""Checks the free space of a run's disk and of shared memory, before the run and during it."""
+"""Checks the free space on a run's disk and in shared memory, before and during the run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 
 def check_free_space(run: Path, model_bytes: int) -> None:
-    """Raises UserError unless the disk has room for a run: for the store, one checkpoint and the
-    final model. `run` need not exist; `model_bytes`: size of the model's weights."""
+    """Checks that the disk has room for a run's store, one checkpoint and the final model, or
+    raises UserError. `run` need not exist; `model_bytes`: size of the model's weights."""
     needed, free = 2 * DISK_FLOOR + 4 * model_bytes, _free(run)
     if free < needed:
         raise UserError(
@@ -27,14 +27,14 @@ def check_free_space(run: Path, model_bytes: int) -> None:
 
 
 def lacking_space(run: Path) -> str:
-    """Returns a line if the run's disk or shared memory is nearly full, else ""."""
+    """Returns a warning line if the run's disk or shared memory is nearly full, else ""."""
     if (free := _free(run)) < DISK_FLOOR:
         return f"{free // MIB} MiB are free on the disk of {run}; free some"
     return lacking_shared_memory()
 
 
 def lacking_shared_memory() -> str:
-    """Returns a line if this machine has nearly no shared memory left, else ""."""
+    """Returns a warning line if this machine has almost no shared memory left, else ""."""
     if not SHARED_MEMORY.is_dir() or (free := _free(SHARED_MEMORY)) >= SHARED_FLOOR:
         return ""
     return (
@@ -44,7 +44,7 @@ def lacking_shared_memory() -> str:
 
 
 def _free(path: Path) -> int:
-    """Returns the free bytes of the disk of a path, which need not exist."""
+    """Returns the free bytes on the disk of a path; the path need not exist."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free

@@ -1,11 +1,12 @@
-"""Process memory settings: return freed memory to the OS, keep garbage collections short.
+"""Memory settings of a process: they return freed memory to the OS and keep garbage collections
+short.
 
 glibc returns a freed block at once only if it is larger than a threshold, which it raises up to
 32 MiB as large blocks are freed. Tensors of changing sizes then leave holes in the heap, and the
-process grows as long as it runs. A threshold that is set does not change. Larger blocks are then
-made of fresh pages each time, which huge pages make cheap; smaller ones are not, since fresh small
-pages cost more than filling them (a third of the time of a small policy's step). Their pages stay,
-up to a limit of free ones at the end of the heap.
+process grows as long as it runs. An explicitly set threshold stays fixed. Blocks above it then get
+fresh pages each time, which huge pages make cheap. Blocks below it do not, since fresh small pages
+cost more than filling them (a third of a small policy's step time). Their pages stay allocated, up
+to a limit on free pages at the end of the heap.
 
 A full garbage collection visits every object of the process. With torch and vLLM imported it takes
 a quarter of a second, during which an actor sends no request and a learner makes no step.
@@ -34,22 +35,23 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def freeze_heap() -> None:
-    """Excludes all objects that are alive now from garbage collection; call it once a process has
-    started up. It collects the garbage first, also that of earlier calls."""
+    """Excludes all live objects from garbage collection; call it once a process has started up. It
+    first collects all garbage, including that excluded by earlier calls."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 def private_bytes() -> int:
-    """Returns the bytes of this process that no file backs: heap, stacks, messages (Linux)."""
+    """Returns the bytes of this process that are not backed by a file: heap, stacks, messages
+    (Linux)."""
     with open("/proc/self/statm", "rb") as file:
         _, resident, shared, *_ = map(int, file.read().split())
     return (resident - shared) * mmap.PAGESIZE
 
 
 def free_memory(control_group: Path = CONTROL_GROUP) -> int:
-    """Returns the bytes that this process may still take from the machine and its container."""
+    """Returns how many more bytes this process may allocate on the machine and in its container."""
     free: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # there is no group, or it has no limit
         limit = int((control_group / "memory.max").read_text())
@@ -62,8 +64,8 @@ def free_memory(control_group: Path = CONTROL_GROUP) -> int:
 
 
 def return_freed_memory() -> None:
-    """Returns the pages of freed blocks to the system at once (glibc). Threads other than the main
-    one keep the free end of their heap, up to 64 MiB."""
+    """Returns the pages of freed blocks to the system immediately (glibc). Threads other than the
+    main one keep up to 64 MiB at the free end of their heap."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,7 +1,7 @@
-"""Notices to the user: a process of a run writes them to its log, r3l-launch shows them at once.
+"""Notices to the user: a run's process writes them to its log, and r3l-launch shows them at once.
 
-A log holds what helps to understand a run. A notice is what its user must know while it runs: an
-environment that raises, a skipped step, a full disk.
+A log helps to understand a run. A notice tells the user what they must know while it runs: an
+environment raises, a step was skipped, the disk is full.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _said: dict[str, float] = {}
 
 
 def notice(text: str) -> None:
-    """Writes one line to the user of the run; line breaks become spaces."""
+    """Writes one line to the run's user; line breaks become spaces."""
     line = " ".join(text.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST - 1]}…"
@@ -27,7 +27,8 @@ def notice(text: str) -> None:
 
 
 def notice_again(kind: str, text: str) -> None:
-    """Writes a notice at most once in AGAIN_S for each `kind`: for trouble at every attempt."""
+    """Writes a notice at most once in AGAIN_S for each `kind`; use it for trouble that may recur at
+    every attempt."""
     now = time.monotonic()
     if now - _said.get(kind, -AGAIN_S) >= AGAIN_S:
         _said[kind] = now

@@ -1,4 +1,4 @@
-"""Compares installed libraries with the versions that the extras `cpu` and `gpu` of r3l pin."""
+"""Compares installed libraries with the versions pinned in r3l's extras `cpu` and `gpu`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from r3l.process.notices import notice
 
 
 def warn_of_other_versions(*libraries: str) -> None:
-    """Warns, in one line each, of libraries that are installed in another version than pinned."""
+    """Warns, in one line each, about libraries whose installed version is not the pinned one."""
     required = (line.partition(";")[0].strip() for line in metadata.requires("r3l") or [])
     pins = dict(line.split("==") for line in required if "==" in line)
     for name in libraries:

@@ -1,4 +1,4 @@
-"""Ends the processes of a run in order, even if the launcher was killed.
+"""Ends a run's processes in order, even if the launcher was killed.
 
     launcher ══ pipe ══► keeper       only the launcher holds the writing end, and the kernel closes
         ├─► buffer  ─┐                it however the launcher ends
@@ -10,8 +10,8 @@
     learner   at once            is asked at once          after 20 s; 25 s if the launcher is gone
     buffer    after all others   is asked after the others at the same deadline, but not before 2 s
 
-The launcher ends a run by this table (`end_in_order`), and then the keeper. If the launcher dies
-first, the keeper does it: `python -m r3l.process.run_keeper LOGS`.
+The launcher ends a run in this order (`end_in_order`), and then ends the keeper. If the launcher
+dies first, the keeper ends the run: `python -m r3l.process.run_keeper LOGS`.
 
 The children of these processes end with them: the engine of an actor (r3l.process.end_with_parent),
 the workers of environments with their helpers (envs.isolation.reaper), and an actor on another
@@ -43,8 +43,8 @@ class Kept:
     """A command that leads a process group.
 
     `pid`: None if another launcher started it. `worker`: arguments that identify the working
-    processes (on this machine) if the command is a launcher itself, which would kill them instead
-    of letting them end; ssh may run in between. `at_once`: killed when its launcher is gone.
+    processes (on this machine) if the command is itself a launcher, which would kill them instead
+    of letting them end; ssh may run in between. `at_once`: kill it as soon as its launcher is gone.
     """
 
     name: str
@@ -63,14 +63,16 @@ class Kept:
         return not (self._leader is not None and _runs(self._leader)) and not self.workers()
 
     def terminate(self) -> None:
-        """Asks the process, or the workers it launched, to end, even stopped ones."""
+        """Asks the process, or the workers it launched, to end; this also reaches stopped
+        processes."""
         for process in self.workers() or filter(None, [self._leader]):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
                 process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kills the process and everything it started, even if it has ended itself."""
+        """Kills the process and everything it started, even if the process itself has already
+        ended."""
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -79,7 +81,7 @@ class Kept:
                 process.kill()
 
     def workers(self) -> list[psutil.Process]:
-        """Finds the processes with the arguments `worker` that run in this run's working folder."""
+        """Finds the processes in this run's working folder that have the arguments `worker`."""
         running = psutil.process_iter(["cmdline", "cwd"]) if self.worker else ()
         here = os.getcwd()
         return [
@@ -94,8 +96,8 @@ class Kept:
 def end_in_order(
     members: Sequence[Kept], deadline_s: float, hurry: Callable[[], bool] = lambda: False
 ) -> list[str]:
-    """Ends processes by the table above. Kills those that remain at the deadline, or when `hurry`
-    returns True, and returns their names."""
+    """Ends processes in the order of the table above. At the deadline, or when `hurry` returns
+    True, it kills the remaining ones. Returns the names of the killed ones."""
     end, killed = time.monotonic() + deadline_s, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]

@@ -1,2 +1,2 @@
-"""How one group is made: attempts, reflections, retries, written against two interfaces (a policy
-that samples tokens, an environment)."""
+"""Samples one group: attempts, reflections and retries. It needs only two interfaces: a policy that
+samples tokens, and an environment."""

@@ -2,10 +2,10 @@
 
     observation ─► prompt tokens ─► policy.sample ─► action text ─► env.step ─► observation …
 
-Rewards are recorded in units of the environment's success threshold: 1.0 is full success. The
-reward of a retry includes that of its prefix.
-A retry continues from the state before step k*. It shows the policy its guidance, but records the
-distilled sequence without the guidance: both sequences grow by the same tokens.
+Rewards are recorded in units of the environment's success threshold: 1.0 is full success. A retry's
+reward includes the reward of its prefix.
+A retry continues from the state before step k*. The policy sees the guidance, but the recorded,
+distilled sequence leaves it out: both sequences grow by the same tokens.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ attempt earned its reward does not matter."""
 
 
 class ParamsOfStep(Protocol):
-    """Sampling parameters of step k: seeds differ from step to step, temperatures do not."""
+    """Returns the sampling parameters of step k: seeds differ from step to step, temperatures do
+    not."""
 
     def __call__(self, step: int) -> SampleParams: ...
 
 
 @dataclass
 class Tokens:
-    """A token sequence under construction: sampled tokens are masked in, all others out."""
+    """A token sequence under construction: sampled tokens are masked in, all other tokens out."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -63,8 +64,8 @@ class Tokens:
 
 @dataclass
 class Attempt:
-    """An attempt in progress. `record` becomes the trajectory; `shown` is what the policy reads
-    (the same object unless guidance is shown); `rewards` are the environment's own, step by step;
+    """An attempt in progress. `record` becomes the trajectory. `shown` is what the policy reads
+    (the same object unless guidance is shown). `rewards` are the environment's own, step by step.
     `snapshots[k]` restores the state before step k."""
 
     task: Task
@@ -89,13 +90,13 @@ class Attempt:
     extra: Extra = field(default_factory=Extra)
 
     def given(self, ids: Sequence[int]) -> None:
-        """Appends read-only tokens to the record and to what is shown."""
+        """Appends tokens that the policy only reads to `record` and `shown`."""
         self.record.given(ids)
         if self.shown is not self.record:
             self.shown.given(ids)
 
     def sampled(self, sample: Sample) -> None:
-        """Appends one response as the next step's span."""
+        """Appends one response as the next step."""
         start = len(self.record.ids)
         self.record.sampled(sample)
         if self.shown is not self.record:
@@ -107,7 +108,7 @@ class Attempt:
 
     @property
     def reward(self) -> float:
-        """R(τ): the sum of the step rewards; 1.0 is the success threshold."""
+        """The reward R(τ): the sum of the step rewards in units of the success threshold."""
         return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
 
     def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
@@ -141,8 +142,8 @@ class Attempt:
 
 
 async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "") -> Attempt:
-    """Resets `env` to the task and opens the conversation, with `context` after the system prompt,
-    where it stays. Raises EnvironmentFailed."""
+    """Resets `env` to the task and opens the conversation. `context` follows the system prompt and
+    stays there. Raises EnvironmentFailed."""
     system = env.spec.system_prompt
     first = await _reset(env, task)
     tokens = Tokens()
@@ -173,10 +174,10 @@ async def branch(
 ) -> Attempt:
     """Puts `env` back to the state before `step` of `base` and opens a retry from there.
 
-    `played`: the attempt that became `base`, if it was played here; its snapshots are used.
-    step = 0: guidance joins the system prompt. step > 0: it is a message of its own (of the system,
-    if the template allows) after the untouched prefix, which therefore stays in the engine's prefix
-    cache.
+    `played`: the attempt that became `base`, if it was played here; its snapshots are used. If step
+    = 0, the guidance joins the system prompt. If step > 0, it is a separate message (a system
+    message, if the template allows) after the unchanged prefix, which therefore stays in the
+    engine's prefix cache.
     Raises ReplayDiverged, EnvironmentFailed.
     """
     rewards = await restore(env, task, base, step, played)
@@ -217,7 +218,8 @@ async def branch(
 async def play(attempt: Attempt, policy: Policy, env: Environment, params: ParamsOfStep) -> None:
     """Plays `attempt` to its end: terminated, truncated, step_limit or context_overflow.
 
-    Raises EnvironmentFailed; EngineFailed, also if the context has no room for a single step.
+    Raises EnvironmentFailed or EngineFailed; the latter also if the context has no room for a
+    single step.
     """
     chat, take_snapshot = policy.chat, getattr(env, "snapshot", None)
     first = len(attempt.actions)
@@ -263,10 +265,9 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
 async def restore(
     env: Environment, task: Task, base: Trajectory, step: int, played: Attempt | None = None
 ) -> list[float]:
-    """Puts `env` back to the state before `step` of `base`: by snapshot, else by checked replay.
-
-    Returns the rewards of the steps before it. Raises ReplayDiverged when a replayed observation
-    is not the recorded one.
+    """Puts `env` back to the state before `step` of `base`: from a snapshot, else by replaying and
+    checking the steps. Returns the rewards of the earlier steps. Raises ReplayDiverged if a
+    replayed observation differs from the recorded one.
     """
     first = await _reset(env, task)
     put_back = getattr(env, "restore", None)
@@ -284,11 +285,11 @@ async def restore(
 
 
 async def regraded(env: Environment, task: Task, attempt: Trajectory) -> Trajectory:
-    """Plays the recorded actions again and returns the attempt with the new reward, its parts, the
-    last reaction, the finish and the feedback.
+    """Replays the recorded actions. Returns the attempt with the new reward, reward parts, last
+    reaction, finish and feedback.
 
-    Raises ReplayDiverged (fact `step`) unless the environment shows what the policy read and ends
-    the attempt with its last action; EnvironmentFailed.
+    Raises ReplayDiverged (fact `step`) unless the environment shows the same observations and ends
+    the attempt with its last action. Raises EnvironmentFailed.
     """
     spec, last = env.spec, attempt.num_steps - 1
     if spec.system_prompt != attempt.system:

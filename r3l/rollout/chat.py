@@ -8,8 +8,8 @@ A conversation is one growing token sequence:
 A response is kept exactly as sampled. What a template adds after a reply ("\\n" after
 ChatML's <|im_end|>) belongs to the next turn.
 
-A new ChatFormat writes a conversation of several turns in both ways, by increments and by the
-template at once, and refuses a template for which the results differ.
+A new ChatFormat encodes a test conversation in both ways, incrementally and with the template at
+once. It refuses the template if the results differ.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ChatFormat:
     """A tokenizer's chat template, cut into the pieces of a growing conversation.
 
     `tokenizer` is a Hugging Face tokenizer with a chat template and an end-of-turn token.
-    `earlier_reasoning`: what to do with a template that removes the reasoning (<think>…</think>)
-    of earlier replies, which a growing sequence cannot do: "refuse" it, or "keep" the reasoning,
-    so that the policy reads its earlier thoughts and is trained with them in its context.
+    `earlier_reasoning`: what to do if a template removes the reasoning (<think>…</think>) of
+    earlier replies, which a growing sequence cannot do. "refuse" refuses the template. "keep" keeps
+    the reasoning: the policy reads its earlier thoughts and is trained with them in its context.
     Raises UserError if the template cannot be cut into increments.
     """
 
@@ -65,17 +65,18 @@ class ChatFormat:
     def open(self, system: str, user: str) -> tuple[int, ...]:
         """Encodes a conversation's first two messages, without the invitation to reply.
 
-        A template without a system role gets the system message at the head of the user's.
+        If the template has no system role, the system message is prepended to the user's message.
         """
         return self._encode(self._render(self._opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
-        """Encodes one more message after a reply, with what closes the reply."""
+        """Encodes one more message after a reply, beginning with the tokens that close the
+        reply."""
         return self._encode(self._turn(role, content))
 
     def guidance(self, content: str) -> tuple[int, ...]:
-        """Encodes a message of guidance after another message: of the system, or of the user if
-        the template has no system message in that place."""
+        """Encodes a guidance message after another message. It is a system message, or a user
+        message if the template allows no system message there."""
         return self._encode(self._turn(self._guide, content).removeprefix(self._reply_tail))
 
     def close(self, response: Sequence[int]) -> tuple[int, ...]:
@@ -93,7 +94,7 @@ class ChatFormat:
 
     @cached_property
     def _reply_tail(self) -> str:
-        """What the template adds after a reply's end-of-turn token."""
+        """Returns what the template adds after a reply's end-of-turn token."""
         return self._around_reply([])[1].removeprefix(self._end)
 
     @cached_property
@@ -106,7 +107,7 @@ class ChatFormat:
 
     @cached_property
     def _guide(self) -> str:
-        """The role that may speak between a user's message and a reply."""
+        """Returns the role that may speak between a user's message and a reply."""
         try:
             following = self._around_reply([{"role": "system", "content": "a note"}])[1]
         except UserError:
@@ -123,7 +124,8 @@ class ChatFormat:
         return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self._end)
 
     def _around_reply(self, following: list[Message]) -> tuple[str, str]:
-        """The text before and after a reply, with `following` messages after it."""
+        """Returns the text before and after a reply that is followed by the `following`
+        messages."""
         asked = [{"role": "user", "content": "u"}, {"role": "assistant", "content": _MARK}]
         before, _, after = self._render([*asked, *following]).partition(_MARK)
         return before, after
@@ -142,8 +144,8 @@ class ChatFormat:
         raise self._refused("does not end a reply with a special token right after its text")
 
     def _first_difference(self, replies: Sequence[str]) -> str:
-        """Finds where the increments of a probe conversation differ from the template's own text
-        or tokens; "" if they agree."""
+        """Finds where the increments of a test conversation differ from the template's own text or
+        tokens; "" if they agree."""
         messages = self._opening("be brief", "what now?")
         text, ids = self._render(messages), list(self.open("be brief", "what now?"))
         asked = self._render([{"role": "user", "content": "u"}], prompt=True)

@@ -1,5 +1,5 @@
-"""Calls environments: checks what they return, and turns every fault into an EnvironmentFailed with
-a cause."""
+"""Calls environments: checks their return values, and turns every fault into an EnvironmentFailed
+with a cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 def read_reset(name: str, answer: object) -> tuple[str, dict[str, Any]]:
-    """Checks the (observation, info) of a reset of environment `name`.
+    """Checks the (observation, info) that a reset of environment `name` returned.
 
     Raises EnvironmentFailed with cause bad_reset or bad_observation.
     """
@@ -32,7 +32,8 @@ def read_reset(name: str, answer: object) -> tuple[str, dict[str, Any]]:
 
 
 def read_step(name: str, answer: object) -> StepAnswer:
-    """Checks a step of environment `name`: (observation, reward, terminated, truncated, info).
+    """Checks the (observation, reward, terminated, truncated, info) of a step of environment
+    `name`.
 
     Raises EnvironmentFailed with cause bad_step, bad_observation or bad_reward.
     """
@@ -49,14 +50,15 @@ def read_step(name: str, answer: object) -> StepAnswer:
 
 
 def fault_in(info: dict[str, Any]) -> str:
-    """Returns the environment's fault that a step's info names and the attempt survives, or ""."""
+    """Returns the environment fault named in a step's info, or "". It does not end the attempt."""
     fault = info.get("fault")
     return fault if isinstance(fault, str) else ""
 
 
 def parts_in(info: dict[str, Any]) -> dict[str, float]:
-    """Reads the parts of a step's reward by name from `rewards` of its info: the first MOST_PARTS
-    numbers with names of letters, digits and _. They are shown, not trained on."""
+    """Reads the named parts of a step's reward from `rewards` in its info. Returns the first
+    MOST_PARTS numbers whose names have only letters, digits and _. The parts are shown, not trained
+    on."""
     given = info.get("rewards")
     items = given.items() if isinstance(given, dict) else ()
     parts = {
@@ -68,7 +70,7 @@ def parts_in(info: dict[str, Any]) -> dict[str, float]:
 
 
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
-    """Calls user code, and awaits an awaitable result.
+    """Calls user code, and awaits the result if it is awaitable.
 
     Every exception becomes an EnvironmentFailed: a named failure of one slot, not of the actor.
     """
@@ -82,7 +84,7 @@ async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
 
 
 def raised(error: BaseException) -> EnvironmentFailed:
-    """Turns what user code raised into the failure of an attempt, with its traceback."""
+    """Turns an exception from user code into the failure of an attempt, with its traceback."""
     text = "".join(traceback.format_exception(error))
     return EnvironmentFailed(
         f"the environment raised {type(error).__name__}: {str(error)[:500]} ({place(error)})",
@@ -92,8 +94,8 @@ def raised(error: BaseException) -> EnvironmentFailed:
 
 
 def place(error: BaseException) -> str:
-    """Finds the file and line of the user's code that an error passed last: the innermost frame
-    outside libraries and, if possible, outside this package."""
+    """Finds the file and line of user code where an error arose: the innermost frame outside
+    libraries and, if possible, outside this package."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return "no traceback"
@@ -112,7 +114,7 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
 
 
 def _number(reward: object) -> float:
-    """A reward as a float; NaN if it is not a number."""
+    """Returns a reward as a float; NaN if it is not a number."""
     try:
         return float(reward) if isinstance(reward, Real) else math.nan
     except OverflowError:  # an integer of hundreds of digits

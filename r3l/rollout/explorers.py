@@ -1,13 +1,13 @@
-"""Explorers: how the attempts of a group begin, given stored attempts at its task.
+"""Explorers: how a group's attempts begin, depending on stored attempts at the same task.
 
     history of the task ─► choose (buffer service, when the group is leased) ─► GroupRow.handed
     handed attempts ─► openings (actor) ─► one Opening for each base slot ─► attempts
 
-An attempt may begin with a text after the system prompt (`context`), or with the first steps of
-a stored attempt, which are played again and not trained on (`start`). The handed attempts are
-written into the group's row, so that an actor that takes the group over begins in the same way. To
-add an explorer, write a class and put it into EXPLORERS, or name it by path; a new setting is a
-field of ExplorerConfig (r3l.settings.sampling).
+An attempt may begin with a text after the system prompt (`context`), or with the first steps of a
+stored attempt, which are replayed and not trained on (`start`). The handed attempts are written
+into the group's row, so that another actor that takes over the group begins in the same way. To add
+an explorer, write a class and add it to EXPLORERS, or name it by path. A new setting is a field of
+ExplorerConfig (r3l.settings.sampling).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from r3l.settings.sampling import ExplorerConfig
 @dataclass(frozen=True)
 class Opening:
     """How an attempt begins. `context`: text after the system prompt, which stays in the attempt.
-    `stored`: the attempt that is shown or continued; `start`: how many of its steps are played
-    again first."""
+    `stored`: the attempt that is shown or continued; `start`: how many of its steps are replayed
+    first."""
 
     context: str = ""
     stored: Recalled | None = None
@@ -37,28 +37,29 @@ class Opening:
 
 
 class Explorer:
-    """A way to begin the attempts of a group; this one begins every attempt with its task."""
+    """Decides how a group's attempts begin. This base class begins every attempt with the plain
+    task."""
 
     def __init__(self, config: ExplorerConfig) -> None:
         self.config = config
 
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
-        """Chooses the stored attempts for a new group; without any it begins plainly.
-        `context.rewards` is empty."""
+        """Chooses the stored attempts for a new group. If it chooses none, attempts begin with the
+        plain task. `context.rewards` is empty."""
         return ()
 
     def openings(
         self, handed: Sequence[Recalled], slots: int, random: np.random.Generator, prompts: Prompts
     ) -> list[Opening]:
-        """Returns the opening of each base slot of a group that was handed attempts. `random` is
-        the same for every actor that plays the group."""
+        """Returns an opening for each base slot of a group, from the attempts `handed` to it.
+        `random` is the same for every actor that plays the group."""
         return [Opening()] * slots
 
 
 class InContext(Explorer):
-    """In-context self-reflection of R³ (arXiv 2601.19620): from the second epoch on, `share` of the
-    groups of a task whose stored rewards have a mean below `threshold` show one of its stored
-    failures, drawn at random, and ask the policy to reflect on it first."""
+    """In-context self-reflection of R³ (arXiv 2601.19620), from the second epoch on. It applies to
+    tasks whose mean stored reward is below `threshold`. A `share` of their groups show a random
+    stored failure and first ask the policy to reflect on it."""
 
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         history = list(context.history) if context.epoch > 0 else []
@@ -78,8 +79,8 @@ class InContext(Explorer):
 
 
 class Continued(Explorer):
-    """Groups that begin with the first steps of a stored attempt, a cut drawn uniformly for the
-    group; an attempt of one step has none."""
+    """Begins a group with the first steps of a stored attempt, up to a cut drawn uniformly for the
+    group. An attempt of a single step cannot be cut."""
 
     def openings(
         self, handed: Sequence[Recalled], slots: int, random: np.random.Generator, prompts: Prompts
@@ -91,9 +92,9 @@ class Continued(Explorer):
 
 
 class Prefix(Continued):
-    """Cuts of a stored success as tasks (PrefixRL, arXiv 2601.18795; POPE, arXiv 2601.18779): of
-    the groups of a task whose stored rewards have a mean below `threshold` `share` begin inside a
-    stored success, the others with the task itself."""
+    """Begins groups inside a stored success (PrefixRL, arXiv 2601.18795; POPE, arXiv 2601.18779).
+    It applies to tasks whose mean stored reward is below `threshold`: a `share` of their groups
+    begin inside a stored success, the other groups with the plain task."""
 
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         history, random = list(context.history), source()
@@ -106,9 +107,9 @@ class Prefix(Continued):
 
 
 class Partial(Continued):
-    """Starts from stored partial histories (ExIt, arXiv 2509.04575): `share` of the groups begin
-    inside a stored attempt. Its group is drawn in proportion to the variance of its rewards, the
-    attempt in it at random."""
+    """Begins a `share` of the groups inside a stored attempt (the partial histories of ExIt, arXiv
+    2509.04575). The stored group is drawn in proportion to its reward variance, the attempt in it
+    at random."""
 
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         groups = [
@@ -131,8 +132,8 @@ EXPLORERS: dict[str, type[Explorer]] = {
 
 
 def make(config: ExplorerConfig) -> Explorer:
-    """Makes the explorer of this name, or the user's own, `path/to/file.py:Class`. Raises UserError
-    for an unknown one."""
+    """Makes the explorer of this name, or the user's own (`path/to/file.py:Class`). Raises
+    UserError if it is unknown."""
     return user_class.find("explorer", config.name, EXPLORERS, Explorer)(config)
 
 

@@ -1,4 +1,4 @@
-"""Explains the first failed attempt of each cause; the others are only counted."""
+"""Explains the first failure of each cause; later failures are only counted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ MOST = 20  # causes that are explained
 
 class FirstFailures:
     """Logs the first failure of each cause with its traceback, and notifies the user with `say`.
-
-    Each process that plays attempts has one.
+    Each process that plays attempts has its own instance.
     """
 
     def __init__(self, say: Callable[[str], None] = notice) -> None:

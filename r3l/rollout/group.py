@@ -1,4 +1,4 @@
-"""Synthesis of one explore group (R³L, arXiv 2601.03715).
+"""Samples one explore group (R³L, arXiv 2601.03715).
 
 For every base slot, concurrently:
 
@@ -67,13 +67,13 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Explores a group and returns one result per slot of its plan.
 
-    `emit` is awaited with every result as soon as it exists, and returns it as it was kept: a
-    refused result comes back as failed, and no retry is made from it. `accepted` holds the results
-    of an actor that lost the group: their slots are not played again. `handed`: stored attempts
-    that the run's explorer (r3l.rollout.explorers) begins the base attempts with. `plan` defaults
-    to the algorithm's; `seed` makes sampling repeatable.
-    Failures of single attempts become failed slots, and `on_failure` is called with each; the first
-    other error ends the group.
+    `emit` is awaited with every result as soon as it exists, and returns the stored result: a
+    refused one comes back as failed, and is not retried. `accepted` holds results of an actor that
+    lost the group: their slots are not played again. `handed`: the stored attempts from which the
+    run's explorer (r3l.rollout.explorers) begins the base attempts. `plan` defaults to the
+    algorithm's plan; `seed` makes sampling repeatable.
+    If an attempt fails, its slot fails and `on_failure` is called. The first error of another kind
+    ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(
@@ -100,8 +100,8 @@ async def explore_group(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the policy found in an attempt: its reflection, the conversation that asked for it,
-    the pivot of the retry it triggers (-1: none) and the guidance shown there."""
+    """The policy's findings on an attempt: its reflection, the conversation that asked for it, the
+    pivot of the retry (-1: no retry), and the guidance shown at the pivot."""
 
     thought: ReflectionRecord
     asked: Tokens
@@ -125,7 +125,7 @@ class _Explorer:
     played: dict[int, Attempt] = field(default_factory=dict)
 
     async def explore_slot(self, slot: int) -> None:
-        """Plays a base attempt, then its retry, unless they are already accepted."""
+        """Plays a base attempt and then its retry, unless they have already been accepted."""
         base = self._accepted("base", slot)
         if base is None:
             base = await self._done(await self._base(slot))
@@ -187,7 +187,7 @@ class _Explorer:
             return SlotResult("distilled", slot, "failed", cause=error.cause, reflection=thought)
 
     async def _diagnose(self, slot: int, base: Trajectory, spec: EnvSpec) -> Diagnosis:
-        """Asks the policy what went wrong, and decides whether and from which step to retry."""
+        """Asks the policy what went wrong. Decides whether to retry and from which step."""
         exploration, prompts = self.exploration, Prompts(spec.prompts)
         critique = exploration.guidance == "critique"
         question = prompts.question("critique" if critique else "reflect", base)
@@ -206,7 +206,8 @@ class _Explorer:
         return Diagnosis(thought, asked, pivot, guidance)
 
     def _pivot(self, named: int, num_steps: int) -> int:
-        """Returns the first step of a retry if the reflection names step `named`; -1: no retry."""
+        """Returns the step to retry from if the reflection names step `named`; -1 means no
+        retry."""
         if self.exploration.from_start:
             return 0
         if named < 0:
@@ -216,7 +217,8 @@ class _Explorer:
     async def _ask(
         self, slot: int, question: tuple[str, str], num_steps: int
     ) -> tuple[ReflectionRecord, Tokens, bool]:
-        """Samples a reflection: its record, its conversation, and whether it ended by itself."""
+        """Samples a reflection. Returns its record, its conversation, and whether it ended by
+        itself."""
         chat, settings = self.policy.chat, self.config.actor
         asked = Tokens()
         asked.given(chat.open(*question))
@@ -286,7 +288,8 @@ class _Explorer:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:
-        """Makes an environment for one attempt; guards its creation and closing like its steps."""
+        """Makes an environment for one attempt. Its creation and closing are guarded like its
+        steps."""
         env = await guarded(self.make_env)
         try:
             yield env
@@ -311,7 +314,7 @@ def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = Tr
 
 
 def _praise(base: Trajectory, diagnosis: Diagnosis) -> tuple[AuxSample, ...]:
-    """Makes a reflection sample of a full success that the policy recognised as a success."""
+    """Makes a reflection sample from a full success that the policy recognised as a success."""
     right = diagnosis.thought.outcome == "success" and base.reward >= SUCCESS
     return (_reflection_sample(diagnosis),) if right else ()
 
@@ -321,7 +324,7 @@ def _reflection_sample(diagnosis: Diagnosis) -> AuxSample:
 
 
 def _guided_suffix(attempt: Attempt, guided_from: int) -> AuxSample:
-    """Makes the sample prefix + guidance → suffix: learns only tokens sampled under guidance."""
+    """Makes the sample prefix + guidance → suffix; it trains only tokens sampled under guidance."""
     ids, mask = attempt.shown.arrays()
     mask[:guided_from] = False
     return AuxSample("retry", ids, mask)

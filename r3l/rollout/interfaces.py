@@ -1,4 +1,4 @@
-"""The two protocols of group synthesis: a policy that samples tokens, and a text environment."""
+"""The two interfaces of group sampling: a policy that samples tokens, and a text environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length", "overflow"]
 
 @dataclass(frozen=True)
 class SeenPrefix:
-    """The first `tokens` of a prompt, sent before to policy `version`."""
+    """The length in `tokens` of a prompt's beginning that was already sent to policy `version`."""
 
     tokens: int
     version: int
@@ -25,10 +25,10 @@ class SeenPrefix:
 class SampleParams:
     """How one response is sampled.
 
-    `max_tokens`: budget in tokens; `temperature` 0 is greedy; `seed` None uses the engine's own
-    random stream; `json_schema` constrains decoding to that schema; a response also ends after
-    any text of `stop`, which stays part of it. `seen`: the beginning of the prompt that was sent
-    before, of which the engine measures the cached share.
+    `max_tokens`: budget in tokens. `temperature` 0 is greedy. `seed` None uses the engine's own
+    random stream. `json_schema` constrains decoding to that schema. A response also ends after any
+    text of `stop`, which stays part of it. `seen`: the beginning of the prompt that was already
+    sent; the engine measures how much of it is cached.
     """
 
     max_tokens: int
@@ -45,7 +45,7 @@ class Sample:
 
     `token_ids` and `logprobs` have equal length; a response that ended by itself includes its stop
     token. `logprobs`: natural log of each token's probability in the distribution it was drawn
-    from, ∝ exp(logits / temperature); of a greedy token in that of temperature 1.
+    from, ∝ exp(logits / temperature); for a greedy token, in the distribution at temperature 1.
     `version` and `newest_version` are the oldest and the newest policy version that sampled any of
     its tokens.
     `finish_reason`: stop | length (budget reached) | overflow (context full; may be empty).
@@ -72,12 +72,12 @@ class Policy(Protocol):
 class EnvSpec:
     """What an environment declares about itself.
 
-    `success_threshold`: reward from which an attempt counts as full success, positive; attempts
-    are recorded in units of it. UserError if it is not positive.
+    `success_threshold`: the reward from which an attempt counts as full success. Rewards are
+    recorded in units of it. Raises UserError if it is not positive.
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
-    some order) or "no". `sessions`: instances that one environment process holds at the same time;
-    None: no limit; 1 for an environment with state outside its instances.
-    `feedback`: what observations say of an error: its cause ("causal"), that there is one
+    some order) or "no". `sessions`: how many instances one environment process may hold at the same
+    time. None: no limit; 1 if the environment has state outside its instances.
+    `feedback`: what observations say about an error: its cause ("causal"), only that it happened
     ("weak") or nothing ("none").
     """
 
@@ -105,10 +105,10 @@ class EnvSpec:
 
 @runtime_checkable
 class Environment(Protocol):
-    """A text environment in Gymnasium's shape: one attempt at a time.
+    """A text environment with Gymnasium's interface; it plays one attempt at a time.
 
-    The reward of an attempt is the sum of its step rewards; that of a retry includes its prefix.
-    Optional, found by attribute: `snapshot() -> bytes` and `restore(bytes)`;
+    An attempt's reward is the sum of its step rewards; a retry's reward includes its prefix.
+    Optional methods: `snapshot() -> bytes` and `restore(bytes)`;
     `feedback() -> str`, a closing remark on the finished attempt.
     Each method may return an awaitable (an environment in another process does).
     """
@@ -121,9 +121,9 @@ class Environment(Protocol):
     ) -> tuple[str, dict[str, Any]]: ...
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take the policy's whole response text; return (observation, reward, terminated,
-        truncated, info). An action that is not understood is answered in the observation, counts
-        as a step and never raises. `info["fault"]` names a fault of the environment itself that
+        """Takes the policy's whole response text. Returns (observation, reward, terminated,
+        truncated, info). An invalid action never raises: the observation answers it, and it counts
+        as a step. `info["fault"]` names a fault of the environment itself that
         does not end the attempt."""
 
     def close(self) -> None: ...

@@ -8,7 +8,7 @@ Placeholders of the templates, in braces:
     critique_guidance            critique
     in_context                   attempt (the steps of a stored failure)
 
-Some environments have texts of their own in place of some files: the built-in worlds
+Some environments replace some files by their own texts: the built-in worlds
 (envs/builtin/matching.py), ScienceWorld's brief ones (envs/adapters/scienceworld/brief_text.py),
 ALFWorld and WebShop. `r3l-launch --env NAME --show-prompts` prints what an environment uses.
 """
@@ -33,7 +33,7 @@ class Prompts:
     """The prompt texts of one environment.
 
     `overrides` maps a file's stem, such as reflect_system or guidance, to its text.
-    Raises ValueError for an override of a prompt that does not exist.
+    Raises ValueError if an override's prompt does not exist.
     """
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
@@ -44,7 +44,7 @@ class Prompts:
             self.texts[name] = text.strip()
 
     def question(self, kind: Question, attempt: Trajectory) -> tuple[str, str]:
-        """Returns (system, user) messages that ask for a reflection on an attempt, or for a
+        """Returns the (system, user) messages that ask for a reflection on an attempt, or for a
         free-text critique."""
         user = _fill(
             self.texts[f"{kind}_user"],
@@ -63,8 +63,9 @@ class Prompts:
         return _fill(self.texts["guidance"], report=report, **texts)
 
     def in_context(self, attempt: Trajectory) -> str:
-        """Returns the text that shows a stored attempt at the same task and asks for a reflection
-        first. It leaves out the environment's closing remark, which may reveal the answer."""
+        """Returns the text that shows a stored attempt at the same task and first asks for a
+        reflection. The text leaves out the environment's closing remark, which may reveal the
+        answer."""
         return _fill(self.texts["in_context"], attempt=attempt_steps(attempt, remark=False))
 
     def critique_guidance(self, critique: str) -> str:
@@ -73,14 +74,15 @@ class Prompts:
 
 
 def attempt_log(attempt: Trajectory) -> str:
-    """Writes the attempt as the policy saw it: the environment's system prompt, then its steps."""
+    """Writes an attempt the way the policy saw it: the environment's system prompt, then the
+    steps."""
     instructions = f"instructions: {attempt.system}\n" if attempt.system else ""
     return instructions + attempt_steps(attempt)
 
 
 def attempt_steps(attempt: Trajectory, *, remark: bool = True) -> str:
-    """Writes the attempt as numbered lines; step k is the k-th row of `attempt.step_spans`.
-    `remark`: with the environment's closing remark, if there is one."""
+    """Writes an attempt as numbered lines; step k is the k-th row of `attempt.step_spans`.
+    `remark`: whether to add the environment's closing remark, if there is one."""
     lines = []
     for step, action in enumerate(attempt.actions):
         lines.append(f"step {step} sees: {attempt.observations[step]}")

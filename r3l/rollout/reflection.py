@@ -58,7 +58,7 @@ class Reflection:
     retry_from_step: int | None
 
     def triggers_retry(self, num_steps: int) -> bool:
-        """Whether an attempt of K = `num_steps` steps is retried: its outcome can be improved and
+        """Whether an attempt with K = `num_steps` steps is retried: its outcome can be improved and
         0 ≤ k* < K. There is no reward threshold and no random choice."""
         pivot = self.retry_from_step
         return (
@@ -71,8 +71,8 @@ class Reflection:
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
     """Finds the first usable reflection in `text`, with any prose or code fences around it.
 
-    `truncated`: sampling stopped at its token budget. Fields beyond the five are ignored, an empty
-    text counts as null, and an object that gives one key two values is not taken for JSON.
+    `truncated`: sampling stopped at its token budget. Fields other than the five are ignored, and
+    empty text counts as null. An object that gives one key two values is not accepted as JSON.
     Raises ReflectionError with a cause from CAUSES.
     """
     first_error: ReflectionError | None = None
@@ -92,10 +92,10 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 
 def json_schema(num_steps: int) -> dict[str, Any]:
-    """Returns the JSON schema of a reflection on an attempt of `num_steps` steps, for constrained
-    decoding: one branch for a success and one for the other outcomes.
+    """Returns the JSON schema of a reflection on an attempt with `num_steps` steps, for constrained
+    decoding. It has one branch for a success and one for the other outcomes.
 
-    `parse` reads everything that it admits, if the token budget is large enough.
+    `parse` accepts every text that the schema allows, if the token budget is large enough.
     """
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 

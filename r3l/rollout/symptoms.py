@@ -1,4 +1,4 @@
-"""Symptoms of an engine that computes wrongly, as the actor and the buffer check them.
+"""Symptoms of an engine that computes wrongly; the actor and the buffer check for them.
 
 | symptom | meaning |
 |---|---|
@@ -45,8 +45,8 @@ def of_logprobs(logprobs: Sequence[float] | Float32) -> Symptom | None:
 
 
 def of_versions(versions: Iterable[int], newest: int) -> Symptom | None:
-    """Finds what is wrong with the policy versions of an engine; `newest`: the newest one that any
-    learner of this store has made."""
+    """Finds what is wrong with an engine's policy versions; `newest`: the newest version made by
+    any learner of this store."""
     for version in versions:
         if version < 0:
             return Symptom("version_negative", f"policy version {version} is below 0")

@@ -1,1 +1,1 @@
-"""The sections of a run's configuration (r3l.config), and how their values are read and refused."""
+"""The sections of a run's configuration (r3l.config), and how values are read and checked."""

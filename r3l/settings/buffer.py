@@ -28,7 +28,7 @@ class RetentionConfig(Section):
 
     @property
     def unlimited(self) -> bool:
-        """Whether every group stays."""
+        """Whether every group is kept."""
         return self.groups is self.gib is self.hours is self.versions is None
 
 
@@ -94,8 +94,8 @@ class BufferConfig(Section):
 
     @property
     def patience_s(self) -> float:
-        """Seconds that learner and actors wait for a reply; meanwhile a service that was silent for
-        `reply_s` is started again."""
+        """How many seconds the learner and actors wait for a reply. Meanwhile, a service that has
+        been silent for `reply_s` is restarted."""
         return 2 * self.reply_s
 
     @model_validator(mode="after")

@@ -53,11 +53,11 @@ class EnvConfig(Section):
 
     @property
     def title(self) -> str:
-        """The names of all environments as one line."""
+        """The names of all environments, in one line."""
         return " + ".join(self.names)
 
     def each(self) -> tuple[EnvConfig, ...]:
-        """Splits the settings into those of each environment."""
+        """Splits the settings into one EnvConfig for each environment."""
         if not self.others:
             return (self,)
         given = {self.name: self.options, **self.others}

@@ -31,7 +31,7 @@ LIMITS = {
 
 
 def one_line(root: type[BaseModel], error: ValidationError) -> str:
-    """Explains the first fault of `error`: the setting, its rule and the given value."""
+    """Explains the first fault in `error`: the setting, its rule and the user's value."""
     first = error.errors()[0]
     key, section = _located(root, first["loc"])
     kind, given = first["type"], shown(first["input"])
@@ -75,13 +75,13 @@ def _number(limit: float) -> str:
 
 
 def shown(value: Any) -> str:
-    """Writes a value as in a settings file, shortened."""
+    """Writes a value in the form of a settings file, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yields every setting's key as users write it, such as learner.lr."""
+    """Yields the key of every setting in the form users write, such as learner.lr."""
     for name in section.model_fields:
         yield prefix + name
         for inner in _sections_in(section, name):
@@ -89,10 +89,10 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
-    """Returns the key as users write it, and its section, for an error's location.
+    """Returns the key at an error's location, in the form users write, and its section.
 
-    A location has the algorithm's name after `algorithm`, the index in a list, and the type that
-    was tried if a value may be of several types.
+    A location also has the algorithm's name after `algorithm`, list indices, and, if a value may
+    have several types, the type that was tried.
     """
     key: list[str] = []
     holder = root
@@ -112,7 +112,8 @@ def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str,
 
 
 def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    """Returns the sections that may be under a key: one, several algorithms', or none."""
+    """Returns the section classes that may be under a key: one, several (for algorithms), or
+    none."""
     if key not in holder.model_fields:
         return []
     annotation = holder.model_fields[key].annotation

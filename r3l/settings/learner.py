@@ -42,7 +42,7 @@ class JournalConfig(Section):
 
     @property
     def on(self) -> bool:
-        """Whether there is a journal."""
+        """Whether the journal is on."""
         return self.versions > 0 or self.gib > 0
 
 
@@ -178,12 +178,12 @@ class LearnerConfig(Section):
         return self
 
     def publishes(self, version: int) -> bool:
-        """Whether the weights of `version` are offered to the actors."""
+        """Whether the weights of `version` are published to the actors."""
         return version % self.sync_every == 0 or version == self.steps
 
     def saves(self, version: int) -> bool:
-        """Whether a checkpoint of `version` is due. The early ones save most steps of a run that
-        dies early, and show soon whether the disk has room."""
+        """Whether a checkpoint of `version` is due. Early checkpoints save most steps of a run that
+        dies early, and soon show whether the disk has room."""
         tenth = self.checkpoint_every // 10
         early = version > 0 and version in (tenth, 2 * tenth, 4 * tenth)
         return early or version % self.checkpoint_every == 0

@@ -25,15 +25,15 @@ class Section(BaseModel):
 
 
 def in_full(value: Any) -> Any:
-    """Turns a section that is written as its name alone, or empty, into a mapping."""
+    """Turns a section into a mapping if it is written as a bare name or left empty."""
     if value is None:
         return {}
     return {"name": value} if isinstance(value, str) else value
 
 
 def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the values of nested mappings by full name, such as `learner.lr`; an empty mapping
-    is a value itself."""
+    """Flattens nested mappings: returns their values, keyed by full name, such as `learner.lr`. An
+    empty mapping is itself a value."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:

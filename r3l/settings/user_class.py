@@ -1,4 +1,4 @@
-"""Classes by registry name, or the user's own by path: `my_rules.py:Recency`."""
+"""Finds classes by registry name, or the user's own by path: `my_rules.py:Recency`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
-    """Finds a class by name. Raises UserError, which names the `setting`, for an unknown name and
-    for a file without that subclass of `base`."""
+    """Finds a class by name. Raises UserError, which names the `setting`, if the name is unknown or
+    the file has no such subclass of `base`."""
     if name in registry:
         return registry[name]
     file, _, attribute = name.rpartition(":")
@@ -33,7 +33,7 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
 
 
 def _module(setting: str, path: Path) -> object:
-    """Imports the module of a file once; any error of its code becomes a UserError."""
+    """Imports a file as a module, once. Any error in its code becomes a UserError."""
     name = f"r3l_user_{path.stem}"
     module = sys.modules.get(name)
     if module is not None and getattr(module, "__file__", None) == str(path):

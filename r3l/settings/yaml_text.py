@@ -1,4 +1,5 @@
-"""Reads and writes the YAML of settings: without aliases or repeated keys, and 1e-5 is a number."""
+"""Reads and writes settings as YAML. Aliases and repeated keys are refused, and 1e-5 is a
+number."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is repeated in one section, since the first would be lost, and aliases,
-    since a few lines of them may stand for more values than fit into memory."""
+    """A YAML loader that refuses repeated keys and aliases. If a key is repeated in a section, its
+    first value would be lost. A few lines with aliases can expand to more values than fit into
+    memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -32,7 +34,8 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back: quotes the text 1e-5, and repeats equal objects."""
+    """A YAML dumper whose output `_Loader` reads back: it quotes the text 1e-5 and writes no
+    aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -44,7 +47,7 @@ for _yaml in (_Loader, _Dumper):
 
 
 def parse(text: str, what: str) -> Any:
-    """Parses YAML. Raises UserError that names `what`."""
+    """Parses YAML. If it is invalid, raises a UserError that names `what`."""
     try:
         value = yaml.load(text, _Loader)
         json.dumps(value, default=str, skipkeys=True)  # raises for a number that cannot be shown
@@ -55,7 +58,7 @@ def parse(text: str, what: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Explains what is wrong, and at which line and column."""
+    """Says what is wrong, and in which line and column."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     if mark is None and isinstance(error, yaml.MarkedYAMLError):
         problem, mark = error.context, error.context_mark  # of the errors raised here

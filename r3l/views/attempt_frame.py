@@ -1,4 +1,4 @@
-"""Attempts as a table, a pandas DataFrame or a pyarrow Table: one row for every resolved slot."""
+"""Attempts as a pandas DataFrame or a pyarrow Table, with one row for each resolved slot."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ LIBRARIES = {"pandas": ("pandas", "frame"), "arrow": ("pyarrow", "arrow")}  # mo
 
 
 class AttemptRow(Record):
-    """One slot of a group: the columns of a table, in this order.
+    """One slot of a group as a row; the fields are the columns, in this order.
 
-    Of the group: `state`, `expired` (why, "" otherwise), and the wall-clock second at which it
-    entered a state. Of the slot: `status`, and `cause` if it failed; what only an attempt has is
-    None without one. `steps`: K turns of the policy; `tokens`: sampled for it; `length`: all
-    tokens of its sequence; `seconds`: of sampling its own steps. `step`: the last optimizer step
-    that was trained on it, of `uses`; `staleness`: versions between its oldest token and that step.
+    Group columns: `state`, `expired` (why, or ""), and the wall-clock second when it entered each
+    state. Slot columns: `status`, and `cause` if it failed. If a slot has no attempt, the attempt's
+    columns are None. `steps`: the K turns of the policy; `tokens`: how many were sampled for it;
+    `length`: all tokens of its sequence; `seconds`: time spent sampling its own steps. `uses`: how
+    many optimizer steps trained on it; `step`: the last of them; `staleness`: versions between its
+    oldest token and that step.
     """
 
     group_id: str
@@ -57,7 +58,8 @@ class AttemptRow(Record):
 
 
 def rows(group: Group, trained: Sequence[int]) -> Iterator[AttemptRow]:
-    """Yields the rows of a group that was `trained` in these optimizer steps; base slots first."""
+    """Yields the rows of a group, base slots first; `trained`: the optimizer steps that trained on
+    it."""
     for result in sorted(group.results, key=lambda r: (r.role, r.slot)):
         yield AttemptRow(
             group_id=group.group_id,
@@ -84,7 +86,7 @@ def rows(group: Group, trained: Sequence[int]) -> Iterator[AttemptRow]:
 
 
 def _of_attempt(result: SlotResult, trained: Sequence[int]) -> dict[str, Any]:
-    """Returns the columns that only a slot with an attempt has."""
+    """Returns the columns that only slots with an attempt have."""
     names = ("reward", "length", "seconds", "oldest_version", "newest_version")
     shown = view(result)
     columns = {"finish": shown.finish} | {name: getattr(shown, name) for name in names}
@@ -100,8 +102,8 @@ def _of_attempt(result: SlotResult, trained: Sequence[int]) -> dict[str, Any]:
 
 
 def library(kind: str) -> Any:
-    """Imports the library that makes a table of this kind. Raises UserError for another kind and
-    for a library that is not installed."""
+    """Imports the library that makes this kind of table. Raises UserError if the kind is unknown or
+    the library is not installed."""
     if kind not in LIBRARIES:
         raise UserError(f"kind {kind!r:.40}: must be one of {', '.join(LIBRARIES)}")
     module, extra = LIBRARIES[kind]

@@ -1,5 +1,5 @@
-"""The view of an attempt for the viewer, `r3l-buffer show`, notebooks, the report, TensorBoard and
-tables.
+"""A readable form of an attempt for the viewer, `r3l-buffer show`, notebooks, the report,
+TensorBoard and tables.
 
     Group ─► pairs ─► (base, retry) ─► AttemptView ─► steps
                └─► text, for a terminal or a notebook
@@ -17,8 +17,8 @@ from r3l.records import Group, Record, ReflectionRecord, Role, SlotResult, SlotS
 
 
 class StepView(Record):
-    """A turn of the policy. `own`: it was sampled for this attempt; others are its prefix.
-    `length`: tokens of the action."""
+    """A turn of the policy. `own`: whether it was sampled for this attempt, or belongs to the
+    prefix. `length`: tokens of the action."""
 
     observation: str
     action: str
@@ -29,8 +29,8 @@ class StepView(Record):
 
 
 class ReflectionView(Record):
-    """A reflection. `fields`: its fields by name, if it is a JSON object; `cause`: why it could not
-    be used, "" otherwise."""
+    """A reflection. `fields`: its fields, keyed by name, if it is a JSON object; `cause`: why it
+    cannot be used, or ""."""
 
     text: str
     cause: str
@@ -41,16 +41,16 @@ class ReflectionView(Record):
 
     @property
     def advice(self) -> str:
-        """The suggested improvement; the whole text if it has none."""
+        """The suggested improvement, or the whole text if there is none."""
         return self.fields.get("improvement_suggestion", self.text)
 
 
 class AttemptView(Record):
-    """A slot and its attempt. Without an attempt `steps` is empty, and `reward` and what follows
-    from one is None.
+    """A slot and its attempt. If there is no attempt, `steps` is empty, and `reward` and the fields
+    derived from it are None.
 
-    `base`: the base slot that a retry corrects, its own for a base; `length`: tokens of the
-    sequence; `generated`, `seconds`: tokens and seconds of the steps that were sampled for it.
+    `base`: the base slot that a retry corrects, or the slot itself; `length`: tokens of the
+    sequence; `generated`, `seconds`: tokens and seconds of the steps sampled for this attempt.
     """
 
     role: Role
@@ -85,7 +85,7 @@ class AttemptView(Record):
 
 
 class Pair(Record):
-    """A base slot and a retry of it; None for one that is missing."""
+    """A base slot and one of its retries; None if missing."""
 
     slot: int
     base: AttemptView | None
@@ -93,7 +93,7 @@ class Pair(Record):
 
     @property
     def gain(self) -> float | None:
-        """The additional reward of the retry; None if one of the two has no reward."""
+        """How much more the retry earned; None if either has no reward."""
         if self.base is None or self.retry is None:
             return None
         before, after = self.base.reward, self.retry.reward
@@ -117,8 +117,8 @@ def view(result: SlotResult) -> AttemptView:
 
 
 def pairs(group: Group) -> list[Pair]:
-    """Pairs the base slots, in order, with their retries; a base with several retries comes once
-    for each."""
+    """Pairs the base slots, in order, with their retries; a base with several retries appears once
+    for each of them."""
     views = [view(result) for result in group.results]
     own = {shown.slot: shown for shown in views if shown.role == "base"}
     retries: dict[int, list[AttemptView | None]] = {}
@@ -144,15 +144,15 @@ class Correction:
 
     @property
     def result(self) -> str:
-        """Its change of the reward, as text."""
+        """The change in reward, as text."""
         before, after = self.base.reward or 0.0, self.retry.reward or 0.0
         return f"reward {before:.2f} → {after:.2f} from step {max(self.retry.pivot, 0)}"
 
 
 def best_corrections(groups: Iterable[Group], count: int) -> list[Correction]:
-    """Finds the most instructive corrections of groups, best first, at most one of each task. The
-    largest gain comes first, then the latest pivot as a share of the base's steps, since that
-    reflection located the error best."""
+    """Finds the most instructive corrections in groups, best first, at most one for each task. The
+    largest gain comes first. Ties are broken by the latest pivot as a share of the base's steps,
+    since that reflection located the error best."""
     corrections = [
         Correction(group.group_id, group.task.task_id, pair.base, pair.retry, pair.gain)
         for group in groups
@@ -169,7 +169,7 @@ def best_corrections(groups: Iterable[Group], count: int) -> list[Correction]:
 
 
 def text(group: Group) -> str:
-    """Writes a group as text: every attempt as a conversation, a retry with what it corrects and
+    """Writes a group as text: every attempt is a conversation, and a retry also shows its base and
     its advice."""
     return "\n".join(_lines(group))
 
@@ -250,7 +250,7 @@ def _lines(group: Group) -> Iterator[str]:
 
 
 def conversation(attempt: AttemptView) -> Iterator[str]:
-    """Yields the turns of an attempt, each with its speaker, and the last reaction."""
+    """Yields an attempt's turns, each with its speaker, and the last reaction."""
     if attempt.system:
         yield f"[system] {attempt.system}"
     for step in attempt.steps:

@@ -1,1 +1,1 @@
-"""Weight sets as chunks, and lossless patches between versions of them."""
+"""Weight sets as chunks, and lossless patches between their versions."""

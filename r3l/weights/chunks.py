@@ -1,7 +1,7 @@
-"""The chunks of a weight set (r3l.weights.manifest), as kept by the publisher.
+"""The chunks of a weight set (r3l.weights.manifest), in the form the publisher keeps.
 
-A chunk is sent whole or as patches: it keeps the patches that led to it, so a subscriber that
-holds one of the earlier versions needs only the patches since (r3l.weights.patch).
+A chunk is sent whole or as patches. It keeps the patches that led to it, so a subscriber that
+already holds an earlier version needs only the patches since then (r3l.weights.patch).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HISTORY = 0.5  # bytes of all patches kept of a chunk, as a share of the chunk
 @dataclass(frozen=True)
 class Chunk:
     """A chunk of the published set: its bytes at `version`, and the patches that lead there, each
-    from the version before it. The last patch results in these bytes."""
+    from the previous version. The last patch results in these bytes."""
 
     version: int
     data: Bytes
@@ -30,18 +30,19 @@ class Chunk:
 
     @classmethod
     def whole(cls, data: Bytes, version: int) -> Chunk:
-        """Makes a chunk without patches, which every subscriber fetches whole."""
+        """Makes a chunk that has no patches, so every subscriber fetches it whole."""
         return cls(version, data, checksum(data))
 
     def since(self, version: int) -> tuple[Patch, ...] | None:
-        """Returns the patches for a subscriber that holds `version`; None: send the chunk whole."""
+        """Returns the patches for a subscriber that holds `version`, or None if the chunk must be
+        sent whole."""
         if version == self.version:
             return ()
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
     def updated(self, data: Bytes, version: int, width: int) -> Chunk:
-        """Makes the next version of this chunk, with a patch to it if that is smaller.
+        """Makes the next version of this chunk, and a patch to it if the patch is smaller.
 
         It drops the oldest patches when all together are larger than what they save.
         """
@@ -55,7 +56,7 @@ class Chunk:
 
 
 def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
-    """Joins the pieces of a chunk to its `size` bytes, with zeros between them."""
+    """Joins a chunk's pieces into `size` bytes, with zeros between them."""
     data = np.zeros(size, np.uint8)
     for at, piece in pieces:
         data[at : at + len(piece)] = piece
@@ -63,7 +64,7 @@ def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
 
 
 def check(data: Bytes, manifest: Manifest, index: int) -> None:
-    """Raises WeightsError unless `data` has the manifest's checksum of chunk `index`."""
+    """Checks `data` against the manifest's checksum of chunk `index`, or raises WeightsError."""
     if checksum(data) != manifest.checksums[index]:
         raise WeightsError(
             f"weights {manifest.version}: chunk {index} is damaged", cause="checksum", index=index

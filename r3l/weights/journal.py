@@ -1,14 +1,14 @@
-"""The weight journal: published versions on disk, from which each is rebuilt bit for bit.
+"""The weight journal: keeps published versions on disk and rebuilds each of them bit for bit.
 
     journal/
         000000.weights   an anchor: every chunk whole
         000001.weights   what leads there from 000000: a patch or the whole of each chunk
         …
 
-A file is a head (its length in 8 bytes, then msgpack: the manifest of r3l.weights.manifest, the
-version it builds on, the frames' lengths) and one frame for each chunk, as it is sent to actors: a
-patch of r3l.weights.patch, or the chunk. A file is flushed and renamed, so one that is there is
-complete unless it was damaged later.
+A file is a head and one frame for each chunk. The head is its length in 8 bytes, then msgpack: the
+manifest (r3l.weights.manifest), the version it builds on, and the frames' lengths. A frame is what
+actors receive: a patch (r3l.weights.patch) or the whole chunk. A file is flushed and then renamed,
+so an existing file is complete unless it was damaged later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ GIB = 1 << 30
 @dataclass(frozen=True)
 class Entry:
     """The head of one file. `base`: the version that it builds on, NONE for an anchor. `frames`:
-    (whether the frame is the whole chunk, its bytes) of each chunk; `start`: byte of the first."""
+    (whether the frame is the whole chunk, its size in bytes) for each chunk; `start`: where the
+    first begins."""
 
     manifest: Manifest
     base: int
@@ -45,10 +46,10 @@ class Entry:
 
 
 class Journal:
-    """The journal in `folder`, with one writer.
+    """Reads and writes the journal in `folder`; only one process may write it.
 
-    `versions`, `limit`: how many of the newest versions stay, and how many bytes they may take; 0
-    for no limit. What a kept version builds on stays too.
+    `versions`, `limit`: how many of the newest versions are kept, and how many bytes they may take;
+    0 means no limit. The versions that a kept one builds on are kept too.
     """
 
     def __init__(self, folder: Path, *, versions: int = 0, limit: int = 0) -> None:
@@ -56,16 +57,16 @@ class Journal:
         self._bases: dict[int, int] = {}
 
     def held(self) -> list[int]:
-        """Lists the versions that have a file, ascending."""
+        """Lists the versions that have a file, in ascending order."""
         names = (path.name.removesuffix(END) for path in self.folder.glob(f"*{END}"))
         return sorted(int(name) for name in names if name.isdigit())
 
     def append(self, manifest: Manifest, chunks: Sequence[Chunk]) -> int:
-        """Writes the newest version; returns the bytes that it took on disk.
+        """Writes the newest version; returns how many bytes it takes on disk.
 
-        A version that the journal has already stays as it is. If its bytes differ, a learner has
+        A version that is already in the journal stays unchanged. If its bytes differ, a learner has
         gone back and made other weights: the old version and all later ones are removed. Raises
-        OSError if the version cannot be written; earlier ones stay.
+        OSError if the version cannot be written; earlier versions stay.
         """
         version = manifest.version
         if not self._bases:
@@ -86,14 +87,14 @@ class Journal:
         return size
 
     def manifest(self, version: int) -> Manifest:
-        """Reads the manifest of a version. Raises UserError as `rebuild` does."""
+        """Reads the manifest of a version. Raises UserError like `rebuild`."""
         return self._entry(version).manifest
 
     def rebuild(self, version: int) -> tuple[Manifest, Bytes]:
         """Rebuilds the manifest and all bytes (uint8 [total]) of a version.
 
-        Raises UserError, one line, for a version that was never published and for a missing or
-        damaged file.
+        Raises a one-line UserError if the version was never published, or if a file is missing or
+        damaged.
         """
         chain = [self._entry(version)]
         while chain[-1].base != NONE:
@@ -118,7 +119,7 @@ class Journal:
         return sum(self.path(version).stat().st_size for version in self.held())
 
     def _apply(self, entry: Entry, path: Path, data: Bytes, before: int) -> None:
-        """Turns `data` from the version `before` into that of an entry."""
+        """Turns `data` from version `before` into the version of an entry."""
         with path.open("rb") as file:
             file.seek(entry.start)
             for index, (full, length) in enumerate(entry.frames):
@@ -169,7 +170,7 @@ class Journal:
         )
 
     def _is_same(self, manifest: Manifest) -> bool:
-        """Whether the journal has this version with these bytes."""
+        """Whether the journal already has this version with the same bytes."""
         try:
             old = self._entry(manifest.version).manifest
         except UserError:
@@ -188,7 +189,7 @@ class Journal:
         return sorted(version for version, base in self._bases.items() if base == NONE)
 
     def _total(self, first: int) -> int:
-        """Bytes of the versions from `first` on."""
+        """Returns the bytes of the versions from `first` on."""
         return sum(self.path(version).stat().st_size for version in self._bases if version >= first)
 
     def _base_of(self, version: int) -> int:
@@ -221,7 +222,8 @@ class Journal:
         return 8 + len(head) + size
 
     def _forget(self) -> None:
-        """Removes versions beyond the limits that no kept version builds on, oldest first."""
+        """Removes versions beyond the limits, oldest first, unless a kept version builds on
+        them."""
         held, anchors = sorted(self._bases), self._anchors()
         keep = held[-self.versions] if 0 < self.versions < len(held) else held[0]
         starts = [max((v for v in anchors if v <= keep), default=held[0])]

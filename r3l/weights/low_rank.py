@@ -1,4 +1,4 @@
-"""Published adapters: low-rank changes of a base model that every process has, in peft's names.
+"""Published adapters: low-rank changes to a base model that every process has, under peft's names.
 
     base_model.model.<layer>.lora_A.weight  [rank, in] ─┬─► <layer>.weight + scaling · B A
     base_model.model.<layer>.lora_B.weight  [out, rank] ┘
@@ -24,7 +24,7 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 
 
 def adapted_names(manifest: Manifest) -> list[str]:
-    """Lists the names of the base model's weights that the adapters of a set change."""
+    """Lists the base model's weights that a set's adapters change."""
     names = [entry.name for entry in manifest.layout.tensors if entry.name.endswith(A)]
     return [name.removeprefix(PREFIX).removesuffix(A) + ".weight" for name in names]
 
@@ -35,7 +35,7 @@ def merged(base: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
 
 
 def check_base(manifest: Manifest, model: Path) -> None:
-    """Raises UserError unless the adapters of a set belong to the model in this folder."""
+    """Checks that a set's adapters belong to the model in this folder, or raises UserError."""
     if manifest.adapters and manifest.adapters.base != model_digest(model):
         raise UserError(
             f"model {model}: the learner's adapters are of another base model; give the one that "
@@ -44,7 +44,7 @@ def check_base(manifest: Manifest, model: Path) -> None:
 
 
 def base_files(model: Path) -> dict[str, Path]:
-    """Finds the file of every tensor of a model folder; none if it has no safetensors."""
+    """Maps every tensor of a model folder to its file; empty if the folder has no safetensors."""
     from safetensors import safe_open
 
     files: dict[str, Path] = {}
@@ -55,7 +55,7 @@ def base_files(model: Path) -> dict[str, Path]:
 
 
 def base_tensors(model: Path, names: set[str] | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors of a model folder, or those of some names."""
+    """Yields the tensors of a model folder: all of them, or only those in `names`."""
     from safetensors import safe_open
 
     for path in sorted(model.glob("*.safetensors")):
@@ -68,7 +68,7 @@ def base_tensors(model: Path, names: set[str] | None = None) -> Iterator[tuple[s
 def merged_into(
     base: Iterable[tuple[str, Tensor]], tensors: Mapping[str, Tensor], adapters: Adapters
 ) -> Iterator[tuple[str, Tensor]]:
-    """Merges the tensors of a base model, in the learner's dtype, with the adapters `tensors`."""
+    """Merges a base model, in the learner's dtype, with the adapters in `tensors`."""
     import torch
 
     for name, tensor in base:

@@ -1,8 +1,9 @@
 """The layout of a weight set: tensors as bytes, cut into chunks, and the manifest of checksums.
 
-A set is every tensor of a model under its checkpoint name, laid end to end, each aligned to
-64 bytes, and cut into chunks. The manifest has a checksum of every chunk, so that an engine loads
-exactly the published set, whichever way it arrived. Tensors are raw bytes here, without torch.
+A set holds every tensor of a model under its checkpoint name. The tensors are placed end to end,
+each aligned to 64 bytes, and cut into chunks. The manifest has a checksum of every chunk, so that
+an engine loads exactly the published set, however it arrived. Tensors are raw bytes here, without
+torch.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class TensorEntry:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """The tensor's size in bytes."""
         return math.prod(self.shape) * DTYPES[self.dtype]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Position of every tensor in a set, and the set's size in bytes."""
+    """The position of every tensor in a set, and the set's size in bytes."""
 
     tensors: tuple[TensorEntry, ...]
     total_bytes: Size
@@ -62,12 +63,12 @@ class Layout:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks of CHUNK_BYTES, the last one shorter."""
+        """The number of chunks; each has CHUNK_BYTES, except that the last may be shorter."""
         return -(-self.total_bytes // CHUNK_BYTES)
 
     @property
     def width(self) -> int:
-        """Bytes of an element of the narrowest dtype, the element of patches."""
+        """The element size of patches in bytes: that of the narrowest dtype."""
         return min((DTYPES[t.dtype] for t in self.tensors), default=2)
 
     def span(self, index: int) -> slice:
@@ -75,9 +76,11 @@ class Layout:
         return slice(index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, self.total_bytes))
 
     def cut(self, data: Iterable[Bytes]) -> Iterator[list[Piece]]:
-        """Cuts tensors into the pieces of each chunk, with their positions in it.
+        """Cuts tensors at chunk boundaries. Yields each chunk's pieces and their positions in the
+        chunk.
 
-        `data`: the tensors' bytes (uint8 arrays), in the layout's order; read one at a time.
+        `data`: the tensors' bytes (uint8 arrays), in the layout's order; they are read one at a
+        time.
         """
         pieces: list[Piece] = []
         index = 0
@@ -98,8 +101,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Adapters:
-    """A set of adapters (r3l.weights.low_rank): the digest of the base model's folder, the dtype in
-    which the learner has that model, and the factor of the adapters' products."""
+    """Describes a set of adapters (r3l.weights.low_rank): the digest of the base model's folder,
+    the learner's dtype of that model, and the factor that scales B A."""
 
     base: str
     dtype: str
@@ -108,10 +111,10 @@ class Adapters:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A published set: its publisher, the policy version, the layout, each chunk's checksum.
+    """A published set: its publisher, policy version, layout and chunk checksums.
 
     `origin` is unique to one start of a publisher: two sets of the same version from different
-    origins may differ. `sums`: over all elements (r3l.weights.sums), None if they have several
+    origins may differ. `sums`: sums over all elements (r3l.weights.sums), None if there are several
     dtypes. `adapters`: None if the set is a whole model.
     """
 
@@ -124,8 +127,8 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal hash of the names, formats, shapes and bytes of all tensors, and of the base
-        model of adapters. Equal sets of different publishers and versions have the same one."""
+        """A hexadecimal hash of all tensors' names, formats, shapes and bytes, and of the adapters'
+        base model. Equal sets have the same digest, whatever their publisher and version."""
         adapted = msgspec.msgpack.encode((self.layout, self.checksums, self.adapters))
         return hashlib.blake2b(adapted, digest_size=16).hexdigest()
 
@@ -154,18 +157,19 @@ def fingerprint(engine: str, manifest: Manifest) -> str:
 
         <hash of what the engine held> / <digest of the published set that it loaded>
 
-    The hash depends on the layout of the engine. The weights that an engine started with have no
+    The hash depends on the engine's layout. The weights with which an engine started have no
     digest.
     """
     return f"{engine}/{manifest.digest}"
 
 
 def digest_of(fingerprint: str) -> str:
-    """Returns the digest of the published set in a fingerprint, "" without one."""
+    """Returns the digest part of a fingerprint; "" if it has none."""
     return fingerprint.partition("/")[2]
 
 
 def fingerprints_agree(one: str, other: str) -> bool:
-    """Whether two fingerprints may be of the same weights: the parts that both have are equal."""
+    """Whether two fingerprints may belong to the same weights: the parts that both have are
+    equal."""
     (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
     return first == second and (not first_set or not second_set or first_set == second_set)

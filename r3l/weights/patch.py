@@ -2,12 +2,12 @@
 
 A patch lists the elements that changed, bit for bit:
 
-    gaps    distance of each changed element from the one before (the first: from 0), uint32
+    gaps    distance of each changed element from the previous one (the first: from 0), uint32
     flips   new XOR old bits of each changed element
 
 Each list is split into byte planes (all lowest bytes, then all second bytes, …) and compressed.
 Neighbouring floats have neighbouring bit patterns, so after a small update the upper planes are
-almost all zero. A patch names the version it applies to and carries the checksum of the result.
+almost all zero. A patch names the version it applies to and has the checksum of the result.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 @dataclass(frozen=True)
 class Patch:
-    """Turns the bytes of version `base` into those of `version`.
+    """A patch that turns the bytes of version `base` into those of `version`.
 
-    `changed`: number of elements of `width` bytes that differ; `checksum`: of the whole result;
+    `changed`: how many elements of `width` bytes differ; `checksum`: that of the whole result;
     `body`: the compressed lists.
     """
 
@@ -48,12 +48,12 @@ class Patch:
     body: bytes
 
     def to_wire(self) -> bytes:
-        """Writes the patch as one message frame."""
+        """Returns the patch as one message frame."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def from_wire(cls, frame: bytes | memoryview) -> Patch:
-        """Rebuilds a patch. Raises WeightsError for anything else."""
+        """Rebuilds a patch from its frame. Raises WeightsError if it is not a patch."""
         try:
             return msgspec.msgpack.decode(frame, type=cls)
         except (ValueError, RecursionError) as error:
@@ -87,8 +87,8 @@ def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Pa
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
     """Turns `held` (uint8 [n], bytes of `version`) into the patch's result, in place.
 
-    Raises WeightsError for a patch of another version and for a damaged one; in the second case
-    `held` may be spoiled and must be fetched whole.
+    Raises WeightsError if the patch is for another version or damaged. If it is damaged, `held` may
+    be spoiled and must be fetched whole.
     """
     if patch.base != version:
         raise WeightsError(
@@ -108,7 +108,7 @@ def apply(patch: Patch, held: Bytes, *, version: int) -> None:
 
 
 def _lists(patch: Patch, elements: int) -> tuple[Elements, Elements]:
-    """Unpacks (gaps, flips) of a patch; checks its counts before it allocates memory for them."""
+    """Unpacks a patch's (gaps, flips); checks its counts before allocating memory for them."""
     if not 0 <= patch.changed <= elements:
         raise _damaged(f"{patch.changed} changes of {elements} elements")
     end_of_gaps = patch.changed * _GAP.itemsize

@@ -1,12 +1,12 @@
-"""Sums over the elements of a weight set: equal for equal elements in any order.
+"""Sums over a weight set's elements; equal elements have equal sums, in any order.
 
-An engine keeps weights in a layout of its own: fused, transposed, padded with zeros, in float32
-though they came as bfloat16. With x the bits of an element as a float32, the sums
+An engine keeps weights in its own layout: fused, transposed, padded with zeros, or in float32
+although they arrived as bfloat16. With x the bits of an element as a float32, the sums
 
     Σ x  and  Σ x²,  modulo 2^64
 
 are equal for the published weights and those in the engine, and one changed element changes them.
-They detect damage, but neither attacks nor elements that change places.
+They detect damage, but not attacks or elements that swap places.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODULUS = 1 << 64
 
 
 def sums_of(data: Bytes, dtype: str) -> Sums:
-    """Computes the sums over the elements of `data` (uint8 [n]) in the format `dtype`."""
+    """Computes the sums over the elements of `data` (uint8 [n]), whose format is `dtype`."""
     first = second = 0
     width = 4 if dtype == "float32" else 2
     for at in range(0, len(data), BLOCK * width):
@@ -48,6 +48,6 @@ def added(sums: Iterable[Sums]) -> Sums:
 
 
 def only_dtype(layout: Layout) -> str:
-    """Returns the dtype of all tensors, "" if they have several."""
+    """Returns the dtype shared by all tensors; "" if they have several."""
     dtypes = {entry.dtype for entry in layout.tensors}
     return dtypes.pop() if len(dtypes) == 1 else ""

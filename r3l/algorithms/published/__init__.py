@@ -1,1 +1,1 @@
-"""Published algorithms that R³L is compared with; one file each."""
+"""Published algorithms that R³L is compared with, in one file each."""

@@ -28,18 +28,18 @@ class ARPOConfig(RatioConfig):
 
     @property
     def recall(self) -> Recall:
-        """One stored success for a group without any."""
+        """Recalls one stored success for a group that has no success."""
         return partial(recall.opposing, count=1, successes_only=True, max_age=self.recall_age)
 
     def build(self) -> Algorithm:
-        """N base attempts under the clipped ratio."""
+        """Builds ARPO: N base attempts with the clipped ratio loss."""
         mix = partial(replacing, estimator=self.standardised())
         return replace(super().build(), mix_recalled=mix)
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: each recalled attempt replaces the group's worst remaining attempt of its own;
-    of equal ones, the last."""
+    """MixRecalled: each recalled attempt replaces the worst remaining own attempt of the group; the
+    last one if several are equal."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

@@ -29,7 +29,8 @@ class CritiqueGRPOConfig(RatioConfig):
     kl_coef: float = kl_weight(0.0)
 
     def build(self) -> Algorithm:
-        """N base attempts; failures get a critique and are refined from step 0."""
+        """Builds Critique-GRPO: N base attempts; failures get a critique and are refined from step
+        0."""
         attempts = self.clipped() if self.clip else self.ratio_corrected(losses.importance)
         return replace(
             super().build(),
@@ -48,8 +49,8 @@ class CritiqueGRPOConfig(RatioConfig):
 
 
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: the base attempts. The best refinement replaces the failure that it refined, if it
-    did better; of equal ones, the first."""
+    """Selection: keeps the base attempts. The best refinement replaces the failure that it refined,
+    if it did better. If several are equally good, it is the first."""
     keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
     bases = {
         trajectory.slot: index

@@ -58,7 +58,7 @@ class DAPOConfig(RatioConfig):
         return self.filter
 
     def build(self) -> Algorithm:
-        """N base attempts under the clipped ratio."""
+        """Builds DAPO: N base attempts with the clipped ratio loss."""
         shaping: Shaping = unshaped
         if self.overlong_buffer:
             limit, buffer = self.overlong_limit, self.overlong_buffer
@@ -71,13 +71,13 @@ class DAPOConfig(RatioConfig):
 
 
 def with_contrast(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: the whole group if its rewards differ, else none of it."""
+    """Selection: keeps the whole group if its rewards differ, else drops it."""
     return np.full(len(rewards), rewards.min() < rewards.max(), dtype=np.bool_)
 
 
 def less_overlong(
     rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int, buffer: int
 ) -> Float64:
-    """Shaping: rewards less the penalty for the response tokens of each attempt."""
+    """Shaping: subtracts the overlong penalty of each attempt from its reward."""
     lengths = [int(trajectory.response_mask.sum()) for trajectory in trajectories]
     return rewards + advantages.overlong_penalty(lengths, limit, buffer)

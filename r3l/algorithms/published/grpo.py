@@ -1,4 +1,4 @@
-"""GRPO (arXiv 2402.03300), and the base of its relatives."""
+"""GRPO (arXiv 2402.03300), and what its relatives build on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from r3l.algorithms.ratio_correction import RatioCorrectedConfig
 
 
 def kl_weight(default: float) -> Any:
-    """Makes the setting `kl_coef` with another default."""
+    """Makes the setting `kl_coef` with the given default."""
     meaning = "weight of the k3 KL to the reference model; 0: no reference model"
     return Field(default, ge=0, description=meaning)
 
@@ -36,16 +36,17 @@ class RatioConfig(RatioCorrectedConfig):
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def standardised(self) -> Estimator:
-        """(R − mean)/(std + 1e-6)."""
+        """Estimator: (R − mean)/(std + 1e-6)."""
         return partial(advantages.normalized, std=self.std)
 
     def clipped(self) -> TokenLoss:
-        """PPO's clipped ratio of each token, under the ratio correction."""
+        """Returns PPO's clipped loss on token ratios, with the configured ratio correction."""
         clip = partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
         return self.ratio_corrected(clip)
 
     def build(self) -> Algorithm:
-        """GRPO: N base attempts under the clipped ratio. Its relatives replace some parts."""
+        """Builds GRPO: N base attempts with the clipped ratio loss. Its relatives replace some
+        parts."""
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),

@@ -1,4 +1,4 @@
-"""OPMD, online policy mirror descent as the R³L paper runs it: a policy gradient on centred
+"""OPMD, online policy mirror descent in the R³L paper's form: a policy gradient on centred
 rewards."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OPMDConfig(AlgorithmConfig):
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
-        """N base attempts; −(R − mean) · log π / (1 + tau)."""
+        """Builds OPMD: N base attempts with the loss −(R − mean) · log π / (1 + tau)."""
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),

@@ -1,8 +1,8 @@
-"""R³ (arXiv 2601.19620): GRPO with cross-context replay and a ranking of truncated responses by the
-structure of their entropy.
+"""R³ (arXiv 2601.19620): GRPO with cross-context replay, and truncated responses ranked by their
+entropy structure.
 
-Groups are told apart by correctness, R ≥ 1. With α and λ of the settings and over all members of
-a group and the attempts it recalled, eq. 3 is Â = (R − mean) / (α·std + λ).
+Replay tells correct attempts (R ≥ 1) from incorrect ones. Eq. 3 is Â = (R − mean) / (α·std + λ),
+over all members of a group and the attempts it recalled. α and λ are settings.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class R3Config(RatioConfig):
 
     @property
     def recall(self) -> Recall | None:
-        """Cross-context replay."""
+        """Returns the rule of cross-context replay."""
         count = self.recall_count
         if count is None:
             count = min(2, max(1, self.group_size // 4))
         return partial(recall.opposing, count=count, max_age=self.recall_age) if count else None
 
     def build(self) -> Algorithm:
-        """N base attempts under the clipped ratio, with recalled ones behind them."""
+        """Builds R³: N base attempts with the clipped ratio loss, followed by recalled ones."""
         shaping: Shaping = unshaped
         if self.length_bonus:
             shaping = partial(shorter_is_better, limit=self.length_limit)
@@ -100,7 +100,8 @@ def mixed(
     scale: Literal["group", "replayed"],
     std: Std,
 ) -> tuple[Float64, Bool]:
-    """MixRecalled: eq. 3 for all members, or for the recalled alone and plain GRPO for the own."""
+    """MixRecalled: eq. 3 for all attempts, or only for the recalled ones and plain GRPO for the
+    group's own."""
     softened = advantages.normalized(rewards, EPS, std=std, factor=alpha)
     keep = np.ones(len(rewards), dtype=np.bool_)
     if scale == "group":
@@ -109,8 +110,8 @@ def mixed(
 
 
 def truncated_failures(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: in a group without a success, the attempts that their environment did not end or
-    that have a response that was cut off."""
+    """Selection: in a group that has no success, the attempts that the environment did not end or
+    whose responses were cut off."""
     failed = bool((rewards < SUCCESS).all())
     truncated = [one.finish != "terminated" or one.cut_responses > 0 for one in trajectories]
     return np.array(truncated, dtype=np.bool_) & failed
@@ -123,12 +124,13 @@ def ranked(
     peak_share: float,
     ranking_max: float,
 ) -> Float64:
-    """Replaces the rewards of truncated responses by their rank among each other; rewards [G].
+    """Replaces the rewards of truncated responses by rewards for their rank among each other, [G].
 
-    `entropies`: of the tokens of each of the N truncated ones. E_peak is the mean of the
-    k = max(1, ⌊p·L⌋) largest, E_global that of all. One dominates another with a higher E_peak and
-    a lower E_global. By the number they dominate, descending, rank k gets R_max·(1 − k/(N − 1));
-    ties share the mean of their ranks' rewards, and N = 1 gets 0.
+    `entropies`: the token entropies of each of the N truncated responses. E_peak is the mean of the
+    k = max(1, ⌊p·L⌋) largest, E_global the mean of all. A response dominates another if its E_peak
+    is higher and its E_global lower. Responses are ranked by how many others they dominate, most
+    first. Rank k gets R_max·(1 − k/(N − 1)); ties share the mean of their ranks' rewards, and N = 1
+    gets 0.
     """
     shaped = rewards.copy()
     places, count = sorted(entropies), len(entropies)
@@ -149,7 +151,7 @@ def ranked(
 
 
 def _structure(entropies: Float64, peak_share: float) -> tuple[float, float]:
-    """(E_peak, E_global) of a response."""
+    """Computes (E_peak, E_global) of a response."""
     peak = max(1, int(peak_share * len(entropies)))
     return float(np.sort(entropies)[-peak:].mean()), float(entropies.mean())
 
@@ -157,6 +159,6 @@ def _structure(entropies: Float64, peak_share: float) -> tuple[float, float]:
 def shorter_is_better(
     rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int
 ) -> Float64:
-    """Shaping: 1 + max(0, 1 − l/L_max) for a success with l response tokens."""
+    """Shaping: gives a success with l response tokens 1 + max(0, 1 − l/L_max)."""
     lengths = np.array([int(one.response_mask.sum()) for one in trajectories], dtype=np.float64)
     return np.where(rewards >= SUCCESS, 1.0 + np.maximum(0.0, 1.0 - lengths / limit), rewards)

@@ -1,4 +1,4 @@
-"""RAFT (arXiv 2304.06767): log-likelihood of the full successes."""
+"""RAFT (arXiv 2304.06767): maximises the log-likelihood of full successes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RAFTConfig(AlgorithmConfig):
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
-        """N base attempts, of which the full successes are imitated."""
+        """Builds RAFT: N base attempts; the full successes are imitated."""
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),
@@ -32,5 +32,5 @@ class RAFTConfig(AlgorithmConfig):
 
 
 def succeeded(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: the full successes."""
+    """Selection: keeps the full successes."""
     return rewards >= advantages.SUCCESS

@@ -1,6 +1,6 @@
 """Reflect-GRPO, a baseline of the R³L paper: GRPO on N attempts and up to N/2 retries from step 0.
 
-The retries are judged without their guidance, at a ratio of 1 (r3l.algorithms.losses.TokenBatch).
+The retries are trained without their guidance, at a ratio of 1 (r3l.algorithms.losses.TokenBatch).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ReflectGRPOConfig(RatioConfig):
     )
 
     def build(self) -> Algorithm:
-        """N base attempts. The failures among the first N/2 (rounded down) are reflected on and
-        retried from step 0."""
+        """Builds Reflect-GRPO: N base attempts. The failures among the first ⌊N/2⌋ are reflected on
+        and retried from step 0."""
         return replace(
             super().build(),
             exploration=Exploration(

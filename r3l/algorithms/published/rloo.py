@@ -24,6 +24,6 @@ class RLOOConfig(RatioConfig):
     normalize: Normalize = Field("sum", description=NORMALIZE)
 
     def build(self) -> Algorithm:
-        """N base attempts; Â = R − the mean of the others."""
+        """Builds RLOO: N base attempts; Â is R minus the mean of the others."""
         loss = self.clipped() if self.clip else self.ratio_corrected(losses.policy_gradient)
         return replace(super().build(), estimator=advantages.leave_one_out, token_loss=loss)

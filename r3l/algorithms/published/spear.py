@@ -1,9 +1,9 @@
 """SPEAR (arXiv 2509.22601): GRPO that imitates its own recent successes.
 
-Of a group that was trained before, only attempts are learned from that were good in their group and
-still are for the policy. With b the median of the mean rewards of the batch's new groups, a
-stand-in for the paper's median over a queue of recent groups, and t the number of the optimizer
-step, from 1, the weight as in the authors' code (TencentYoutuResearch/SPEAR, `dp_actor.py`):
+A replayed group trains only attempts that were good in their group and are still good for the
+current policy. b is the median over the mean rewards of the batch's new groups; the paper takes the
+median over a queue of recent groups. t is the number of the optimizer step, from 1. The weight is
+that of the authors' code (TencentYoutuResearch/SPEAR, `dp_actor.py`):
 
     Ã = R − b                       the recalibrated advantage
     Â = γ(t) · Ã   if A > 0 and Ã > 0, else the attempt is left out
@@ -35,7 +35,8 @@ class SPEARConfig(RatioConfig):
     )
 
     def build(self) -> Algorithm:
-        """N base attempts under the clipped ratio; replayed groups are imitated."""
+        """Builds SPEAR: N base attempts with the clipped ratio loss; good replayed attempts are
+        imitated."""
         return replace(
             super().build(),
             replay_rule=partial(imitated, steps=self.imitation_steps),
@@ -45,7 +46,7 @@ class SPEARConfig(RatioConfig):
 def imitated(
     rewards: Float64, advantages: Float64, context: ReplayContext, *, steps: int
 ) -> tuple[Float64, Bool]:
-    """ReplayRule: the attempts with A > 0 and R − b > 0, weighed by γ(t)."""
+    """ReplayRule: keeps the attempts with A > 0 and R − b > 0, weighted by γ(t)."""
     share = min((context.version + 1) / steps, 1.0) if steps else 1.0
     weight = 0.5 * (1 - math.cos(math.pi * share))
     recalibrated = rewards - context.baseline
