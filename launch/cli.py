@@ -29,7 +29,7 @@ main = LaunchCommands("r3l-launch")
 
 
 def choices() -> str:
-    """The names of presets, environments and algorithms, as a table."""
+    """Returns a table of all presets, environments and algorithms."""
     from envs.registry import ENVIRONMENTS, FAMILIES
     from launch.checks.presets import PRESETS
     from r3l.algorithms.registry import REGISTRY
@@ -271,7 +271,7 @@ def _handlers_put_back() -> Iterator[None]:
 
 
 def prompt_texts(config: RunConfig) -> str:
-    """The texts of the configured environments' prompts, each under its name."""
+    """Returns the prompt texts of the configured environments, each under a heading."""
     from envs.registry import make
     from r3l.rollout.prompts import Prompts
 
@@ -285,8 +285,8 @@ def prompt_texts(config: RunConfig) -> str:
 
 
 def as_overrides(given: Mapping[str, object]) -> list[str]:
-    """KEY=VALUE overrides for the options that were `given`: values by setting, or None. Raises
-    UserError for an empty text."""
+    """Converts options to KEY=VALUE overrides. `given` maps each setting to its value, None if the
+    option was not given. Raises UserError if a value is empty."""
     for setting, value in given.items():
         if isinstance(value, str) and not value.strip():
             raise UserError(f"--{setting}: is empty; give a name, or leave --{setting} out")
@@ -298,9 +298,9 @@ def as_overrides(given: Mapping[str, object]) -> list[str]:
 
 
 def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -> str:
-    """An error's line with the option that was typed, such as --steps, in place of its setting.
+    """Replaces the setting in an error line with the option that the user typed, such as --steps.
 
-    `given`: the options' values by setting. An override of the same setting counts instead.
+    `given`: the options' values, keyed by setting. A setting with an override is not replaced.
     """
     later = {override.partition("=")[0] for override in overrides}
     for key, value in given.items():

@@ -121,7 +121,7 @@ def main(**options: Any) -> None:
 
 
 def run(options: dict[str, Any]) -> None:
-    """Evaluate, or read an evaluation. Raises UserError, EngineDead."""
+    """Run or read an evaluation. Raises UserError, EngineDead."""
     if options["as_json"] and options["show"]:
         raise UserError("--show: prints text, but --json prints only JSON; leave one of them out")
     if options["read"] is None:
@@ -263,7 +263,7 @@ async def _play(
 
 
 async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
-    """Report Ctrl-C, which ends the engine too, as an interrupt and not as a dead engine."""
+    """Report Ctrl-C as an interrupt, although it also ends the engine."""
     try:
         await playing
     except EngineDead:
@@ -281,7 +281,7 @@ async def _say_progress(folder: EvaluationFolder, total: int) -> None:
 
 
 def progress_line(done: list[Conversation], total: int) -> str:
-    """The number of finished attempts and their success so far."""
+    """Formats the number of finished attempts and their success so far."""
     failed = sum(bool(attempt.cause) for attempt in done)
     success = sum(attempt.success for attempt in done) / max(1, len(done))
     line = f"{len(done)}/{total} attempts, success {success:.2f}"
@@ -290,8 +290,8 @@ def progress_line(done: list[Conversation], total: int) -> str:
 
 @contextmanager
 def _into(log: Path) -> Iterator[None]:
-    """Redirects the output of this process to a file, and for good that of processes started
-    meanwhile."""
+    """Redirects this process's output to a file. Processes started meanwhile keep writing to that
+    file."""
     own = [(fd, os.dup(fd)) for fd in (1, 2)]
     with log.open("ab") as file:
         for fd, _ in own:
@@ -308,7 +308,7 @@ def _into(log: Path) -> Iterator[None]:
 async def _policy(
     config: RunConfig, options: dict[str, Any], folder: Path
 ) -> AsyncIterator[Policy]:
-    """The policy of a running engine, or of one that is started here with a log file."""
+    """The policy of a running engine, or of an engine that is started here and has a log file."""
     engine = options["engine"]
     if engine is not None:
         from actors.http_policy import ServedPolicy

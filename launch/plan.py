@@ -1,4 +1,4 @@
-"""Checks a run's settings and options, and makes its plan, before anything is started.
+"""Checks a run's settings and options and makes its plan, before any process is started.
 
 settings, options ─► Draft ─► CHECKS, one after the other ─► Plan ─► the run's folder
                                └ the first that fails: one line, exit code 2
@@ -51,7 +51,7 @@ CHECKS: tuple[Callable[[Draft], object], ...] = (
 
 
 def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
-    """Checks a run and returns its plan. Raises UserError for the first check that fails."""
+    """Checks a run and returns its plan. Raises UserError if a check fails."""
     draft = Draft(config, options)
     for check in CHECKS:
         check(draft)
@@ -59,7 +59,7 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
 
 
 def write_run_folder(plan: Plan) -> TextIO:
-    """Writes the folder and the configuration that every process reads; returns the folder's lock.
+    """Writes the run folder with the settings for all processes; returns the folder's lock.
 
     This process holds the lock until the file is closed. Raises UserError if the folder cannot be
     written or another launcher holds it.

@@ -20,14 +20,14 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 @dataclass
 class Restarts:
-    """Deaths by process name. `limits`: restarts of each process within WINDOW_S; a process that is
-    not listed is never restarted."""
+    """Decides which dead processes are restarted. `limits`: the number of restarts of each process
+    within WINDOW_S; an unlisted process is never restarted. `deaths`: keyed by process name."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def allow(self, child: Child, ready: str, now: float | None = None) -> bool:
-        """Whether to restart `child`, which has ended.
+        """Whether to restart `child`, which has already ended.
 
         It is not restarted if
 
@@ -59,9 +59,9 @@ GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselv
 
 @dataclass
 class LastHeartbeat:
-    """The age of a learner's heartbeat file, by this process's clock.
+    """Measures the age of a learner's heartbeat file with this process's clock.
 
-    The file system's clock may be that of another machine.
+    The file system may use another machine's clock.
     """
 
     run: Path

@@ -1,4 +1,4 @@
-"""The supervisor of a run, from its first process to its last.
+"""Supervises a run, from its first process to its last.
 
 buffer ready ─► learner ─► actors ─► watch: progress lines, deaths, signals ─► stop all
    its port     its port    ▲                              │
@@ -41,8 +41,8 @@ QUIET_S = 300.0  # without progress until the learner's last line is repeated
 class Run:
     """Starts and watches the processes of one plan.
 
-    `console`: shows a run, or prints a line. `commands`, `children`: how processes are started, if
-    not on this machine alone.
+    `console`: shows the run, or a function that prints a line. `commands`, `children`: a cluster's
+    own way to start processes.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Run:
         return 130
 
     def _start_actors(self) -> None:
-        """Start the actors once the learner has printed where it serves weights."""
+        """Start the actors as soon as the learner has printed its weights address."""
         if self.waiting and (endpoint := self._learner().said(WEIGHTS_LINE)):
             self.commands.weights_endpoint = endpoint
             for name in self.waiting:
@@ -144,7 +144,7 @@ class Run:
             self.waiting = []
 
     def _after_death(self, child: Child) -> int | None:
-        """Restart a process that ended and return None, or return the run's exit code."""
+        """Restart a dead process and return None, or return the exit code if the run is over."""
         # DeepSpeed's launcher exits with 0 when it is killed, so the line is needed too.
         if child.name == "learner" and child.exit_code == 0 and child.ready(DONE_LINE):
             return 0
@@ -166,13 +166,13 @@ class Run:
         return None
 
     def _start_if_due(self, name: str) -> None:
-        """Restart a process whose delay has passed."""
+        """Restart a process if its delay has passed."""
         if time.monotonic() >= self.due[name]:
             del self.due[name]
             self._start(name, resume=True)
 
     def _start(self, name: str, *, resume: bool = False) -> Child:
-        """Start a process, in place of an earlier one of its name."""
+        """Start a process, replacing an earlier process with the same name."""
         if name == "buffer":
             self.unresponsive.restarted()
             return self.children.start(name, self.commands.buffer())
@@ -208,7 +208,7 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_unresponsive(self) -> None:
-        """Report an unresponsive buffer or actor; kill it after its limit, so that it is restarted.
+        """Report an unresponsive buffer or actor; kill it after its limit to restart it.
 
         A running actor may be starting another engine, so its limit is longer by engine_timeout_s.
         """
@@ -232,13 +232,13 @@ class Run:
         return any(child.name == name and child.stopped for child in self.children.members)
 
     def _actors(self) -> dict[str, str]:
-        """The processes of ready actors by their name in the buffer."""
+        """The process names of ready actors, keyed by their name in the buffer."""
         actors = [child for child in self.children.members if child.name.startswith("actor-")]
         return {name: child.name for child in actors if (name := child.said(_ready(child.name)))}
 
     def _kill_hung_learner(self) -> None:
-        """Kill a learner without heartbeats. It has not ended itself because it is stopped, waits
-        in the kernel, or hung before its watchdog started."""
+        """Kill a learner that sends no heartbeats. It has not ended itself because it is stopped,
+        is waiting in the kernel, or hung before its watchdog started."""
         learner = self._learner()
         if learner.exit_code is None and self.last_heartbeat.overdue():
             learner.show_stacks()
@@ -268,7 +268,7 @@ class Run:
             self.console.starting(line)
 
     def _report_room(self) -> None:
-        """Report once that the disk or shared memory is nearly full, and once that it has room."""
+        """Report once when the disk or shared memory is nearly full, and once when it has room."""
         if time.monotonic() < self.room_at:
             return
         self.room_at, lack = time.monotonic() + ROOM_S, lacking_space(self.plan.run)
@@ -277,8 +277,8 @@ class Run:
         self.lack = lack
 
     def _report_no_progress(self) -> None:
-        """Repeat the learner's last line, which says what it waits for, after QUIET_S without
-        progress; then after twice as long, and so on."""
+        """Repeat the learner's last line if there is no progress for QUIET_S. The line says what
+        the learner is waiting for. Each later report comes after twice as long."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2

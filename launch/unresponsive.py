@@ -22,10 +22,11 @@ STOPPED_S = 10.0  # maximum for a stopped actor
 
 
 class Unresponsive:
-    """Reports an unresponsive buffer or actor once, and its recovery; `say` prints a line.
+    """Reports once that a buffer or actor is unresponsive, and once that it has recovered.
 
-    `buffer_s`: seconds without a reply from the buffer; `actors_s`: seconds since the buffer last
-    heard from an actor, by process. Time in which this process was stopped (Ctrl-Z) does not count.
+    `say` prints a line. `buffer_s`: seconds since the buffer's last reply. `actors_s`: seconds
+    since the buffer last heard from each actor, keyed by process. Time while this process was
+    stopped (Ctrl-Z) does not count.
     """
 
     def __init__(self, config: BufferConfig, say: Callable[[str], None]) -> None:
@@ -42,7 +43,7 @@ class Unresponsive:
         self._silent: set[str] = set()
 
     def watch(self, endpoint: str, keys: Path | None) -> None:
-        """Start asking the buffer at `endpoint` for its stats; `keys`: the run's folder of keys."""
+        """Start asking the buffer at `endpoint` for its stats. `keys`: the run's key folder."""
         self._client = BufferClient(
             endpoint, name="r3l-launch", timeout_s=60.0, keys=keys and keys / "client.json"
         )
@@ -62,8 +63,8 @@ class Unresponsive:
         self.buffer_s = 0.0
 
     def report(self, actors: Callable[[], dict[str, str]], stopped: Callable[[str], bool]) -> None:
-        """Report an unresponsive buffer or actors. `actors`: processes by their name in the buffer;
-        `stopped`: whether a process is stopped by SIGSTOP or a debugger."""
+        """Report an unresponsive buffer or actors. `actors`: process names, keyed by their name in
+        the buffer. `stopped`: whether SIGSTOP or a debugger has stopped a process."""
         if self._thread is None or not self._thread.is_alive():
             return
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Finds the machines of a plan and starts its processes: here, or through ssh with a hostfile."""
+"""Finds a plan's machines and starts its processes on them, through ssh if they are remote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launch.topology.run_plan import Plan
 class Backend:
     """Starts each command as a child of r3l-launch, which watches it.
 
-    A cluster's subclass finds its own machines, and overrides what differs."""
+    The subclass for a cluster finds the cluster's machines and overrides what differs."""
 
     has_nodes = False
     """Whether it is a cluster, whose nodes a hostfile cannot name."""
@@ -28,7 +28,8 @@ class Backend:
     def machines(
         self, requested: RequestedPlaces, hostfile: Path | None
     ) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """(the addresses of several machines, the machines). Raises UserError."""
+        """Returns the hostfile's hosts (None if there is no hostfile) and the machines. Raises
+        UserError."""
         if hostfile is None:
             return None, (this_machine(),)
         together = (requested.machines or 1) == 1
@@ -40,7 +41,7 @@ class Backend:
         return dry_run.text(plan)
 
     def reserve(self, plan: Plan) -> Children:
-        """Reserve the places of a plan; returns what starts and ends its commands. Raises
+        """Reserve a plan's places; returns the object that starts and ends its processes. Raises
         UserError."""
         return Children(plan.run / "logs")
 
@@ -49,5 +50,5 @@ class Backend:
         return ProcessCommands(plan)
 
     def write_script(self, plan: Plan) -> str:
-        """Write the script of a run that starts later; returns the command that submits it."""
+        """Write a script that starts the run later; returns the command that submits the script."""
         return ""

@@ -1,4 +1,4 @@
-"""Prints a plan: which process runs where, the estimate of memory, and every command."""
+"""Prints a plan: where each process runs, the memory estimate, and every command."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ANY = "*"  # a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
-    """The whole plan. `made`: its commands, if a cluster starts them; `places`: the cluster's own
-    places as text."""
+    """The whole plan as text. `made`: its commands if a cluster starts them. `places`: the
+    cluster's own description of the places."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
     checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"
@@ -25,7 +25,7 @@ def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] 
 
 
 def table(plan: Plan) -> list[str]:
-    """One line for each process, and for all ranks of a machine."""
+    """One line for each process; a machine's ranks share a line."""
     topology = plan.topology
     first = topology.machines[0].name
     rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]
@@ -56,7 +56,7 @@ def _share(plan: Plan, place: ActorPlace) -> str:
 
 
 def _names(gpus: Sequence[str]) -> str:
-    """`0-3` for consecutive indices, otherwise all names."""
+    """Shortens consecutive indices to `0-3`; lists all other names."""
     if len(gpus) > 2 and all(gpu.isdecimal() for gpu in gpus):
         first, last = int(gpus[0]), int(gpus[-1])
         if [int(gpu) for gpu in gpus] == list(range(first, last + 1)):
@@ -65,7 +65,7 @@ def _names(gpus: Sequence[str]) -> str:
 
 
 def commands(plan: Plan, made: ProcessCommands) -> Iterator[str]:
-    """Every command with its environment variables, as a shell takes it."""
+    """Every command with its environment variables, quoted for a shell."""
     made.free_port = lambda: ANY
     yield _typed({}, made.buffer())
     yield _typed(made.learner_env(), made.learner())

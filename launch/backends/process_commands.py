@@ -1,4 +1,4 @@
-"""The command lines and environment variables of a plan's processes."""
+"""Builds the command lines and environment variables of a plan's processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from r3l.process.memory import STEADY_MEMORY
 
 
 class ProcessCommands:
-    """The command line and environment variables of every process of one plan.
+    """Builds the command line and environment variables of each process in a plan.
 
-    `buffer_endpoint`, `weights_endpoint`: the planned addresses, and after the services' start the
-    real ones, which a restarted service takes again.
+    `buffer_endpoint`, `weights_endpoint`: the planned addresses. Once the services have started,
+    these are the real addresses, which a restarted service reuses.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -31,7 +31,7 @@ class ProcessCommands:
 
     @property
     def config_file(self) -> str:
-        """The settings file of a process that starts now."""
+        """The settings file for a process that is about to start."""
         return str(RunFolder(self.plan.run).config_file)
 
     def buffer(self) -> list[str]:
@@ -43,7 +43,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def learner(self) -> list[str]:
-        """The learner: its only rank, or DeepSpeed's launcher of all ranks."""
+        """The learner: its only rank, or DeepSpeed's launcher, which starts all ranks."""
         rank = self.rank()
         if self.plan.topology.count == 1:
             return rank
@@ -54,7 +54,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def rank(self) -> list[str]:
-        """One rank of the learner; environment variables say which."""
+        """One rank of the learner; environment variables hold its rank number."""
         return [
             *_python("learner.cli"),
             "train", "--config", self.config_file, "--run", str(self.plan.run),
@@ -63,7 +63,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def _ranks(self) -> list[str]:
-        """The arguments of DeepSpeed's launcher that place the ranks."""
+        """The DeepSpeed launcher's arguments that place the ranks."""
         ranks, hosts = self.plan.topology.ranks, self.plan.hosts
         if hosts is None or len(ranks) == 1:
             gpus = ranks[0].gpus
@@ -89,7 +89,7 @@ class ProcessCommands:
         )
 
     def actor_reaching(self, index: int, machine: str) -> list[str]:
-        """One actor, run on its own machine, that reaches the services on `machine`."""
+        """One actor that runs on its own machine and reaches the services on `machine`."""
         share = self.plan.topology.actors[index].share
         return [
             *_python("actors.cli"), "--config", self.config_file,
@@ -134,14 +134,14 @@ def _first(count: int) -> tuple[str, ...]:
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:
-    """OpenMP's settings, with which waiting threads sleep; {} for None."""
+    """OpenMP settings that let waiting threads sleep; {} if `threads` is None."""
     if threads is None:
         return {}
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def _keys(plan: Plan, file: str) -> list[str]:
-    """The option that names a file of the run's keys, or their folder; [] without keys."""
+    """The option that names a key file or the key folder; [] if the run has no keys."""
     return [] if plan.keys is None else ["--keys", str(plan.keys / file)]
 
 

@@ -49,7 +49,7 @@ class Child(Kept):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """The exit code, negative if a signal killed it; None while it is running."""
         return self.process.poll()
 
     @property
@@ -58,8 +58,8 @@ class Child(Kept):
         return self.exit_code is not None
 
     def said(self, word: str) -> str | None:
-        """The rest of the first output line that starts with `word`; None if there is none. pdsh
-        puts the machine's name in front of a line."""
+        """Returns the rest of the first output line that starts with `word`, or None. Ignores the
+        machine's name, which pdsh puts in front of a line."""
         if not self.log.exists():
             return None
         line = re.compile(rb"(?:\S+: )?" + re.escape(word.encode()) + rb"(.*)")
@@ -69,15 +69,15 @@ class Child(Kept):
         return None if match is None else match[1].decode("utf-8", errors="replace").strip()
 
     def ready(self, word: str) -> bool:
-        """Whether a line of its output starts with `word`."""
+        """Whether an output line starts with `word`."""
         return self.said(word) is not None
 
     def last_lines(self, count: int) -> list[str]:
-        """The last `count` lines of its output, without NOISE."""
+        """The last `count` output lines, without NOISE."""
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
-        """Why it ended: `killed_for`, or its own last message, or its last exception, or ""."""
+        """Returns why it ended: `killed_for`, its own last message or its last exception, or ""."""
         if self.killed_for:
             return self.killed_for
         lines = self._tail()
@@ -107,7 +107,7 @@ class Child(Kept):
         return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
     def show_stacks(self) -> None:
-        """Make the workers write their threads' stacks, even if they are stopped."""
+        """Make the workers dump their threads' stacks, even if they are stopped."""
         for process in self.workers():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(STACKS)
@@ -115,7 +115,7 @@ class Child(Kept):
         time.sleep(STACKS_S)
 
     def kill(self) -> None:
-        """Kill the process and everything it started, even if the process has ended."""
+        """Kill the process and everything it started, even if it has itself already ended."""
         super().kill()
         try:
             self.process.wait(KILLED_S)
@@ -126,7 +126,7 @@ class Child(Kept):
 
 @dataclass
 class Children:
-    """All processes of a run, in the order of their start."""
+    """Holds all processes of a run, in start order."""
 
     logs: Path
     members: list[Child] = field(default_factory=list)
@@ -142,8 +142,8 @@ class Children:
         worker: tuple[str, ...] = (),
         at_once: bool = False,
     ) -> Child:
-        """Start `command`, in place of an earlier member of its name, and append its output to
-        `<name>.log`. `worker`, `at_once`: see `Kept`."""
+        """Start `command` and append its output to `<name>.log`. Replaces an earlier member with
+        the same name. `worker`, `at_once`: see `Kept`."""
         log = self.logs / f"{name}.log"
         self.kill_earlier(name)
         pipe = self.keep()
@@ -164,19 +164,19 @@ class Children:
         return child
 
     def kill_earlier(self, name: str) -> None:
-        """Kill what is left of a member that has ended."""
+        """Kill whatever an earlier member called `name` left running."""
         for child in self.members:
             if child.name == name:
                 child.kill()
 
     def put(self, child: Child) -> None:
-        """Add a member, in the place of the earlier one of its name."""
+        """Add a member, or replace the one with the same name."""
         names = [member.name for member in self.members]
         place = names.index(child.name) if child.name in names else len(names)
         self.members[place : place + 1] = [child]
 
     def keep(self) -> int:
-        """Start the keeper unless it runs; returns the descriptor of the pipe to it."""
+        """Start the keeper unless it is already running; returns the descriptor of its pipe."""
         known = self._keeper
         if known is None or known.poll() is not None:
             with (self.logs / "keeper.log").open("ab") as output:
@@ -196,7 +196,7 @@ class Children:
         return self._keeper.stdin.fileno()
 
     def tell(self, child: Child) -> None:
-        """Tell the keeper of a process that another launcher started."""
+        """Tell the keeper about a process, however it was started."""
         tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
 
     def dead(self) -> list[Child]:
@@ -204,7 +204,7 @@ class Children:
         return [child for child in self.members if child.ended]
 
     def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
-        """End all processes and the keeper; returns the names of killed ones."""
+        """End all processes and the keeper; returns the names of those that had to be killed."""
         killed = end_in_order(self.members, deadline_s, lambda: self.impatient)
         if self._keeper is not None:
             self._keeper.kill()
@@ -214,11 +214,11 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """A child's environment variables."""
+    """The environment variables of a child."""
     given = STEADY_MEMORY | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}
     return given | (own or {})
 
 
 def import_path() -> str:
-    """PYTHONPATH of a child that runs with -P: this code first."""
+    """The PYTHONPATH for a child that runs with -P: this code's folder comes first."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -45,7 +45,7 @@ ProcessState = tuple[int | None, bool]
 
 
 class Runner:
-    """A Ray actor that starts the processes of one bundle on its node, with the bundle's GPUs."""
+    """A Ray actor that starts one bundle's processes on its node, with the bundle's GPUs."""
 
     def __init__(self, folder: str, logs: str, python: str) -> None:
         import ray
@@ -63,7 +63,7 @@ class Runner:
     def start(
         self, name: str, command: list[str], env: dict[str, str], gpus: list[int], at_once: bool
     ) -> dict[str, ProcessState]:
-        """Start a process; `gpus`: indices of its GPUs among the bundle's."""
+        """Start a process. `gpus`: indices into the bundle's GPUs."""
         if gpus:
             reserved = os.environ[GPUS].split(",")
             env = env | {GPUS: ",".join(reserved[at] for at in gpus)}
@@ -73,11 +73,11 @@ class Runner:
         return self.states()
 
     def states(self) -> dict[str, ProcessState]:
-        """The state of every process by name."""
+        """The state of every process, keyed by name."""
         return {c.name: (c.exit_code, c.stopped) for c in self.children.members}
 
     def send(self, name: str, *signums: int) -> None:
-        """Send signals to a process that has not ended."""
+        """Send signals to a process, unless it has already ended."""
         for child in self.children.members:
             if child.name == name and child.exit_code is None:
                 for signum in signums:
@@ -91,7 +91,7 @@ class Runner:
 
 
 class RemoteRunner:
-    """Controls a runner without waiting for it, except in `kill`. `lost`: why it has ended."""
+    """Controls a runner without waiting for it, except in `kill`. `lost`: why the runner ended."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make, self.actor = make, make()
@@ -102,25 +102,25 @@ class RemoteRunner:
         self._reply: Any = None
 
     def start(self, name: str, *how: Any) -> None:
-        """Start a process once the runner runs."""
+        """Start a process as soon as the runner is running."""
         self.states[name] = (None, False)
         self._asked[name] = how
         self._reply = self.actor.start.remote(name, *how)
 
     def state(self, name: str) -> ProcessState:
-        """The state of a process at the runner's last reply."""
+        """The process's state in the runner's last reply."""
         self._hear()
         return self.states[name]
 
     def send(self, name: str, *signums: int) -> None:
-        """Send signals to a process; a runner that still waits for a node is ended instead."""
+        """Send signals to a process. If its runner is still waiting for a node, end the runner."""
         if not self.ran:
             self._end("it waited for a node")
         if not self.lost:
             self.actor.send.remote(name, *map(int, signums))
 
     def kill(self, name: str) -> None:
-        """Kill a process; a runner that still waits for a node is ended instead."""
+        """Kill a process. If its runner is still waiting for a node, end the runner."""
         import ray
 
         if not self.ran:
@@ -159,7 +159,7 @@ class RemoteRunner:
 
 
 def _reason(error: str) -> str:
-    """Why a runner has ended: its own error, or the loss of its node."""
+    """Returns why a runner ended: its own error, or the loss of its node."""
     raised = [line for line in error.splitlines() if line.startswith("FileNotFoundError: ")]
     return raised[-1].partition(": ")[2] if raised else "its node, or Ray's worker there, was lost"
 
@@ -177,14 +177,14 @@ class RemoteChild(Child):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, -9 after the loss of its node; None while it runs or waits for a node."""
+        """The exit code: -9 if the node was lost, None while running or waiting for a node."""
         code, _ = self.runner.state(self.name)
         self.killed_for = self.killed_for or self.runner.lost
         return code
 
     @property
     def stopped(self) -> bool:
-        """Whether the process does not run because of SIGSTOP or a debugger."""
+        """Whether SIGSTOP or a debugger has stopped the process."""
         return self.runner.state(self.name)[1]
 
     def terminate(self) -> None:
@@ -192,16 +192,16 @@ class RemoteChild(Child):
         self.runner.send(self.name, signal.SIGTERM, signal.SIGCONT)
 
     def show_stacks(self) -> None:
-        """Make it write its threads' stacks, even if it is stopped."""
+        """Make the process dump its threads' stacks, even if it is stopped."""
         self.runner.send(self.name, STACKS, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the process and everything it started, even if it has ended itself."""
+        """Kill the process and everything it started, even if it has itself already ended."""
         self.runner.kill(self.name)
 
 
 class Ranks(RemoteChild):
-    """All ranks as one process: when one fails, the others are killed."""
+    """Treats all ranks as one process: when one rank fails, the others are killed."""
 
     def __init__(self, ranks: list[RemoteChild]) -> None:
         super().__init__(ranks[0].name, ranks[0].log, ranks[0].runner, ranks[0].worker)
@@ -209,7 +209,7 @@ class Ranks(RemoteChild):
 
     @property
     def exit_code(self) -> int | None:
-        """The code of a rank that failed, or 0 after the end of all; None while they run."""
+        """The exit code of a failed rank, or 0 once all have ended; None while they are running."""
         if self.failed[0]:
             return self.failed[0]
         codes = [rank.exit_code for rank in self.ranks]
@@ -220,12 +220,12 @@ class Ranks(RemoteChild):
         return self.failed[0] or (None if None in codes else 0)
 
     def said(self, word: str) -> str | None:
-        """The rest of the first line that starts with `word` in any rank's output."""
+        """Returns the rest of the first line of any rank that starts with `word`, or None."""
         rests = (Child.said(rank, word) for rank in self.ranks)
         return next((rest for rest in rests if rest is not None), None)
 
     def reason(self) -> str:
-        """Why the failed rank ended."""
+        """Returns why the failed rank ended."""
         return self.killed_for or Child.reason(self.failed[1])
 
     def terminate(self) -> None:
@@ -234,7 +234,7 @@ class Ranks(RemoteChild):
             rank.terminate()
 
     def show_stacks(self) -> None:
-        """Make all ranks write their threads' stacks."""
+        """Make all ranks dump their threads' stacks."""
         for rank in self.ranks:
             rank.show_stacks()
         time.sleep(STACKS_S)
@@ -246,7 +246,7 @@ class Ranks(RemoteChild):
 
 
 class RayChildren(Children):
-    """All processes of a run: the buffer as a child of r3l-launch, the others with runners."""
+    """Starts all processes of a run: the buffer as a child of r3l-launch, the others in runners."""
 
     def __init__(self, plan: Plan, make: Callable[[int, Bundle], Any]) -> None:
         super().__init__(plan.run / "logs")
@@ -263,7 +263,7 @@ class RayChildren(Children):
         worker: tuple[str, ...] = (),
         at_once: bool = False,
     ) -> Child:
-        """Start `command` in its bundle; the learner's once for each rank."""
+        """Start `command` in its bundle. The learner's command is started once for each rank."""
         if name == "buffer":
             return super().start(name, command, env, worker, at_once)
         self.kill_earlier(name)
@@ -307,18 +307,18 @@ class RayChildren(Children):
 
 
 class Ray(Backend):
-    """The nodes of the Ray cluster whose head this machine is."""
+    """Runs a plan on the Ray cluster whose head node is this machine."""
 
     has_nodes = moves_actors = True
 
     def machines(
         self, requested: RequestedPlaces, hostfile: Path | None
     ) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """The nodes that are alive, the head first."""
+        """The live nodes, the head first."""
         return ray_machines()
 
     def preview(self, plan: Plan) -> str:
-        """The plan with its bundles as text."""
+        """The plan and its bundles as text."""
         return text(plan)
 
     def commands(self, plan: Plan) -> RayCommands:
@@ -326,7 +326,7 @@ class Ray(Backend):
         return RayCommands(plan)
 
     def reserve(self, plan: Plan) -> RayChildren:
-        """Reserve the plan's bundles; returns what starts processes in them."""
+        """Reserve the plan's bundles; returns the object that starts processes in them."""
         ray = connect()
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

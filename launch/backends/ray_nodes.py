@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, and lists its nodes as the machines of a plan."""
+"""Connects to a Ray cluster, and lists its nodes as a plan's machines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HEAD = "node:__internal_head__"
 
 
 def connect() -> Any:
-    """Connects to the cluster of RAY_ADDRESS or of this machine; returns the module ray. Raises
-    UserError unless this is the cluster's head node."""
+    """Connects to the cluster at RAY_ADDRESS, else to this machine's; returns the ray module.
+    Raises UserError unless this is the cluster's head node."""
     try:
         import ray
     except ImportError:
@@ -46,7 +46,7 @@ def connect() -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuses a host:port that does not answer, which Ray would try for minutes."""
+    """Refuses a host:port that does not answer; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
         return
@@ -60,15 +60,15 @@ def _check_reachable(address: str) -> None:
 
 
 def ray_machines() -> tuple[Hosts, tuple[Machine, ...]]:
-    """(the head's address, the machines of the cluster, head first). All GPUs are assumed to have
-    the memory of the head's. Raises UserError."""
+    """Returns the hosts and the machines of the cluster, head first. All GPUs are assumed to have
+    as much memory as the head's. Raises UserError."""
     return machines_of_nodes(_alive(connect()), gpu_gib)
 
 
 def machines_of_nodes(
     nodes: list[dict[str, Any]], gib: Callable[[], float | None]
 ) -> tuple[Hosts, tuple[Machine, ...]]:
-    """The machines of `nodes`, as listed by ray.nodes(); `gib` returns the memory of a GPU."""
+    """Converts nodes listed by ray.nodes() to machines. `gib` returns the memory of a GPU."""
     seen: Counter[str] = Counter()
     machines = []
     memory = gib() if any(node["Resources"].get("GPU") for node in nodes) else None
@@ -83,6 +83,6 @@ def machines_of_nodes(
 
 
 def _alive(ray: Any) -> list[dict[str, Any]]:
-    """The nodes that are alive, head first."""
+    """The live nodes, head first."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return sorted(nodes, key=lambda node: HEAD not in node["Resources"])

@@ -1,4 +1,4 @@
-"""Turns a plan into Ray's bundles, each of resources on one node, and the commands in them."""
+"""Turns a plan into Ray bundles, each with resources of one node, and their commands."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ OF_HEAD = 0.001  # of HEAD: any amount places a bundle there
 
 @dataclass(frozen=True)
 class Bundle:
-    """What Ray reserves on one node, and the processes that share it. `gpus`: the plan's names; Ray
-    chooses the real GPUs."""
+    """The resources that Ray reserves on one node, and the processes that share them. `gpus`: the
+    GPU names in the plan; Ray chooses the real GPUs."""
 
     machine: str
     processes: tuple[str, ...]
@@ -25,7 +25,7 @@ class Bundle:
 
     @property
     def resources(self) -> dict[str, float]:
-        """A CPU for each process, and whole GPUs."""
+        """The resources: a CPU for each process, and whole GPUs."""
         gpus = {"GPU": len(self.gpus)} if self.gpus else {}
         return {"CPU": len(self.processes), **gpus} | ({HEAD: OF_HEAD} if self.head else {})
 
@@ -35,8 +35,8 @@ class Bundle:
 
 
 def bundles(topology: Topology) -> tuple[Bundle, ...]:
-    """A bundle for the ranks of each machine, rank 0's on the head, and for each actor. Processes
-    that share GPUs share a bundle."""
+    """Makes a bundle for each machine's ranks and for each actor. Rank 0's bundle is on the head.
+    Processes that share GPUs share a bundle."""
     made: list[Bundle] = []
     begins = 0
     for part in topology.ranks:
@@ -54,23 +54,23 @@ def bundles(topology: Topology) -> tuple[Bundle, ...]:
 
 
 def rank_name(rank: int) -> str:
-    """The name of a rank's process and log: rank 0 is the learner."""
+    """The name of a rank's process and log: "learner" for rank 0, otherwise "learner-<rank>"."""
     return f"learner-{rank}" if rank else "learner"
 
 
 def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """The GPUs that each process sees, by the plan's names. A rank sees all those of its machine's
-    ranks and takes the one of its LOCAL_RANK."""
+    """The GPUs that each process sees, under their names in the plan. A rank sees the GPUs of all
+    ranks on its machine and uses the GPU numbered LOCAL_RANK."""
     each = [part.gpus for part in topology.ranks for _ in range(part.count)]
     actors = {f"actor-{index}": place.gpus for index, place in enumerate(topology.actors)}
     return {rank_name(rank): gpus for rank, gpus in enumerate(each)} | actors
 
 
 class RayCommands(ProcessCommands):
-    """The commands of a plan that runs on Ray."""
+    """Builds the commands of a plan that runs on Ray."""
 
     def learner(self) -> list[str]:
-        """One rank: runners replace DeepSpeed's launcher."""
+        """The command of one rank; runners replace DeepSpeed's launcher."""
         return self.rank()
 
     def learner_env(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""The backends by their name in --cluster.
+"""The backends, keyed by their name in --cluster.
 
-Kubernetes needs none: with examples/kubernetes.yaml it starts the commands itself.
+Kubernetes needs no backend: it starts the commands itself (examples/kubernetes.yaml).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BACKENDS = {
 
 
 def backend(name: str = LOCAL) -> Backend:
-    """The backend of that name."""
+    """Returns the backend called `name`."""
     module, _, kind = BACKENDS[name].partition(":")
     made: Backend = getattr(import_module(module), kind)()
     return made

@@ -1,8 +1,9 @@
 """Writes a run as one SLURM batch script, which starts the same commands as r3l-launch.
 
-It is a heterogeneous job. Its first component has the learner's nodes, with the buffer service and
-rank 0 on the first of them; its second component has the nodes with actors alone. srun starts every
-process as a step on its node. Dead processes are restarted; nothing watches for unresponsive ones.
+It is a heterogeneous job. Its first component has the learner's nodes; the buffer service and rank
+0 run on the first of these nodes. Its second component has the nodes that run only actors. srun
+starts every process as a step on its node. Dead processes are restarted, but unresponsive ones are
+not detected.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ STEP = "srun --overlap --cpu-bind=none"
 
 
 class Slurm(Backend):
-    """Writes the batch script of a run, for the nodes that --hardware describes."""
+    """Writes a run's batch script for the nodes that --hardware describes."""
 
     has_nodes = starts_later = True
 
     def machines(
         self, requested: RequestedPlaces, hostfile: Path | None
     ) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """Raises UserError: a batch script is written before its nodes are known."""
-        raise UserError("--cluster slurm: describe its nodes with --hardware, like 2x8x80GB")
+        """Raises UserError, because a batch script is written before its nodes are known."""
+        raise UserError(
+            "--cluster slurm: needs a description of its nodes; add --hardware, such as 2x8x80GB"
+        )
 
     def preview(self, plan: Plan) -> str:
         """The batch script."""
@@ -57,7 +60,7 @@ class Slurm(Backend):
 
 
 class SlurmCommands(ProcessCommands):
-    """The commands of a plan as steps of a SLURM job, whose services listen at known ports."""
+    """Builds a plan's commands as SLURM job steps. The services listen on known ports."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -93,7 +96,7 @@ class SlurmCommands(ProcessCommands):
         return step.replace(f"//{first}:", '//"$first":')
 
     def nodes_of(self, part: int) -> str:
-        """The resources of a component as sbatch takes them; "" without nodes."""
+        """The sbatch options for a component's resources; "" if the component has no nodes."""
         if not self.parts[part]:
             return ""
         topology, names = self.plan.topology, self.parts[part]
@@ -122,7 +125,7 @@ class SlurmCommands(ProcessCommands):
 
 
 def script(plan: Plan) -> str:
-    """The batch script of a plan."""
+    """Returns the batch script of a plan."""
     made, topology = SlurmCommands(plan), plan.topology
     here = os.getcwd()
     common = {**STEADY_MEMORY, "PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}

@@ -1,1 +1,1 @@
-"""The rules that refuse a run before anything of it is started."""
+"""The rules that can refuse a run before any of its processes is started."""

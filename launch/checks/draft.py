@@ -1,4 +1,4 @@
-"""A run that is being planned: its settings and options, and what is computed from them."""
+"""Holds a run that is being planned: its settings and options, and values computed from them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ ANY_NODE = "other nodes"
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The options of one run, as r3l-launch names them.
+    """The options of one run, named like those of r3l-launch.
 
-    `force`: resume with other settings, and start what the estimate of memory refuses. `dry_run`:
-    skip the slow checks, of the chat template and the environment's first steps. `hardware`: plan
+    `force`: resume even with changed settings, and start even if the memory estimate is too large.
+    `dry_run`: skip the slow checks (chat template, the environment's first steps). `hardware`: plan
     for these machines, which are not checked. `cluster`: the name of the backend.
     """
 
@@ -56,10 +56,10 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class Draft:
-    """The settings and options of a run, and what is computed from them.
+    """The settings and options of a run, and values computed from them.
 
-    Each property is computed when a check first reads it, so the order of the checks decides what
-    is read first. It raises UserError if it cannot be computed.
+    Each property is computed when a check first reads it, so the order of the checks decides the
+    order of computation. A property that cannot be computed raises UserError.
     """
 
     config: RunConfig
@@ -80,7 +80,7 @@ class Draft:
 
     @cached_property
     def found(self) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """(the addresses of several machines, the machines)."""
+        """The hosts, which may be None, and the machines."""
         if self.options.hardware is None:
             return self.backend.machines(self.requested, self.options.hostfile)
         machines = described(self.options.hardware)
@@ -88,7 +88,7 @@ class Draft:
 
     @cached_property
     def tasks(self) -> list[Task]:
-        """The first training and evaluation task of each environment, as far as there are any."""
+        """The first training and evaluation task of each environment, if it has any."""
         env, each = self.config.env, len(self.config.env.names)
         return [
             *tasks_of_all(env, "train", min(each, env.train_tasks), self.config.seed),
@@ -110,7 +110,7 @@ class Draft:
 
     @cached_property
     def learner(self) -> LearnerConfig:
-        """The learner's settings with the content of the user's DeepSpeed file."""
+        """The learner's settings, including the content of the user's DeepSpeed file."""
         deepspeed = user_config(self.config.learner.deepspeed)
         return self.config.learner.model_copy(update={"deepspeed": deepspeed})
 

@@ -1,4 +1,4 @@
-"""Checks of the options, and of the run's folder and devices."""
+"""Checks the options, the run folder and the devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_run_folder(draft: Draft) -> None:
 
 
 def check_exists_only_if(run: Path, *, resume: bool) -> None:
-    """Refuses a run that exists without `resume`, or does not exist with it."""
+    """Refuses an existing run unless `resume` is set, and a missing run if it is set."""
     folder = RunFolder(run)
     if folder.exists and not resume:
         raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")
@@ -40,11 +40,11 @@ def check_addresses(draft: Draft) -> None:
 
 
 def check_hardware(draft: Draft) -> None:
-    """Refuses machines that are given twice, or described for a run that starts now."""
+    """Refuses --hardware or --cluster with --hostfile, and --hardware for a run that starts now."""
     options, backend = draft.options, draft.backend
     if options.hardware is not None and not options.dry_run and not backend.starts_later:
         raise UserError(
-            f"--hardware {options.hardware}: only plans; add --dry-run, or leave it out"
+            f"--hardware {options.hardware}: is only for planning; add --dry-run, or leave it out"
         )
     if options.hostfile is not None and options.hardware is not None:
         raise UserError(f"--hardware {options.hardware}: cannot be combined with --hostfile")
@@ -55,7 +55,7 @@ def check_hardware(draft: Draft) -> None:
 
 
 def check_open_files(draft: Draft) -> None:
-    """Refuses more --connections than the system's limit of open files allows."""
+    """Refuses more --connections than the system's open-file limit allows."""
     if draft.options.connections is not None:
         check_connections(draft.options.connections)
 
@@ -66,7 +66,7 @@ def check_devices(draft: Draft) -> None:
 
 
 def check_ranks(draft: Draft) -> None:
-    """Refuses more ranks than a step has groups."""
+    """Refuses more ranks than there are groups in a step."""
     ranks, groups = draft.requested.ranks, draft.config.learner.groups_per_step
     if ranks > groups:
         raise UserError(
@@ -76,6 +76,6 @@ def check_ranks(draft: Draft) -> None:
 
 
 def check_disk(draft: Draft) -> None:
-    """Refuses a disk without room for the run."""
+    """Refuses a disk that has too little room for the run."""
     if draft.options.hardware is None:
         check_free_space(draft.options.run, float32_bytes(draft.model))

@@ -1,4 +1,4 @@
-"""Checks of the model: its chat template, its training, and its first steps in each environment."""
+"""Checks the model: its chat template, its training, and its first steps in each environment."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def check_model(draft: Draft) -> None:
 def resolve_model(
     name: str, earlier_reasoning: EarlierReasoning = "refuse", *, weights: bool = True
 ) -> Path:
-    """Finds a model's folder by its name. Raises UserError if its chat template is not usable, or,
-    with `weights`, if it cannot be loaded."""
+    """Finds the folder of the model called `name`. Raises UserError if its chat template is not
+    usable. If `weights` is set, also raises it if the model cannot be loaded."""
     folder = model_path(name)
     check_model_folder(folder, f"model {name}", weights=weights)
     ChatFormat(read_tokenizer(folder, f"model {name}"), earlier_reasoning=earlier_reasoning)
@@ -52,7 +52,7 @@ def check_learner(draft: Draft) -> None:
 
 
 def check_checkpoint(draft: Draft) -> None:
-    """Refuses to resume from a checkpoint that does not fit the settings."""
+    """Refuses to resume from a checkpoint that does not match the settings."""
     newest = checkpoint.latest(draft.options.run / checkpoint.CHECKPOINTS)
     if draft.options.resume and newest is not None:
         dtype = "torch.bfloat16" if draft.in_bfloat16 else "torch.float32"
@@ -60,7 +60,7 @@ def check_checkpoint(draft: Draft) -> None:
 
 
 def check_first_steps(draft: Draft) -> None:
-    """Refuses an environment that fails at its first step, and a first prompt that is too long."""
+    """Refuses an environment whose first step fails, and a first prompt that is too long."""
     if not draft.options.dry_run:
         lengths = try_tasks(draft.config.env, draft.tasks, draft.chat)
         check_first_prompts(draft.model, draft.config.actor.max_model_len, draft.tasks, lengths)
@@ -69,7 +69,7 @@ def check_first_steps(draft: Draft) -> None:
 def check_first_prompts(
     model: Path, max_model_len: int, tasks: Sequence[Task], lengths: Sequence[int]
 ) -> None:
-    """Refuses a first prompt that fills the context; `lengths`: tokens of each task's."""
+    """Refuses a first prompt that fills the context. `lengths`: each task's prompt, in tokens."""
     settings = json.loads((model / "config.json").read_bytes())
     most = settings.get("max_position_embeddings") or max_model_len
     for task, length in zip(tasks, lengths, strict=True):
@@ -86,14 +86,15 @@ def check_first_prompts(
 
 
 def check_world(draft: Draft) -> None:
-    """Refuses to train the shipped policy in an unknown environment, unless the user named it."""
+    """Refuses to train the shipped policy in an environment it does not know, unless the user chose
+    that model."""
     named = "model" in draft.config.model_fields_set
     if not named and (foreign := foreign_world(draft.settled)):
         raise UserError(foreign)
 
 
 def foreign_world(config: RunConfig) -> str:
-    """A warning if the shipped policy would play an environment it does not know, else ""."""
+    """Returns a warning if the shipped policy does not know an environment of the run, else ""."""
     if Path(config.model) != builtin_policy():
         return ""
     known = [world.env for world in warmed_for(builtin_policy())]

@@ -1,4 +1,4 @@
-"""Checks of settings that name a class, a library, a command or an engine's argument."""
+"""Checks settings that name a class, a library, a command or an engine argument."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def check_engine(draft: Draft) -> None:
 
 
 def check_loggers(draft: Draft) -> None:
-    """Refuses a logger whose library is not installed here."""
+    """Refuses a logger whose library is not installed on this machine."""
     if draft.options.hardware is None or draft.backend.has_nodes:
         loggers.check(draft.config.log)
 
 
 def check_checkpoint_command(draft: Draft) -> None:
-    """Refuses a learner.on_checkpoint that cannot run."""
+    """Refuses a learner.on_checkpoint command that cannot run."""
     here = draft.options.hardware is None
     if here or draft.backend.has_nodes:
         checkpoint_command.check(draft.config.learner.on_checkpoint, here=here)
@@ -37,7 +37,7 @@ def check_samplers(draft: Draft) -> None:
 
 
 def check_shares(draft: Draft) -> None:
-    """Refuses a share of tasks for an environment that the run does not have."""
+    """Refuses a task share for an environment that is not part of the run."""
     env = draft.config.env
     for name in draft.config.buffer.tasks.shares if env.others else ():
         if name not in env.names:

@@ -1,4 +1,4 @@
-"""Finds the YAML file of a run's settings: a preset, the user's, or the run's own."""
+"""Finds the YAML file with a run's settings: a preset, the user's file, or the run's own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DEMO = PRESETS / "demo.yaml"
 def settings_file(
     config: Path | None, preset: str | None, run: Path, *, resume: bool
 ) -> tuple[Path | None, Path | None]:
-    """(the YAML file of a run's settings, that of the shipped policy's defaults), or None.
+    """Returns the YAML file with a run's settings and the one with the shipped policy's defaults.
 
-    The options of r3l-launch choose the first: --config, --resume or --preset. Raises UserError.
+    Each may be None. --config, --resume or --preset chooses the first. Raises UserError.
     """
     if preset is not None and (config is not None or resume):
         other = "--resume" if resume else "--config"
@@ -35,7 +35,7 @@ def settings_file(
 
 
 def preset_file(name: str) -> Path:
-    """The file of a preset. Raises UserError if there is none of this name."""
+    """Returns the file of a preset. Raises UserError if there is no preset called `name`."""
     known = {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
     if name not in known:
         guess = did_you_mean(name, known)
@@ -44,6 +44,6 @@ def preset_file(name: str) -> Path:
 
 
 def check_model_is_named(config: RunConfig, preset: str | None) -> None:
-    """Refuses a preset without a model if the user gave none either."""
+    """Refuses a preset that names no model, unless the user names one."""
     if preset is not None and "model" not in config.model_fields_set:
         raise UserError(f"--preset {preset}: names no model; give its folder with --model")

@@ -1,4 +1,4 @@
-"""Checks of a resumed run: which settings have changed, and whether anything is left to do."""
+"""Checks a resumed run: which settings have changed, and whether any steps are left."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FIXED = (
 
 
 def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str, ...]:
-    """One line for each setting that differs from the run's own. Refuses changes of FIXED ones
-    unless `force`."""
+    """One line for each setting that differs from the run's own. Refuses changes to FIXED settings
+    unless `force` is set."""
     known = RunFolder(run).own_settings()
     before, after = (flat_settings(each.model_dump(mode="json")) for each in (known, config))
     if _same_model(run, model_path(known.model), Path(config.model)):
@@ -48,7 +48,7 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
 
 
 def nothing_to_do(run: Path, config: RunConfig) -> str:
-    """A line that says why nothing is left to do in a run, or "". It loads no model."""
+    """Returns a line that explains why a run is finished, or "" if it is not. Loads no model."""
     folder = RunFolder(run)
     newest = latest(run / CHECKPOINTS) if folder.exists else None
     done = read_state(newest).version if newest else 0
@@ -66,12 +66,13 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
 
 
 def _same_model(run: Path, before: Path, after: Path) -> bool:
-    """Whether two folders hold the same model. A run with a checkpoint checks that instead."""
+    """Whether two folders hold the same model. True if the run has a checkpoint, which is checked
+    instead."""
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and model_digest(before) == model_digest(after)
 
 
 def _holds(key: str, flat: Mapping[str, Any]) -> bool:
-    """Whether a setting is a section on the other side, whose values are compared instead."""
+    """Whether `key` is a section in the other settings; then the values in it are compared."""
     return any(other.startswith(f"{key}.") for other in flat)

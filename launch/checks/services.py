@@ -1,4 +1,4 @@
-"""The addresses of a run's two services, and their keys."""
+"""Checks the addresses of a run's two services, and their keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = "keys"  # in a run's folder, if some are needed and none given
 
 @dataclass(frozen=True)
 class Services:
-    """The addresses of the buffer service and the weight publisher; `keys`: the folder of keys."""
+    """The addresses of the buffer service and the weight publisher. `keys`: the key folder."""
 
     buffer: str
     weights: str
@@ -27,15 +27,15 @@ class Services:
 
     @property
     def by_option(self) -> dict[str, str]:
-        """The addresses by the options that give them."""
+        """The addresses, keyed by the option that sets each."""
         return {"--buffer": self.buffer, "--weights": self.weights}
 
     def reached_from(self, elsewhere: Sequence[str], run: Path) -> Services:
-        """The services of a run that has actors on the machines `elsewhere`.
+        """Returns the services of a run that also has actors on the machines `elsewhere`.
 
         Default addresses become ones that these machines can reach. If any other machine can reach
-        an address, the services need keys: those given, or those of the run's folder. Raises
-        UserError for missing keys, and for an address that actors cannot reach.
+        an address, the services need keys: the given ones, or those in the run's folder. Raises
+        UserError if keys are missing or actors cannot reach an address.
         """
         services = self
         if elsewhere:
@@ -58,7 +58,7 @@ class Services:
 
 
 def check_keys(folder: Path) -> None:
-    """Refuses a folder without the keys of every role."""
+    """Refuses a folder that lacks any role's keys."""
     load(ServiceKeys, folder / "service.json")
     load(ClientKeys, folder / "client.json")
     load(ClientKeys, folder / "learner.json")

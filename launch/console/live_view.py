@@ -23,7 +23,7 @@ REFRESHES_PER_S = 2
 
 
 class Console:
-    """Plain lines, printed by `say`; with `quiet` only those that need attention, and the end."""
+    """Prints plain lines; if `quiet`, only the summary and whatever needs attention."""
 
     def __init__(self, say: Callable[[str], None], *, quiet: bool = False) -> None:
         self.say, self.quiet = say, quiet
@@ -37,22 +37,22 @@ class Console:
         self._show(line)
 
     def step(self, line: StepLine, steps: int) -> None:
-        """Show an optimizer step of `steps`."""
+        """Show an optimizer step; `steps`: the total."""
         self._show(step_line(line, steps))
 
     def again(self, version: int) -> None:
-        """Forget the steps after `version`, since the learner went back to a checkpoint."""
+        """Forget the steps after `version`: the learner has returned to that checkpoint."""
 
     def evaluation(self, line: EvalLine) -> None:
-        """Show an evaluation."""
+        """Show the result of an evaluation."""
         self._show(eval_line(line))
 
     def close(self) -> None:
-        """End the view."""
+        """Close the view."""
 
 
 class LiveView(Console):
-    """A bar with the ETA and the last step, drawn below the lines twice a second."""
+    """Draws a bar with the ETA and the last step below the lines, twice a second."""
 
     def __init__(self, run: Path, steps: int, file: TextIO) -> None:
         from rich.console import Console as Terminal
@@ -77,17 +77,17 @@ class LiveView(Console):
         self._last_line = line or "waits for the first step"
 
     def step(self, line: StepLine, steps: int) -> None:
-        """Show an optimizer step in place of the last one."""
+        """Show an optimizer step in place of the previous one."""
         self._steps, self._last_line = steps, step_line(line, steps)
         self._recent.append(line)
 
     def again(self, version: int) -> None:
-        """Remove later steps from the forecast."""
+        """Remove the steps after `version` from the forecast."""
         while self._recent and self._recent[-1].step > version:
             self._recent.pop()
 
     def close(self) -> None:
-        """Draw the view once more and leave it on the terminal."""
+        """Draw the view a last time and leave it on the terminal."""
         self._live.stop()
 
     def _print(self, line: str) -> None:
@@ -119,7 +119,7 @@ class LiveView(Console):
 def console_for(
     run: Path, steps: int, say: Callable[[str], None], *, quiet: bool, file: TextIO | None = None
 ) -> Console:
-    """Chooses the console of a run: quiet, live on a terminal that can draw, otherwise lines."""
+    """Chooses how to show a run: quiet, live if the terminal can draw, otherwise plain lines."""
     file = sys.stdout if file is None else file
     if (
         not quiet

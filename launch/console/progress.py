@@ -1,4 +1,4 @@
-"""The lines that `r3l-launch` prints while a run trains."""
+"""Formats the lines that `r3l-launch` prints while a run is training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WAITING = 0.1
 
 
 class NoticeReader:
-    """Reads the notices in a folder of logs, each once, with the name of its process in front."""
+    """Reads each notice in a log folder once, and puts the process name in front."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self._known = {log: GrowingFile(log) for log in logs.glob("*.log")}
 
     def new(self) -> list[str]:
-        """The notices since the last call."""
+        """Returns the notices written since the last call."""
         for log in sorted(self.logs.glob("*.log")):
             self._known.setdefault(log, GrowingFile(log, 0))
         mark = NOTICE_LINE.encode()
@@ -41,14 +41,15 @@ SOME = 3  # actors that are named individually
 
 
 class Startup:
-    """Reports what is still starting, until all processes are ready (`ended`)."""
+    """Reports which processes are still starting, until all are ready (`ended`)."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
         self.ended = False
 
     def line(self, ready: dict[str, bool]) -> str:
-        """The next line if it is due, else "". `ready`: whether each process is ready, by name."""
+        """Returns the next line if it is due, else "". `ready` maps each process to whether it is
+        ready."""
         now = time.monotonic()
         if self.ended or all(ready.values()):
             self.ended = True
@@ -67,9 +68,9 @@ class Startup:
 
 
 class SessionWaits:
-    """Reports once that attempts wait for the environment's processes.
+    """Reports once that attempts are waiting for the environment's processes.
 
-    `wanted`: requests that all actors together want in their engines.
+    `wanted`: the number of requests that all actors together want in their engines.
     """
 
     def __init__(self, wanted: int, workers: int | None) -> None:
@@ -78,9 +79,10 @@ class SessionWaits:
         self._reported = False
 
     def line(self, step: StepLine) -> str:
-        """A line with the setting to change, or "".
+        """Returns a line that names the setting to change, or "".
 
-        It is due once, when on average more than WAITING of `wanted` waited since the last step.
+        The line is due once: when more than WAITING * `wanted` attempts, on average, have waited
+        since the last step.
         """
         now = (step.time, step.metrics.get("actor/session_wait_s", 0.0))
         then, self._last = self._last, now
@@ -99,7 +101,7 @@ class SessionWaits:
 
 
 def step_line(step: StepLine, steps: int) -> str:
-    """An optimizer step as a line."""
+    """Formats an optimizer step as a line."""
     values = step.metrics
 
     def share(name: str) -> str:
@@ -126,7 +128,7 @@ def who_waits(values: Mapping[str, float]) -> str:
 
 
 def eval_line(evaluation: EvalLine) -> str:
-    """An evaluation as a line."""
+    """Formats an evaluation as a line."""
     failed, values = "", evaluation.metrics
     if evaluation.failed:
         causes = {
@@ -144,7 +146,7 @@ def eval_line(evaluation: EvalLine) -> str:
 
 
 def _lengths(values: Mapping[str, float], start: str = "") -> str:
-    """The lengths of attempts and the shares cut off; `start`: prefix of the metrics' names."""
+    """Formats the attempt lengths and the truncated shares. `start`: the metric-name prefix."""
     if f"{start}length_mean" not in values:
         return ""
     mean, p95, most = (values[f"{start}length_{name}"] for name in ("mean", "p95", "max"))
@@ -156,12 +158,12 @@ def _lengths(values: Mapping[str, float], start: str = "") -> str:
 
 
 def run_name(run: Path) -> str:
-    """A run as --run takes it: its name under runs/, or its path."""
+    """Names a run for --run: by its name if it is under runs/, otherwise by its path."""
     return run.name if run.parent == Path("runs") else str(run)
 
 
 def end_lines(run: Path) -> list[str]:
-    """Lines with a finished run's models and the next commands."""
+    """Lists a finished run's models and the commands to run next."""
     models = {"best": "best evaluation", "model": "last step"}
     folders = [f"{run / name} ({what})" for name, what in models.items() if (run / name).is_dir()]
     lines = [f"model: {', '.join(folders)}"] if folders else []

@@ -1,9 +1,9 @@
-"""Plays the attempts of an evaluation, and stores each result as its attempt ends.
+"""Plays the attempts of an evaluation, and stores each result when its attempt ends.
 
     tasks × attempts ─► those without a result yet ─► play, `at_once` at a time ─► results.jsonl
 
-An interrupted evaluation continues. An attempt that the environment or the engine failed has no
-reward, and the next run plays it again.
+The same command continues an interrupted evaluation. An attempt that failed because of the
+environment or the engine has no reward, and the next run plays it again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ async def play_all(
     *,
     at_once: int,
 ) -> None:
-    """Plays every attempt without a result, at the temperature of `config.eval`. Raises EngineDead
-    if the engine dies; the results so far are kept."""
+    """Plays every attempt that has no result yet, at the temperature of `config.eval`. Raises
+    EngineDead if the engine dies; the results so far are kept."""
     actor = config.actor.model_copy(update={"temperature": config.eval.temperature})
     config = config.model_copy(update={"actor": actor})
     room = asyncio.Semaphore(at_once)
@@ -60,5 +60,5 @@ async def play_all(
 
 
 def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
-    """The task and number of every attempt."""
+    """Returns the task and number of every attempt."""
     return [(task.task_id, attempt) for task in tasks for attempt in range(attempts)]

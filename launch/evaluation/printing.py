@@ -1,4 +1,4 @@
-"""The texts that `r3l-eval` prints: the report, a comparison, conversations."""
+"""Formats what `r3l-eval` prints: the report, a comparison, conversations."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def comparison_table(compared: Mapping[str, Comparison]) -> str:
 
 
 def conversations(attempts: Sequence[Conversation], count: int) -> str:
-    """The text of `count` attempts, the least successful first."""
+    """Formats `count` attempts as text, the least successful first."""
     ordered = sorted(attempts, key=lambda attempt: (attempt.success, attempt.reward))
     return "\n\n".join(map(_conversation, ordered[:count]))
 
 
 def printable(text: str) -> str:
-    """Escapes every control character except line breaks, so that no text controls a terminal."""
+    """Escapes all control characters except line breaks, so that no text controls a terminal."""
     return "".join(
         c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
     )
@@ -68,7 +68,7 @@ def _conversation(attempt: Conversation) -> str:
 
 
 def _titled(name: str, text: str) -> list[str]:
-    """A text indented under its name, so that no text looks like a name."""
+    """Indents a text under its heading, so that no line of the text looks like a heading."""
     if not text:
         return []
     return [f"── {name}", *(f"{INDENT}{line}" for line in printable(text).split("\n"))]

@@ -1,7 +1,7 @@
 """The commands of `r3l-launch`: `train`, and the commands that inspect a run.
 
-`train` is the default, since neither an option nor a setting (KEY=VALUE) can be a command's name.
-The other commands are imported when they are used.
+`train` is the default: an option or a setting (KEY=VALUE) cannot be mistaken for a command.
+The other commands are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 
 
 class LaunchCommands(OneLineGroup):
-    """`train` as the default, and INSPECTIONS."""
+    """The command group: `train`, which is the default, and INSPECTIONS."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `train` first unless a command is named."""
+        """Put `train` in front of the arguments unless they start with a command."""
         named = args and not args[0].startswith("-") and "=" not in args[0]
         return super().parse_args(ctx, args if named else [DEFAULT, *args])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Import a command. Raises click.UsageError for an unknown name."""
+        """Import a command. Raises click.UsageError if the name is unknown."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         if cmd_name not in INSPECTIONS:
@@ -43,7 +43,7 @@ class LaunchCommands(OneLineGroup):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a failure is one line."""
+        """Run a command; reports a failure in one line."""
         try:
             return super().invoke(ctx)
         except UserError as error:

@@ -1,4 +1,4 @@
-"""`r3l-launch doctor`: what is wrong with a run, what limits its pace, and what to do."""
+"""`r3l-launch doctor`: reports what is wrong with a run, what limits its pace, and the remedies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEN_S = 10.0  # minimum until a silent actor is reported
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem or a hint, and what to do about it."""
+    """A problem or a hint, and its remedy."""
 
     problem: bool
     what: str
@@ -49,7 +49,7 @@ def doctor(name: str) -> None:
 
 
 def findings(now: Snapshot) -> list[Finding]:
-    """All findings, problems first."""
+    """Returns all findings, problems first."""
     results = [
         *_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now), *_bound(now)
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`r3l-launch report`: a run as one HTML file that needs neither a server nor a network."""
+"""`r3l-launch report`: writes a run as one HTML file that needs neither a server nor a network."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def contents(folder: RunFolder) -> dict[str, Any]:
 
 
 def summary(history: History, planned: int) -> list[str]:
-    """The run's steps, time and evaluations in a few words."""
+    """Sums up the run's steps, time and evaluations in a few words."""
     steps, evaluations = history.steps, history.evaluations
     if not steps:
         return ["no step was trained"]
@@ -106,7 +106,7 @@ def summary(history: History, planned: int) -> list[str]:
 
 
 def curves(steps: Sequence[StepLine], evaluations: Sequence[EvalLine]) -> list[dict[str, Any]]:
-    """[{name, lines: [{name, points: [[step, value], …]}]}], without empty curves."""
+    """Returns [{name, lines: [{name, points: [[step, value], …]}]}], without empty curves."""
     tested = [[line.step, line.success] for line in evaluations]
     plots: list[dict[str, Any]] = [
         {"name": "Success in evaluations", "lines": [{"name": "tasks", "points": tested}]}
@@ -122,7 +122,7 @@ def _points(steps: Sequence[StepLine], tag: str) -> list[list[float]]:
 
 
 def _run(run: Path, config: RunConfig, version: int) -> dict[str, Any]:
-    """The head of the page's viewer, before groups are added."""
+    """The header of the page's viewer, before groups are added."""
     facts = [config.env.title, config.algorithm.name, Path(config.model).name]
     return {"title": run.name, "notice": "", "facts": [(fact, fact) for fact in facts],
             "change": 0, "version": version, "total": 0, "listed": 0, "states": {}}  # fmt: skip
@@ -156,14 +156,14 @@ def _sample(rows: list[dict[str, Any]], purpose: str) -> list[dict[str, Any]]:
 
 
 def _thin(values: list[Any], most: int = POINTS) -> list[Any]:
-    """At most `most` values, evenly spaced, with the first and the last."""
+    """Thins values to at most `most`, evenly spaced, including the first and the last."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def corrections(store: Store, rows: Sequence[dict[str, Any]]) -> list[Correction]:
-    """The most instructive corrections among the newest groups of `rows` (oldest first)."""
+    """Picks the most instructive corrections from the newest groups. `rows`: oldest group first."""
     with_contrast = [
         row["group"] for row in reversed(rows) if row["purpose"] == "train" and row["contrast"] > 0
     ]
@@ -179,7 +179,7 @@ def _undamaged(store: Store, names: Sequence[str]) -> Iterator[Group]:
 
 
 def group_of(correction: Correction, store: Store, texts: Texts) -> dict[str, Any]:
-    """The group of a correction as the viewer shows it, with this correction alone."""
+    """Returns a correction's group for the viewer, without its other corrections."""
     group, slot = plain_group(store, correction.group_id, texts), correction.retry.slot
     return group | {
         "pairs": [p for p in group["pairs"] if p["retry"] and p["retry"]["slot"] == slot]

@@ -42,7 +42,7 @@ ERROR_LINE = re.compile(
 
 @dataclass
 class Process:
-    """One process of the run on this machine. `state` is the system's, such as `stopped`."""
+    """One process of the run on this machine. `state`: as the system reports it, like `stopped`."""
 
     name: str
     pid: int
@@ -55,7 +55,7 @@ class Process:
 
 @dataclass
 class Lease:
-    """A group that an actor works on."""
+    """A group that an actor is working on."""
 
     group: str
     actor: str
@@ -68,7 +68,7 @@ class Lease:
 
 @dataclass
 class Progress:
-    """Steps done and the forecast; None if it is not known yet.
+    """The finished steps and the forecast, whose fields are None if not known yet.
 
     `learner_idle`, `actor_idle`: shares of the time of the last RECENT steps in which the learner
     waited for groups, and in which the actors' engines waited for leases.
@@ -86,11 +86,11 @@ class Progress:
 
 @dataclass
 class Buffer:
-    """The service and its store.
+    """The state of the buffer service and its store.
 
-    `reply_s`: None if it did not reply; `error`: why. `logged_ago_s`: since it last wrote to its
-    log. `stats`: its reply; without one, the figures that the store itself has. `map_free_bytes`:
-    None if the store could not be read.
+    `reply_s`: how long the reply took, None if there was no reply; `error`: why. `logged_ago_s`:
+    since the service last wrote to its log. `stats`: its reply, or figures read from the store if
+    there was no reply. `map_free_bytes`: None if the store could not be read.
     """
 
     endpoint: str = ""
@@ -104,7 +104,8 @@ class Buffer:
 @dataclass
 class Actor:
     """What the buffer knows about an actor. `process`: its name in the launcher, or "";
-    `worked_ago_s`: since it last leased or completed a group that is still stored, or None."""
+    `worked_ago_s`: since it last leased or completed a group that is still stored; None if
+    there is no such group."""
 
     name: str
     process: str
@@ -139,16 +140,16 @@ class Snapshot:
 
     @property
     def alive(self) -> bool:
-        """Whether any process of the run is on this machine."""
+        """Whether any process of the run is running on this machine."""
         return bool(self.processes)
 
     def process(self, name: str) -> Process | None:
-        """The process of that name, if there is one."""
+        """Returns the process called `name`, or None."""
         return next((process for process in self.processes if process.name == name), None)
 
 
 def take(run: RunFolder) -> Snapshot:
-    """Takes a snapshot of a run. Raises UserError for settings that cannot be read."""
+    """Takes a snapshot of a run. Raises UserError if the run's settings cannot be read."""
     config, history, now = run.settings(), run.history(), time.time()
     processes = processes_of(run.path)
     snapshot = Snapshot(
@@ -176,7 +177,7 @@ def take(run: RunFolder) -> Snapshot:
 
 
 def processes_of(run: Path) -> list[Process]:
-    """The run's processes that this user may see on this machine, buffer first."""
+    """Finds the run's processes on this machine that the user may see, buffer first."""
     processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError), process.oneshot():
@@ -209,14 +210,14 @@ def _process(process: psutil.Process, role: str, words: list[str]) -> Process:
 
 
 def _launcher(processes: list[Process]) -> int | None:
-    """The process that started the buffer or the actors; None if it has ended."""
+    """The pid of the launcher that started the buffer or the actors; None if it has ended."""
     started = [process for process in processes if not process.name.startswith("learner-")]
     parents = {process.parent for process in started} - {process.pid for process in processes}
     return next((pid for pid in parents if pid > 1), None)
 
 
 def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
-    """Forecasts the ends of the next and last steps by the median time of the last RECENT ones."""
+    """Forecasts when the next and the last step will end, from the median recent step time."""
     if not steps:
         return Progress(0, planned)
     last = steps[-1]
@@ -232,13 +233,13 @@ def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
 
 
 def _recent_mean(steps: Sequence[StepLine], tag: str) -> float | None:
-    """The mean of a metric over the last RECENT steps; None if none of them has it."""
+    """The mean of a metric over the last RECENT steps; None if no step has the metric."""
     values = [line.metrics[tag] for line in steps[-RECENT:] if tag in line.metrics]
     return statistics.fmean(values) if values else None
 
 
 def last_errors(logs: Path) -> dict[str, list[str]]:
-    """The last lines of each log that report an error, oldest first."""
+    """The last error lines of each log, oldest first."""
     errors: dict[str, list[str]] = {}
     for log in sorted(logs.glob("*.log")):
         with log.open("rb") as file:
@@ -250,14 +251,14 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
 
 
 def _add_heartbeat(snapshot: Snapshot, run: RunFolder) -> None:
-    """Add what the learner does, unless its last heartbeat is from an earlier process."""
+    """Add the learner's activity, unless its last heartbeat is from an earlier process."""
     last, learner = run.heartbeat(), snapshot.process("learner")
     if last is not None and (learner is None or last.time >= learner.since):
         snapshot.heartbeat_ago_s, snapshot.learner_doing = snapshot.at - last.time, last.doing
 
 
 def _add_store(snapshot: Snapshot, run: RunFolder) -> dict[str, float]:
-    """Add groups and leases, read from the store; returns `worked_ago_s` of each actor."""
+    """Add groups and leases from the store; returns each actor's `worked_ago_s`."""
     if not (run.store / "data.mdb").is_file():
         return {}
     try:
@@ -324,7 +325,8 @@ def _add_stats(snapshot: Snapshot, run: RunFolder, worked_ago_s: dict[str, float
 
 
 def _last_line(log: Path, word: str) -> str | None:
-    """The rest of the last line that begins with `word`: a log holds every start of a process."""
+    """The rest of the last line that begins with `word`. A log holds all starts of a process, so
+    the last line counts."""
     if not log.is_file():
         return None
     rest = None

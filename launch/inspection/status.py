@@ -1,4 +1,4 @@
-"""`r3l-launch status`: what every process of a run does, and who has waited how long for whom."""
+"""`r3l-launch status`: shows what each process of a run is doing, and what it is waiting for."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lines(now: Snapshot) -> Iterator[str]:
 
 
 def waits(now: Snapshot) -> Iterator[str]:
-    """One line for each process that waits; none for a run that has ended."""
+    """One line for each waiting process; no lines if the run has ended."""
     if not now.alive:
         return
     groups = now.buffer.stats.train
@@ -96,7 +96,7 @@ def waits(now: Snapshot) -> Iterator[str]:
 
 
 def ago(seconds: float) -> str:
-    """A time span such as `1.5 min`."""
+    """Formats a time span, such as `1.5 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

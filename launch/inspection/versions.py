@@ -1,4 +1,4 @@
-"""The versions of the packages with which a run was started."""
+"""Finds the package versions that a run was started with."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COMMIT_S = 10  # for git to answer
 
 
 def of(run: RunFolder) -> dict[str, str]:
-    """The versions of a run's last start by name, or of this installation if it has none."""
+    """The package versions at a run's last start, else those of this installation."""
     known = run.versions()
     return known or installed() | {"note": "of this installation; the run has no versions.json"}
 
 
 def installed() -> dict[str, str]:
-    """The versions of this installation by name."""
+    """The versions in this installation, keyed by package."""
     versions = {"r3l": metadata.version("r3l"), "commit": _commit()}
     versions |= {"Python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
@@ -36,7 +36,7 @@ def installed() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of a checkout, marked -dirty if it was changed; "" for an installed package."""
+    """The commit of this checkout, marked -dirty if changed; "" if this is an installed package."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMIT_S)

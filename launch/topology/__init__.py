@@ -1,1 +1,1 @@
-"""Places the processes of a run on machines, and checks that they fit."""
+"""Places a run's processes on machines, and checks that they fit."""

@@ -22,7 +22,7 @@ REACHED_S = 10  # timeout of ssh
 
 @dataclass(frozen=True)
 class Hosts:
-    """The machines of a hostfile and their slots; `address`: of the first machine."""
+    """A hostfile's machines and their slots. `address`: the first machine's."""
 
     path: Path
     slots: dict[str, int]
@@ -30,7 +30,7 @@ class Hosts:
 
     @property
     def reached(self) -> str:
-        """The first machine as others reach it: its name if its address is loopback."""
+        """How other machines reach the first one: `address`, or its name if that is loopback."""
         return next(iter(self.slots)) if self.address.startswith("127.") else self.address
 
 
@@ -41,7 +41,7 @@ def read_hosts(path: Path, ranks: int, *, together: bool = True) -> Hosts:
     first = next(iter(slots))
     if (total := sum(slots.values())) < ranks:
         raise UserError(
-            f"--hostfile {path}: {total} slots for {ranks} ranks; give --learner {total}gpu or "
+            f"--hostfile {path}: has {total} slots for {ranks} ranks; give --learner {total}gpu or "
             "change the slots"
         )
     address = _address(path, first)
@@ -69,7 +69,9 @@ def _parse(path: Path) -> dict[str, int]:
     except OSError as error:
         raise UserError(f"--hostfile {path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise UserError(f"--hostfile {path}: not UTF-8 text; is it a hostfile?") from None
+        raise UserError(
+            f"--hostfile {path}: is not UTF-8 text; check that it is a hostfile"
+        ) from None
     slots: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
@@ -86,7 +88,7 @@ def _parse(path: Path) -> dict[str, int]:
                 )
             slots[match[1]] = int(match[2])
     if not slots:
-        raise UserError(f"--hostfile {path}: no machines; write lines like `machine slots=8`")
+        raise UserError(f"--hostfile {path}: names no machines; write lines like `machine slots=8`")
     return slots
 
 

@@ -1,4 +1,4 @@
-"""The machines of a plan: this one, the hostfile's, or described ones."""
+"""Finds a plan's machines: this one, the hostfile's, or the ones that --hardware describes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Machine:
     """One machine.
 
     `gpus`: names for CUDA_VISIBLE_DEVICES. `gpu_gib`: memory of each GPU, None if unknown. `cores`:
-    usable ones, None if unknown. `slots`: number of processes without GPUs, None: any number.
+    usable cores, None if unknown. `slots`: the number of processes that use no GPU, None: any.
     """
 
     name: str
@@ -35,8 +35,8 @@ class Machine:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs of this machine that CUDA_VISIBLE_DEVICES allows, by their CUDA names. On a shared
-    machine the others belong to other users."""
+    """This machine's GPUs that CUDA_VISIBLE_DEVICES allows, as CUDA names. On a shared machine, the
+    remaining GPUs belong to other users."""
     here = [str(i) for i, _ in enumerate(GPUS.glob("*"))]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None or not here:
@@ -45,15 +45,15 @@ def visible_gpus() -> list[str]:
 
 
 def this_machine() -> Machine:
-    """This machine, without importing torch."""
+    """Describes this machine without importing torch."""
     gpus = tuple(visible_gpus())
     return Machine(HERE, gpus, gpu_gib() if gpus else None, usable_cores())
 
 
 def usable_cores(limit: Path = CPU_LIMIT) -> int:
-    """The cores that this process may use, by its affinity and its control group.
+    """The number of cores that the affinity and the control group let this process use.
 
-    The file `limit` holds microseconds of CPU time (or "max") and the period that they are for.
+    The file `limit` holds the microseconds of CPU time (or "max") in each period, and the period.
     """
     cores = len(os.sched_getaffinity(0))
     try:
@@ -65,7 +65,7 @@ def usable_cores(limit: Path = CPU_LIMIT) -> int:
 
 def machines_of(hosts: Hosts, device: str) -> tuple[Machine, ...]:
     """The machines of a hostfile. Their slots are GPUs if the learner's `device` is "gpu" or this
-    machine has GPUs; all GPUs are assumed to have the memory of this machine's."""
+    machine has GPUs. All GPUs are assumed to have as much memory as this machine's."""
     here = this_machine()
     if device == "cpu" and not here.gpus:
         return tuple(
@@ -98,7 +98,7 @@ def described(text: str) -> tuple[Machine, ...]:
 
 
 def hosts_of(machines: Sequence[Machine]) -> Hosts | None:
-    """A hostfile of described machines; None for a single machine."""
+    """A hostfile for the described machines; None if there is only one machine."""
     slots = {machine.name: len(machine.gpus) for machine in machines}
     return Hosts(Path("hosts"), slots, machines[0].name) if len(machines) > 1 else None
 
@@ -108,7 +108,7 @@ def _names(count: int) -> list[str]:
 
 
 def gpu_gib() -> float | None:
-    """GiB of this machine's smallest visible GPU; None if nvidia-smi does not report it."""
+    """The memory of this machine's smallest visible GPU, in GiB; None if nvidia-smi cannot tell."""
     command = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
     try:
         listing = subprocess.run(
@@ -120,9 +120,9 @@ def gpu_gib() -> float | None:
 
 
 def smallest_gib(listing: str, gpus: Sequence[str]) -> float | None:
-    """GiB of the smallest of `gpus` (indices, UUIDs or prefixes of UUIDs); None if not listed.
+    """The memory of the smallest of `gpus`, in GiB; None if they are not listed.
 
-    `listing`: lines `index, uuid, MiB` of nvidia-smi.
+    `gpus`: indices, UUIDs or UUID prefixes. `listing`: nvidia-smi's lines `index, uuid, MiB`.
     """
     sizes = []
     for line in listing.splitlines():

@@ -1,7 +1,7 @@
 """Estimates the least GPU memory that the processes of a run need, before they start.
 
-P parameters, T trained parameters, N ranks, b bytes of a number of an actor (2 in bfloat16, 4 in
-float32), t GPUs of an actor.
+P: parameters. T: trained parameters. N: ranks. b: bytes of one number in an actor (2 in bfloat16,
+4 in float32). t: GPUs of an actor.
 
 A rank of the learner, as DeepSpeed's `estimate_zero2_model_states_mem_needs` and
 `estimate_zero3_model_states_mem_needs` count it (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py
@@ -45,7 +45,7 @@ FIXED_GIB = 2.0
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a model on which its memory depends."""
+    """The sizes that determine a model's memory."""
 
     parameters: int
     layers: int
@@ -56,7 +56,7 @@ class ModelShape:
 
 
 def model_shape(folder: Path) -> ModelShape | None:
-    """The shape of a Hugging Face model folder; None if its config.json lacks a size."""
+    """Reads the shape of the model in a Hugging Face folder; None if config.json lacks a size."""
     settings: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
     text = settings.get("text_config")
     inner = settings | (text if isinstance(text, dict) else {})
@@ -74,8 +74,8 @@ def model_shape(folder: Path) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The GPU memory of a run's processes. `reference`: the loss needs a reference model, which
-    with adapters is the model without them."""
+    """Estimates the GPU memory of a run's processes. `reference`: the loss needs a reference model.
+    A run with adapters uses the model without the adapters as its reference."""
 
     shape: ModelShape
     learner: LearnerConfig
@@ -84,14 +84,14 @@ class Estimate:
 
     @classmethod
     def of(cls, config: RunConfig) -> Estimate | None:
-        """The estimate of a run whose model is a folder; None if its shape is not known."""
+        """Makes the estimate for the model folder in `config`; None if its shape is not known."""
         shape = model_shape(Path(config.model))
         if shape is None:
             return None
         return cls(shape, config.learner, config.actor, config.algorithm.build().needs_reference)
 
     def learner_parts(self, ranks: int) -> dict[str, float]:
-        """GiB of one rank's model states, by part."""
+        """One rank's model states in GiB, keyed by part."""
         shape, learner = self.shape, self.learner
         stage = zero_stage(learner, bf16=learner.dtype != "float32")
         whole, adapted = shape.parameters / GIB, learner.lora.rank * 20 * shape.width * shape.layers
@@ -110,26 +110,26 @@ class Estimate:
         return {name: gib for name, gib in parts.items() if gib}
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
-        """GiB of one actor on each of its GPUs, by part, with KV memory for `requests`."""
+        """An actor's GiB on each of its GPUs, keyed by part, with KV memory for `requests`."""
         weights = self._actor_bytes * self.shape.parameters / gpus / GIB
         cache = self._given_cache or requests * self._request_gib(gpus)
         return {"weights": weights, "KV": cache, "fixed": FIXED_GIB}
 
     def requests_held(self, gpus: int, gib: float) -> int:
-        """The number of full-length requests that an actor with `gib` on each GPU holds."""
+        """How many full-length requests fit in an actor with `gib` on each GPU."""
         parts = self.actor_parts(gpus, 0)
         cache = self._given_cache or gib - total(parts)
         return max(0, int(cache / self._request_gib(gpus)))
 
     def _request_gib(self, gpus: int) -> float:
-        """GiB of the KV cache of one request of full length on each GPU of an actor."""
+        """The KV cache of one full-length request on each of an actor's GPUs, in GiB."""
         heads = max(1, -(-self.shape.kv_heads // gpus))
         a_token = 2 * self._actor_bytes * self.shape.layers * heads * self.shape.head_width
         return a_token * self.actor.max_model_len / GIB
 
     @property
     def _given_cache(self) -> float:
-        """GiB of the KV cache that the user set for an actor; 0 if vLLM takes what is left."""
+        """The KV cache size that the user set for an actor, in GiB; 0 if vLLM uses what is left."""
         return float(self.actor.engine.get("kv_cache_memory_bytes") or 0) / GIB
 
     @property
@@ -138,11 +138,11 @@ class Estimate:
 
 
 def total(parts: dict[str, float]) -> float:
-    """The sum of all parts, GiB."""
+    """The sum of all parts, in GiB."""
     return sum(parts.values())
 
 
 def arithmetic(parts: dict[str, float]) -> str:
-    """The sum as text, such as `14.2 weights + 2.0 fixed = 16.2 GiB`."""
+    """Formats the sum, such as `14.2 weights + 2.0 fixed = 16.2 GiB`."""
     summands = " + ".join(f"{gib:.1f} {name}" for name, gib in parts.items())
     return f"{summands} = {total(parts):.1f} GiB"

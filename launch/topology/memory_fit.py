@@ -1,7 +1,7 @@
 """Checks that the processes on each GPU fit into its memory, and gives each actor its share.
 
 A rank gets what its model states need. The rest is split into equal parts: one for each actor on
-the GPU, and one for the rank's activations. An actor alone on its GPUs takes vLLM's 90 %.
+the GPU, and one for the rank's activations. An actor that shares no GPU gets vLLM's default, 90 %.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = 0.9  # of a GPU's memory for one engine, vLLM's own default
 
 
 class GpuSet(NamedTuple):
-    """The GPUs of one actor on a machine."""
+    """The GPUs that one actor uses on a machine."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -30,8 +30,8 @@ class GpuSet(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """The share of memory of an engine on each set of GPUs (None: vLLM's default), and the estimate
-    as lines."""
+    """An engine's memory share on each set of GPUs (None: vLLM's default), and the estimate as
+    lines."""
 
     shares: dict[GpuSet, float | None] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
@@ -58,9 +58,9 @@ def share_memory(
 ) -> SharedMemory:
     """Shares the memory of each GPU.
 
-    `trained`: machine and GPU of every rank. `engines`: their number on each set of GPUs. Raises
-    UserError if an engine or rank does not fit, unless `force`, and if several processes share a
-    GPU of unknown memory.
+    `trained`: machine and GPU of every rank. `engines`: the number of engines on each set of GPUs.
+    Raises UserError if an engine or rank does not fit, unless `force` is set. Always raises it if
+    several processes share a GPU whose memory is not known.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
@@ -96,28 +96,28 @@ def share_memory(
 
 
 def _equal_part(left: float, processes: int) -> float:
-    """The share of a GPU's memory that each process gets of `left`, rounded down to hundredths."""
+    """Splits `left`, a share of a GPU's memory, among `processes`; rounds down to hundredths."""
     return int(100 * min(MOST, left / processes)) / 100
 
 
 def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: float | None) -> None:
-    """Refuses a rank whose model states do not fit into a GPU, with the arithmetic."""
+    """Refuses a rank whose model states do not fit into a GPU, and shows the arithmetic."""
     if gib is not None and total(parts) > USABLE * gib:
         raise UserError(
-            f"--learner {requested.learner}: a rank needs {arithmetic(parts)} and activations, a "
-            f"GPU has {USABLE:.0%} of {gib:.0f} GiB; {_smaller_rank(parts)}"
+            f"--learner {requested.learner}: a rank needs {arithmetic(parts)} plus activations, "
+            f"but can use only {USABLE:.0%} of a GPU's {gib:.0f} GiB; {_smaller_rank(parts)}"
         )
 
 
 def _smaller_rank(parts: dict[str, float]) -> str:
-    """The advice for a rank whose model states are too large."""
+    """Returns advice for a rank whose model states are too large."""
     if max(parts, key=lambda name: parts[name]) in ("gradients", "optimizer"):
         return "raise learner.zero_stage, add ranks, or set learner.offload"
     return "set learner.zero_stage=3, add ranks, or take larger GPUs or a smaller model"
 
 
 def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> None:
-    """Refuses an engine without room for one request, with the arithmetic."""
+    """Refuses an engine that has no room for one request, and shows the arithmetic."""
     least = estimate.actor_parts(requested.actor_gpus, 1)
     used = engines.count * engines.gib + engines.rank_gib
     if total(least) > engines.gib or used > USABLE * engines.of_gib + 0.01:
@@ -129,7 +129,7 @@ def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: E
 
 
 def _engine_line(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> str:
-    """One line with what an engine needs and gets."""
+    """A line that compares what an engine needs with what it gets."""
     gpus, wants = requested.actor_gpus, estimate.actor.concurrent_requests
     held = min(wants, estimate.requests_held(gpus, engines.gib))
     return (

@@ -1,7 +1,7 @@
-"""Places a run's processes: machines and GPUs, shares of GPU memory, CPU threads.
+"""Assigns machines, GPUs, GPU memory shares and CPU threads to a run's processes.
 
-Ranks take the first GPUs. Actors take turns on the remaining GPUs, or share those of the ranks if
-there are none. No function here reads anything but its arguments.
+Ranks take the first GPUs. The remaining GPUs are assigned to actors in turn; if none remain, actors
+share the ranks' GPUs. The functions here read nothing but their arguments.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Ranks:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """The place of one actor. `share`: of each GPU's memory, None: vLLM's default;
-    `threads`: of OpenMP, None: unset."""
+    """The place of one actor. `share`: its share of each GPU's memory, None: vLLM's default.
+    `threads`: its OpenMP threads, None: unset."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -41,8 +41,8 @@ class ActorPlace:
 
 @dataclass(frozen=True)
 class Topology:
-    """The places of all processes. The buffer and rank 0 run on the first machine. `threads`: of
-    OpenMP for each rank, None: unset."""
+    """The places of all processes. The buffer and rank 0 run on the first machine. `threads`: the
+    OpenMP threads of each rank, None: unset."""
 
     machines: tuple[Machine, ...]
     device: str
@@ -59,7 +59,7 @@ class Topology:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """The machines other than rank 0's on which actors run."""
+        """The machines other than rank 0's that run actors."""
         places = dict.fromkeys(place.machine for place in self.actors)
         return tuple(name for name in places if name != self.machines[0].name)
 
@@ -73,7 +73,7 @@ def place(
 ) -> Topology:
     """Places the requested processes on `machines`.
 
-    Raises UserError if there are too few devices, and, unless `force`, if memory is too small.
+    Raises UserError if there are too few devices, or if memory is too small and `force` is not set.
     """
     ranks = place_ranks(requested, machines)
     gpu_sets = _gpu_sets(requested, machines, ranks)
@@ -140,8 +140,8 @@ def _too_few(requested: RequestedPlaces, machines: Sequence[Machine], room: int)
 def _gpu_sets(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[GpuSet]:
-    """The sets of GPUs that actors take turns on; [] without any GPUs. Raises UserError if no
-    machine has enough GPUs for an actor."""
+    """The GPU sets that are assigned to actors in turn; [] if there are no GPUs. Raises UserError
+    if no machine has enough GPUs for an actor."""
     if not any(machine.gpus for machine in machines):
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")
@@ -167,8 +167,8 @@ def _gpu_sets(
 def _slots(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[str]:
-    """The machines that actors without GPUs take turns on: one name for each slot that the ranks
-    leave, or every machine once."""
+    """The machines that are assigned in turn to actors without GPUs. A machine is listed once for
+    each slot that the ranks leave free; if no slots are left, every machine is listed once."""
     used = {part.machine: part.count for part in ranks} if requested.device == "cpu" else {}
     left = [m.name for m in machines for _ in range((m.slots or 0) - used.get(m.name, 0))]
     return left or [machine.name for machine in machines]
@@ -180,11 +180,12 @@ def _threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> tuple[int | None, dict[str, int | None]]:
-    """(OpenMP threads of each rank, of an actor by its machine); None if the cores are not known.
+    """Returns the OpenMP threads of each rank, and those of an actor on each machine.
 
-    On GPUs every process gets its share of its machine's cores. On CPUs a rank gets all of them:
-    actors use them too, but such a run waits for its steps, and waiting threads sleep. An actor of
-    a run without any GPUs gets its share of the cores of all machines."""
+    None if the cores are not known. On GPUs every process gets its share of its machine's cores.
+    On CPUs a rank gets all cores: actors use them too, but such a run waits for its steps, and
+    waiting threads sleep. If there are no GPUs at all, an actor gets its share of all machines'
+    cores."""
     trained = {part.machine: part.count for part in ranks}
     cores = {machine.name: machine.cores for machine in machines}
     shares = {

@@ -1,4 +1,4 @@
-"""The requested actors and ranks, and their devices."""
+"""Parses the requested actors and ranks, and their devices."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from r3l.errors import UserError
 class RequestedPlaces:
     """The parsed options of one plan.
 
-    `machines`: number of machines over which the ranks are spread evenly; None: they take the first
-    devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
+    `machines`: the number of machines over which the ranks are spread evenly; if None, the ranks
+    take the first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
     """
 
     actors: int
@@ -31,7 +31,7 @@ class RequestedPlaces:
 
 
 def parse_learner(text: str) -> tuple[int, str, int | None]:
-    """`8gpu`, `2cpu` or `2x8gpu` as (ranks, device, machines). Raises UserError."""
+    """Parses `8gpu`, `2cpu` or `2x8gpu` to (ranks, device, machines). Raises UserError."""
     match = re.fullmatch(r"(?:([1-9]\d{0,4})x)?([1-9]\d{0,4})(cpu|gpu)", text)
     if match is None:
         raise UserError(

@@ -16,7 +16,8 @@ class Plan:
     """The plan of one run.
 
     `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the services' and
-    clients' keys, None without keys. `connections`: limit of the buffer's clients at a time.
+    clients' keys, None if keys are not used. `connections`: the buffer's limit of simultaneous
+    clients.
     `changed`: one line for each setting that a resumed run changes.
     """
 

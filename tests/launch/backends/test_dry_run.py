@@ -61,7 +61,7 @@ def test_every_preset_can_be_planned(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--hardware", "8x80GB"], "--hardware 8x80GB: only plans; add --dry-run"),
+        (["--hardware", "8x80GB"], "--hardware 8x80GB: is only for planning; add --dry-run"),
         (["--dry-run", "--hardware", "lots"], "must be machines x GPUs x memory"),
         (["--dry-run", "--hardware", "2x8x80GB", "--hostfile", "h"], "combined with --hostfile"),
         (["--dry-run", "--hardware", "8x80GB", "--learner", "9gpu"], "has 8 GPUs"),

@@ -84,7 +84,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--hardware", "2x8cpu"], "--hardware 2x8cpu: only plans; add --dry-run"),
+        (["--hardware", "2x8cpu"], "--hardware 2x8cpu: is only for planning; add --dry-run"),
         (["--hostfile", "hosts"], "--cluster ray: cannot be combined with --hostfile"),
         (["--dry-run", "--hardware", "2x8cpu", "--buffer", "tcp://127.0.0.1:5555"],
          "actors on host-1 cannot reach it"),

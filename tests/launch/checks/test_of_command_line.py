@@ -29,8 +29,8 @@ def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--hardware", "8x80GB"), "--hardware 8x80GB: only plans; add --dry-run"),
-        (("--hardware", "8x80GB", "--cluster", "ray"), "--hardware 8x80GB: only plans"),
+        (("--hardware", "8x80GB"), "--hardware 8x80GB: is only for planning; add --dry-run"),
+        (("--hardware", "8x80GB", "--cluster", "ray"), "--hardware 8x80GB: is only for planning"),
         (("--dry-run", "--hardware", "2x8x80GB", "--hostfile", "h"), "combined with --hostfile"),
         (("--cluster", "ray", "--hostfile", "h"), "--cluster ray: cannot be combined with"),
     ],

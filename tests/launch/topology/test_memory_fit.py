@@ -42,10 +42,10 @@ def test_the_users_own_share_is_kept() -> None:
     [
         (1, "1gpu", "2x40GB", (),
          "--learner 1gpu: a rank needs 14.2 weights + 42.6 gradients + 85.1 optimizer = 141.9 GiB "
-         "and activations, a GPU has 95% of 40 GiB; raise learner.zero_stage"),
+         "plus activations, but can use only 95% of a GPU's 40 GiB; raise learner.zero_stage"),
         (1, "1gpu", "2x14GB", ("learner.lora.rank=16",),
-         "14.2 weights + 0.2 gradients + 0.4 optimizer = 14.7 GiB and activations, a GPU has 95% "
-         "of 14 GiB; set learner.zero_stage=3"),
+         "14.2 weights + 0.2 gradients + 0.4 optimizer = 14.7 GiB plus activations, but can use "
+         "only 95% of a GPU's 14 GiB; set learner.zero_stage=3"),
         (16, "8gpu", "8x48GB", FITS,
          "--actors 16: an actor needs 14.2 weights + 0.4 KV + 2.0 fixed = 16.6 GiB for one "
          "request, 2 on each GPU of 48 GiB next to a rank of 18.0 GiB get 9.1 GiB; give fewer"),
