@@ -84,7 +84,7 @@ def serve(
 @commands.command()
 @click.argument("folder", type=PATH)
 def keygen(folder: Path) -> None:
-    """Write the keys of a service, its clients and its learner, for use on a network."""
+    """Write the keys that a service, its clients and its learner need on a network."""
     for path in generate(folder):
         click.echo(str(path))
 
@@ -94,7 +94,7 @@ for command in (*tools.COMMANDS, view):
 
 
 def main() -> None:
-    """Entry point. A user's error is one line on stderr and exit code 2."""
+    """Run the command. Reports a user's error as one line on stderr and exit code 2."""
     try:
         set_file_modes()
         commands.main(prog_name="r3l-buffer")

@@ -1,7 +1,8 @@
-"""The operations as methods of both clients, in the order of a group's life.
+"""Methods of both clients, one for each operation, in the order of a group's life.
 
-Each is written once: it builds a Call, which holds the request and how to read the reply, and the
-decorator `operation` sends it. BufferClient returns what was read, AsyncBufferClient a coroutine.
+Each method is written once: it builds a Call, which holds the request and how to read the reply,
+and the decorator `operation` sends it. BufferClient returns the result, AsyncBufferClient a
+coroutine.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch of complete groups, drawn by the learner while at `version`.
+    """A batch of complete groups that the learner drew at `version`.
 
-    `groups` are decoded and checked when they are first read, each by itself. `records` are the
-    encoded groups as they were stored, then the encoded `recalled`.
-    `probabilities`, `weights`: of each group, as in buffer.sampling.samplers.Pick; 1 for samplers
-    without randomness. `replaced`: ids of the groups that expired without contrast since the
-    previous draw, at most the newest ones. `recalled`: stored attempts that the algorithm recalls
-    into these groups; `recall_lost`: how many more were chosen, but their groups have been evicted
-    since. `replayed`: ids of the groups that were trained before.
+    Each of the `groups` is decoded and checked when it is first read. `records` are the encoded
+    groups as they were stored, then the encoded `recalled`. `probabilities`, `weights`: one for
+    each group, see buffer.sampling.samplers.Pick; 1 if the sampler is not random. `replaced`: ids
+    of the groups that expired without contrast since the previous draw; of many only the newest.
+    `recalled`: stored attempts that the algorithm recalls into these groups; `recall_lost`: how
+    many more were chosen, but their groups have been evicted since. `replayed`: ids of the groups
+    that had already been trained on.
     """
 
     draw_id: int
@@ -69,7 +70,7 @@ class ReceivedGroups(Sequence[Group]):
 
     def __init__(self, now: Sequence[Status], encoded: Sequence[Frame]) -> None:
         if len(now) != len(encoded):
-            raise RecordError(f"{len(encoded)} groups in a reply that announces {len(now)}")
+            raise RecordError(f"reply: has {len(encoded)} groups but announces {len(now)}")
         self._now, self._encoded = now, encoded
         self._groups: dict[int, Group] = {}
 
@@ -95,9 +96,9 @@ def _reply(reply: Any, groups: Sequence[Frame]) -> Any:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request to an operation. `parse` reads the reply: a record and the groups behind it.
+    """A request and how to read its reply. `parse` gets the reply's record and the groups after it.
 
-    `hold_s`: seconds the service may hold the reply back.
+    `hold_s`: how many seconds the service may hold back the reply.
     """
 
     operation: str
@@ -106,12 +107,12 @@ class Call(Generic[T]):
     hold_s: float = 0.0
 
     def frames(self, rid: str, waited_s: float) -> list[bytes]:
-        """The request's frames when it has waited `waited_s` seconds already."""
+        """Encode the request after it has already waited `waited_s` seconds."""
         hold_s = min(max(0.0, self.hold_s - waited_s), messages.HOLD_LIMIT_S)
         return messages.request_frames(self.operation, rid, self.arguments, hold_s)
 
     def read(self, frames: Sequence[Frame]) -> T:
-        """What the operation returns; raises the error that the service replied with."""
+        """Return the operation's result. Raises the error if the service replied with an error."""
         return self.parse(*messages.read_reply(self.operation, frames))
 
 
@@ -127,7 +128,7 @@ class ClientMethod(Protocol[P, T_co]):
 
 
 def operation(build: Callable[Concatenate[Any, P], Call[T]]) -> ClientMethod[P, T]:
-    """Make a method that sends the Call it builds and returns what the client's `_ask` returns."""
+    """Make a method that passes the Call from `build` to the client's `_ask`."""
 
     @functools.wraps(build)
     def method(client: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -137,7 +138,7 @@ def operation(build: Callable[Concatenate[Any, P], Call[T]]) -> ClientMethod[P, 
 
 
 class Calls:
-    """The operations as methods."""
+    """Methods for all operations of the buffer."""
 
     @operation
     def add_tasks(
@@ -148,10 +149,11 @@ class Calls:
         tag: str = "",
         min_version: int = 0,
     ) -> Call[int]:
-        """Register tasks; returns how many were new. Known task ids change nothing.
+        """Register tasks; returns how many were new. Tasks with a known id are ignored.
 
-        train: they join the endless cycle, shuffled every epoch by the service's seed. eval: each
-        is played once, before any training, by actors at `min_version` or newer, under `tag`.
+        train: the tasks join the endless cycle, shuffled every epoch by the service's seed. eval:
+        each task is played once under `tag`, before any training, by actors at `min_version` or
+        newer.
         """
         arguments = operations.AddTasks(tuple(tasks), purpose, tag, min_version)
         return Call("add_tasks", arguments, _count)
@@ -160,7 +162,7 @@ class Calls:
     def lease(
         self, actor: str, version: int, plan: GroupPlan, metrics: Mapping[str, float] | None = None
     ) -> Call[Lease | Wait]:
-        """Ask for a group to explore with `plan`; an evaluation has one base slot instead.
+        """Ask for a group to explore with `plan`. An evaluation group has one base slot instead.
 
         `version`: the actor's policy version; `metrics`: shown in `stats`.
         """
@@ -174,11 +176,11 @@ class Calls:
         results: SlotResult | Sequence[SlotResult],
         fingerprint: tuple[int, str] | None = None,
     ) -> Call[PutAck]:
-        """Resolve one or more slots of a leased group. When it returns, all of them are on disk;
-        on an error none are. Sending it again changes nothing.
+        """Resolve one or more slots of a leased group. All results are on disk when it returns,
+        none if it raises an error. Sending them again changes nothing.
 
         `fingerprint`: policy version and hash of the weights that sampled them. Raises LeaseLost if
-        another actor holds the group now, Conflict if a slot was resolved with another result.
+        another actor now holds the group, Conflict if a slot already has another result.
         """
         several = (results,) if isinstance(results, SlotResult) else results
         encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
@@ -188,7 +190,7 @@ class Calls:
     def resolve(
         self, group_id: str, actor: str, role: Role, slot: int, *, cause: str = ""
     ) -> Call[PutAck]:
-        """Resolve a slot that has no trajectory: failed with `cause`, not triggered without one.
+        """Resolve a slot that has no trajectory: as failed if `cause` is set, else not triggered.
 
         Otherwise like `put`.
         """
@@ -198,13 +200,13 @@ class Calls:
     def renew(
         self, group_ids: Sequence[str], actor: str, metrics: Mapping[str, float] | None = None
     ) -> Call[tuple[str, ...]]:
-        """Heartbeat: extend leases; returns the groups that are no longer this actor's."""
+        """Extend leases, as a heartbeat; returns the groups that this actor no longer holds."""
         arguments = operations.Renew(_id_tuple(group_ids), actor, dict(metrics or {}))
         return Call("renew", arguments, _ids)
 
     @operation
     def release(self, group_ids: Sequence[str], actor: str) -> Call[tuple[str, ...]]:
-        """Give leases back and keep accepted results; returns those that were this actor's."""
+        """Give leases back, keeping accepted results; returns the groups that this actor held."""
         return Call("release", operations.Release(_id_tuple(group_ids), actor), _ids)
 
     @operation
@@ -219,9 +221,9 @@ class Calls:
     ) -> Call[Draw | None]:
         """Draw exactly `count` complete groups no older than η at learner version `version`.
 
-        None if there are not enough after `wait_s` seconds; `explain` is then called with the
-        reason: what is missing, and which actors it waits for. `version` is at most one step
-        beyond what was committed or given to `set_version`; Conflict otherwise.
+        Returns None if there are too few after `wait_s` seconds. `explain` is then called with the
+        reason: what is missing, and which actors the draw waits for. Raises Conflict if `version`
+        is more than one step beyond the version that was committed or set by `set_version`.
         """
 
         def parse(head: DrawHead, encoded: Sequence[Frame]) -> Draw | None:
@@ -248,8 +250,8 @@ class Calls:
 
     @operation
     def release_draws(self, consumer: str = operations.LEARNER) -> Call[int]:
-        """Make the consumer's groups that were drawn and not committed drawable again; a restarted
-        learner does this first."""
+        """Make the consumer's uncommitted groups drawable again. A restarted learner does this
+        first."""
         return Call("release_draws", operations.ReleaseDraws(consumer), _count)
 
     @operation
@@ -257,23 +259,23 @@ class Calls:
         self, draw_id: int, step: int, version: int, attempts: Sequence[TrainedAttempt] = ()
     ) -> Call[None]:
         """Enter the groups of a draw into the ledger under `step`, which made `version`.
-        `attempts`: how the step trained on each, which the viewer shows."""
+        `attempts`: how the step trained on each attempt; the viewer shows it."""
         return Call("commit", operations.Commit(draw_id, step, version, tuple(attempts)), _nothing)
 
     @operation
     def discard(self, draw_id: int, cause: str) -> Call[int]:
-        """Drop the groups of a draw that cannot be trained on; returns how many."""
+        """Drop a draw's groups because they cannot be trained on; returns how many."""
         return Call("discard", operations.Discard(draw_id, cause), _count)
 
     @operation
     def limit_staleness(self, max_staleness: int) -> Call[int]:
-        """Set the staleness limit, at most the configured max_staleness; returns the limit now."""
+        """Set the staleness limit, capped at the configured max_staleness; returns the limit."""
         return Call("limit_staleness", operations.LimitStaleness(max_staleness), _count)
 
     @operation
     def set_version(self, version: int) -> Call[int]:
-        """Set the version a learner starts from. Steps that made later versions leave the ledger
-        and their groups become drawable again; returns how many."""
+        """Set the version that a learner starts from. Steps that made later versions leave the
+        ledger and their groups become drawable again. Returns the number of these groups."""
         return Call("set_version", operations.SetVersion(version), _count)
 
     @operation
@@ -284,7 +286,7 @@ class Calls:
         state: GroupState | None = None,
         limit: int = 1000,
     ) -> Call[list[Group]]:
-        """The newest `limit` groups of a purpose, tag and state, newest first."""
+        """Return the newest `limit` groups of a purpose, tag and state, newest first."""
         return Call("query", operations.QueryGroups(purpose, tag, state, limit), _groups)
 
     @operation
@@ -297,11 +299,12 @@ class Calls:
         *,
         kind: attempt_frame.Kind = "pandas",
     ) -> Call[Any]:
-        """The attempts of the groups that `query` returns, as a pandas DataFrame, or a pyarrow
-        Table for the kind "arrow": one row for each resolved slot, the columns of
-        r3l.views.attempt_frame.AttemptRow. Groups are in the order they were made.
+        """Return the attempts of the groups that `query` finds as a pandas DataFrame, or as a
+        pyarrow Table if `kind` is "arrow".
 
-        Raises UserError if the library is not installed.
+        It has one row for each resolved slot and the columns of r3l.views.attempt_frame.AttemptRow.
+        Groups are in the order in which they were made. Raises UserError if the library is not
+        installed.
         """
         attempt_frame.library(kind)
 
@@ -317,36 +320,37 @@ class Calls:
 
     @operation
     def ledger(self, step: int) -> Call[list[str]]:
-        """Ids of the groups a step was trained on; raises NotFound for a step without any."""
+        """Return the ids of the groups that a step was trained on. Raises NotFound if it has
+        none."""
         return Call("ledger", operations.GetLedger(step), lambda reply, _: list(reply.group_ids))
 
     @operation
     def get(self, group_ids: Sequence[str]) -> Call[list[Group]]:
-        """Groups by id, in this order; unfinished ones with what was accepted so far."""
+        """Return groups by id, in this order. Unfinished groups have what was accepted so far."""
         return Call("get", operations.GetGroups(_id_tuple(group_ids)), _groups)
 
     @operation
     def evict(self, limits: RetentionConfig) -> Call[Evicted]:
-        """Evict closed groups, oldest first, until `limits` hold.
+        """Evict closed groups that exceed `limits`, oldest first.
 
-        A call evicts some of them and reports whether there are `more`, so that other requests
-        do not wait long.
+        One call evicts only some of them and reports whether there are `more`, so that other
+        requests do not wait long.
         """
         return Call("evict", operations.Evict(limits.model_dump()))
 
     @operation
     def would_evict(self, limits: RetentionConfig) -> Call[Evicted]:
-        """All that `evict` would remove with these limits."""
+        """Report everything that `evict` would remove with these limits."""
         return Call("would_evict", operations.Evict(limits.model_dump()))
 
     @operation
     def stats(self) -> Call[BufferStats]:
-        """The service's metrics."""
+        """Return the service's metrics."""
         return Call("stats", operations.GetStats())
 
 
 class BlockingCalls(Calls):
-    """Methods that return when the reply has come."""
+    """Methods that block until the reply has arrived."""
 
     def _ask(self, call: Call[T]) -> T:
         raise NotImplementedError
@@ -360,7 +364,7 @@ class AsyncCalls(Calls):
 
 
 def _id_tuple(group_ids: Sequence[str]) -> tuple[str, ...]:
-    """The ids; a single string is one id, not a sequence of characters."""
+    """Return the ids as a tuple. A single string is one id, not a sequence of characters."""
     return (group_ids,) if isinstance(group_ids, str) else tuple(group_ids)
 
 

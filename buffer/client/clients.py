@@ -1,17 +1,17 @@
-"""Clients of the buffer service: one that blocks, one for asyncio, with the same operations.
+"""Clients of the buffer service, blocking and for asyncio, with the same operations.
 
     with BufferClient("tcp://127.0.0.1:5555") as buffer:
         for group in buffer.query(state="trained", limit=10):
             print(group.task.task_id, group.rewards)
 
-Every request has an id and a deadline. When a reply is late the request is sent again with the same
-id on a new socket, until the deadline. The service carries out each id once, so nothing happens
-twice. A client that waits for a silent service logs it after WARN_AFTER_S, and again each time the
-wait has doubled. After the deadline: BufferUnavailable.
+Every request has an id and a deadline. When a reply is late, the request is sent again with the
+same id on a new socket, until the deadline. The service carries out each id once, so nothing
+happens twice. A client logs a silent service after WARN_AFTER_S, and again each time the wait has
+doubled. After the deadline it raises BufferUnavailable.
 
 When a client is closed, its waiting requests end with ClientClosed. A client that was not closed is
-closed when it is garbage-collected, with a ResourceWarning; one that is never collected does not
-keep its process from ending.
+closed when it is garbage-collected, with a ResourceWarning. A client that is never collected does
+not keep its process from ending.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ T = TypeVar("T")
 
 
 class _Client:
-    """What both clients share.
+    """The shared part of both clients.
 
-    `silent` is called while a reply is overdue: every REPORT_S, by the client for asyncio with
-    every try. Its argument is a line with the client's name and the operation. An exception that it
-    raises ends the request.
+    `silent` is called while a reply is overdue: every REPORT_S by BufferClient, with every try by
+    AsyncBufferClient. Its argument is a line with the client's name and the operation. An exception
+    that it raises ends the request.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class _Client:
         """`timeout_s`: seconds until a request without a reply raises BufferUnavailable.
         `keys`: the client's key file, if the service has keys (buffer.wire.curve_keys).
 
-        Raises UserError for an invalid endpoint and for a key file that cannot be read.
+        Raises UserError if the endpoint is invalid or the key file cannot be read.
         """
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
@@ -86,12 +86,12 @@ class _Client:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make what only one kind of client has."""
+        """Set up the attributes that only this kind of client has."""
         raise NotImplementedError
 
     def __del__(self) -> None:
-        """Close a client that was not closed. Not when the interpreter ends: threads may still use
-        the client then, and the system closes what is left."""
+        """Close a client that was not closed. Does nothing while the interpreter shuts down:
+        threads may still use the client then, and the system closes what is left."""
         opened = hasattr(self, "_closed") and not self._closed
         if opened and not sys.is_finalizing():
             warnings.warn(f"{self._who} was not closed", ResourceWarning,
@@ -119,10 +119,10 @@ class _Client:
 
     def _refuse_closed(self, call: Call[Any]) -> None:
         if self._closed:
-            raise ClientClosed(f"{self._who} was closed: no {call.operation}")
+            raise ClientClosed(f"{self._who} was closed and cannot send {call.operation}")
 
     def _overdue(self, call: Call[Any], due: float) -> None:
-        """Report that a reply is missing that was `due` at a second of the steady clock."""
+        """Report that a reply is missing. `due`: when it was due, on the steady clock."""
         now = time.monotonic()
         if now < max(due, self._reported_at) + REPORT_S:
             return
@@ -139,7 +139,7 @@ class _Client:
         self.silent(line)
 
     def _replied(self) -> None:
-        """Note that a reply has come."""
+        """Note that a reply has arrived."""
         if self._silent_since is not None and self._warn_s > WARN_AFTER_S:
             silent_s = time.monotonic() - self._silent_since
             log.warning("the buffer at %s replies again, after %.0f s", self.endpoint, silent_s)
@@ -148,7 +148,7 @@ class _Client:
     def _unavailable(self, call: Call[Any], waited_s: float) -> BufferUnavailable:
         return BufferUnavailable(
             f"buffer at {self.endpoint}: no reply to {call.operation} from {self.name} in "
-            f"{waited_s:.1f} s{'' if self._keys else '; is it served there, and without keys?'}",
+            f"{waited_s:.1f} s{'' if self._keys else '; check that it runs there, without keys'}",
             endpoint=self.endpoint,
             waited_s=waited_s,
         )
@@ -162,7 +162,7 @@ class BufferClient(_Client, BlockingCalls):
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connection; a request of another thread ends first, with ClientClosed."""
+        """Close the connection. A request of another thread ends before that, with ClientClosed."""
         self._closed = True
         with self._lock:  # only one thread at a time may touch a socket, also to close it
             self._context.destroy(linger=0)
@@ -199,7 +199,7 @@ class BufferClient(_Client, BlockingCalls):
         raise self._unavailable(call, time.monotonic() - start)
 
     def _reply(self, call: Call[Any], rid: str, due: float, until: float) -> list[Frame] | None:
-        """The reply to a request, if it arrives in time."""
+        """Return the reply to a request, or None if it does not arrive in time."""
         while not self._closed and (left := until - time.monotonic()) > 0:
             if not self._socket.poll(min(left, CLOSE_CHECK_S) * 1000):
                 self._overdue(call, due)
@@ -216,7 +216,7 @@ class BufferClient(_Client, BlockingCalls):
 
 @dataclass(eq=False)
 class _Waiting:
-    """A request that waits for its reply, since `start` on the steady clock."""
+    """A request waiting for its reply. `start`: when the wait began, on the steady clock."""
 
     call: Call[Any]
     rid: str
@@ -225,8 +225,8 @@ class _Waiting:
 
 
 class AsyncBufferClient(_Client, AsyncCalls):
-    """Client for one event loop. Requests may be made at the same time; those beyond
-    REQUESTS_AT_ONCE wait for their turn."""
+    """Client for one event loop. Sends up to REQUESTS_AT_ONCE requests at the same time; further
+    requests wait for their turn."""
 
     def _prepare(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
@@ -278,8 +278,8 @@ class AsyncBufferClient(_Client, AsyncCalls):
         raise self._unavailable(call, time.monotonic() - waiting.start)
 
     async def _send(self, waiting: _Waiting) -> Any:
-        """Send a request; returns the socket that was tried. One with a full queue is given up
-        like one without replies. Raises ClientClosed."""
+        """Send a request; returns the socket that it tried. A socket with a full queue is given up,
+        like a socket without replies. Raises ClientClosed if the client was closed."""
         self._refuse_closed(waiting.call)
         if self._socket is None:
             self._socket = self._connect()
@@ -297,13 +297,13 @@ class AsyncBufferClient(_Client, AsyncCalls):
         return socket
 
     async def _send_others(self, late: _Waiting) -> None:
-        """Send the other requests again on a new socket, after the old one was given up."""
+        """Send the other waiting requests again, after their socket was given up."""
         for waiting in list(self._waiting.values()):
             if waiting is not late and not waiting.reply.done():
                 await self._send(waiting)
 
     def _receive(self) -> None:
-        """Hand every reply that has arrived to its request; the first reply counts."""
+        """Hand each arrived reply to its request. Only the first reply to a request counts."""
         while self._socket is not None and has_message(self._socket):
             received = receive_message(self._socket)
             try:

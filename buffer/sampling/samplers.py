@@ -25,10 +25,10 @@ FLOOR = 0.01  # priority of a group without contrast, so that it can be drawn be
 
 @dataclass(frozen=True)
 class Pick:
-    """A group of a batch.
+    """A picked group.
 
-    `probability` P: the chance that the first pick from these candidates is this group; 1 for
-    samplers without randomness. `weight`: importance weight (n P)^-β over n candidates. With β = 1
+    `probability` P: the chance that the first pick from these candidates is this group; 1 if the
+    sampler is not random. `weight`: importance weight (n P)^-β over n candidates. With β = 1
     the weighted average over draws with replacement is the average over the candidates (prioritised
     experience replay, arXiv 1511.05952, section 3.4).
     """
@@ -39,7 +39,7 @@ class Pick:
 
 
 class Sampler(ABC):
-    """One way to choose a batch."""
+    """Chooses the groups of a batch."""
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
@@ -50,15 +50,15 @@ class Sampler(ABC):
 
 
 class Fifo(Sampler):
-    """The groups leased first. With η = 0 a batch does not depend on the order in which groups
-    finished."""
+    """Picks the groups that were leased first. With η = 0 a batch does not depend on the order in
+    which groups finished."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         return [Pick(row) for row in candidates[:count]]
 
 
 class Deadline(Sampler):
-    """The groups that will be too old first."""
+    """Picks the groups that will become too old soonest."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         ordered = sorted(candidates, key=lambda row: (row.oldest_version, row.group_id))
@@ -66,7 +66,7 @@ class Deadline(Sampler):
 
 
 class Freshest(Sampler):
-    """The groups of the newest policy version, later leases first among equals."""
+    """Picks the groups of the newest policy version; among equals, the later leases."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         ordered = sorted(
@@ -76,14 +76,14 @@ class Freshest(Sampler):
 
 
 class Uniform(Sampler):
-    """Every group with the same probability, without replacement."""
+    """Picks every group with the same probability, without replacement."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         return _random(candidates, np.ones(len(candidates)), count, source, beta=0.0)
 
 
 class Prioritised(Sampler):
-    """P ∝ (contrast · (1 − decay · u)⁺ + FLOOR)^α, without replacement.
+    """Picks groups with P ∝ (contrast · (1 − decay · u)⁺ + FLOOR)^α, without replacement.
 
     contrast: largest minus smallest reward; u: steps the group was trained in.
     """
@@ -106,25 +106,25 @@ SAMPLERS: dict[str, type[Sampler]] = {
 
 
 def make(config: SamplerConfig) -> Sampler:
-    """The sampler of that name, or the user's own, `path/to/file.py:Class`. Raises UserError for an
-    unknown one."""
+    """Make the configured sampler, built in or the user's own (`path/to/file.py:Class`). Raises
+    UserError if it is unknown."""
     return user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)(config)
 
 
 def make_replay(config: SamplerConfig) -> Sampler:
-    """The sampler of groups that were trained before. Raises UserError like `make`."""
+    """Make the sampler for groups that were already trained on. Raises UserError like `make`."""
     name = config.replay_name
     return user_class.find("buffer.sampler.replay_name", name, SAMPLERS, Sampler)(config)
 
 
 def check(config: SamplerConfig) -> None:
-    """Raise UserError for an unknown sampler in these settings."""
+    """Raise UserError if these settings name an unknown sampler."""
     make(config), make_replay(config)
 
 
 def random_source(seed: int, *place: int) -> RandomSource:
-    """The random numbers of a place in a run, such as the number of a draw. They are the same after
-    a restart and in a replay."""
+    """Return the random numbers for a place in a run, such as a draw number. They are the same
+    after a restart and in a replay."""
     return lambda: np.random.default_rng([seed, *place])
 
 
@@ -135,10 +135,10 @@ def _random(
     source: RandomSource,
     beta: float,
 ) -> list[Pick]:
-    """Make `count` picks one after the other, each in proportion to the weights of the rest.
+    """Pick `count` candidates one by one, each in proportion to the weights of the remaining ones.
 
-    Of independent exponential times with rates w_i, that of i is the smallest with probability
-    w_i / Σ w; the same holds for the rest (Efraimidis and Spirakis 2006).
+    Among independent exponential times with rates w_i, time i is the smallest with probability
+    w_i / Σ w; the same holds for the remaining ones (Efraimidis and Spirakis 2006).
     """
     arrival = source().standard_exponential(len(candidates)) / weights
     picked = np.argsort(arrival, kind="stable")[:count]

@@ -1,4 +1,4 @@
-"""Reads the stored attempts of a task for rules of recall (r3l.algorithms.recall)."""
+"""Reads a task's stored attempts for the recall rules (r3l.algorithms.recall)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from r3l.algorithms.recall import StoredAttempt
 from r3l.records import Group, Recalled, Role, SlotStatus
 
 GROUPS = 64
-"""The number of newest groups of a task to read, so that draws do not become slower during a long
-run."""
+"""How many of a task's newest groups are read, so that draws do not slow down in a long run."""
 USABLE = ("", "stale", "no_contrast")
-"""Causes of closed groups whose attempts are sound, unlike those of discarded and damaged ones."""
+"""Causes of closed groups with sound attempts; those of discarded and damaged groups are not."""
 
 
 def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
-    """The attempts of a training task's closed groups, the newest group first, without those of the
-    group `excluded`. `waiting`: also of groups that are complete or drawn, for a store to which no
-    actor adds groups."""
+    """Yield the attempts of a training task's closed groups, the newest group first.
+
+    Skips the group `excluded`. `waiting`: also yield attempts of complete or drawn groups, for a
+    store to which no actor adds groups.
+    """
     usable = (
         row
         for row in txn.finished(task_id)
@@ -44,8 +45,8 @@ def attempts(
 
 
 def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled | None:
-    """A recalled attempt with its tokens, but without the context that guided it; None if its group
-    has been evicted or damaged since."""
+    """Return a recalled attempt with its tokens, but without the context that guided it. Returns
+    None if its group has been evicted or damaged since."""
     row = txn.row(group_id)
     if row is None or not txn.record_is_sound(row):
         return None
@@ -61,7 +62,7 @@ class _Attempt(msgspec.Struct):
 
 
 class _Result(msgspec.Struct):
-    """The fields of a result that are read: not its tokens, which are most of its bytes."""
+    """The needed fields of a result, without its tokens, which are most of its bytes."""
 
     role: Role
     slot: int

@@ -1,9 +1,9 @@
 """Task samplers: choose the training task of the next lease.
 
-A task sampler gets the number of leases in this epoch and returns the index of a task in the list.
-An epoch has as many leases as there are tasks. The same seed, epoch and position give the same
-task; samplers that read results also need the same stored groups. To add a task sampler, write a
-class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig
+A task sampler gets the number of leases so far in this epoch and returns the index of a task in the
+list. An epoch has as many leases as there are tasks. The same seed, epoch and position give the
+same task; samplers that read results also need the same stored groups. To add a task sampler, write
+a class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig
 (r3l.settings.sampling).
 """
 
@@ -29,7 +29,7 @@ Order = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TaskView:
-    """What a task sampler may read. `position`: leases so far in this `epoch` of `size` tasks.
+    """The input of a task sampler. `position`: leases so far in this `epoch` of `size` tasks.
 
     `envs`: the environment of each task. `history`: the finished groups of the task at an index of
     the list, newest first.
@@ -44,26 +44,26 @@ class TaskView:
 
 
 class TaskSampler(ABC):
-    """One way to choose the next task."""
+    """Chooses the next task."""
 
     def __init__(self, config: TaskSamplerConfig) -> None:
         self.config = config
 
     @abstractmethod
     def next(self, view: TaskView) -> int:
-        """The index of the next task, 0 to `view.size` − 1."""
+        """Return the index of the next task, from 0 to `view.size` − 1."""
 
 
 class Shuffled(TaskSampler):
-    """Every task once an epoch, in a new order each epoch."""
+    """Leases every task once an epoch, in a new order each epoch."""
 
     def next(self, view: TaskView) -> int:
         return int(_shuffled(view.seed, view.epoch, view.size)[view.position])
 
 
 class Curriculum(TaskSampler):
-    """Of `candidates` random tasks the one whose success rate, sampled from its posterior, is
-    nearest to `target` (arXiv 2507.04632).
+    """Chooses among `candidates` random tasks the task whose success rate, sampled from its
+    posterior, is nearest to `target` (arXiv 2507.04632).
 
     The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k): s_k and f_k are the successes and failures
     in the k-th newest of the task's last HISTORY groups, γ is `decay`. Groups that an explorer
@@ -90,7 +90,7 @@ class Curriculum(TaskSampler):
 
 
 class Mixture(TaskSampler):
-    """Each environment of `shares` gets its share of an epoch's leases, rounded.
+    """Gives each environment in `shares` its share of an epoch's leases, rounded.
 
     The leases of an environment and the order of its tasks are shuffled. If it has fewer tasks than
     leases, the tasks repeat in the same order.
@@ -109,19 +109,19 @@ TASK_SAMPLERS: dict[str, type[TaskSampler]] = {
 
 
 def make(config: TaskSamplerConfig) -> TaskSampler:
-    """The task sampler of that name, or the user's own, `path/to/file.py:Class`. Raises UserError
-    for an unknown one, and for a mixture without shares."""
+    """Make the configured task sampler, built in or the user's own (`path/to/file.py:Class`).
+    Raises UserError if it is unknown, or if it is a mixture without shares."""
     kind = user_class.find("buffer.tasks", config.name, TASK_SAMPLERS, TaskSampler)
     if kind is Mixture and not sum(config.shares.values()):
         raise UserError(
-            "buffer.tasks mixture: needs buffer.tasks.shares, a share above 0 for each environment"
+            "buffer.tasks.shares: has no share above 0; mixture needs one for each environment"
         )
     return kind(config)
 
 
 @lru_cache(maxsize=4)
 def _shuffled(seed: int, epoch: int, size: int) -> Order:
-    """The order in which an epoch leases its tasks."""
+    """Return the order in which an epoch leases its tasks."""
     return np.random.default_rng([seed, epoch]).permutation(size)
 
 
@@ -129,7 +129,7 @@ def _shuffled(seed: int, epoch: int, size: int) -> Order:
 def _mixed(
     seed: int, epoch: int, envs: tuple[str, ...], shares: tuple[tuple[str, float], ...]
 ) -> Order:
-    """The order in which an epoch leases the tasks of environments with shares."""
+    """Return the order in which an epoch leases its tasks if environments have shares."""
     rng, size = np.random.default_rng([seed, epoch]), len(envs)
     names = [name for name, share in shares if share and name in envs]
     if not names:

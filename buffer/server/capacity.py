@@ -14,17 +14,17 @@ RESERVE = 64 << 20  # bytes of the map for other writes than results; an eighth 
 
 
 class Capacity:
-    """Free space of a store. `floor`: bytes of the disk to keep free."""
+    """Checks the free space of a store. `floor`: bytes of the disk to keep free."""
 
     def __init__(self, store: Store, floor: int = DISK_FLOOR) -> None:
         self.store, self.floor = store, floor
         self._limit: int | None = None  # bytes of results held when the map was nearly used up
 
     def refusal(self, held: int) -> str:
-        """Why new results are refused now, or "". `held`: bytes of all results in the store."""
+        """Return why new results are refused now, or "". `held`: bytes of all stored results."""
         free = self.store.free_bytes
         if free < self.floor:
-            return f"{free >> 20} MiB are left on its disk; it keeps {self.floor >> 20} MiB free"
+            return f"its disk has {free >> 20} MiB left, but {self.floor >> 20} MiB must stay free"
         if self.store.map_free_bytes >= min(RESERVE, self.store.map_bytes // 8):
             self._limit = None
             return ""

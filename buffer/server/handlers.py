@@ -1,4 +1,4 @@
-"""The handlers of the service: one for each operation of buffer.wire.operations.
+"""The service's handlers, one for each operation of buffer.wire.operations.
 
 Handlers of the writer change the store through a unit of work: they check everything, then change.
 Handlers of the reader read one snapshot of the store. Both refuse a request with an R3LError.
@@ -51,7 +51,7 @@ WriteHandler = Callable[[UnitOfWork, Request], Record | Read | NotYet]
 
 
 class WriteHandlers:
-    """Handlers of the writer, and their state that is not in the store."""
+    """The writer's handlers, and the part of their state that is not in the store."""
 
     def __init__(self, store: Store, refused: Counter[str]) -> None:
         self.reader_watch = ReaderWatch(store)
@@ -77,7 +77,7 @@ class WriteHandlers:
         }
 
     def handle(self, work: UnitOfWork, request: Request) -> Result | None:
-        """The result of a request; None if the request is held until there is one."""
+        """Return the result of a request; None if the request is held until there is a result."""
         result = self._try(work, request)
         if not isinstance(result, NotYet):
             return result
@@ -142,7 +142,7 @@ class WriteHandlers:
 
 
 def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:
-    """The handler of an operation that uses only the arguments of its request."""
+    """Make a handler of a function that needs only the arguments of a request."""
     return lambda work, request: function(work, request.arguments)
 
 
@@ -156,7 +156,7 @@ ReadHandler = Callable[[Txn, Any], tuple[Record, list[bytes]]]
 
 
 def _reply_with_groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandler:
-    """Replies with the groups that `find` returns."""
+    """Make a handler that replies with the groups that `find` returns."""
 
     def handler(txn: Txn, args: Any) -> tuple[Record, list[bytes]]:
         rows = find(txn, args)
@@ -166,7 +166,7 @@ def _reply_with_groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandle
 
 
 def _reply_only(function: Callable[[Txn, Any], Record]) -> ReadHandler:
-    """Replies with a record and no groups."""
+    """Make a handler that replies with a record and no groups."""
     return lambda txn, args: (function(txn, args), [])
 
 
@@ -183,6 +183,6 @@ READ_HANDLERS: dict[str, ReadHandler] = {
 
 
 def read_of(request: Request) -> Read:
-    """The Read of a request to the reader."""
+    """Return the Read that carries out a request to the reader."""
     handler = READ_HANDLERS[request.operation.name]
     return lambda txn: handler(txn, request.arguments)

@@ -1,10 +1,11 @@
-"""Holds draw requests that wait because too few groups are ready, and checks them after every write
+"""Holds draw requests while too few groups are ready, and checks them after every write
 transaction.
 
     draw ─► too few groups ─► held ─► may be filled, impossible or overdue ─► "ask again" ─► draw
 
-The reply to a held draw is "ask again"; the client then sends the same request again, and only that
-takes groups. So a client that is gone takes none, and its draw is forgotten after the reply.
+The reply to a held draw is "ask again". The client then sends the same request again, and only this
+second request takes groups. So a client that is gone takes no groups, and its draw is forgotten
+after the reply.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ ENDED = 4096  # draws without groups that are remembered
 
 @dataclass(frozen=True)
 class Held:
-    """A draw that is held, at the latest `until` a second of the steady clock."""
+    """A held draw. `until`: when it must end at the latest, on the steady clock."""
 
     request: Request
     until: float
 
 
 class HeldDraws:
-    """The draws that wait, and the last ones that ended without groups.
+    """The held draws, and the last draws that ended without groups.
 
-    A client may send a draw several times. After the reply that there are too few groups it does
-    not wait any more, so a copy of the request that arrives later may not take any.
+    A client may send a draw several times. After the reply that there are too few groups it no
+    longer waits, so a late copy of the request may not take any groups.
     """
 
     def __init__(self) -> None:
@@ -41,13 +42,13 @@ class HeldDraws:
         self._ended: dict[str, None] = {}
 
     def begin(self, request: Request) -> bool:
-        """Take a draw out of the waiting list. False if it has ended without groups."""
+        """Stop holding a draw; returns False if it has already ended without groups."""
         self._held.pop(request.rid, None)
         return request.rid not in self._ended
 
     def hold(self, request: Request) -> bool:
-        """Hold a draw for which there are too few groups. One that may not wait ends instead:
-        False."""
+        """Hold a draw for which there are too few groups; returns whether it is held. A draw that
+        may not wait ends instead."""
         if request.hold_s > 0 and request.rid not in self._ended:
             until = time.monotonic() + min(request.hold_s, HELD_S)
             self._held[request.rid] = Held(request, until)
@@ -76,7 +77,7 @@ class HeldDraws:
 
     @property
     def until(self) -> float:
-        """When the first held draw is overdue, on the steady clock."""
+        """When the first held draw becomes overdue, on the steady clock."""
         return min((held.until for held in self._held.values()), default=float("inf"))
 
 

@@ -1,9 +1,9 @@
-"""Carries out a request once, also if it is sent again because its reply was lost.
+"""Carries out a request once, even if it is sent again because its reply was lost.
 
 Most operations find in the store that they were carried out: a lease and a draw keep the id of
 their request, a result its slot, a commit its step. Some operations are not safe to repeat: a
-second `set_version` would rewind again. The replies of these (`keeps_reply` in
-buffer.wire.operations) are stored by request id and sent again.
+second `set_version` would rewind again. Their replies (`keeps_reply` in buffer.wire.operations) are
+stored under the request's id and sent again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KEPT = 64  # replies; a client asks again within seconds
 
 
 class KeptReplies(Record):
-    """Encoded replies by request id, the latest last."""
+    """Encoded replies, keyed by request id, the latest last."""
 
     replies: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 def once(work: UnitOfWork, request: Request, carry_out: Callable[[], Any]) -> Any:
-    """The kept reply of this request, or else what `carry_out` returns."""
+    """Return the kept reply to this request, or call `carry_out` if there is none."""
     if not request.operation.keeps_reply:
         return carry_out()
     data = work.txn.get("sys", b"replies")

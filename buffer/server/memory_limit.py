@@ -1,7 +1,7 @@
 """Limits the memory of messages in transit, however many frames they have.
 
 A frame takes 64 bytes of memory, but an empty one only 2 bytes on the wire. Counting bytes
-(buffer.wire.traffic) therefore does not bound memory, so the service also measures its own.
+(buffer.wire.traffic) therefore does not bound memory, so the service also measures its memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LITTLE = 1 << 20  # bytes in transit that do not matter
 
 
 class MemoryLimit:
-    """`gib`: memory in addition to what the process has while little is in transit."""
+    """Limits memory to `gib` more than the process has while little is in transit."""
 
     def __init__(self, gib: float) -> None:
         self._limit = int(gib * (1 << 30))
@@ -21,7 +21,7 @@ class MemoryLimit:
         self._to_trim = 0  # checks: libzmq frees a closed connection's memory gradually
 
     def exceeded(self, in_transit: int) -> bool:
-        """Whether the process has more memory than its limit. `in_transit`: bytes of unread
+        """Return whether the process exceeds its memory limit. `in_transit`: bytes of unread
         messages and of unsent replies."""
         if private_bytes() - self._at_rest > self._limit:
             self._to_trim = TRIMS

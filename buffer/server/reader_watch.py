@@ -1,7 +1,7 @@
 """Detects long-lived LMDB read transactions.
 
-Pages that are freed during a read transaction cannot be reused until it ends, so the file of a
-store that is written grows meanwhile. The service cannot close a transaction of another process: it
+Pages that are freed during a read transaction cannot be reused until it ends, so writing to the
+store makes its file grow meanwhile. The service cannot close a transaction of another process: it
 logs the process, and `stats` shows the transaction's age.
 """
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class ReaderWatch:
-    """Ages of the open read transactions, as of the last `update`."""
+    """Tracks the ages of the read transactions that were open at the last `update`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class ReaderWatch:
         self._warn_at: dict[tuple[int, int], float] = {}
 
     def update(self, now: float) -> None:
-        """Note the read transactions that are open at `now`, in seconds of a steady clock."""
+        """Note which read transactions are open at `now`, a time of the steady clock."""
         self._store.clear_readers()
         self._since = {reader: self._since.get(reader, now) for reader in self._store.readers()}
         self._warn_at = {r: at for r, at in self._warn_at.items() if r in self._since}
@@ -38,5 +38,5 @@ class ReaderWatch:
                 )  # fmt: skip
 
     def oldest_s(self, now: float) -> float:
-        """Age of the oldest read transaction, in seconds; 0 for none."""
+        """Return the age of the oldest read transaction, in seconds; 0 if there is none."""
         return now - min(self._since.values(), default=now)

@@ -1,4 +1,4 @@
-"""The queue of replies, and the bytes that each client has not received yet.
+"""The reply queue, and the bytes that each client has not received yet.
 
     writer, reader ──deque, a byte to wake──► front ──ROUTER──► network
                 └── unsent: bytes of large replies that the client has not received ──┘
@@ -25,7 +25,7 @@ UNSENT_LIMIT = 64 << 20  # unsent bytes of a client beyond which the service sen
 
 
 class Reply(NamedTuple):
-    """An encoded reply. `error`: the name under which the error is counted, "" for none."""
+    """An encoded reply. `error`: the name under which its error is counted; "" if it has none."""
 
     client: bytes
     error: str
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
 
 
 class Replies:
-    """The queue of replies of several threads, and the unsent bytes of each client."""
+    """The reply queue of several threads, and the unsent bytes of each client."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -46,7 +46,7 @@ class Replies:
         self.socket.bind(self._name)
 
     def notifier(self) -> Any:
-        """A socket for one thread. An empty message on it wakes the front, which takes the
+        """Make a socket for one thread. An empty message on it wakes the front, which takes the
         replies."""
         socket = self._context.socket(zmq.PUSH)
         socket.set(zmq.SNDHWM, 0)
@@ -57,7 +57,7 @@ class Replies:
     def put(
         self, client: bytes, rid: str, reply: Record | R3LError, groups: Sequence[bytes] = ()
     ) -> None:
-        """Add the reply to a request: a record and the groups behind it, or an error."""
+        """Queue the reply to a request: a record and the groups after it, or an error."""
         if isinstance(reply, R3LError):
             frames = messages.error_frames(rid, reply)
             name = reply.cause if isinstance(reply, SickResult) else type(reply).__name__
@@ -89,7 +89,7 @@ class Replies:
         self._tracked.append((tracker, client, size))
 
     def release_sent(self) -> None:
-        """Subtract the frames that libzmq has released from the unsent bytes of their clients."""
+        """Subtract the frames that libzmq has released from their clients' unsent bytes."""
         for _ in range(len(self._tracked)):
             tracker, client, size = self._tracked.popleft()
             if tracker.done:
@@ -98,7 +98,7 @@ class Replies:
                 self._tracked.append((tracker, client, size))
 
     def unsent(self) -> dict[bytes, int]:
-        """Unsent bytes by client."""
+        """Return the unsent bytes of each client."""
         with self._lock:
             return dict(self._unsent)
 
@@ -107,8 +107,8 @@ class Replies:
         unsent = self._unsent[client]
         if unsent > UNSENT_LIMIT:
             raise LimitExceeded(
-                f"{unsent} bytes of replies to this client are unsent: the limit is "
-                f"{UNSENT_LIMIT}; receive some first",
+                f"{unsent} bytes of replies to this client are unsent, more than the limit of "
+                f"{UNSENT_LIMIT}; receive some replies first",
                 limit=UNSENT_LIMIT,
             )
 

@@ -1,4 +1,4 @@
-"""The service: one socket in front, a writer and a reader thread behind.
+"""The service: one socket in front, a writer and a reader thread behind it.
 
     clients ══ROUTER══► front ──queue──► writer ──queue──► reader
                ▲          │  └──────────queue────────────────┘ (operations of the reader)
@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """Binds at once; `run` serves until `stop`. `endpoint` has the port that was bound."""
+    """The buffer service. It is bound once created; `run` serves until `stop`. `endpoint` has the
+    bound port."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Service:
         self._stop.set()
 
     def run(self) -> None:
-        """Serve until stopped, then reply to what was received and close the sockets."""
+        """Serve until stopped, then reply to the received requests and close the sockets."""
         threads = [  # daemons: if the front fails the process ends, and loses nothing acknowledged
             threading.Thread(target=self._run_writer, name="writer", daemon=True),
             threading.Thread(target=self._run_reader, name="reader", daemon=True),
@@ -106,7 +107,7 @@ class Service:
     # ── front ───────────────────────────────────────────────────────────────────────────
 
     def _front(self, *, receive: bool) -> None:
-        """Pass on what has arrived from either side."""
+        """Wait for messages and replies, and pass them on."""
         sources = [(socket, zmq.POLLIN) for socket in (self._replies.socket, *self._access.sockets)]
         if receive:
             sources.append((self._router, zmq.POLLIN))
@@ -133,14 +134,14 @@ class Service:
             self._refused["too_much_memory"] += traffic.shut_down_largest(unsent)
 
     def _receive(self, client: bytes, role: str, frames: list[Frame]) -> None:
-        """Check one message and pass it on, or reply why not."""
+        """Check one message and pass it on, or reply with the reason why not."""
         rid = ""
         try:
             header = messages.read_header(frames)
             rid = header["rid"]
             if self._waiting[client] >= REQUESTS_IN_FLIGHT:
                 raise LimitExceeded(
-                    f"{REQUESTS_IN_FLIGHT} requests wait for replies, the limit; receive some first"
+                    f"{REQUESTS_IN_FLIGHT} requests are already waiting; receive some replies first"
                 )
             request = messages.read_request(client, header, frames[1:])
             messages.check_role(request.operation, role)
@@ -149,7 +150,7 @@ class Service:
             self._send(client, type(error).__name__, messages.error_frames(rid, error))
         except Exception as error:  # a hostile message must not end the service
             log.exception("a message could not be read")
-            unreadable = RecordError(f"unreadable message: {error!r:.200}")
+            unreadable = RecordError(f"message: cannot be read ({error!r:.200})")
             self._send(client, "unreadable", messages.error_frames(rid, unreadable))
 
     def _dispatch(self, request: Request) -> None:
@@ -166,8 +167,8 @@ class Service:
         self._checked.append(request)
 
     def _hand_over(self) -> None:
-        """Give the writer requests that came together together, for one transaction: it would
-        commit the first one by itself."""
+        """Pass the checked requests to the writer all at once, for one transaction. Otherwise it
+        would commit the first one by itself."""
         for request in self._checked:
             self._to_writer.put(request)
         self._checked.clear()
@@ -208,7 +209,7 @@ class Service:
         self._to_reader.put(None)
 
     def _run_reader(self) -> None:
-        """Read and send groups: drawn ones after their commit, and the results of queries."""
+        """Read and send groups: drawn groups after their commit, and query results."""
         with self._replies.notifier() as notifier:
             while (item := self._to_reader.get()) is not None:
                 request, read = item

@@ -19,7 +19,7 @@ METRICS_LIMIT = 64  # of one actor
 
 
 class ActorReports:
-    """The latest metrics of each actor, and when they came."""
+    """Each actor's latest metrics, and when they arrived."""
 
     def __init__(self) -> None:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
@@ -35,7 +35,7 @@ class ActorReports:
             self._actors.popitem(last=False)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Metrics by actor, with `seen_s`, seconds since its last request."""
+        """Return each actor's metrics, with `seen_s`, seconds since its last request."""
         now = time.monotonic()
         return {
             name: metrics | {"seen_s": now - at} for name, (at, metrics) in self._actors.items()
@@ -50,7 +50,7 @@ def collect(
     uptime_s: float,
     oldest_reader_s: float,
 ) -> BufferStats:
-    """The metrics as they are now."""
+    """Collect the current metrics."""
     index = work.index
     progress, counts = index.progress, index.counts
     errors = dict(refused)

@@ -1,4 +1,4 @@
-"""The writer thread: every change of the store, many to a transaction.
+"""The writer thread: makes all changes to the store, many in each transaction.
 
     queue ─► take up to 256 requests ─► one LMDB transaction ─► commit ─► reply to them all
                                           │ failed
@@ -35,14 +35,14 @@ BATCH_REQUESTS = 256
 BATCH_BYTES = 16 << 20
 TICK_S = 1.0
 READER_CHECK_S = 10.0
-STOPS = DrawHead(reason="the buffer service stops")
+STOPS = DrawHead(reason="the buffer service is stopping")
 log = logging.getLogger(__name__)
 
 Results = list[tuple[Request, Result]]
 
 
 class Writer:
-    """The writer's loop and its state between transactions."""
+    """Runs the writer's loop, and keeps its state between transactions."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Writer:
         self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:
-        """Work until None is taken from the queue; then reply to the requests that are left.
+        """Work until the queue yields None, then reply to the remaining requests.
 
-        `send` is called with the results of one transaction. Raises UserError when the store is
-        no longer in its folder.
+        `send` is called with the results of each transaction. Raises UserError if the store is no
+        longer in its folder.
         """
         running = True
         while running:
@@ -81,7 +81,7 @@ class Writer:
             self.done_bytes += sum(request.nbytes for request in requests)
 
     def _take(self) -> tuple[list[Request], bool]:
-        """Wait for requests; returns them, and False if they are the last ones."""
+        """Wait for requests; returns them, and whether more may follow."""
         requests: list[Request] = []
         size = 0
         try:
@@ -101,7 +101,7 @@ class Writer:
         return max(0.0, until - time.monotonic())
 
     def _transact(self, requests: list[Request]) -> Results:
-        """Carry out the requests in one transaction; returns the results after its commit."""
+        """Carry out the requests in one transaction and commit it; returns the results."""
         try:
             with self.store.write() as txn:
                 full = self._capacity.refusal(self.index.counts["bytes"])
@@ -127,13 +127,13 @@ class Writer:
             return [(request, cause) for request in requests]
 
     def _end_waits(self, *, last: bool) -> Results:
-        """The replies to draws that should not be held any longer; to all held draws if `last`."""
+        """Return replies to the draws to hold no longer, or to all held draws if `last`."""
         ended = self.handlers.held.take(self.index, self.config.buffer, last=last)
         reply = STOPS if last else AskAgain()
         return [(request, reply) for request in ended]
 
     def _tick(self, work: UnitOfWork) -> None:
-        """Expire leases and draws, evict groups and check readers, each when it is due."""
+        """Expire leases and draws, evict groups and check readers, whichever is due."""
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now
@@ -145,9 +145,11 @@ class Writer:
             self.handlers.reader_watch.update(now)
 
     def _retain(self, work: UnitOfWork, now: float) -> None:
-        """Evict a chunk. If there is more to evict, the next transaction does; else the next check
-        comes after a pause, so that checks take at most 1 % of the time: each also examines the
-        groups that may not be evicted yet."""
+        """Evict a chunk of groups. If there is more to evict, the next transaction continues.
+
+        Otherwise the next check comes after a pause, so that checks take at most 1 % of the time:
+        each check also examines the groups that may not be evicted yet.
+        """
         evicted = retention.evict(work, work.config.retention)
         pause = max(TICK_S, 100 * (time.monotonic() - now))
         self._retain_at = now if evicted.more else now + pause

@@ -1,8 +1,8 @@
-"""Decides who may connect, and how many.
+"""Decides who may connect, and limits the number of connections.
 
 libzmq asks about every new connection (ZAP 1.0, RFC 27), and refuses it if there is no reply. A
 connection is accepted if
-- there are fewer than the limit, and
+- there are fewer connections than the limit, and
 - the service has no keys, or the peer's key is on its list of clients or of learners.
 Without keys every peer has a learner's rights.
 
@@ -42,8 +42,10 @@ _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
 
 
 class Access:
-    """Guards a ROUTER that is not bound yet. Poll `sockets` with it, at most CHECK_S at a time, and
-    call `update` when it `is_due`.
+    """Guards a ROUTER. Create it before the ROUTER is bound.
+
+    Poll `sockets` together with the ROUTER, at most CHECK_S at a time, and call `update` when it
+    `is_due`.
 
     `refused`: number of connections that were refused or shut down, by cause.
     """
@@ -73,7 +75,7 @@ class Access:
         self.sockets = (self._events, self._requests)
 
     def update(self) -> None:
-        """Count connections that opened and closed, accept or refuse new ones, and shut down those
+        """Count opened and closed connections, accept or refuse new ones, and shut down connections
         that send too much."""
         now = self._updated_at = time.monotonic()
         while self._events.poll(0):
@@ -107,15 +109,17 @@ class Access:
         return due or any(socket in ready for socket in self.sockets)
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         self._router.disable_monitor()
         self._events.close(linger=0)
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """Give the memory of connections that were shut down back to the system: at most every
-        FREES_S, and FREES_S after the last one. Many small frames would otherwise stay in the
-        heap."""
+        """Return freed memory to the system after connections were shut down.
+
+        Does so at most every FREES_S, the last time FREES_S after the last shutdown. Many small
+        frames would otherwise stay in the heap.
+        """
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
@@ -137,16 +141,16 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """The most accepted connections that can be open: those that are older than a handshake
-        may take, and all that were accepted since."""
+        """Return the most accepted connections that can be open now. These are the connections that
+        are older than HANDSHAKE_S, and all that were accepted since."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
 
 
 def check_connections(connections: int) -> int:
-    """The open files that a service needs for `connections` clients, one for each and spare ones.
-    Raises UserError if this system allows fewer."""
+    """Return how many open files a service needs for `connections` clients: one for each client,
+    and some spare. Raises UserError if this system allows fewer."""
     needed = connections + SPARE_FILES
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < needed:
@@ -158,8 +162,8 @@ def check_connections(connections: int) -> int:
 
 
 def allow_files(count: int) -> int:
-    """Raise this process's limit of open files to `count`, or to the most that the system allows;
-    returns the limit. Every connection takes one file."""
+    """Raise this process's open-file limit to `count`, or to the most that the system allows.
+    Returns the limit. Every connection takes one file."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
         count = min(count, most)
@@ -174,7 +178,7 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Make a socket ask about every connection, close silent ones, and encrypt if there are
+    """Make a socket ask about every connection and close silent ones. Encrypt it if there are
     keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)

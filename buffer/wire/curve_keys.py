@@ -1,10 +1,10 @@
-"""Keys of an encrypted buffer: CURVE on the wire, and lists of the keys that may connect.
+"""Keys of an encrypted buffer: CURVE encrypts the wire, and lists name who may connect.
 
 `generate` writes three files that only their owner may read: `service.json` for the service,
 `learner.json` for the learner, and `client.json` for all other clients. A client explores and
 reads; operations that decide about training (`learner` in buffer.wire.operations) need a learner's
 key. To add clients or learners, add their public keys to `clients` or `learners` of `service.json`.
-A peer with no key or an unknown one is refused before its first message.
+A peer without a key, or with an unknown key, is refused before its first message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY_LENGTH = 40  # characters of a Z85 key
 
 @dataclass(frozen=True)
 class ServiceKeys:
-    """The service's own pair, and the public keys that may connect."""
+    """The service's own key pair, and the public keys of the peers that may connect."""
 
     public: str
     secret: str
@@ -37,7 +37,7 @@ class ServiceKeys:
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """A client's own pair, and the public key of its service."""
+    """A client's own key pair, and the public key of its service."""
 
     public: str
     secret: str
@@ -50,9 +50,9 @@ _LEARNER = "learner.json"
 
 
 def generate(folder: Path) -> tuple[Path, Path, Path]:
-    """Write new keys into `folder`; returns the files of service, client and learner.
+    """Write new key files into `folder`; returns the service's, the client's and the learner's.
 
-    Raises UserError if one of the files exists.
+    Raises UserError if one of the files already exists.
     """
     public, secret = _pair()
     client, learner = (ClientKeys(*_pair(), public) for _ in range(2))
@@ -66,7 +66,7 @@ def generate(folder: Path) -> tuple[Path, Path, Path]:
     paths = folder / _FILES[ServiceKeys], folder / _FILES[ClientKeys], folder / _LEARNER
     for path in paths:  # all or none: keys of two generations do not match
         if path.exists():
-            raise UserError(f"keys {path}: exists already; choose another folder")
+            raise UserError(f"keys {path}: already exists; choose another folder")
     return _write(paths[0], service), _write(paths[1], client), _write(paths[2], learner)
 
 
@@ -76,24 +76,24 @@ def _pair() -> tuple[str, str]:
 
 
 def load(kind: type[K], path: Path | str) -> K:
-    """Read a key file; raises UserError for one that is not of this kind."""
+    """Read a key file. Raises UserError if it cannot be read or is not of this kind."""
     try:
         keys: K = msgspec.json.decode(Path(path).read_bytes(), type=kind)
     except OSError as error:
         raise UserError(
-            f"keys {path}: cannot be read ({error.strerror}); r3l-buffer keygen writes keys"
+            f"keys {path}: cannot be read ({error.strerror}); create keys with r3l-buffer keygen"
         ) from None
     except (msgspec.DecodeError, ValueError) as error:
         raise UserError(
-            f"keys {path}: not a {kind.__name__} file ({error}); r3l-buffer keygen writes it as "
-            f"{_FILES[kind]}"
+            f"keys {path}: is not a {kind.__name__} file ({error}); use the {_FILES[kind]} that "
+            "r3l-buffer keygen wrote"
         ) from None
     written = [keys.public, keys.secret]
     written += [*keys.clients, *keys.learners] if isinstance(keys, ServiceKeys) else [keys.service]
     if not all(map(_is_key, written)):
         raise UserError(
-            f"keys {path}: a key must be {_KEY_LENGTH} characters of Z85; "
-            "r3l-buffer keygen writes keys"
+            f"keys {path}: every key must be {_KEY_LENGTH} characters of Z85; "
+            "create keys with r3l-buffer keygen"
         )
     return keys
 

@@ -6,8 +6,9 @@
              [header {v, rid, ok: true, again: true}]
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
-the operation. A group is an immutable record; its present state is in the reply before it. `again`
-is the reply to a request that waited: a client that still wants it sends it again with the same id.
+the operation. A group is an immutable record; its current state is in the reply in front of
+it. `again` is the reply to a held request: a client that still wants a result sends the request
+again with the same id.
 """
 
 from __future__ import annotations
@@ -52,45 +53,48 @@ class Request:
 
 
 def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
-    """A message's header; raises SchemaVersionError for another protocol, RecordError for a
-    malformed one."""
+    """Read a message's header. Raises SchemaVersionError if it has another protocol, RecordError
+    if it is malformed."""
     if not frames:
-        raise RecordError("an empty message; a message begins with a header")
+        raise RecordError("message: is empty; it must begin with a header")
     header = codec.unpack(frames[0])
     version, rid = header.get("v"), header.get("rid")
     if version != PROTOCOL or type(version) is not int:
         raise SchemaVersionError(
-            f"protocol {version!r:.40}: this r3l speaks {PROTOCOL}; use the same r3l on both sides"
+            f"protocol {version!r:.40}: must be {PROTOCOL}; use the same r3l version on both sides"
         )
     if not isinstance(rid, str) or not 0 < len(rid) <= 64:
-        raise RecordError("rid: must be an id of 1 to 64 characters", field="rid")
+        raise RecordError("rid: must be a string of 1 to 64 characters", field="rid")
     return header
 
 
 def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame]) -> Request:
-    """The request of a header and the frames behind it; raises for a malformed one."""
+    """Read a request: its header and the frames after it. Raises R3LError if it is malformed."""
     name, hold_s = header.get("op"), header.get("hold_s", 0.0)
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
-        raise UnknownOperation(f"operation {name!r:.40}: must be one of {', '.join(OPERATIONS)}")
+        raise UnknownOperation(
+            f"operation {name!r:.40}: is unknown; must be one of {', '.join(OPERATIONS)}"
+        )
     if type(hold_s) is not float or not 0.0 <= hold_s <= HOLD_LIMIT_S:
         raise RecordError(f"hold_s {hold_s!r:.40}: must be from 0 to {HOLD_LIMIT_S} seconds")
     if len(frames) != 1:
-        raise RecordError(f"{name}: {len(frames)} frames follow the header; must be one")
+        raise RecordError(f"{name}: has {len(frames)} frames after the header; must have one")
     arguments = codec.decode(operation.request, frames[0])
     return Request(client, operation, header["rid"], arguments, hold_s, len(frames[0]))
 
 
 def check_role(operation: Operation, role: str) -> None:
-    """Raise NotAllowed if a client of this role (buffer.wire.access) may not make a request."""
+    """Raise NotAllowed if clients with this role (buffer.wire.access) may not request it."""
     if operation.learner and role != LEARNER:
         raise NotAllowed(
-            f"{operation.name}: needs a learner's key; use learner.json of r3l-buffer keygen"
+            f"{operation.name}: needs a learner's key; use the learner.json that r3l-buffer keygen "
+            "wrote"
         )
 
 
 def request_frames(name: str, rid: str, arguments: Record, hold_s: float) -> list[bytes]:
-    """A request as frames; raises LimitExceeded if the service would refuse it as too large."""
+    """Encode a request. Raises LimitExceeded if the service would refuse it as too large."""
     header = {"v": PROTOCOL, "op": name, "rid": rid, "hold_s": hold_s}
     try:
         return [codec.pack(header), codec.encode(arguments)]
@@ -101,7 +105,7 @@ def request_frames(name: str, rid: str, arguments: Record, hold_s: float) -> lis
 
 
 def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[bytes]:
-    """A reply as frames; `groups`: the encoded groups that follow it."""
+    """Encode a reply. `groups`: the encoded groups that follow it."""
     header = {"v": PROTOCOL, "rid": rid, "ok": True}
     if isinstance(reply, AskAgain):
         return [codec.pack(header | {"again": True})]
@@ -109,12 +113,12 @@ def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[
 
 
 def error_frames(rid: str, error: R3LError) -> list[bytes]:
-    """An error as frames."""
+    """Encode a reply that reports an error."""
     return [codec.pack({"v": PROTOCOL, "rid": rid, "ok": False, **to_wire(error)})]
 
 
 def reply_id(frames: Sequence[Frame]) -> str:
-    """The id of the request that a reply belongs to; "" if its header has none."""
+    """Return the id of the request that a reply answers; "" if its header has no id."""
     return str(codec.unpack(frames[0]).get("rid", ""))
 
 
@@ -124,10 +128,10 @@ def asks_again(frames: Sequence[Frame]) -> bool:
 
 
 def read_reply(name: str, frames: Sequence[Frame]) -> tuple[Any, Sequence[Frame]]:
-    """The reply to an operation and the encoded groups behind it; raises the error it carries."""
+    """Read a reply and the encoded groups after it. Raises the error if it reports one."""
     header = read_header(frames)
     if header.get("ok") is not True:
         raise from_wire(header)
     if len(frames) < 2:
-        raise RecordError(f"{name}: a reply without a record")
+        raise RecordError(f"{name}: the reply has no record")
     return codec.decode_one_of(OPERATIONS[name].replies, frames[1]), frames[2:]

@@ -1,4 +1,4 @@
-"""The operations of the buffer: a table of them, and their requests and replies.
+"""The buffer's operations: their table, requests and replies.
 
 A new operation needs a request and a row here, a handler in buffer.server.handlers, a method in
 buffer.client.calls, and a line in CALLS of tests/buffer/wire/test_operations.py. Requests and
@@ -69,7 +69,7 @@ class Put(Record):
 
 
 class Resolve(Record):
-    """Resolve a slot without a trajectory: failed with a cause, or not triggered without one."""
+    """Resolve a slot that has no trajectory: as failed if `cause` is set, else as not triggered."""
 
     group_id: str
     actor: str
@@ -102,13 +102,13 @@ class DrawGroups(Record):
 
 
 class ReleaseDraws(Record):
-    """Make the groups that a consumer drew and did not commit drawable again."""
+    """Make a consumer's uncommitted groups drawable again."""
 
     consumer: str
 
 
 class Commit(Record):
-    """Enter a trained batch into the ledger; `attempts`: how the step trained on each."""
+    """Enter a trained batch into the ledger. `attempts`: how the step trained on each attempt."""
 
     draw_id: Integer
     step: Integer
@@ -124,19 +124,19 @@ class Discard(Record):
 
 
 class LimitStaleness(Record):
-    """Set the staleness limit, at most the configured max_staleness."""
+    """Set the staleness limit, capped at the configured max_staleness."""
 
     max_staleness: Integer
 
 
 class SetVersion(Record):
-    """Set the version the learner starts from."""
+    """Set the version that the learner starts from."""
 
     version: Integer
 
 
 class QueryGroups(Record):
-    """Groups by purpose, tag and state."""
+    """Find groups by purpose, tag and state."""
 
     purpose: Purpose | None
     tag: str | None
@@ -145,13 +145,13 @@ class QueryGroups(Record):
 
 
 class GetLedger(Record):
-    """Groups a step was trained on."""
+    """Find the groups that a step was trained on."""
 
     step: Integer
 
 
 class GetGroups(Record):
-    """Groups by id."""
+    """Get groups by id."""
 
     group_ids: tuple[str, ...]
 
@@ -170,8 +170,8 @@ class GetStats(Record):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of an earlier holder, which stay; `handed`: stored
-    attempts at the task for the run's explorer (r3l.rollout.explorers).
+    """A group to explore. `accepted`: results that an earlier holder sent and that stay; `handed`:
+    stored attempts at the task, for the run's explorer (r3l.rollout.explorers).
 
     `deadline_s`: seconds until another actor may take the group, unless the lease is renewed.
     """
@@ -187,7 +187,7 @@ class Lease(Record):
 
 
 class Wait(Record):
-    """No group now: the reason, and the seconds after which to try again."""
+    """There is no group now. `reason`: why; `retry_s`: seconds until the actor should try again."""
 
     reason: str
     retry_s: float
@@ -195,8 +195,8 @@ class Wait(Record):
 
 class PutAck(Record):
     """The results are on disk. `new`: how many this request added, 0 if it was sent again.
-    `complete`: all slots of the group are resolved. `late`: how many results of stragglers were not
-    kept, because the group was completed without them."""
+    `complete`: all slots of the group are resolved. `late`: how many results came from stragglers
+    and were not kept, because the group had been completed without them."""
 
     new: int
     complete: bool
@@ -210,23 +210,22 @@ class Ids(Record):
 
 
 class Groups(Record):
-    """Groups follow; `now`: their present states, in the same order."""
+    """Announces the groups that follow. `now`: their current states, in the same order."""
 
     now: tuple[Status, ...] = ()
 
 
 class Amount(Record):
-    """A count, of what the operation counts."""
+    """A count. What it counts depends on the operation."""
 
     count: int = 0
 
 
 class DrawHead(Record):
-    """A batch follows, or none for the given `reason` if `draw_id` is 0. `replaced`, `replayed`: as
-    in DrawRow.
+    """Announces the batch that follows. If `draw_id` is 0 there is no batch, and `reason` says why.
 
-    `recalled`: how many stored attempts the draw recalled. Those that have not been evicted since
-    follow after the groups, as Recalled.
+    `replaced`, `replayed`: see DrawRow. `recalled`: how many stored attempts the draw recalled. The
+    ones that have not been evicted since follow the groups, as Recalled.
     """
 
     draw_id: int = 0
@@ -241,29 +240,30 @@ class DrawHead(Record):
 
 
 class AskAgain(Record):
-    """A draw that waited may have a result now: send the same request again."""
+    """A held draw may have a result now: send the same request again."""
 
 
 class BufferStats(Record):
-    """The service's metrics.
+    """Metrics of the service.
 
     Groups and results now:
-    - `train`, `eval`: groups by state; `eval_progress`: (finished, all) by tag
+    - `train`, `eval`: groups in each state; `eval_progress`: (finished, all) for each tag
     - `held_bytes`: size of the results of all groups
-    - `drawn_by`: groups in draws that are neither committed nor released, by consumer
+    - `drawn_by`: groups of each consumer in draws that are neither committed nor released
 
-    Counted since the store was made:
+    Counted since the store was created:
     - `made`: groups, the sum of `train`, `eval` and `evicted`
-    - `drops`: expired groups by cause
-    - `slot_drops`: slots that failed and attempts lost with their group, by "role/cause";
-      `drops_by_task`: the same by task, for the tasks that lost most
+    - `drops`: expired groups for each cause
+    - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause";
+      `drops_by_task`: the same for each of the tasks that lost most
     - `quorums`: groups completed without their stragglers
     - `rewound`: groups of steps that a learner rewound; `rewound_evicted` of them had been evicted
       and still count as `trained`
 
     Since the service started:
-    - `actors`: latest metrics by actor, with `seen_s`, seconds since its last request
-    - `refused`: error replies by error, or by symptom (r3l.rollout.symptoms) of a sick engine
+    - `actors`: latest metrics of each actor, with `seen_s`, seconds since its last request
+    - `refused`: error replies, keyed by error or by symptom of a sick engine
+      (r3l.rollout.symptoms)
     - `undelivered`: replies whose client was gone or too slow
     - `oldest_reader_s`: age of the oldest read transaction of another process, which keeps freed
       pages from being reused
@@ -313,11 +313,12 @@ Thread = Literal["writer", "reader"]
 class Operation:
     """A row of the table.
 
-    `replies`: the kinds of a successful reply. `thread`: the thread of the service that carries it
-    out. The writer changes the store and has state outside it; the reader reads one snapshot of the
-    store. `keeps_reply`: the reply is stored by request id, and sent again when the request is;
-    other operations find in the store what they did for it. `learner`: it decides about training
-    and needs a learner's key if the service has keys.
+    `replies`: the kinds of a successful reply. `thread`: the service's thread that carries out the
+    operation. The writer changes the store and has state outside it; the reader reads one snapshot
+    of the store. `keeps_reply`: the reply is stored under the request's id, and is sent again if
+    the request is. Other operations find in the store what they already did for the request.
+    `learner`: the operation decides about training and needs a learner's key if the service has
+    keys.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets: binding an address, and messages frame by frame."""
+"""Binds ZeroMQ sockets, and sends and receives messages frame by frame."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _READABLE = int(zmq.POLLIN)
 def bind(socket: Any, address: str, what: str) -> str:
     """Bind a ZeroMQ socket; returns the address with its port.
 
-    A port that is in use is tried again for BIND_S: a restarted service needs the port that its
-    clients know, and the system may have given it to some connection meanwhile. Raises UserError
+    Retries a port that is in use for BIND_S: a restarted service needs the port that its clients
+    know, and the system may meanwhile have given the port to another connection. Raises a UserError
     that names `what` if the address cannot be bound.
     """
     end = time.monotonic() + BIND_S
@@ -44,13 +44,13 @@ def bind(socket: Any, address: str, what: str) -> str:
 
 
 def receive_message(socket: Any) -> list[Frame]:
-    """Receive a message that has arrived. Its large frames stay in ZeroMQ's memory."""
+    """Receive a message that has already arrived. Large frames stay in ZeroMQ's memory."""
     return _receive(socket, sys.maxsize)[0]
 
 
 @dataclass(frozen=True)
 class Received:
-    """A message at a ROUTER: the sender's routing id, its role (buffer.wire.access), its
+    """A message that a ROUTER received: the sender's routing id, its role (buffer.wire.access), its
     connection's file descriptor, and the first FRAMES_LIMIT frames."""
 
     client: bytes
@@ -60,13 +60,13 @@ class Received:
 
 
 def receive_from_peer(router: Any) -> Received:
-    """Receive a message that has arrived at a ROUTER."""
+    """Receive a message that has already arrived at a ROUTER."""
     (client, *frames), last = _receive(router, 1 + FRAMES_LIMIT)
     return Received(bytes(client), last.get("User-Id"), last.get(zmq.SRCFD), frames)
 
 
 def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
-    """The first `limit` frames of a message, and its last frame as a zmq.Frame."""
+    """Receive a message; returns its first `limit` frames, and its last frame as a zmq.Frame."""
     frames: list[Frame] = []
     more = True
     while more:
@@ -78,7 +78,7 @@ def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
 
 
 def send_message(socket: Any, frames: Sequence[Frame]) -> None:
-    """Send copies of the frames as one message without waiting; raises zmq.ZMQError."""
+    """Copy the frames and send them as one message. Raises zmq.ZMQError instead of waiting."""
     for frame in frames[:-1]:
         socket.send(frame, _NOW_AND_MORE)
     socket.send(frames[-1], _NOW)

@@ -1,5 +1,4 @@
-"""Counts the received bytes of each connection that the service has not read yet, and shuts down
-connections that hold too many.
+"""Counts the unread bytes of each connection, and shuts down connections that hold too many.
 
 libzmq limits the size of a frame (MAXMSGSIZE) and the number of messages (RCVHWM). But a message
 may have any number of frames and is kept until the last one has come, and libzmq reads what a peer
@@ -33,8 +32,11 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """`connection`: unread bytes of one connection; `total`: of all together; `silent`: number of
-    connections without a finished handshake, beyond which the oldest are shut down."""
+    """Limits of unread bytes and of unfinished handshakes.
+
+    `connection`: unread bytes of one connection. `total`: unread bytes of all connections together.
+    `silent`: connections whose handshake is not finished; beyond it the oldest are shut down.
+    """
 
     connection: int
     total: int
@@ -43,8 +45,11 @@ class Limits:
 
 @dataclass
 class Connection:
-    """`peer`: its address; `client`: its routing id, once a message was read; `received`: bytes;
-    `unread`: bytes that are in memory."""
+    """An open connection.
+
+    `peer`: the peer's address. `client`: its routing id, known once a message was read. `received`:
+    bytes received so far. `unread`: bytes that are in memory.
+    """
 
     peer: object
     client: bytes = b""
@@ -55,7 +60,7 @@ class Connection:
 
 
 class Traffic:
-    """The connections of one bound socket by their file descriptors, the oldest first."""
+    """The connections of one bound socket, keyed by file descriptor, the oldest first."""
 
     def __init__(self, limits: Limits, *, encrypted: bool) -> None:
         self.limits, self.encrypted = limits, encrypted
@@ -64,7 +69,7 @@ class Traffic:
         self._opened = 0  # connections since then
 
     def opened(self, connection: int) -> None:
-        """Count a connection from now on."""
+        """Start counting the bytes of a connection."""
         self.connections.pop(connection, None)
         self._opened += 1
         try:
@@ -74,22 +79,25 @@ class Traffic:
             pass
 
     def closed(self, connection: int) -> None:
-        """Forget a connection."""
+        """Stop counting the bytes of a connection."""
         self.connections.pop(connection, None)
 
     def mark_read(self, message: Received) -> None:
-        """Subtract a message that was read."""
+        """Subtract a message that was read from its connection's unread bytes."""
         if (known := self.connections.get(message.connection)) is not None:
             known.client = message.client
             known.unread -= sum(self._wire_bytes(len(frame)) for frame in message.frames)
 
     def unread(self) -> int:
-        """Unread bytes of all connections, as of the last check."""
+        """Return the unread bytes of all connections, as of the last check."""
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:
-        """Count again, at most every CHECK_S; returns the number of connections that were shut
-        down, by cause."""
+        """Count the bytes again and shut down connections that exceed a limit.
+
+        At most every CHECK_S, or sooner if many connections opened. Returns how many connections
+        were shut down for each cause.
+        """
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:
@@ -108,8 +116,8 @@ class Traffic:
         return causes
 
     def shut_down_largest(self, unsent: Mapping[bytes, int]) -> bool:
-        """Shut down the connection that holds most; False if there is none. `unsent`: bytes of
-        replies that wait to be sent, by client."""
+        """Shut down the connection that holds most bytes; returns False if there is no connection.
+        `unsent`: bytes of unsent replies of each client."""
         sizes = {
             number: c.unread + unsent.get(c.client, 0)
             for number, c in self.connections.items()
@@ -139,7 +147,7 @@ class Traffic:
         return silent[: max(0, len(silent) - self.limits.silent)]
 
     def _shut_down(self, number: int, connection: Connection) -> bool:
-        """Shut a connection down; False if it was already. The descriptor stays libzmq's."""
+        """Shut down a connection; returns False if it already was. libzmq keeps the descriptor."""
         if connection.shut_down:
             return False
         connection.shut_down, connection.unread = True, 0.0
@@ -153,14 +161,14 @@ class Traffic:
         return True
 
     def _wire_bytes(self, size: int) -> int:
-        """Bytes on the wire of a frame of that size (ZMTP 3.1; CurveZMQ adds 33)."""
+        """Return how many bytes a frame takes on the wire (ZMTP 3.1; CurveZMQ adds 33)."""
         size += 33 * self.encrypted
         return size + (2 if size < 256 else 9)
 
 
 class _Borrowed:
-    """libzmq's file descriptor as a Python socket, which is not closed on exit. Raises OSError on
-    entry if libzmq has closed it and it is not a socket now."""
+    """Borrows libzmq's file descriptor as a Python socket, and leaves it open on exit. Raises
+    OSError on entry if libzmq has closed the descriptor and it is not a socket now."""
 
     def __init__(self, number: int) -> None:
         self._number = number

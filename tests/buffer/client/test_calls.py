@@ -24,7 +24,7 @@ def test_drawn_groups_are_decoded_and_checked_when_they_are_read():
     read = calls.draw(3, 0).parse
     drawn = read(DrawHead(1, 0, now=(now,) * 3), records)
     assert drawn.records == records
-    with pytest.raises(RecordError, match="2 groups in a reply that announces 3"):
+    with pytest.raises(RecordError, match="has 2 groups but announces 3"):
         read(DrawHead(1, 0, now=(now,) * 3), records[:2])
     assert len(drawn.groups) == 3 and drawn.groups[0].state == "drawn"
     assert drawn.groups[0] is drawn.groups[0] and drawn.groups[-1].task == group.task

@@ -73,7 +73,10 @@ def test_a_client_can_be_closed_during_requests_of_other_threads(serve) -> None:
         for thread in threads:
             thread.join(20)
     assert len(ended) == 80
-    assert str(ended[0]) == f"shared of the buffer at {served.endpoint} was closed: no draw"
+    assert (
+        str(ended[0])
+        == f"shared of the buffer at {served.endpoint} was closed and cannot send draw"
+    )
 
 
 def test_an_async_client_can_be_closed_during_its_requests(serve) -> None:

@@ -79,7 +79,7 @@ def test_an_environment_with_few_tasks_begins_again_from_its_first():
 
 
 def test_a_mixture_without_shares_or_tasks_is_refused():
-    with pytest.raises(UserError, match=r"needs buffer\.tasks\.shares"):
+    with pytest.raises(UserError, match=r"^buffer\.tasks\.shares: has no share"):
         sampler("mixture")
     with pytest.raises(UserError, match="no task is of c"):
         sampler("mixture", shares={"c": 1.0}).next(view(envs=("a",) * 6))

@@ -72,7 +72,7 @@ def test_a_waiting_draw_gets_its_reason_when_the_service_stops(serve, learner):
     draw = _wait_for_a_draw(learner, served.endpoint, said.append)
     assert served.stop() == 0
     assert _reply(learner, draw, "waits") is None
-    assert said == ["the buffer service stops"]
+    assert said == ["the buffer service is stopping"]
 
 
 @pytest.mark.system
@@ -95,7 +95,7 @@ def test_a_client_with_the_most_waiting_requests_is_refused_one_more(serve, lear
     for number in range(REQUESTS_IN_FLIGHT):
         learner.send_multipart(draw.frames(f"draw {number}", 0.0))
     learner.send_multipart(stats.frames("one more", 0.0))
-    with pytest.raises(LimitExceeded, match=f"{REQUESTS_IN_FLIGHT} requests wait for replies"):
+    with pytest.raises(LimitExceeded, match=f"{REQUESTS_IN_FLIGHT} requests are already waiting"):
         _reply(learner, stats, "one more")
     with BufferClient(served.endpoint) as client:
         assert client.stats().refused == {"LimitExceeded": 1}

@@ -95,7 +95,7 @@ def test_a_failed_transaction_is_undone_and_only_the_request_to_blame_is_refused
 
 def test_waiting_draws_get_their_reply_when_the_writer_stops(working, queue):
     (sent,) = run(working, queue, calls.draw(1, 0, wait_s=60.0))
-    assert sent["r0"].draw_id == 0 and sent["r0"].reason == "the buffer service stops"
+    assert sent["r0"].draw_id == 0 and sent["r0"].reason == "the buffer service is stopping"
 
 
 def test_a_writer_whose_store_is_gone_sends_no_reply(working, queue, desk, tmp_path):

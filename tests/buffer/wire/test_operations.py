@@ -68,5 +68,5 @@ def test_a_reply_must_be_of_a_kind_that_the_table_names_for_the_operation():
         expected = " or ".join(kind.__name__ for kind in operation.replies)
         with pytest.raises(RecordError, match=f"is a 'ReleaseDraws', not a {expected}$"):
             messages.read_reply(name, frames)
-    with pytest.raises(RecordError, match="a reply without a record"):
+    with pytest.raises(RecordError, match="the reply has no record"):
         messages.read_reply("stats", frames[:1])
