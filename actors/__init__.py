@@ -1,1 +1,1 @@
-"""The actor: one vLLM engine that explores leased tasks and puts every result."""
+"""The actor: explores leased tasks on one vLLM engine and puts every result into the buffer."""

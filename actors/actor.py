@@ -3,7 +3,7 @@
 lease ─► explore_group ─► put (durable when acknowledged)      as many groups as fill the engine
 heartbeat: renews all leases of this actor and reports its metrics
 follow:    keeps the engine on the newest weights
-watch:     detects a dead engine, measures how busy a living one is
+watch:     detects a dead engine, measures how busy a live engine is
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ WATCH_S = 0.1
 
 
 class Stopped(Exception):
-    """Ends the loops of an actor that was stopped."""
+    """Ends the loops of a stopped actor."""
 
 
 class Actor:
-    """One actor on one engine. `run` returns when `stop` was set or the engine died.
+    """Explores groups on one engine. `run` returns once `stop` is set.
 
-    Consumes leases of the buffer and produces slot results. Waits for leases, which admission
+    Consumes leases from the buffer and produces slot results. Waits for leases, which admission
     grants, and for the engine. SIGTERM unblocks it: it puts finished results, releases its leases
     and returns.
     """
@@ -64,7 +64,7 @@ class Actor:
         self.stop = asyncio.Event()
         self.held: dict[str, asyncio.Task[None]] = {}
         self.live: Counter[str] = Counter()
-        """Attempts under way, by group."""
+        """The number of running attempts of each group."""
         self.occupancy = Occupancy(config.actor.concurrent_requests)
         self.leasing = False
         """Whether the actor waits for a lease."""
@@ -74,8 +74,8 @@ class Actor:
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explore until `stop` is set. Raises EngineDead if the engine died, EngineSick if its
-        results cannot be right. Results that were not put yet are lost."""
+        """Explore until `stop` is set. Raises EngineDead if the engine died, and EngineSick if its
+        results are impossible. Results that were not yet put are then lost."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -95,8 +95,8 @@ class Actor:
             await self.requests.leave(self.held)
 
     async def _explore_forever(self) -> NoReturn:
-        """Lease a group whenever the engine has room for its attempts, once the hash of the
-        engine's weights is known."""
+        """Hash the engine's weights, then lease a group whenever the engine has room for its
+        attempts."""
         await self.policy.hash_first_weights()
         while True:
             while not self.occupancy.admits(self.live.total(), self.plan.base):
@@ -156,14 +156,14 @@ class Actor:
         return kept
 
     def _fingerprint(self, result: SlotResult) -> tuple[int, str] | None:
-        """(version, hash of the weights) of the newest step of an attempt, if known."""
+        """Return version and weight hash of an attempt's newest step, or None if unknown."""
         attempt = result.trajectory
         version = self.policy.version if attempt is None else int(attempt.step_versions.max())
         known = self.policy.fingerprints.get(version)
         return (version, known) if known else None
 
     async def _heartbeat(self) -> NoReturn:
-        """Renew every lease and report the metrics, the first time before any group ends."""
+        """Renew every lease and report the metrics, at once and then every HEARTBEAT_S."""
         while True:
             self.metrics.weight_version = self.policy.version
             self.metrics.idle_share = fmean(self.unused or [0.0])
@@ -177,7 +177,7 @@ class Actor:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _watch(self) -> NoReturn:
-        """Detect an engine that died between two requests, and measure how busy a living one is."""
+        """Detect an engine that died between requests, and measure how busy a live engine is."""
         while True:
             if self.policy.dead:
                 raise EngineDead("the engine process has ended")
@@ -188,7 +188,7 @@ class Actor:
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The failure to report: an engine's death if there is one, else the first."""
+    """Return the failure to report: EngineDead if it occurred, otherwise the first failure."""
     if deaths := failures.subgroup(EngineDead):
         failures = deaths
     first = failures.exceptions[0]

@@ -1,4 +1,4 @@
-"""Sends one actor's requests to the buffer, and repeats each until the buffer can serve it.
+"""Sends an actor's requests to the buffer, and repeats each request until it succeeds.
 
 lease     until granted
 put       until on disk, even if the group is cancelled; a refused result becomes a failed slot,
@@ -32,7 +32,7 @@ LEAVE_S = 5.0  # for the puts under way, and for the release, when the actor lea
 
 
 class BufferRequests:
-    """The requests of the actor called `name`; `metrics` counts those that failed."""
+    """Sends the requests of the actor `name`, and counts failed requests in `metrics`."""
 
     def __init__(self, name: str, client: AsyncBufferClient, metrics: ActorMetrics) -> None:
         self.name, self.client, self.metrics = name, client, metrics
@@ -41,8 +41,8 @@ class BufferRequests:
         self._leasing: asyncio.Task[Lease | Wait] | None = None
 
     async def lease(self, version: Callable[[], int], plan: GroupPlan) -> Lease:
-        """Wait for a lease; `version` gives the engine's version at each request. Raises
-        EngineSick if the buffer refuses that version as impossible."""
+        """Wait for a lease. `version` returns the engine's current version, which each request
+        states. Raises EngineSick if the buffer refuses the version as impossible."""
         while True:
             self._leasing = asyncio.create_task(self.client.lease(self.name, version(), plan))
             try:
@@ -59,8 +59,8 @@ class BufferRequests:
     async def put(
         self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
     ) -> SlotResult:
-        """Put a result. Returns it as the buffer holds it: failed if the buffer refused it or
-        completed the group without it.
+        """Put a result and return what the buffer holds. This is a failed result if the buffer
+        refused the original, or completed the group without it.
 
         The put continues if the caller is cancelled. Raises LeaseLost, Conflict, and EngineSick
         for a result that a healthy engine cannot produce.
@@ -71,10 +71,10 @@ class BufferRequests:
         return await asyncio.shield(putting)
 
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
-        """Renew leases and report the metrics; returns the groups that were lost.
+        """Renew leases and report the metrics. Returns the groups whose leases were lost.
 
         A complete group needs no lease, and the reply to its last put says that it is complete. So
-        a group with a put under way is not reported as lost before that reply.
+        a group with a put in progress is not reported as lost before that reply arrives.
         """
         self._complete.intersection_update(group_ids)
         try:
@@ -87,8 +87,8 @@ class BufferRequests:
         return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
-        """Finish the puts under way, release these leases and one that was just granted, and report
-        the metrics a last time."""
+        """Finish the puts in progress, release all leases and report the metrics a last time. A
+        lease that was only just granted is released too."""
         under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=LEAVE_S)
@@ -133,7 +133,7 @@ class BufferRequests:
         return SlotResult(result.role, result.slot, "failed", cause=STRAGGLER)
 
     def _granted(self) -> list[str]:
-        """The group of a lease that was granted but whose exploration has not begun."""
+        """Return the group of a granted lease whose exploration has not begun, if there is one."""
         leasing = self._leasing
         if leasing is None or not leasing.done() or leasing.cancelled() or leasing.exception():
             return []
@@ -141,8 +141,8 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Wait before `request` is repeated. The client has already waited for a service that does
-        not reply."""
+        """Wait before `request` is repeated. If the service did not reply, the client has already
+        waited."""
         self._count(error)
         log.warning("%s waits for the buffer: %s", request, error)
         if isinstance(error, StoreError):
@@ -156,6 +156,6 @@ class BufferRequests:
 
 
 def _cause(error: LimitExceeded | RecordError) -> str:
-    """The cause under which a refused result is counted."""
+    """Return the cause to count a refused result under."""
     large = isinstance(error, LimitExceeded) or error.cause == "too_large"
     return "too_large" if large else "bad_record"

@@ -81,7 +81,7 @@ def main(
 
 
 def check_name(name: str) -> None:
-    """Raise UserError unless the buffer accepts `name`, which logs and consoles show."""
+    """Raise UserError if `name` is too long for the buffer or cannot be printed."""
     if len(name) > LONGEST_NAME:
         raise UserError(
             f"--name {name[:20]!r}…: {len(name)} characters; at most {LONGEST_NAME} are allowed"
@@ -91,8 +91,8 @@ def check_name(name: str) -> None:
 
 
 def own_name(name: str) -> str:
-    """The name under which this process leases groups and reports metrics. It is unique, even if
-    another actor, or an earlier process of this one, was given the same `name`."""
+    """Return a unique name for this process to lease groups and report metrics under. It differs
+    even from other actors, and from earlier processes of this actor, with the same `name`."""
     name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
     return f"{name}.{uuid.uuid4().hex[:8]}"
 
@@ -100,11 +100,10 @@ def own_name(name: str) -> str:
 async def _run(
     config: RunConfig, buffer_endpoint: str, weights_endpoint: str, name: str, keys: Path | None
 ) -> None:
-    """Run an actor, with a fresh engine after each failure, until it is stopped or too many
-    engines failed in a row.
+    """Run an actor until it is stopped. After each engine failure it starts a fresh engine.
 
     No lease is held between two engines. Raises UserError before anything is started, and
-    EngineDead.
+    EngineDead if too many engines failed in a row.
     """
     from actors.actor import Actor
     from actors.engine import VLLMPolicy
@@ -161,9 +160,9 @@ async def _run(
 
 @contextmanager
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Within it SIGTERM and SIGINT set `stop`. So does SIGHUP, from the end of the terminal or the
-    ssh that started this process, unless under nohup. Outside it, as while an engine starts, these
-    signals end the process."""
+    """Make SIGTERM and SIGINT set `stop` inside this context. SIGHUP, sent when the terminal or ssh
+    session ends, does the same unless the process runs under nohup. Outside the context, for
+    example while an engine starts, these signals end the process."""
     loop = asyncio.get_running_loop()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     signals = (signal.SIGTERM, signal.SIGINT, *(() if nohup else (signal.SIGHUP,)))

@@ -49,12 +49,12 @@ REMEMBERED = 16  # versions whose fingerprints are kept for attempts sampled by 
 
 
 class VLLMPolicy:
-    """A `r3l.rollout.interfaces.Policy` on one vLLM engine.
+    """Implements `r3l.rollout.interfaces.Policy` with one vLLM engine.
 
-    `version` is the policy version of requests that start, `fingerprints` the hashes of the weights
-    of the newest versions; `metrics` counts the requests; `load_check` checks every load;
-    `merger` merges adapters that are published alone. `timeout_s`: after that long without a reply
-    the engine is dead.
+    `version` is the policy version for new requests. `fingerprints` holds the weight hashes of the
+    newest versions. `metrics` counts the requests, `load_check` checks every load, and `merger`
+    merges adapters that are published alone. An engine that does not reply for `timeout_s` counts
+    as dead.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class VLLMPolicy:
         *,
         seed: int = 0,
     ) -> VLLMPolicy:
-        """Start an engine on a Hugging Face model folder. Raises UserError, EngineDead."""
+        """Start an engine with a Hugging Face model folder. Raises UserError, EngineDead."""
         import torch
 
         if not torch.cuda.is_available():
@@ -173,7 +173,7 @@ class VLLMPolicy:
         return Sample(tokens, logprobs, version, newest, reason)  # type: ignore[arg-type]
 
     def _count(self, prompt: int, sampled: int, cached: int, seen: SeenPrefix | None) -> None:
-        """Count one finished request, in tokens."""
+        """Count the tokens of a finished request."""
         self.metrics.generated_tokens += sampled
         self.metrics.prompt_tokens += prompt
         self.metrics.cached_tokens += cached
@@ -198,7 +198,7 @@ class VLLMPolicy:
         return final
 
     def prompt(self, token_ids: Sequence[int]) -> Any:
-        """The tokens as an engine's prompt. Its salt lets prompts share cached prefixes only while
+        """Make an engine prompt from tokens. Its salt lets prompts share cached prefixes only while
         the engine holds the same weights."""
         from vllm.inputs.engine import tokens_input
 
@@ -284,7 +284,7 @@ class VLLMPolicy:
         return pause
 
     async def hash_first_weights(self) -> None:
-        """Hash the weights the engine started with. Raises EngineDead."""
+        """Hash the weights that the engine started with. Raises EngineDead."""
         async with self._deadline("a request for the hash of its weights"):
             try:
                 engine_hash = await self.hash_weights()
@@ -295,7 +295,7 @@ class VLLMPolicy:
             self.fingerprints[self.version] = engine_hash
 
     async def hash_weights(self) -> str:
-        """Hash of the weights in all workers, in the engine's own layout."""
+        """Hash the weights of all workers, in the engine's own layout."""
         workers = await self.engine.collective_rpc("r3l_weight_digest")
         return hashlib.blake2b("\n".join(workers).encode(), digest_size=16).hexdigest()
 

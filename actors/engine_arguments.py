@@ -1,4 +1,4 @@
-"""Makes vLLM's engine arguments from the actor's settings, and checks those of the user.
+"""Builds vLLM's engine arguments from the actor's settings, and checks the user's arguments.
 
     the actor's own (ActorConfig)  <-  actor.engine, which may not set any of them
 
@@ -28,11 +28,11 @@ OWNED_ARGUMENTS = {
     "enable_prefix_caching": None,
     "logprobs_mode": None,
 }
-"""Engine arguments that the actor sets itself, and the setting for each, if there is one."""
+"""Maps each engine argument that the actor sets itself to its setting, or None."""
 
 
 def check_engine_arguments(config: ActorConfig) -> None:
-    """Raise UserError for an engine argument that the actor sets, and for one unknown to vLLM."""
+    """Raise UserError if `actor.engine` has an argument that the actor sets or vLLM lacks."""
     for name in config.engine:
         if name in OWNED_ARGUMENTS:
             instead = OWNED_ARGUMENTS[name]
@@ -47,9 +47,9 @@ def check_engine_arguments(config: ActorConfig) -> None:
 
 @cache
 def known_arguments() -> frozenset[str]:
-    """The fields of vLLM's AsyncEngineArgs, read from its source: importing vLLM takes ten seconds
-    and half a GiB of memory, which a launcher would keep for the whole run. Empty if the source is
-    missing; the actor reports that."""
+    """Read the fields of vLLM's AsyncEngineArgs from its source. Importing vLLM would take ten
+    seconds and half a GiB of memory, which a launcher would keep for the whole run. Returns an
+    empty set if the source is missing; the actor reports that."""
     vllm = find_spec("vllm")
     source = Path(vllm.origin).parent / "engine" / "arg_utils.py" if vllm and vllm.origin else None
     if source is None or not source.is_file():
@@ -66,8 +66,8 @@ def known_arguments() -> frozenset[str]:
 def engine_arguments(
     model: Path, config: ActorConfig, context_length: int, seed: int
 ) -> dict[str, Any]:
-    """vLLM's engine arguments: the actor's own, then the user's. Raises UserError if the user sets
-    one of the actor's own."""
+    """Return vLLM's engine arguments: the actor's own, then the user's. Raises UserError if the
+    user sets an argument that belongs to the actor."""
     import torch
     from vllm.config import StructuredOutputsConfig, WeightTransferConfig
 
@@ -97,9 +97,12 @@ def engine_arguments(
 
 
 def _cpu_arguments(context_length: int) -> dict[str, Any]:
-    """Prefills are not split: vLLM 0.32 rewinds the random stream of a seeded request whose prefill
+    """Return the arguments for a CPU engine.
+
+    Prefills are not split: vLLM 0.32 rewinds the random stream of a seeded request whose prefill
     is split, which CPU generators cannot do. Cache blocks are small, so that short prompts share
-    prefixes too. The cache is one GiB; vLLM would take half of the machine's memory."""
+    prefixes too. The cache is one GiB; vLLM would take half of the machine's memory.
+    """
     return {
         "enforce_eager": True,
         "distributed_executor_backend": "uni",

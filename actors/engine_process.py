@@ -1,4 +1,4 @@
-"""Starts the engine's process as a fork of the actor's, which has already imported all of vLLM.
+"""Forks the engine's process from the actor, which has already imported all of vLLM.
 
 A new process would import everything again, which takes as long as the rest of the start. vLLM
 forks by default, but not on CPU. A process that computes with several OpenMP threads cannot be
@@ -19,15 +19,16 @@ from r3l.process.end_with_parent import end_with, name_starter
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _parent = 0
-"""The process that forks an engine; in an engine, itself. 0: a fork is not an engine."""
+"""The process that forks an engine; inside an engine, the engine itself. If 0, a fork is not an
+engine."""
 _left: set[int] = set()
-"""File descriptors that the next fork gives up."""
+"""File descriptors for the next fork to give up."""
 
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Within it vLLM forks an engine, if this process computes with one thread. Call it in the main
-    thread: the kernel ends a child with the thread that started it."""
+    """Make vLLM fork its engine inside this context, if this process computes with one thread.
+    Enter it in the main thread: the kernel ends a child when the thread that started it ends."""
     import torch
 
     global _parent
@@ -50,8 +51,8 @@ def forked() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a fork: end with the parent and give up its connections. Their descriptors stay in use, so
-    that an object which closes one of them later closes no other file."""
+    """In a fork, give up the parent's connections and end when the parent ends. The descriptors
+    stay in use, so that an object which closes a descriptor later closes no other file."""
     global _parent
     if not _parent:
         return

@@ -1,4 +1,4 @@
-"""Counts what vLLM's scheduler reports of its KV cache."""
+"""Records what vLLM's scheduler reports about its KV cache."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from r3l.actor_metrics import ActorMetrics
 
 
 class CacheLogger(StatLoggerBase):
-    """Keeps the scheduler's reports in `metrics`."""
+    """Writes the scheduler's reports to `metrics`."""
 
     def __init__(self, metrics: ActorMetrics) -> None:
         self.metrics = metrics
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-        """Called after a step of the engine; each of the two may be None."""
+        """Record a step of the engine. Each of the two statistics may be None."""
         if scheduler_stats is not None:
             self.metrics.kv_cache_usage = float(scheduler_stats.kv_cache_usage)
         if iteration_stats is not None:

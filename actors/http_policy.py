@@ -21,11 +21,11 @@ from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 
 CONNECT_S = 10.0
 REPLY_S = 1800.0
-"""One response of a busy server may take long; a dead one refuses the connection."""
+"""Long, because a busy server may be slow. A dead server refuses the connection."""
 
 
 class ServedPolicy:
-    """A `r3l.rollout.interfaces.Policy` on the model of a server."""
+    """Implements `r3l.rollout.interfaces.Policy` with a server's model."""
 
     def __init__(
         self, client: httpx.AsyncClient, model: str, chat: ChatFormat, context_length: int
@@ -37,8 +37,8 @@ class ServedPolicy:
     async def connect(
         cls, url: str, folder: Path, earlier_reasoning: EarlierReasoning = "refuse"
     ) -> ServedPolicy:
-        """Connect to a server. Raises UserError if no server replies at `url`, or if its model is
-        not named like `folder`."""
+        """Connect to a server. Raises UserError if no server replies at `url`, or if its model has
+        a different name than `folder`."""
         tokenizer = read_tokenizer(folder, f"--model {folder}")
         chat = ChatFormat(tokenizer, earlier_reasoning=earlier_reasoning)
         try:
@@ -112,7 +112,7 @@ class ServedPolicy:
         return Sample(tokens, logprobs, 0, 0, reason)
 
     def _body(self, token_ids: Sequence[int], params: SampleParams, room: int) -> dict[str, Any]:
-        """A request that sets every sampling parameter, because a server's defaults may differ."""
+        """Make a request that sets every sampling parameter: a server's defaults may differ."""
         body = {
             "model": self.model,
             "prompt": list(token_ids),

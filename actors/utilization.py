@@ -1,4 +1,4 @@
-"""Measures how many attempts keep the engine busy.
+"""Measures how many attempts are needed to keep the engine busy.
 
 An attempt is a request in the engine only part of the time; its environment takes the rest. The
 slower the environment, the more attempts are needed.
@@ -11,7 +11,7 @@ LEAST_SHARE = 0.125  # at most 8 attempts for each wanted request, for any envir
 
 
 class Occupancy:
-    """Keeps a running mean of the share of live attempts that are requests in the engine."""
+    """Tracks what share of the live attempts has a request in the engine, as a running mean."""
 
     def __init__(self, target: int) -> None:
         self.target, self.share = target, 1.0
@@ -23,10 +23,10 @@ class Occupancy:
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Whether `live` and `more` attempts together stay within the target; the first ones always
-        do."""
+        """Return whether `more` attempts fit within the target next to the `live` attempts. If none
+        are live, they always fit."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:
-        """The share of the target that the live attempts do not fill, 0 to 1."""
+        """Return the unfilled share of the target, from 0 to 1."""
         return max(0.0, 1.0 - live * self.share / self.target)

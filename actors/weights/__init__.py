@@ -1,1 +1,1 @@
-"""How an actor gets new weights: subscribe, stage, load into the running engine."""
+"""Gets new weights for an actor: subscribe, stage, load into the running engine."""

@@ -1,9 +1,9 @@
-"""Decides which bytes of a weight set to request next, and joins the replies to chunks.
+"""Decides which bytes of a weight set to request next, and joins the replies into chunks.
 
     next ─► ChunkRange (chunk, at, size) ─► publisher ─► add ─► CompleteChunk, with its last byte
 
-A chunk is requested in ranges of about a second each, so that a deadline can be for the next bytes,
-and so that little is lost with a connection: received bytes are kept while their version is wanted.
+A chunk is requested in ranges of about a second each, so that a deadline can apply to the next
+range. A lost connection loses little: received bytes are kept while their version is wanted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATCH_SLACK = 64 << 10  # bytes that patches may take beyond their chunk
 
 
 class ChunkRange(NamedTuple):
-    """`size` bytes of what a publisher sends for chunk number `chunk`, from byte `at` on."""
+    """Names a byte range of a chunk: `size` bytes from byte `at` on."""
 
     chunk: int
     at: int
@@ -32,7 +32,7 @@ class ChunkRange(NamedTuple):
 
 
 class CompleteChunk(NamedTuple):
-    """What a publisher sent for chunk number `chunk`: its bytes (`full`, one frame), or patches."""
+    """Holds all data for a chunk: the whole chunk in one frame if `full`, otherwise its patches."""
 
     chunk: int
     full: bool
@@ -46,7 +46,7 @@ class RangeSize:
     size: int = FIRST
 
     def received(self, requested: ChunkRange, nbytes: int, seconds: float) -> None:
-        """Count a reply of `nbytes`, `seconds` after the one before."""
+        """Record a reply of `nbytes`, `seconds` after the previous reply."""
         if nbytes < requested.size or requested.size != self.size:
             return  # the end of a chunk, or requested with another size
         if seconds < FAST_S:
@@ -55,14 +55,17 @@ class RangeSize:
             self.size = max(self.size // 2, SMALLEST)
 
     def stalled(self) -> None:
-        """Count a deadline that passed without a reply."""
+        """Record that a deadline passed without a reply."""
         self.size = max(self.size // 8, SMALLEST)
 
 
 @dataclass
 class PartialChunk:
-    """A chunk of which some bytes are received. `have`: the version that its patches start from;
-    `lengths`: of its frames; `received`, `requested`: bytes, from its start."""
+    """A partly received chunk.
+
+    `have` is the version that its patches start from, `lengths` the frame lengths. `received` and
+    `requested` count bytes from the start of the chunk.
+    """
 
     have: int
     full: bool
@@ -74,7 +77,7 @@ class PartialChunk:
 
 @dataclass
 class ChunkRequests:
-    """The requests for the chunks of one version, over several connections."""
+    """Tracks the chunk requests for one version. It outlasts a broken connection."""
 
     of: tuple[str, int] = ("", -1)
     _manifest: Manifest | None = None
@@ -82,7 +85,7 @@ class ChunkRequests:
     _unrequested: deque[int] = field(default_factory=deque)
 
     def begin(self, manifest: Manifest, staged: StagedWeights) -> None:
-        """Begin to fetch the manifest's set, or continue; drops received bytes of another set."""
+        """Begin or continue to fetch the manifest's set. Drops the received bytes of other sets."""
         if self.of != (manifest.origin, manifest.version):
             self.of = (manifest.origin, manifest.version)
             self._partial.clear()
@@ -97,11 +100,11 @@ class ChunkRequests:
 
     @property
     def held(self) -> int:
-        """Received bytes of chunks that are not complete."""
+        """Count the received bytes of incomplete chunks."""
         return sum(chunk.received for chunk in self._partial.values())
 
     def next(self, size: int) -> ChunkRange | None:
-        """The range to request next, of at most `size` bytes; None if all are requested."""
+        """Return the next range to request, at most `size` bytes, or None if all are requested."""
         for index, chunk in self._partial.items():
             if left := len(chunk.data) - chunk.requested:
                 wanted = ChunkRange(index, chunk.requested, min(size, left))
@@ -116,8 +119,8 @@ class ChunkRequests:
         header: dict[str, Any],
         payload: Sequence[memoryview],
     ) -> CompleteChunk | None:
-        """Add the reply to a request; `have` is the staged version of the chunk at the request.
-        Returns the chunk when it is complete. Raises WeightsError for a reply that does not fit."""
+        """Add the reply to a request, and return the chunk if it is now complete. `have` is the
+        version of the chunk that was staged. Raises WeightsError if the reply does not fit."""
         full, lengths, body = self._checked(requested, header, payload)
         chunk = self._partial.get(requested.chunk)
         if chunk is None:
@@ -131,7 +134,7 @@ class ChunkRequests:
         if (chunk.full, chunk.lengths, chunk.received) != (full, lengths, requested.at):
             del self._partial[requested.chunk]
             raise WeightsError(
-                "weights: a range does not continue the one before", cause="out_of_step"
+                "weights: a range does not continue the previous range", cause="out_of_step"
             )
         chunk.data[requested.at : requested.at + len(body)] = body
         chunk.received += len(body)
@@ -143,8 +146,8 @@ class ChunkRequests:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """(full, lengths of all frames, the bytes) of a reply. Checked here, because this process
-        allocates as much memory as the lengths say."""
+        """Check a reply, and return `full`, its frame lengths and its bytes. The check matters
+        because this process allocates as much memory as the lengths say."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")
         if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:
@@ -157,7 +160,7 @@ class ChunkRequests:
 
 
 def _fits(requested: ChunkRange, size: int, full: bool, lengths: list[Any], nbytes: int) -> bool:
-    """Whether `nbytes` can be that range of a chunk of `size` bytes, in frames of `lengths`."""
+    """Return whether a reply of `nbytes` fits the requested range and the chunk's `size`."""
     if not all(type(length) is int and length >= 0 for length in lengths):
         return False
     total = sum(lengths)
@@ -166,6 +169,6 @@ def _fits(requested: ChunkRange, size: int, full: bool, lengths: list[Any], nbyt
 
 
 def _split(data: memoryview, lengths: Sequence[int]) -> list[memoryview]:
-    """The frames of these lengths."""
+    """Split data into frames of these lengths."""
     ends = accumulate(lengths, initial=0)
     return [data[start:end] for start, end in pairwise(ends)]

@@ -1,7 +1,7 @@
-"""Takes weights from a learner's journal, without a connection to the learner.
+"""Reads weights from a learner's journal instead of a connection to the learner.
 
-The journal's folder may be on a network file system, or be copied to this machine during the run: a
-file of the journal is complete as soon as it has its name.
+The journal's folder may be on a network file system, or be copied to this machine during the run. A
+journal file is complete as soon as it has its name.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ SCHEME = "file://"
 
 
 class JournalFollower:
-    """Takes weights from a journal (r3l.weights.journal), as WeightSubscriber from a publisher.
+    """Reads weights from a journal (r3l.weights.journal). WeightSubscriber is its counterpart for a
+    publisher.
 
-    `endpoint`: file:// and the folder's path; at first the folder may be empty or missing. Raises
-    UserError for a path that is not absolute.
+    `endpoint` is file:// and the folder's path. The folder may be empty or missing at first.
+    Raises UserError if the path is not absolute.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -34,9 +35,9 @@ class JournalFollower:
         self.staged: StagedWeights | None = None
 
     async def latest(self) -> Manifest | None:
-        """The newest version's manifest; None if there is none or the engine holds that set.
+        """Return the newest manifest, or None if the journal is empty or the engine is up to date.
 
-        Raises WeightsError for a file that is damaged, or was removed since it was listed.
+        Raises WeightsError if a file is damaged or has just been removed.
         """
         held = self.journal.held()
         try:

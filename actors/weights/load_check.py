@@ -1,4 +1,4 @@
-"""Checks after a load that an engine holds the published weights.
+"""Checks after each load that an engine holds the published weights.
 
 workers: parameters without weights, sums over what they hold ─► LoadCheck ─► EngineSick
 publisher: sums over what it published (in the manifest) ──────────┘
@@ -17,26 +17,26 @@ from r3l.weights.sums import Sums, added
 
 
 class LoadCheck:
-    """Compares loads with the published weights, for all engines of one actor process.
+    """Compares loaded with published weights, for all engines of one actor process.
 
-    Some engines hold weights in a form that cannot be compared (numbers that are computed from the
-    weights, a share that several workers hold). So if the first loads of two engines differ and
-    none ever fitted, the comparison is given up, with a notice.
+    Some engines hold weights in a form that cannot be compared, such as numbers computed from the
+    weights, or a share that several workers hold. So if the first loads of two engines differ and
+    no load has ever matched, the comparison stops, with a notice.
     """
 
     def __init__(self) -> None:
         self.fitted = False
-        """Whether any load fitted, so that loads of this model can be compared."""
+        """Whether any load has matched, which shows that this model's loads can be compared."""
         self._differed = 0
 
     def check(self, manifest: Manifest, workers: Iterable[str]) -> None:
-        """Raise EngineSick unless all parameters were loaded and equal the published ones.
+        """Raise EngineSick if a parameter was not loaded or differs from the published weights.
         `workers`: the report of each worker (vllm_backend.WeightReport)."""
         reports = [json.loads(report) for report in workers]
         if missing := sorted({name for report in reports for name in report["missing"]}):
             raise EngineSick(
-                f"weights {manifest.version} are partial: {len(missing)} parameters have none, "
-                f"such as {missing[0]}",
+                f"weights {manifest.version} are partial: {len(missing)} parameters have no "
+                f"weights, such as {missing[0]}",
                 cause="weights_partial",
             )
         held = _together([report["sums"] for report in reports])
@@ -48,19 +48,19 @@ class LoadCheck:
         self._differed += not self.fitted
         if self._differed < 2:
             raise EngineSick(
-                f"its weights {manifest.version} differ from the published ones",
+                f"the engine's weights {manifest.version} differ from the published weights",
                 cause="weights_differ",
             )
         if self._differed == 2:
             notice(
-                "the weights of two engines differ from the published ones; either this model does "
-                "not allow the comparison, which is given up, or this machine is faulty"
+                "the weights of two engines differ from the published weights; they are not "
+                "compared any more; either this model does not allow it, or this machine is faulty"
             )
 
 
 def _together(workers: list[dict[str, Any] | None]) -> Sums | None:
-    """Sums over a model whose parameters are spread over workers. A parameter with the same sums in
-    every worker counts once. None if a worker has no sums."""
+    """Add up the sums of all workers. A parameter with the same sums in every worker counts once.
+    Returns None if a worker has no sums."""
     if not workers or any(sums is None for sums in workers):
         return None
     by_name: dict[str, list[Sums]] = {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Merger:
-    """Merges adapters into the model in a folder. `dtype`: `actor.dtype`; auto is the learner's."""
+    """Merges adapters into a folder's model. `dtype` is `actor.dtype`; auto means the learner's."""
 
     def __init__(self, model: Path, dtype: str = "auto") -> None:
         self._model, self._dtype = model, dtype
@@ -32,10 +32,10 @@ class Merger:
         self._sums: dict[str, Sums] = {}
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
-        """(file, manifest) of the whole set for the staged set in the file `path`. A set without
-        adapters is returned as it is. The next call overwrites the file.
+        """Merge the staged set in `path`, and return the whole set's file and manifest. A set
+        without adapters is returned unchanged. The next call overwrites the file.
 
-        Raises UserError for adapters of another base model.
+        Raises UserError if the adapters belong to another base model.
         """
         if manifest.adapters is None:
             return path, manifest

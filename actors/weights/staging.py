@@ -1,7 +1,7 @@
-"""The staged weight set: one copy in shared memory, updated by chunks.
+"""Stages a weight set: one copy in shared memory, updated chunk by chunk.
 
-It is an anonymous file (memfd), which vanishes with the last process that uses it. The engine's
-workers on this host map it by `path` while the actor keeps it open.
+The copy is an anonymous file (memfd), which vanishes with the last process that uses it. The
+engine's workers on this host map it by `path` while the actor keeps it open.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ UNKNOWN = -1
 
 
 class StagedWeights:
-    """The bytes of one layout. `versions[i]`: the version of chunk i, or UNKNOWN; `origin`: the
-    publisher whose versions these are."""
+    """Holds a weight set in shared memory. `versions[i]` is the version of chunk i, or UNKNOWN;
+    `origin` is the publisher that these versions belong to."""
 
     def __init__(self, layout: Layout, origin: str) -> None:
         self.layout, self.origin = layout, origin
@@ -38,15 +38,15 @@ class StagedWeights:
 
     @property
     def path(self) -> str:
-        """The file, which other processes on this host can open while this process runs."""
+        """A path for other processes on this host, valid while this process runs."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def missing(self, manifest: Manifest) -> list[int]:
-        """Chunks that differ from the manifest's."""
+        """Return the chunks that do not have the manifest's version."""
         return [i for i, version in enumerate(self.versions) if version != manifest.version]
 
     def replace(self, index: int, manifest: Manifest, data: memoryview) -> None:
-        """Store a whole chunk. Raises WeightsError if it is damaged."""
+        """Store a whole chunk. Raises WeightsError if the chunk is damaged."""
         chunk = np.frombuffer(data, dtype=np.uint8)
         span = self.layout.span(index)
         if len(chunk) != span.stop - span.start:
@@ -60,8 +60,8 @@ class StagedWeights:
         self.versions[index] = manifest.version
 
     def patch(self, index: int, manifest: Manifest, frames: Sequence[memoryview]) -> None:
-        """Update a chunk. Raises WeightsError if a patch is damaged or belongs to another version;
-        the chunk is then UNKNOWN and fetched whole the next time."""
+        """Patch a chunk. Raises WeightsError if a patch is damaged or belongs to another version.
+        The chunk is then UNKNOWN, and the next fetch requests the whole chunk."""
         held, version = self._bytes[self.layout.span(index)], self.versions[index]
         self.versions[index] = UNKNOWN
         for frame in frames:
@@ -70,7 +70,8 @@ class StagedWeights:
             version = patch.version
         if version != manifest.version or not frames or patch.checksum != manifest.checksums[index]:
             raise WeightsError(
-                f"weights {manifest.version}: the patches of chunk {index} do not lead to it",
+                f"weights {manifest.version}: the patches of chunk {index} do not "
+                "produce this version",
                 cause="patch_damaged",
             )
         self.versions[index] = manifest.version
@@ -83,7 +84,8 @@ class StagedWeights:
 def staged_tensors(
     path: str, layout: Layout, *, shared: bool = False
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of a staged file. Writes to the tensors reach the file only if `shared`."""
+    """Yield each (name, tensor) of a staged file. Writing to a tensor changes the file only if
+    `shared`."""
     import torch
 
     data = torch.from_file(path, shared=shared, size=layout.total_bytes, dtype=torch.uint8)

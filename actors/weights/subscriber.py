@@ -1,10 +1,11 @@
-"""The weight subscriber: polls for newer weights and fetches them while generation continues.
+"""Polls for newer weights, and fetches them while generation continues.
 
 poll `latest` ─► newer? ─► request the chunks that differ, by ranges, a few in flight
                                └─► whole or patches, each checked ─► staged set ─► engine.load
 
-Over a slow link a set may take minutes. A deadline is for the next range, received bytes are kept
-when the connection breaks, and the publisher is asked to keep the version until all are received.
+Over a slow link a set may take minutes. So each deadline applies only to the next range, received
+bytes survive a broken connection, and the publisher is asked to keep the version until all bytes
+are received.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
 log = logging.getLogger(__name__)
 
 REQUESTS_IN_FLIGHT = 4
-"""Requests for ranges of chunks that have no reply yet."""
+"""The most range requests that wait for a reply at the same time."""
 STAGING = 2
-"""Chunks checked and staged at the same time."""
+"""The most chunks that are checked and staged at the same time."""
 LOOK_S = 0.05
-"""Between two checks of this process's memory while a reply is awaited."""
+"""Seconds between two checks of this process's memory while it waits for a reply."""
 REPLY_MEMORY = 256 << 20
-"""Bytes this process may grow by while it waits: several times REQUESTS_IN_FLIGHT chunks."""
+"""Bytes that this process may grow by while it waits: several times REQUESTS_IN_FLIGHT chunks."""
 NO_LONGER_SERVED = "no_longer_served"
 LATE_S = 10.0
-"""After a fetch has taken this long, the publisher is asked to keep its version."""
+"""Seconds of a fetch after which the publisher is asked to keep the version."""
 
 
 class WeightSubscriber:
-    """Fetches weights from one publisher; a fetch fails when `timeout_s` pass without a byte.
+    """Fetches weights from one publisher. A fetch fails if no bytes arrive for `timeout_s`.
 
-    `keys`: the client's key file, if the publisher requires one. `set_limit`: most bytes of a set
-    for this model. `metrics` counts received bytes. `loaded` is the (origin, version) that the
-    engine holds, None before the first load.
+    `keys` is the client's key file, if the publisher requires a key. `set_limit` is the largest
+    possible size of a set of this model, in bytes. `metrics` counts received bytes. `loaded` is the
+    (origin, version) that the engine holds, or None before the first load.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class WeightSubscriber:
         self._socket: zmq.asyncio.Socket | None = None
 
     async def latest(self) -> Manifest | None:
-        """The newest set's manifest; None if the engine holds that set.
+        """Return the newest manifest, or None if the engine is up to date.
 
         Raises PublisherUnavailable, WeightsError.
         """
@@ -85,7 +86,7 @@ class WeightSubscriber:
             rid = await self._send({"op": "latest", "origin": origin, "have": have})
             header, payload = await self._receive()
             if header.get("rid") != rid:
-                raise WeightsError("weights: a reply to another request", cause="out_of_step")
+                raise WeightsError("weights: a reply is to another request", cause="out_of_step")
         except BaseException:
             self.disconnect()  # a late reply must not reach the next request
             raise
@@ -96,18 +97,18 @@ class WeightSubscriber:
         self._late = self._late and manifest is not None
         if manifest is not None and manifest.layout.total_bytes > self.set_limit:
             raise WeightsError(
-                f"weights {manifest.version}: {manifest.layout.total_bytes} bytes in a set; sets "
-                f"of this model have at most {self.set_limit}",
+                f"weights {manifest.version}: the set has {manifest.layout.total_bytes} bytes; "
+                f"sets of this model have at most {self.set_limit}",
                 cause="too_large",
             )
         return manifest
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
-        """Stage the manifest's set; chunks that are staged already are not requested.
+        """Stage the manifest's set. Requests only chunks that are not already staged.
 
         Raises WeightsError for a chunk that is damaged or no longer served, PublisherUnavailable if
-        no bytes arrive. The next attempt reuses complete chunks, and, if it is for this version,
-        all received bytes.
+        no bytes arrive. The next attempt reuses complete chunks. If it fetches the same version, it
+        reuses all received bytes.
         """
         staged, began = self._stage(manifest), time.monotonic()
         self._requests.begin(manifest, staged)
@@ -142,7 +143,7 @@ class WeightSubscriber:
         return staged
 
     def _count(self, frames: Sequence[memoryview], *, whole: bool) -> int:
-        """Count the bytes of a whole chunk, or of its patches; returns them."""
+        """Add the size of these frames to the metrics, and return it."""
         size = sum(len(frame) for frame in frames)
         if whole:
             self.metrics.weights_full_bytes += size
@@ -165,7 +166,7 @@ class WeightSubscriber:
             self.staged = None
 
     def _stage(self, manifest: Manifest) -> StagedWeights:
-        """The staged set for this manifest, empty if the old one is another publisher's."""
+        """Return the staged set for this manifest. Nothing is reused from another publisher."""
         old = self.staged
         if old is None or old.layout != manifest.layout:
             if old is not None:
@@ -192,12 +193,12 @@ class WeightSubscriber:
             )
         got = (header.get("version"), header.get("index"))
         if wanted is None or got != (manifest.version, wanted.chunk):
-            raise WeightsError("weights: a reply to another request", cause="out_of_step")
+            raise WeightsError("weights: a reply is to another request", cause="out_of_step")
 
     async def _request_more(
         self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]
     ) -> None:
-        """Request ranges until REQUESTS_IN_FLIGHT have no reply, or all that are missing."""
+        """Request missing ranges until REQUESTS_IN_FLIGHT requests wait for a reply."""
         while len(requested) < REQUESTS_IN_FLIGHT and (
             wanted := self._requests.next(self._range_size.size)
         ):
@@ -241,19 +242,21 @@ class WeightSubscriber:
         except RecordError as error:
             raise WeightsError(f"weights: {error}", cause="malformed") from error
         if "error" in header:
-            raise WeightsError(f"weights: refused, {from_wire(header)}", cause="refused")
+            raise WeightsError(
+                f"weights: the publisher refused a request: {from_wire(header)}", cause="refused"
+            )
         return header, [frame.buffer for frame in frames[1:]]
 
     async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:
-        """Wait for a reply. libzmq buffers all frames of a message until the last one arrives, and
-        has no limit for them, so this limits the memory that they take."""
+        """Wait for a reply, and limit its memory. libzmq buffers all frames of a message until the
+        last frame arrives, and has no limit of its own."""
         until, before = time.monotonic() + self.timeout_s, private_bytes()
         while not await socket.poll(LOOK_S * 1000):
             if private_bytes() - before > REPLY_MEMORY:
                 self.disconnect()
                 raise WeightsError(
-                    f"weights {self.endpoint}: a reply of more than {REPLY_MEMORY} bytes, without "
-                    "an end",
+                    f"weights {self.endpoint}: a reply has more than {REPLY_MEMORY} bytes and is "
+                    "still incomplete",
                     cause="too_large",
                 )
             if time.monotonic() > until:
@@ -264,7 +267,7 @@ class WeightSubscriber:
 
 
 async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
-    """Wait until fewer than `limit` tasks run; raises the first task's error."""
+    """Wait until fewer than `limit` tasks are running. Raises the first task's error."""
     while len(tasks) >= limit:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         tasks -= done
@@ -276,7 +279,7 @@ WeightSource = WeightSubscriber | JournalFollower
 
 
 class LoadsWeights(Protocol):
-    """An engine that loads a staged set."""
+    """The protocol of an engine that loads staged sets."""
 
     async def load(self, path: str, manifest: Manifest) -> float:
         """Load the set while running requests wait; returns the pause in seconds."""
@@ -285,8 +288,8 @@ class LoadsWeights(Protocol):
 async def follow(subscriber: WeightSource, policy: LoadsWeights, *, every_s: float = 0.1) -> None:
     """Keep the engine on the newest weights until cancelled.
 
-    A failed fetch is counted and tried again while generation continues. Versions that are replaced
-    while another one is fetched or loaded are skipped.
+    A failed fetch is counted and repeated while generation continues. Versions are skipped if they
+    are replaced while another version is being fetched or loaded.
     """
     metrics, manifest = subscriber.metrics, None
     while True:

@@ -39,12 +39,12 @@ DIGEST_WORDS = 1 << 20  # 64-bit words summed at a time
 
 @dataclass
 class StagedInit(WeightTransferInitInfo):
-    """Empty: each update names its own file."""
+    """Carries nothing: each update names its own file."""
 
 
 @dataclass
 class StagedUpdate(WeightTransferUpdateInfo):
-    """`path` of the staged bytes and the manifest that describes them."""
+    """Names the file `path` of a staged set, and carries the set's manifest."""
 
     path: str
     manifest: dict[str, Any]
@@ -60,7 +60,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         """Do nothing: the worker holds no connection."""
 
     def start_weight_update(self) -> None:
-        """Give every layer its checkpoint-format parameters back."""
+        """Restore the checkpoint-format parameters of every layer."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         self.model.r3l_load = Load(self.model, tied=self._tied())
@@ -84,7 +84,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         return bool(getattr(self.model_config.hf_text_config, "tie_word_embeddings", False))
 
     def _repack_tied_heads(self) -> None:
-        """Pack heads that are tied to the embedding again, on CPU.
+        """Repack tied output heads on CPU.
 
         Such a head is not a checkpoint tensor, so the reload skips it, and on CPU it computes from
         a packed copy, which would keep the old weights.
@@ -100,7 +100,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 
 
 class Load:
-    """One load into a model: the parameters without weights, and sums over the others.
+    """Records a load: the parameters that got no weights, and sums over all other parameters.
 
     Kernels may pack weights into forms that cannot be read, so the sums of a layer are taken while
     its weights are in the layer's own parameters, before they are processed for a kernel.
@@ -127,13 +127,13 @@ class Load:
                 )
 
     def received(self, manifest: Manifest, loaded: set[str] | None) -> None:
-        """Record a received set; `loaded`: the parameters that got its tensors, None if unknown."""
+        """Record a received set. `loaded`: the parameters that were loaded, or None if unknown."""
         self._dtypes = {entry.dtype for entry in manifest.layout.tensors}
         if loaded is not None:
             self.missing = self.names - loaded
 
     def finish(self) -> None:
-        """Take the sums of layers whose weights no kernel processes."""
+        """Compute the sums of layers whose weights are not processed for a kernel."""
         for method in self._wrapped:
             del method.process_weights_after_loading
         for layer, name in self._layers.items():
@@ -141,7 +141,7 @@ class Load:
                 self._take(layer, name)
 
     def report(self) -> str:
-        """The report for LoadCheck, as JSON."""
+        """Return the report for LoadCheck, as JSON."""
         return json.dumps({"missing": sorted(self.missing), "sums": self.sums})
 
     def _before(self, process: Callable[[torch.nn.Module], None]) -> Callable[..., None]:
@@ -164,7 +164,7 @@ class Load:
 
 
 class WeightReport:
-    """Mixed into vLLM's worker: reports about the weights that it holds.
+    """Lets a vLLM worker report about its weights, as a mixin.
 
     vLLM's own checksums copy every tensor to the host, which pauses generation for seconds.
     """
@@ -172,17 +172,17 @@ class WeightReport:
     model_runner: Any
 
     def r3l_weight_digest(self) -> str:
-        """Hash of every parameter of this worker, in the layout its kernels use."""
+        """Hash this worker's parameters, in the layout that its kernels use."""
         return digest(self.model_runner.get_model())
 
     def r3l_load_report(self) -> str:
-        """Parameters that the last load left without weights, and sums over the others."""
+        """Report the last load: see Load.report."""
         report: str = self.model_runner.get_model().r3l_load.report()
         return report
 
 
 def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
-    """The sums of r3l.weights.sums over a parameter, reduced on its device."""
+    """Compute the sums of r3l.weights.sums over a parameter, on its device."""
     first = second = 0
     for block in parameter.detach().reshape(-1).split(DIGEST_WORDS):
         bits = block.to(torch.float32).view(torch.int32).to(torch.int64) & 0xFFFF_FFFF
@@ -191,7 +191,7 @@ def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """Hash of a model's parameters, reduced on their device.
+    """Hash a model's parameters, mostly on their device.
 
     Each block of 64-bit words becomes one sum mod 2^64, each word times its own odd factor, so
     that every changed word changes the sum.

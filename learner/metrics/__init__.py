@@ -1,1 +1,1 @@
-"""What TensorBoard shows: metrics of groups, of the buffer, of drift, and the table of tags."""
+"""Computes group, buffer and drift metrics, lists their tags, and passes them to loggers."""

@@ -1,4 +1,4 @@
-"""Splits a group's staleness, the versions from its oldest token to its draw, by cause.
+"""Splits a group's staleness by cause: the versions between its oldest token and its draw.
 
     oldest ──► newest of its base attempts ──► newest ──► the learner's, when it ──► the learner's,
      step                                       step       is completed               when drawn
@@ -20,15 +20,14 @@ CAUSES = ("from_sampling", "from_retry", "from_lag", "from_queue")
 
 
 class CommitTimes:
-    """The times at which this learner reached its versions, by the wall clock, which the buffer
-    uses too."""
+    """Remembers when this learner reached each version, by the wall clock, like the buffer."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
         self._first = 0
 
     def add(self, version: int, at: float) -> None:
-        """Record that `version` was reached `at` seconds since the epoch."""
+        """Record that the learner reached `version` at this Unix time."""
         if not self._times:
             self._first = version
         self._times.append(at)
@@ -37,14 +36,14 @@ class CommitTimes:
             self._first += 1
 
     def version(self, at: float) -> int | None:
-        """The learner's version at that time; None if unknown."""
+        """Return the learner's version at this Unix time, or None if it is unknown."""
         reached = bisect_right(self._times, at)
         return self._first + reached - 1 if reached else None
 
 
 def age_by_cause(group: Group, version: int, commits: CommitTimes) -> list[int] | None:
-    """Versions by CAUSES of a group drawn at `version`. None for a group without attempts, or
-    completed before this learner's first version."""
+    """Return the versions that each of CAUSES adds to the age of a group drawn at `version`. None
+    if the group has no attempts, or was completed before this learner's first version."""
     completed = commits.version(group.times.get("complete", 0.0))
     attempts = group.trajectories
     if completed is None or not attempts:
@@ -58,7 +57,7 @@ def age_by_cause(group: Group, version: int, commits: CommitTimes) -> list[int] 
 
 
 def cause_metrics(groups: Sequence[Group], version: int, commits: CommitTimes) -> Metrics:
-    """`staleness/from_<cause>`: mean over groups, and `staleness/spread_s`."""
+    """Compute `staleness/from_<cause>` and `staleness/spread_s`, as means over the groups."""
     ages = [age for g in groups if (age := age_by_cause(g, version, commits)) is not None]
     spreads = [
         group.times["complete"] - group.times["filling"]

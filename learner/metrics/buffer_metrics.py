@@ -1,6 +1,6 @@
-"""Metrics of the buffer service, and of the actors that report to it.
+"""Computes metrics of the buffer service, and of the actors that report to it.
 
-Tags are those of learner.metrics.tags and r3l.actor_metrics.
+The tags are listed in learner.metrics.tags and r3l.actor_metrics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GONE_S = 30.0  # without a heartbeat, due every 2 s, until an actor counts as go
 
 
 def buffer_metrics(stats: BufferStats) -> Metrics:
-    """`buffer/`: the counts of the service."""
+    """Compute `buffer/` from the service's counts."""
     return {
         **{f"buffer/{state}": float(count) for state, count in stats.train.items()},
         **{f"buffer/expired_{cause}": float(count) for cause, count in stats.drops.items()},
@@ -34,8 +34,8 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
 
 
 def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
-    """`actor/`, and the actors' part of `weights/`, from BufferStats.actors at the learner's
-    `version`."""
+    """Compute `actor/` and the actors' part of `weights/` from BufferStats.actors. `version` is the
+    learner's."""
     everyone = [ActorMetrics.read(numbers) for numbers in actors.values()]
     present = [
         ActorMetrics.read(numbers)

@@ -28,8 +28,8 @@ SUMS = ("tokens", "k3", "ratio", "ratio_squared", "entropy")
 def drift_sums(
     logprobs_BT: Tensor, old_logprobs_BT: Tensor, entropy_BT: Tensor, roles_BT: dict[str, Tensor]
 ) -> dict[str, float]:
-    """Sums over the policy tokens of each role (`roles_BT`: role -> bool [B, T]) of one
-    micro-batch; they add up over micro-batches and ranks. Keys are `sum_<name>_<role>`."""
+    """Sum over the policy tokens of each role in a micro-batch (`roles_BT`: role -> bool [B, T]).
+    The sums can be added over micro-batches and ranks. Their keys are `sum_<name>_<role>`."""
     sums: dict[str, float] = {}
     for role, mask_BT in roles_BT.items():
         log_ratio = (logprobs_BT - old_logprobs_BT)[mask_BT]
@@ -46,9 +46,12 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """KL(behaviour ‖ policy) by the k3 estimate and mean entropy, nats a token; effective sample
-    size (Σw)² / Σw² as a share of the tokens. Role `all` has no suffix; a role without tokens is
-    left out."""
+    """Compute the drift metrics of each role from its sums.
+
+    They are KL(behaviour ‖ policy) by the k3 estimate and mean entropy, in nats a token, and the
+    effective sample size (Σw)² / Σw², as a share of the tokens. Role `all` has no suffix. A role
+    without tokens is left out.
+    """
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)
@@ -63,8 +66,8 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 
 def engine_sums(logprobs_BT: Tensor, old_logprobs_BT: Tensor, fresh_BT: Tensor) -> dict[str, float]:
-    """Sums over the tokens (`fresh_BT`: bool [B, T]) that an engine sampled with the weights the
-    learner has: log-probabilities differ there by number formats and kernels alone."""
+    """Sum over the tokens that an engine sampled with the learner's current weights (`fresh_BT`:
+    bool [B, T]). Only number formats and kernels make their log-probabilities differ."""
     log_ratio = (logprobs_BT - old_logprobs_BT)[fresh_BT]
     return {
         "sum_tokens_fresh": float(fresh_BT.sum()),
@@ -74,8 +77,9 @@ def engine_sums(logprobs_BT: Tensor, old_logprobs_BT: Tensor, fresh_BT: Tensor) 
 
 
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """KL(engine ‖ learner) by the k3 estimate and the mean distance of log-probabilities, nats a
-    token, at equal weights; without such tokens only their number."""
+    """Compare engine and learner at equal weights: KL(engine ‖ learner) by the k3 estimate, and the
+    mean distance of log-probabilities, both in nats a token. If no tokens were sampled at equal
+    weights, only their number is returned."""
     tokens = sums.get("sum_tokens_fresh", 0.0)
     metrics = {"engine_tokens": tokens}
     if tokens:
@@ -85,7 +89,7 @@ def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 
 def clipped_share(norm: float, limit: float) -> float:
-    """The share of the gradient's length that clipping to `limit` takes away."""
+    """Return what share of the gradient norm is removed by clipping to `limit`."""
     return max(0.0, 1.0 - limit / norm) if norm > 0 else 0.0
 
 
@@ -105,10 +109,11 @@ class SafetyMeter:
         self.beyond = [0] * len(self.rules)
 
     def check(self, metrics: dict[str, float]) -> list[Alarm]:
-        """The rules that fire at this step, given metrics by tag; a rule that fired counts its
-        steps from zero again.
+        """Return the alarms of the rules that fire at this step. After a rule fires, its step count
+        restarts at zero.
 
-        A metric that was not measured (no token of that role) leaves the count as it is.
+        `metrics` is keyed by tag. If a rule's metric was not measured, because its role has no
+        tokens, the rule's count does not change.
         """
         alarms = []
         for number, rule in enumerate(self.rules):

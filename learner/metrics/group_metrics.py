@@ -1,6 +1,6 @@
-"""Metrics of one step's groups: rewards, retries, staleness, and the weights that sampled them.
+"""Computes metrics of a step's groups: rewards, retries, staleness, and sampling weights.
 
-Tags are those of learner.metrics.tags; a metric without data in this step is left out.
+The tags are listed in learner.metrics.tags. A metric is left out if the step has no data for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REMEMBERED = 1000
 def group_metrics(
     groups: Sequence[Group], *, requires_success: bool = True, several: bool = False
 ) -> Metrics:
-    """`group/`: rewards, success by role, results of reflections, pivots, contrast, tokens.
+    """Compute `group/`: rewards, success by role, reflection results, pivots, contrast, tokens.
 
     `requires_success`: how a correction is verified (r3l.rollout.group.verified); `several`: the
     run has several environments.
@@ -71,7 +71,7 @@ def group_metrics(
 
 
 def success_by_environment(groups: Sequence[Group]) -> Metrics:
-    """Share of the base slots whose attempt has full reward, by environment."""
+    """Return each environment's success rate: the share of base slots with full reward."""
     played, won = Counter[str](), Counter[str]()
     for group in groups:
         bases = [result.trajectory for result in group.results if result.role == "base"]
@@ -81,7 +81,7 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
-    """`group/dropped`: the share of attempts that the algorithm does not train on
+    """Compute `group/dropped`, the share of attempts that the algorithm does not train on
     (r3l.algorithms.algorithm.Selection)."""
     kept = [
         trained
@@ -93,7 +93,7 @@ def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
-    """`staleness/`: age in versions at the draw at `version`, and seconds of each phase."""
+    """Compute `staleness/`: ages of groups drawn at `version`, and the duration of each phase."""
     ages = [version - g.oldest_version for g in groups]
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     retries = [t for g in groups for t in g.trajectories if t.role == "distilled"]
@@ -112,7 +112,7 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
 
 
 def replay_metrics(draw: Draw) -> Metrics:
-    """`replay/`: the groups of a draw that were trained before, and the attempts it recalled."""
+    """Compute `replay/` from a draw's already trained groups and its recalled attempts."""
     again = [group for group in draw.groups if group.group_id in draw.replayed]
     joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(
@@ -128,7 +128,7 @@ def replay_metrics(draw: Draw) -> Metrics:
 
 
 def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
-    """Arrays for TensorBoard's histograms."""
+    """Return the values for histograms, keyed by tag."""
     attempts = [t for g in groups for t in g.trajectories]
     values = {
         "group/pivot": [t.pivot for t in attempts if t.role == "distilled"],
@@ -140,7 +140,7 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """A line for every group whose weights differ from those of another actor at the same version.
+    """Describe each group whose sampling weights differ from another actor's at the same version.
     Updates `seen` (version -> hash), which keeps the newest REMEMBERED versions."""
     alarms = []
     for group in groups:
@@ -154,7 +154,7 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
 
 
 def without_fingerprint(groups: Iterable[Group]) -> int:
-    """Counts the trajectories without the hash of the weights that sampled them."""
+    """Count the trajectories whose group lacks the hash of their sampling weights."""
     return sum(
         int(attempt.step_versions.max()) not in group.fingerprints
         for group in groups
@@ -163,7 +163,7 @@ def without_fingerprint(groups: Iterable[Group]) -> int:
 
 
 def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
-    """(base, distilled) pairs of a group."""
+    """Return a group's (base, distilled) pairs."""
     bases = {t.slot: t for t in group.trajectories if t.role == "base"}
     return [
         (bases[t.parent], t)

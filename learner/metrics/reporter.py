@@ -1,5 +1,4 @@
-"""The reporter: writes the learner's metrics to the run's loggers, and one JSON line a step for
-the launcher."""
+"""Writes the learner's metrics to the run's loggers, and a JSON line per step for the launcher."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ log = logging.getLogger(__name__)
 class Reporter:
     """Writes `run/progress.jsonl`, and passes metrics to `loggers`, which it closes at the end.
 
-    `start`: the version at which training starts or resumes. Later steps that an earlier learner
-    reported are void, and a line of the progress file says so. `evaluated`: versions whose
-    evaluation was reported before.
+    `start` is the version at which training starts or resumes. If an earlier learner reported later
+    steps, they are void, and a line of the progress file says so. `evaluated` holds the versions
+    whose evaluation was already reported.
     """
 
     def __init__(self, run: Path, start: int = 0, loggers: Sequence[Logger] = ()) -> None:
@@ -59,7 +58,7 @@ class Reporter:
         self._line(EvalLine(evaluation.version, metrics))
 
     def scalars(self, version: int, metrics: dict[str, float]) -> None:
-        """Record metrics in the loggers alone; every tag must be in learner.metrics.tags."""
+        """Record metrics in the loggers only. Every tag must be listed in learner.metrics.tags."""
         for tag in metrics:
             check_tag(tag)
         for logger in self.loggers:

@@ -18,7 +18,7 @@ from r3l.records import GROUP_STATES
 
 
 class Metric(NamedTuple):
-    """A tag, its unit and its meaning."""
+    """Describes a metric: its tag, unit and meaning."""
 
     tag: str
     unit: str
@@ -221,13 +221,13 @@ the meaning of a metric read as one phrase; a tag with `<…>` is a family of ta
 
 @cache
 def check_tag(tag: str) -> None:
-    """Warn, once, about a tag that is not in the table; tests make the warning an error."""
+    """Warn once if a tag is not in the table. In tests the warning is an error."""
     if not _KNOWN.fullmatch(tag):
         warnings.warn(f"unknown metric {tag}: add it to learner/metrics/tags.py", stacklevel=2)
 
 
 def markdown() -> str:
-    """The table as docs/metrics.md."""
+    """Return the page docs/metrics.md."""
     parts = ["# Metrics", "", INTRODUCTION]
     for prefix, (subject, _) in SECTIONS.items():
         parts += [

@@ -1,4 +1,4 @@
-"""Example texts for TensorBoard: an attempt, the reflection on it, and the retry from its pivot."""
+"""Writes examples for TensorBoard: an attempt, its reflection, and the retry from its pivot."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FENCE = "~~~~"
 
 
 def correction_texts(groups: Sequence[Group], version: int) -> list[str]:
-    """Markdown of the EXAMPLES best corrections, of different tasks; empty in most steps. A text
-    has at most 14,000 characters."""
+    """Return the EXAMPLES best corrections of a step as Markdown, each from another task. Returns
+    nothing in most steps. A text has at most 14,000 characters."""
     if version % EVERY != 1 % EVERY:
         return []
     return [_markdown(correction) for correction in best_corrections(groups, EXAMPLES)]
@@ -39,7 +39,7 @@ def _markdown(correction: Correction) -> str:
 
 
 def _turns(attempt: AttemptView, start: int) -> Iterator[str]:
-    """The turns from a step on, and the observation after the last turn."""
+    """Yield the turns from step `start` on, and the final observation."""
     shown = attempt.steps[start : start + STEPS]
     for number, step in enumerate(shown, start):
         yield f"{number} < {_short(step.observation, CHARACTERS)}"

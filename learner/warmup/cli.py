@@ -1,4 +1,4 @@
-"""`r3l-learner warmup`: the command of the supervised warm start."""
+"""The command `r3l-learner warmup`, which runs the supervised warm start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEGEND = """\
 
 
 def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F], F]:
-    """The option that sets a field of Recipe."""
+    """Make the option for a field of Recipe."""
     option, default = "--" + name.replace("_", "-"), getattr(Recipe, name)
     return click.option(option, type=kind, default=default, show_default=True, help=meaning)
 
@@ -65,7 +65,7 @@ def warmup_command(
     if not settings["lr"] > 0:
         raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
     if user_path(str(out)).exists():
-        raise UserError(f"--out {out}: exists; warmup writes a new folder, name another")
+        raise UserError(f"--out {out}: already exists; name a new folder")
     recipe = Recipe(envs, model, _options(envs, options), **settings)
     import torch
 
@@ -98,10 +98,10 @@ def warmup_command(
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:
-    """The environment's options from --set. Raises UserError for one that is malformed or that the
-    environment refuses."""
+    """Parse the environment's options from --set. Raises UserError if an option is malformed or the
+    environment refuses it."""
     if given and len(envs) > 1:
-        raise UserError(f"--set {given[0]}: belongs to one --env, but there are {len(envs)}")
+        raise UserError(f"--set {given[0]}: needs exactly one --env, but there are {len(envs)}")
     options = {}
     for setting in given:
         name, equals, text = setting.partition("=")

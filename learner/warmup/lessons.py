@@ -4,9 +4,9 @@
     task ─► a worse demonstrator plays ─► teacher reflects ─► lesson "reflect"
                                              └► branch at the pivot, guided ─► lesson "retry"
 
-The demonstrator takes the place of the policy in a rollout (`r3l.rollout.attempt`), so a lesson has
-exactly the tokens that the policy will see. Any environment with demonstrations
-(envs.demonstrations) and any tokenizer with a chat template will do.
+The demonstrator replaces the policy in a rollout (`r3l.rollout.attempt`), so a lesson has exactly
+the tokens that the policy will see. This works with any environment that has demonstrations
+(envs.demonstrations), and with any tokenizer that has a chat template.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from r3l.rollout.prompts import Prompts
 
 @dataclass(frozen=True, repr=False)  # asyncio.run takes the repr of results
 class Lesson:
-    """A token sequence of length L; those under `response_mask` are learned."""
+    """A token sequence of length L. The tokens that `response_mask` selects are learned."""
 
     kind: Literal["play", "reflect", "retry", "copy"]
     token_ids: Int32
@@ -41,7 +41,7 @@ class Lesson:
 
 @dataclass
 class Demonstrator:
-    """A policy (r3l.rollout.interfaces) that replies with the environment's demonstrations."""
+    """Replies with the environment's demonstrations, as a policy (r3l.rollout.interfaces)."""
 
     env: Demonstrating
     chat: ChatFormat
@@ -51,7 +51,7 @@ class Demonstrator:
     context_length: int = 1 << 20
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """The demonstrator's next action, which depends on the environment's state alone."""
+        """Return the demonstrator's next action, which depends only on the environment's state."""
         ids = reply(self.chat, self.env.demonstrate(self.skill, self.rng, self.advice))
         return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")
 
@@ -59,8 +59,8 @@ class Demonstrator:
 class Teacher:
     """Makes the lessons of one environment.
 
-    `skill`: what the demonstrator knows. In half of the attempts that are reflected on, it also
-    makes `blunders` mistakes a step, so that lessons show every rule being broken.
+    `skill` is what the demonstrator knows. In half of the attempts for reflections it also makes
+    `blunders` mistakes per step, so that lessons show every rule being broken.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Teacher:
         self.prompts = Prompts(env.spec.prompts)
 
     def lessons(self, task: Task) -> list[Lesson]:
-        """A demonstration, a reflection and, if the attempt can be improved, a retry."""
+        """Make a demonstration, a reflection and, if the attempt can be improved, a retry."""
         return asyncio.run(self._lessons(task))
 
     async def _lessons(self, task: Task) -> list[Lesson]:
@@ -124,9 +124,9 @@ class Teacher:
 
 
 def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any]) -> list[Teacher]:
-    """One teacher for each practice variant of a registered environment with `options`.
+    """Make a teacher for each practice variant of a registered environment.
 
-    Raises UserError if the environment has no demonstrations, or refuses the options.
+    Raises UserError if the environment has no demonstrations, or refuses `options`.
     """
     world = demonstrating(env, **options)
     variants = world.practice() if hasattr(world, "practice") else [{}]
@@ -134,7 +134,7 @@ def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
-    """Texts with the words that a tokenizer for `env` should have as tokens."""
+    """Yield texts whose words should be tokens of a tokenizer for `env`."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from env.vocabulary()
     for prompts in (Prompts(env.spec.prompts), Prompts()):
@@ -153,8 +153,8 @@ def texts(env: Demonstrating) -> Iterable[str]:
 
 
 def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
-    """Random token sequences that occur twice, the second time to be learned: every world needs
-    copying, which plain episodes teach slowly."""
+    """Yield lessons that repeat a random token sequence; the second copy is learned. Every world
+    needs copying, which plain episodes teach slowly."""
     while True:
         copied = rng.choices(words, k=rng.randint(6, 24))
         mask = [False] * len(copied) + [True] * len(copied)
@@ -162,7 +162,7 @@ def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
 
 
 def reply(chat: ChatFormat, text: str) -> tuple[int, ...]:
-    """A complete reply, as the policy would sample it."""
+    """Tokenize a complete reply, like the policy would sample it."""
     return (*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_id)
 
 

@@ -1,4 +1,4 @@
-"""A policy that samples from a model in this process, for measurements.
+"""Samples from a model in this process, for measurements.
 
     requests ─► rows ─► tokens found in the prefix cache ─► read the others ─► logits of the last
                  ▲                                                                     │
@@ -27,19 +27,22 @@ from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 
 ROWS = 256
-"""Most running rows."""
+"""The most rows that run at the same time."""
 READ_TOKENS = 4096
-"""Most tokens of prompts, padding included, in one forward pass (which has at least one prompt)."""
+"""The most prompt tokens in a forward pass, including padding. A pass has at least one prompt."""
 PADDING = 256
-"""Most padding tokens in a forward pass: about the cost of another pass."""
+"""The most padding tokens in a forward pass: about the cost of another pass."""
 CACHE_BYTES = 1 << 28
 """Size of the prefix cache, which is emptied when full."""
 
 
 @dataclass(eq=False)
 class _Row:
-    """A running request: row `place` of the tables holds `length` tokens, of which the first `read`
-    are in the cache. `budget`: most tokens to sample."""
+    """A running request.
+
+    Its tokens are in row `place` of the tables. It has `length` tokens, and the first `read` of
+    them are in the cache. At most `budget` tokens are sampled.
+    """
 
     prompt: Sequence[int]
     params: SampleParams
@@ -57,10 +60,11 @@ class _Row:
 
 
 class LocalPolicy:
-    """A policy (r3l.rollout.interfaces) of a causal language model with full attention, on CPU.
+    """Samples from a causal language model with full attention, on CPU. It is a policy
+    (r3l.rollout.interfaces).
 
-    After changing the model's weights, increase `version`: what was computed with the old weights
-    is then not used. The tables `tokens` and `slots` [ROWS, context] belong to the rows.
+    After changing the model's weights, increase `version`, so that nothing computed with the old
+    weights is used. The tables `tokens` and `slots` [ROWS, context] belong to the rows.
     """
 
     def __init__(self, model: Any, chat: ChatFormat, *, seed: int = 0) -> None:
@@ -109,7 +113,7 @@ class LocalPolicy:
                 self._remove(row)
 
     def _sample_once(self) -> None:
-        """Admit requests, and sample one token for each row, two for each new row."""
+        """Admit requests, then sample two tokens for each new row and one for every other row."""
         self._admit()
         if self.version != self.cached_version or self._needed() > self.cache.room:
             self._forget()
@@ -139,15 +143,15 @@ class LocalPolicy:
         return sum(row.unread + 1 for row in self.rows)
 
     def _forget(self) -> None:
-        """Empty the cache, so that the rows' tokens are read again."""
+        """Empty the cache and mark all tokens of the rows as unread."""
         self.cache.clear()
         self.cached_version = self.version
         for row in self.rows:
             row.read = 0
 
     def _place(self, row: _Row) -> None:
-        """Give the row's unread tokens slots. Tokens whose slots exist count as read, except the
-        last one, which is read again for its logits."""
+        """Assign slots to the row's unread tokens. Tokens whose slots already exist count as read,
+        except the last token, which is read again for its logits."""
         unread = slice(row.read, row.length)
         before = int(self.slots[row.place, row.read - 1]) if row.read else 0
         slots, known = self.cache.place(before, self.tokens[row.place, unread].tolist())
@@ -155,7 +159,7 @@ class LocalPolicy:
         row.read = min(row.read + known, row.length - 1)
 
     def _advance(self, rows: Sequence[_Row]) -> None:
-        """Read the unread tokens of `rows` and sample one more for each."""
+        """Read the unread tokens of `rows`, and sample one token for each row."""
         ends: dict[int, int] = {}
         computed: list[_Row] = []
         index: list[int] = []
@@ -176,7 +180,7 @@ class LocalPolicy:
                 self._reply(row, stopped=token == self.chat.end_id)
 
     def _logits(self, rows: Sequence[_Row]) -> Tensor:
-        """The model's logits [R, V] after the last token of each row; reads their unread tokens."""
+        """Read the rows' unread tokens, and return the logits [R, V] after their last tokens."""
         place_R1 = np.array([[row.place] for row in rows])
         read_R1 = np.array([[row.read] for row in rows])
         length_R1 = np.array([[row.length] for row in rows])
@@ -218,7 +222,8 @@ class LocalPolicy:
 def draw(
     logits_BV: Tensor, temperature_B1: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """A token for each row, and its log-probability as in `r3l.rollout.interfaces.Sample`."""
+    """Draw a token for each row. Returns the tokens and their log-probabilities, which are defined
+    in `r3l.rollout.interfaces.Sample`."""
     greedy_B1 = temperature_B1 == 0
     logprobs_BV = (logits_BV / temperature_B1.where(~greedy_B1, 1.0)).log_softmax(-1)
     # The token in which the cumulative distribution passes a uniform number.
@@ -231,8 +236,8 @@ def draw(
 
 
 def _cut(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
-    """Cut rows, in order, into lists of at most READ_TOKENS tokens, PADDING of them padding (at
-    least one row)."""
+    """Split rows, in order, into lists with at most READ_TOKENS tokens and PADDING padding tokens.
+    A list has at least one row."""
     some: list[_Row] = []
     for row in rows:
         unread = [other.unread for other in (*some, row)]

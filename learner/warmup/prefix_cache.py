@@ -13,14 +13,14 @@ from torch import Tensor
 
 
 class PrefixCache:
-    """A tree of tokens with their keys and values; a transformers model uses it as its cache.
+    """Stores keys and values in a tree of tokens. A transformers model uses it as its cache.
 
-    Every token has a slot, found by the slot of the token before it, so sequences share a common
-    prefix. Slot 0 comes before all first tokens, and receives the writes of padding.
+    Every token has a slot, which is found from the previous token's slot, so sequences share a
+    common prefix. Slot 0 precedes all first tokens, and receives the writes of padding.
     """
 
     def __init__(self, config: Any, size: int, least: int) -> None:
-        """`size`: bytes of keys and values, raised if necessary to hold `least` tokens."""
+        """Allocate `size` bytes of keys and values, or more if `least` tokens need more."""
         heads, layers = config.num_key_value_heads, config.num_hidden_layers
         width = (
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -34,7 +34,7 @@ class PrefixCache:
 
     @property
     def room(self) -> int:
-        """Tokens that can be added."""
+        """The number of tokens that can still be added."""
         return int(self.capacity) - 1 - len(self.after)
 
     def clear(self) -> None:
@@ -42,7 +42,8 @@ class PrefixCache:
         self.after.clear()
 
     def place(self, slot: int, token_ids: Sequence[int]) -> tuple[list[int], int]:
-        """The slots of tokens that follow the token in `slot`, and how many of them existed."""
+        """Assign slots to tokens that follow the token in `slot`. Returns the slots, and how
+        many of them already existed."""
         slots, known = [], len(self.after)
         for token in token_ids:
             slot = self.after.setdefault((slot, token), len(self.after) + 1)
@@ -50,14 +51,14 @@ class PrefixCache:
         return slots, sum(slot <= known for slot in slots)
 
     def point(self, writing_RQ: Tensor, context_RT: Tensor) -> None:
-        """Set the slots that the model's next pass writes to, and those that it attends to."""
+        """Set which slots the model's next pass writes to, and which slots it attends to."""
         head_H1 = torch.arange(self.heads)[:, None]
         self.writing_RHQ = writing_RQ[:, None] * self.heads + head_H1
         self.context_RHT = context_RT[:, None] * self.heads + head_H1
 
     def update(self, key_RHQE: Tensor, value_RHQE: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Store keys and values, and return those of the context [R, H, T, E]. Every layer of the
-        model calls it."""
+        """Store a layer's keys and values, and return the context's keys and values [R, H, T, E].
+        Every layer of the model calls this method."""
         keys, values = self.layers[layer]
         keys.index_copy_(0, self.writing_RHQ.flatten(), key_RHQE.flatten(0, 2))
         values.index_copy_(0, self.writing_RHQ.flatten(), value_RHQE.flatten(0, 2))

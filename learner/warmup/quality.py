@@ -24,13 +24,16 @@ from r3l.settings.environment import EnvConfig
 
 @dataclass(frozen=True)
 class Quality:
-    """Results on held-out tasks, as shares of 1.
+    """Results on held-out tasks. All are shares of 1, except `reward` and `reflection_cost`.
 
-    `success` of first attempts, and `reward`, their mean (not a share); `parsed` reflections;
-    `pivots` equal to the teacher's; after failed attempts, success of a `guided` retry from the
-    pivot and of a plain `restart`; success of first attempts if every rule is `told`.
-    `reflection_cost`: ρ, the mean number of sampled tokens of a reflection over that of an attempt
-    (not a share).
+    success          success of first attempts
+    reward           mean reward of first attempts
+    parsed           reflections that could be parsed
+    pivots           pivots equal to the teacher's
+    guided           success of guided retries from the pivot, after failed attempts
+    restart          success of plain restarts, after failed attempts
+    told             success of first attempts if the task states every rule
+    reflection_cost  ρ: mean sampled tokens of a reflection over those of an attempt
     """
 
     tasks: int
@@ -48,7 +51,7 @@ def measure(
     policy: Policy, env: str, count: int, options: Mapping[str, Any], *, seed: int = 0
 ) -> Quality:
     """Play at most `count` held-out tasks at temperature 1: attempt, reflect, retry. Then restart
-    the failures, and play each task once more with every rule told."""
+    the failed tasks, and play each task once more with every rule stated."""
     tasks = registry.tasks(env, options, "eval", count, seed)
     count = len(tasks)
     groups = asyncio.run(_explore(policy, env, options, tasks, reflect=True))
@@ -92,7 +95,7 @@ async def _explore(
 
 
 def _pivot(teacher: Demonstrating, task: Task, attempt: Trajectory) -> int:
-    """The pivot that the teacher would choose for an attempt, or -1."""
+    """Return the pivot that the teacher would choose for an attempt, or -1 if it chooses none."""
     teacher.reset(seed=task.seed, options=task.options)
     for action in attempt.actions:
         teacher.step(action)

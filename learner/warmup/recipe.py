@@ -1,5 +1,4 @@
-"""The recipe of a warm start: its settings, the command that repeats it, and its record in the
-folder that it makes."""
+"""Defines the recipe of a warm start: settings, the command to repeat it, the folder's record."""
 
 from __future__ import annotations
 
@@ -17,18 +16,19 @@ from r3l.settings import yaml_text
 from r3l.settings.learner import LearnerConfig
 
 RECORD = "warmup.json"
-"""The file of a warmed-up folder that describes how it was made, and its quality."""
+"""The file in a warmed-up folder that records how it was made, and its quality."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a warm start on `envs`.
+    """The settings of a warm start on `envs`.
 
-    `options`: those of the environment, if there is only one. `model`: Hugging Face folder to
-    continue from; None makes the tiny policy. `withheld`: rules of each world that are not taught;
-    the demonstrator knows each with probability `certainty` a step. `waste`: the share of its
-    actions that do nothing. `measured`: held-out tasks played at the end.
-    `earlier_reasoning`: how to treat a chat template that removes it, as in r3l.rollout.chat.
+    `options`: the environment's options, allowed only if there is one environment. `model`: the
+    Hugging Face folder to continue from; if None, the tiny policy is made. `withheld`: the number
+    of rules of each world that are not taught. At each step the demonstrator knows such a rule with
+    probability `certainty`. `waste`: the share of its actions that do nothing. `measured`: the
+    number of held-out tasks to play at the end. `earlier_reasoning`: how to treat a chat template
+    that removes earlier reasoning, see r3l.rollout.chat.
     """
 
     envs: tuple[str, ...]
@@ -46,12 +46,12 @@ class Recipe:
 
     @property
     def skill(self) -> Skill:
-        """What the demonstrator knows."""
+        """Return the demonstrator's skill."""
         return Skill(withheld=self.withheld, waste=self.waste, certainty=self.certainty)
 
     @property
     def learner(self) -> LearnerConfig:
-        """The settings of the trainer."""
+        """Return the trainer's settings."""
         return LearnerConfig(
             lr=self.lr,
             steps=self.steps,
@@ -64,7 +64,7 @@ class Recipe:
         )
 
     def command(self, out: Path) -> str:
-        """The command that makes the folder `out` again."""
+        """Return the command that makes the folder `out` again."""
         words = ["r3l-learner", "warmup", "--out", str(out)]
         for env in self.envs:
             words += ["--env", env]
@@ -79,8 +79,8 @@ class Recipe:
         return shlex.join(words)
 
     def record(self, out: Path) -> dict[str, Any]:
-        """How the folder `out` was made, as JSON: the command, the worlds with all their options,
-        the settings, and the record of the folder that training continued from."""
+        """Describe how the folder `out` was made, as JSON: the command, the worlds with all their
+        options, the settings, and the record of the folder that training continued from."""
         worlds = [
             {"env": name, "options": registry.all_options(name, self.options)} for name in self.envs
         ]
@@ -97,8 +97,8 @@ class Recipe:
 
 
 class Warmed(NamedTuple):
-    """A world that a policy was warmed up for: the environment, all its options, the skill of the
-    demonstrator, the measured quality (learner.warmup.quality.Quality; empty if none was), and the
+    """Describes a world that a policy was warmed up for. `quality` has the fields of
+    learner.warmup.quality.Quality, and is empty if it was not measured. `steps` are the optimizer
     steps of the warm start."""
 
     env: str
@@ -109,7 +109,7 @@ class Warmed(NamedTuple):
 
 
 def warmed_for(folder: Path) -> list[Warmed]:
-    """The worlds that the policy in `folder` was warmed up for, with all their options
+    """Read which worlds the policy in `folder` was warmed up for, with all their options
     (envs.registry.all_options). Raises UserError if the record is missing or cannot be read."""
     path = folder / RECORD
     try:
@@ -127,7 +127,8 @@ def warmed_for(folder: Path) -> list[Warmed]:
 
 
 def _origin(folder: Path | None) -> Any:
-    """The record of the folder that training continued from; its path if it has no record."""
+    """Return the record of the folder that training continued from, or its path if there is no
+    record."""
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))
@@ -135,6 +136,6 @@ def _origin(folder: Path | None) -> Any:
 
 
 def _written(value: Any) -> str:
-    """An option's value in the form that --set reads."""
+    """Write an option's value in the form that --set reads."""
     plain = isinstance(value, str) and yaml_text.parse(value, "value") == value
     return value if plain else json.dumps(value)

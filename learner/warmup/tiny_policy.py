@@ -1,4 +1,4 @@
-"""The tiny policy: a Qwen2-architecture model of about a million parameters and its tokenizer.
+"""Builds the tiny policy: a Qwen2 model with about a million parameters, and its tokenizer.
 
 The tokenizer is Qwen2's with the 256 bytes as its vocabulary, and one added token for each word of
 its worlds (with and without a space before it). So it can encode any text, and a word is one token.
@@ -40,7 +40,7 @@ SCAFFOLDING = (
 
 
 def build_tokenizer(texts: Iterable[str]) -> Any:
-    """A tokenizer with a token for every word of `texts` and for the pieces of a reflection."""
+    """Build a tokenizer with a token for every word in `texts` and every piece of a reflection."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: i for i, token in enumerate([PAD, START, END, *alphabet])}
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[], eos_token=END, pad_token=PAD)
@@ -56,7 +56,7 @@ def build_tokenizer(texts: Iterable[str]) -> Any:
 def build_model(
     tokenizer: Any, *, seed: int, hidden: int = 128, layers: int = 4, head: int = 32
 ) -> Qwen2ForCausalLM:
-    """A randomly initialised model for `tokenizer`.
+    """Build a randomly initialised model for `tokenizer`.
 
     `head` is the head size: vLLM's attention supports 32 and 64, not sizes in between.
     """

@@ -41,17 +41,17 @@ if TYPE_CHECKING:
     from learner.step.trainer import Trainer
 
 TASK_POOL = 64
-"""Tasks that are requested at a time."""
+"""The number of tasks that are requested at a time."""
 PROGRESS_S = 5.0
-"""Between two progress lines."""
+"""Seconds between two progress lines."""
 POOL = 256
-"""Lessons that are sorted together by length, so that a batch has little padding."""
+"""The number of lessons that are sorted by length together, so that batches need little padding."""
 
 
 def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
-    """Warm a policy up and save it in `out`; returns its quality on each environment.
+    """Warm up a policy and save it in `out`. Returns its quality on each environment.
 
-    Raises UserError for an environment without lessons, or an option that it refuses.
+    Raises UserError if an environment has no lessons or refuses an option.
     """
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.model or _tiny_model(recipe, Path(made_here))
@@ -83,8 +83,8 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
-    """An endless stream of lessons from the environments and their variants in turn. The first
-    `steps // 10` rounds also have a few random sequences to copy."""
+    """Yield lessons without end, from each environment and variant in turn. The first `steps // 10`
+    rounds also have a few random sequences to copy."""
     seed, copying = recipe.seed, recipe.steps // 10
     teachers = [
         (
@@ -103,7 +103,7 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
 
 
 def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
-    """An endless stream of tasks; a finite list is repeated. Raises UserError if it is empty."""
+    """Yield tasks without end, repeating a finite list. Raises UserError if there are no tasks."""
     start = 0
     while True:
         tasks = warmup_tasks(name, options, TASK_POOL, seed, start)
@@ -116,7 +116,8 @@ def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
 def batches(
     stream: Iterable[Lesson], tokens_per_batch: int, rng: random.Random
 ) -> Iterator[list[Lesson]]:
-    """Batches of at most `tokens_per_batch` padded tokens (at least one lesson each)."""
+    """Group lessons into batches of at most `tokens_per_batch` padded tokens. A batch has at least
+    one lesson."""
     stream = iter(stream)
     while pool := sorted(itertools.islice(stream, POOL), key=lambda a: len(a.token_ids)):
         cut: list[list[Lesson]] = [[]]
@@ -131,11 +132,11 @@ def batches(
 def fit(
     trainer: Trainer, stream: Iterable[Sequence[Lesson]], *, steps: int, reading: float = 0.6
 ) -> list[float]:
-    """One optimizer step for each of `steps` batches; returns the loss of each.
+    """Train for `steps` optimizer steps, one batch each. Returns the loss of each step.
 
-    During the first `reading` share of the steps, tokens outside replies count a little too: to
-    predict a world's lines a model must copy names. Acting needs this first, and the few tokens of
-    replies teach it slowly.
+    During the first `reading` share of the steps, tokens outside replies count a little too. To
+    predict a world's lines, a model must learn to copy names. Acting needs this skill first, and
+    the few tokens of replies teach it slowly.
     """
     losses = []
     began = reported = time.monotonic()
@@ -150,10 +151,11 @@ def fit(
 
 
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
-    """Lessons as supervised rows: the loss is the weighted mean of −log π(token | before).
+    """Convert lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
 
-    Tokens under the response mask weigh 1, the others of a lesson `others` (0 for copying) in a
-    second row, which shares its prefix, and so its computation, with the first.
+    Tokens that the response mask selects have weight 1. The other tokens of a lesson have the
+    weight `others`, or 0 in lessons that teach copying. They form a second row, which shares its
+    prefix, and so its computation, with the first row.
     """
     rows = []
     for lesson in batch:
@@ -173,8 +175,8 @@ def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:
-    """Write the untrained tiny policy. It has the words of every built-in world, so that its
-    training can continue in another world."""
+    """Write the untrained tiny policy to `folder`. It knows the words of every built-in world, so
+    that its training can continue in another world."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
     worlds = [
         demonstrating(name, **(recipe.options if name in recipe.envs else {})) for name in names

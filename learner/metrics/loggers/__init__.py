@@ -1,1 +1,1 @@
-"""Where metrics go: TensorBoard and others, each a `learner.metrics.loggers.logger.Logger`."""
+"""Write metrics to TensorBoard and other services; see `learner.metrics.loggers.logger.Logger`."""

@@ -19,10 +19,10 @@ Call = Callable[[Logger], None]
 
 
 class Background(Logger):
-    """Makes the logger `name` in a thread of its own, and passes calls to it there, in order.
+    """Creates a logger in its own thread, and passes calls to it there, in order.
 
-    A call is lost, with a notice, if it fails or if WAITING calls are queued before it. If the
-    logger cannot be made, all calls are lost.
+    A call is lost, with a notice, if it fails or if WAITING calls are already queued. If the logger
+    cannot be created, all calls are lost.
     """
 
     def __init__(self, name: str, make: Callable[[], Logger]) -> None:
@@ -32,19 +32,19 @@ class Background(Logger):
         self._thread.start()
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics later."""
+        """Queue metrics for writing."""
         self._later(lambda logger: logger.scalars(version, metrics))
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Write arrays later."""
+        """Queue arrays for writing."""
         self._later(lambda logger: logger.histograms(version, histograms))
 
     def texts(self, version: int, tag: str, texts: Sequence[str]) -> None:
-        """Write texts later."""
+        """Queue texts for writing."""
         self._later(lambda logger: logger.texts(version, tag, texts))
 
     def close(self) -> None:
-        """Write what is queued, for at most CLOSE_S."""
+        """Write all queued data, for at most CLOSE_S."""
         try:
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)

@@ -1,5 +1,4 @@
-"""Defines the charts of TensorBoard's page "Custom Scalars", and the settings by which its page
-"HParams" compares runs."""
+"""Defines TensorBoard's "Custom Scalars" charts, and the settings that its "HParams" page shows."""
 
 from __future__ import annotations
 
@@ -68,11 +67,11 @@ COMPARED = (
     "learner.steps", "learner.groups_per_step", "learner.lr", "learner.schedule",
 )  # fmt: skip
 RESULT = "eval/success"
-"""The metric by which the page compares runs; it shows the last value."""
+"""The metric that the "HParams" page shows for each run, with its last value."""
 
 
 def layout() -> dict[str, dict[str, list[Any]]]:
-    """DASHBOARDS in the form of SummaryWriter.add_custom_scalars."""
+    """Convert DASHBOARDS for SummaryWriter.add_custom_scalars."""
     return {
         category: {title: ["Multiline", list(tags)] for title, tags in charts.items()}
         for category, charts in DASHBOARDS.items()
@@ -80,5 +79,5 @@ def layout() -> dict[str, dict[str, list[Any]]]:
 
 
 def hyperparameters(settings: Mapping[str, str | float | bool]) -> dict[str, str | float | bool]:
-    """The settings, by full name, that are in COMPARED or the algorithm's."""
+    """Select the settings in COMPARED and all settings of the algorithm, keyed by full name."""
     return {k: v for k, v in settings.items() if k in COMPARED or k.startswith("algorithm.")}

@@ -15,8 +15,8 @@ from r3l.settings.section import flat_settings
 
 @dataclass(frozen=True)
 class LoggerContext:
-    """What a logger needs: the run's folder and settings, the version at which training starts or
-    resumes, and the logger's `target`: the text after `NAME:` in the setting `log`."""
+    """Describes the run to a logger. `start` is the version at which training starts or resumes;
+    `target` is the text after `NAME:` in the setting `log`."""
 
     run: Path
     config: RunConfig
@@ -25,37 +25,37 @@ class LoggerContext:
 
     @property
     def settings(self) -> dict[str, str | float | bool]:
-        """The run's settings by their full names, without lists and unset ones."""
+        """Return the run's settings, keyed by full name, except lists and unset settings."""
         flat = flat_settings(self.config.model_dump(mode="json"))
         return {key: value for key, value in flat.items() if isinstance(value, str | int | float)}
 
 
 class Logger:
-    """The protocol of all loggers; it is open once it is made. Only `scalars` is required.
+    """The protocol of all loggers. A new logger is ready to write. Only `scalars` is required.
 
     If a method raises, only that write is lost; the run continues
     (learner.metrics.loggers.background).
     """
 
     package: ClassVar[str] = ""
-    """The module that it imports; the extra of the logger's name installs it."""
+    """The module that the logger imports. The extra with the logger's name installs it."""
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError if `target` cannot be written, for example without a login."""
+        """Raise UserError if `target` cannot be written, for example if not logged in."""
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics of a version by tag."""
+        """Write a version's metrics, keyed by tag."""
         raise NotImplementedError
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Write arrays by tag."""
+        """Write a version's arrays, keyed by tag."""
 
     def texts(self, version: int, tag: str, texts: Sequence[str]) -> None:
         """Write texts in Markdown."""
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Write all buffered data."""
 
 
 def check_installed(name: str, package: str) -> None:

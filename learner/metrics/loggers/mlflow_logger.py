@@ -1,7 +1,7 @@
 """MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`.
 
-Without a URI it uses MLFLOW_TRACKING_URI, or else the SQLite file `mlflow.db` of the run:
-`mlflow ui --backend-store-uri sqlite:///runs/NAME/mlflow.db` shows it.
+If no URI is set, it uses MLFLOW_TRACKING_URI. If that is unset too, it uses the SQLite file
+`mlflow.db` of the run: `mlflow ui --backend-store-uri sqlite:///runs/NAME/mlflow.db` shows it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ PORTS = {"http": 80, "https": 443}
 
 
 class MLflowLogger(Logger):
-    """One run of the experiment MLFLOW_EXPERIMENT_NAME, by default r3l. Resuming continues it."""
+    """Writes one run of the experiment MLFLOW_EXPERIMENT_NAME, by default r3l. A resumed run
+    continues its MLflow run."""
 
     package = "mlflow"
 
@@ -38,7 +39,7 @@ class MLflowLogger(Logger):
         except (OSError, ValueError) as error:
             raise UserError(
                 f"log mlflow: the server {_uri(target)} cannot be reached ({error}); start it, or "
-                "name another after mlflow: or in MLFLOW_TRACKING_URI"
+                "set another server with log=[mlflow:URI] or MLFLOW_TRACKING_URI"
             ) from None
 
     def __init__(self, context: LoggerContext) -> None:
@@ -66,13 +67,13 @@ class MLflowLogger(Logger):
             self._client.log_batch(self._id, params=settings)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics of a version."""
+        """Write a version's metrics."""
         now = int(time.time() * 1000)
         values = [self._metric(tag, value, now, version) for tag, value in metrics.items()]
         self._client.log_batch(self._id, metrics=values)
 
     def close(self) -> None:
-        """End the run there."""
+        """End the MLflow run."""
         self._client.set_terminated(self._id)
 
 

@@ -1,6 +1,6 @@
-"""Prometheus: `log=[prometheus]` or `log=[prometheus:[HOST:]PORT]` serves the newest metrics at
-http://HOST:PORT/metrics, by default to this machine alone.
+"""Prometheus: `log=[prometheus]` or `log=[prometheus:[HOST:]PORT]` serves the newest metrics.
 
+The address is http://HOST:PORT/metrics; by default only this machine can reach it.
 `learner/loss` becomes the gauge `r3l_learner_loss` with the label `run`.
 """
 
@@ -17,13 +17,13 @@ HOST, PORT = "127.0.0.1", 9464
 
 
 class PrometheusLogger(Logger):
-    """An endpoint that a Prometheus server scrapes."""
+    """Serves metrics for a Prometheus server to scrape."""
 
     package = "prometheus_client"
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError for an address that is malformed or already in use."""
+        """Raise UserError if the address is malformed or already in use."""
         host, port = _address(target)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""The loggers by name. Importing this module loads none of their packages."""
+"""Finds loggers by name. Importing this module does not import their packages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LOGGERS = {
     "prometheus": "learner.metrics.loggers.prometheus_logger:PrometheusLogger",
 }
 SYNCHRONOUS = {"tensorboard"}
-"""Loggers that write to the run's own disk and handle its failures."""
+"""Loggers that write to the run's own disk and handle disk failures themselves."""
 
 
 def check(entries: Iterable[str]) -> None:
-    """Raise UserError for an entry of the setting `log` that is unknown or repeated, and for a
-    logger without its package or login."""
+    """Check the entries of the setting `log`. Raises UserError if a logger is unknown or repeated,
+    or if its package or login is missing."""
     names = [entry.partition(":")[0] for entry in entries]
     for name, entry in zip(names, entries, strict=True):
         if name not in LOGGERS:
@@ -42,7 +42,7 @@ def check(entries: Iterable[str]) -> None:
 
 
 def start(context: LoggerContext) -> list[Logger]:
-    """The loggers of a run's setting `log`; those of services run in threads."""
+    """Start the loggers in a run's setting `log`. Loggers that write to services run in threads."""
     made: list[Logger] = []
     for entry in context.config.log:
         name, _, target = entry.partition(":")
@@ -52,5 +52,5 @@ def start(context: LoggerContext) -> list[Logger]:
 
 
 def _kind(name: str) -> Any:
-    """The class of a logger; its only argument is a LoggerContext."""
+    """Return a logger's class, which takes a LoggerContext."""
     return resolve_name(LOGGERS[name])

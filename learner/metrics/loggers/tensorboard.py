@@ -1,7 +1,7 @@
 """Writes TensorBoard's files: curves, histograms, texts, dashboards.
 
-A removed folder or a full disk never ends a run: writes are lost, with one notice, until new files
-are begun after AGAIN_S.
+A removed folder or a full disk never ends a run. Writes are then lost, with one notice, until new
+files are begun after AGAIN_S.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ AGAIN_S = 60.0  # between two attempts to write
 
 
 class TensorBoard(Logger):
-    """Writes the folder `tensorboard` of a run. TensorBoard drops the steps after the context's
-    start that an earlier learner wrote."""
+    """Writes a run's `tensorboard` folder. If an earlier learner wrote steps after the context's
+    start, TensorBoard drops them."""
 
     package = "tensorboard"
 
@@ -60,7 +60,7 @@ class TensorBoard(Logger):
             self._write(lambda writer: writer.add_text(tag, "\n\n---\n\n".join(texts), version))
 
     def close(self) -> None:
-        """Write what is buffered, and the end of the run."""
+        """Write all buffered data, and mark the run as ended."""
 
         def write(writer: SummaryWriter) -> None:
             writer.file_writer.add_summary(self._hparams()[2])
@@ -81,7 +81,7 @@ class TensorBoard(Logger):
             self._again_at = time.monotonic() + AGAIN_S
 
     def _open(self) -> SummaryWriter:
-        """The writer; a new one if its files were removed."""
+        """Return the writer, or a new writer if its files were removed."""
         if self._writer is not None and not any(self.folder.glob("events.*")):
             log.warning("%s: was removed; new files are begun, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
@@ -95,7 +95,7 @@ class TensorBoard(Logger):
         return self._writer
 
     def _hparams(self) -> tuple[Any, Any, Any]:
-        """The summaries of the page "HParams": the experiment, the start of a run, its end."""
+        """Return the "HParams" summaries: the experiment, the start of the run, its end."""
         summaries: tuple[Any, Any, Any] = hparams(self._settings, {RESULT: 0.0})
         return summaries
 

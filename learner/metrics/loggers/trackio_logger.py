@@ -1,6 +1,6 @@
 """trackio: `log=[trackio]` or `log=[trackio:PROJECT]`; `trackio show` shows it.
 
-It writes to the folder TRACKIO_DIR on this machine, by default to trackio's own.
+It writes to the folder TRACKIO_DIR on this machine, by default trackio's own folder.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from learner.metrics.loggers.logger import Logger, LoggerContext
 
 
 class TrackioLogger(Logger):
-    """One run of a project, named after the run's folder. Resuming continues it."""
+    """Writes one trackio run, named after the run's folder. A resumed run continues it."""
 
     package = "trackio"
 
@@ -27,9 +27,9 @@ class TrackioLogger(Logger):
         )
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics of a version."""
+        """Write a version's metrics."""
         self._run.log(dict(metrics), step=version)
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Write all buffered data."""
         self._run.finish()

@@ -21,14 +21,16 @@ UNSENT = ("offline", "disabled", "dryrun")
 
 
 class WandbLogger(Logger):
-    """One run of a project, named after the run's folder, whose folder `wandb` has its files.
-    Resuming continues it."""
+    """Writes one W&B run, named after the run's folder. A resumed run continues it.
+
+    W&B's own files are in the folder `wandb` of the run.
+    """
 
     package = "wandb"
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError without a login, unless wandb is offline."""
+        """Raise UserError if not logged in, unless wandb is offline."""
         if os.environ.get("WANDB_MODE") in UNSENT or os.environ.get("WANDB_API_KEY"):
             return
         server = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
@@ -57,7 +59,7 @@ class WandbLogger(Logger):
         self._run.define_metric("*", step_metric="version")
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics of a version."""
+        """Write a version's metrics."""
         self._run.log({"version": version, **metrics})
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
@@ -66,7 +68,7 @@ class WandbLogger(Logger):
         self._run.log({"version": version, **shown})
 
     def close(self) -> None:
-        """Send or write what is buffered."""
+        """Send or write all buffered data."""
         self._run.finish()
 
 
