@@ -101,7 +101,7 @@ class BufferRequests:
                     await self.client.release(list(leases), self.name)
                 await self.client.renew((), self.name, self.metrics.numbers())
         except (BufferUnavailable, StoreError, TimeoutError) as error:
-            log.warning("leases not released, they will expire: %s", error)
+            log.warning("the leases were not released and will expire: %s", error)
 
     async def _put(
         self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None

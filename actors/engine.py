@@ -1,4 +1,4 @@
-"""The policy behind vLLM's AsyncLLM: token ids in, sampled token ids and log-probabilities out.
+"""Samples from vLLM's AsyncLLM: token ids in, sampled token ids and log-probabilities out.
 
 Requests of many groups run in one continuous batch. A weight update pauses the scheduler, keeps
 its requests, loads, and lets them continue: see `VLLMPolicy.load`.

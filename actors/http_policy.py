@@ -69,7 +69,8 @@ class ServedPolicy:
         if Path(root).name != folder.name:
             await client.aclose()
             raise UserError(
-                f"--engine {url}: serves {root}, not --model {folder}; give the same model"
+                f"--engine {url}: serves {root}, not --model {folder}; "
+                "set --model to the served model"
             )
         return cls(client, name, chat, length)
 

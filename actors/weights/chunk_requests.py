@@ -120,7 +120,7 @@ class ChunkRequests:
         payload: Sequence[memoryview],
     ) -> CompleteChunk | None:
         """Add the reply to a request, and return the chunk if it is now complete. `have` is the
-        version of the chunk that was staged. Raises WeightsError if the reply does not fit."""
+        chunk's staged version at the request. Raises WeightsError if the reply does not fit."""
         full, lengths, body = self._checked(requested, header, payload)
         chunk = self._partial.get(requested.chunk)
         if chunk is None:

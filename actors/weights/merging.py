@@ -32,8 +32,9 @@ class Merger:
         self._sums: dict[str, Sums] = {}
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
-        """Merge the staged set in `path`, and return the whole set's file and manifest. A set
-        without adapters is returned unchanged. The next call overwrites the file.
+        """Merge the staged adapters in `path` into the base model. Returns the file and manifest of
+        all weights. A set without adapters is returned unchanged. The next call overwrites the
+        file.
 
         Raises UserError if the adapters belong to another base model.
         """

@@ -162,7 +162,7 @@ def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
 
 
 def reply(chat: ChatFormat, text: str) -> tuple[int, ...]:
-    """Tokenize a complete reply, like the policy would sample it."""
+    """Tokenize a complete reply, with the end token that the policy would sample."""
     return (*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_id)
 
 
