@@ -164,7 +164,7 @@ class Load:
 
 
 class WeightReport:
-    """Lets a vLLM worker report about its weights, as a mixin.
+    """Mixin that lets a vLLM worker report about its weights.
 
     vLLM's own checksums copy every tensor to the host, which pauses generation for seconds.
     """

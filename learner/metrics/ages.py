@@ -20,7 +20,7 @@ CAUSES = ("from_sampling", "from_retry", "from_lag", "from_queue")
 
 
 class CommitTimes:
-    """Remembers when this learner reached each version, by the wall clock, like the buffer."""
+    """Remembers when this learner reached each version. Uses the wall clock, like the buffer."""
 
     def __init__(self) -> None:
         self._times: list[float] = []

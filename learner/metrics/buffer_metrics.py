@@ -35,7 +35,7 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
 
 def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
     """Compute `actor/` and the actors' part of `weights/` from BufferStats.actors. `version` is the
-    learner's."""
+    learner's version."""
     everyone = [ActorMetrics.read(numbers) for numbers in actors.values()]
     present = [
         ActorMetrics.read(numbers)

@@ -95,7 +95,7 @@ def clipped_share(norm: float, limit: float) -> float:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A rule that fired, and the message for the user."""
+    """Names a rule that fired, with the message for the user."""
 
     rule: SafetyRule
     message: str
