@@ -142,7 +142,7 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
         raise RecordError(f"draw {args.draw_id}: has no group {min(stray)!r:.80}", field="attempts")
     trained = work.txn.step(args.step)
     if trained is not None:
-        raise Conflict(f"step {args.step} was trained on draw {trained.draw_id} already")
+        raise Conflict(f"step {args.step} was already trained on draw {trained.draw_id}")
     for group_id in drawn.groups:
         row = work.row(group_id)
         steps = (*row.steps, args.step)
@@ -189,18 +189,18 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
     most = min(_most_held(work), operations.GROUPS_LIMIT)
     if not 1 <= args.count <= most:
         raise LimitExceeded(
-            f"draw of {args.count} groups; with {work.groups_per_step} groups per step and "
-            f"max_staleness {work.config.max_staleness} a draw has 1 to {most}",
+            f"draw of {args.count} groups: must be 1 to {most} with {work.groups_per_step} groups "
+            f"per step and max_staleness {work.config.max_staleness}",
             limit=most,
         )
     if args.version < 0:
-        raise RecordError(f"draw at version {args.version}: it is negative", field="version")
+        raise RecordError(f"draw at version {args.version}: must be at least 0", field="version")
     known = work.index.progress.version
     if args.version > known + 1:
         raise Conflict(
-            f"draw at version {args.version}: the learner is at version {known} and may draw for "
-            f"{known + 1} at most, since a draw expires what is too old for it; commit the steps "
-            "between, or call set_version if the learner starts there"
+            f"draw at version {args.version}: the learner is at version {known} and may draw at "
+            f"most at {known + 1}, since a draw expires groups that are too old for its version; "
+            "commit the steps between, or call set_version if the learner starts there"
         )
 
 
@@ -210,7 +210,7 @@ def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
     if held + args.count > (most := _most_held(work)):
         raise LimitExceeded(
             f"draw of {args.count} groups: {args.consumer!r:.80} holds {held} and may hold {most}; "
-            "commit, discard or release those first",
+            "commit, discard or release its draws first",
             limit=most,
         )
 

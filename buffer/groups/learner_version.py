@@ -23,7 +23,9 @@ def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount
 
     A restarted service keeps the limit. A learner that resumes from a checkpoint sets it again."""
     if args.max_staleness < 0:
-        raise RecordError(f"max_staleness {args.max_staleness} is negative", field="max_staleness")
+        raise RecordError(
+            f"max_staleness {args.max_staleness}: must be at least 0", field="max_staleness"
+        )
     work.update_progress(staleness_limit=args.max_staleness)
     return Amount(work.max_staleness)
 
@@ -36,7 +38,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
     than `buffer.sampler.reuse` times. Returns the number of these groups.
     """
     if args.version < 0:
-        raise RecordError(f"version {args.version} is negative", field="version")
+        raise RecordError(f"version {args.version}: must be at least 0", field="version")
     rewound = 0
     for step in list(work.txn.steps_after(args.version)):
         drawn = work.txn.draw(step.draw_id)

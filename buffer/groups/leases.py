@@ -115,8 +115,8 @@ def _check_plan(plan: GroupPlan) -> None:
     total = plan.base + plan.distilled
     if plan.base < 1 or plan.distilled < 0 or total > operations.SLOTS_LIMIT:
         raise LimitExceeded(
-            f"plan of {plan.base} base and {plan.distilled} distilled slots; at least one base "
-            f"and at most {operations.SLOTS_LIMIT} slots"
+            f"plan of {plan.base} base and {plan.distilled} distilled slots: must have at least "
+            f"one base slot and at most {operations.SLOTS_LIMIT} slots"
         )
 
 

@@ -62,12 +62,14 @@ def _limited(found: Iterable[bytes]) -> list[bytes]:
         records.append(data)
         size += len(data)
         if size > REPLY_LIMIT:
-            raise LimitExceeded(f"a reply of more than {REPLY_LIMIT} bytes; ask for fewer groups")
+            raise LimitExceeded(
+                f"the reply would have more than {REPLY_LIMIT} bytes; ask for fewer groups"
+            )
     return records
 
 
 def _check_count(count: int, least: int = 1) -> None:
     if not least <= count <= operations.GROUPS_LIMIT:
         raise LimitExceeded(
-            f"{count} groups requested; a reply has {least} to {operations.GROUPS_LIMIT}"
+            f"{count} groups requested: must be {least} to {operations.GROUPS_LIMIT}"
         )

@@ -46,7 +46,7 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     row = row or work.row(args.group_id)
     sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):
-        raise RecordError("a slot is resolved twice in one put", field="slot")
+        raise RecordError("one put has two results for the same slot", field="slot")
     new = [outcome for outcome in sent if outcome.key not in row.resolved]
     if new:
         _check_put(work, row, args.actor, new)
@@ -118,8 +118,8 @@ def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
             continue
         if first != straggler_checksum(*outcome.key):
             raise Conflict(
-                f"{outcome.role} slot {outcome.slot} of group {row.group_id} was resolved with "
-                "another result already, which is kept",
+                f"{outcome.role} slot {outcome.slot} of group {row.group_id} already has a "
+                "different result, which is kept",
                 group_id=row.group_id,
                 state=row.state,
             )

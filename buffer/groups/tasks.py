@@ -21,7 +21,7 @@ from r3l.rollout import explorers
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
     """Register the tasks whose ids are new; returns how many were new."""
     if args.purpose == "train" and args.tag:
-        raise RecordError(f"training tasks take no tag; got {args.tag!r:.80}", field="tag")
+        raise RecordError(f"tag {args.tag!r:.80}: training tasks have no tag", field="tag")
     for task in args.tasks:
         task_id_key(args.purpose, args.tag, task.task_id)
         if (size := len(codec.encode(task))) > operations.TASK_LIMIT:

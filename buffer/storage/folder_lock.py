@@ -38,7 +38,7 @@ def own(folder: Path) -> int:
     except OSError:
         owner = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
-        raise UserError(f"store {folder}: already served by process {owner}") from None
+        raise UserError(f"store {folder}: is already served by process {owner}") from None
     try:  # overwrite the last owner, since a full disk has no room for a new file
         os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))
     except OSError as error:
@@ -52,7 +52,9 @@ def own_socket(path: Path) -> int:
     descriptor. Without the lock a second bind would silently take over the first one's clients.
     """
     if len(str(path).encode()) > SOCKET_PATH_LIMIT:
-        raise UserError(f"bind ipc://{path}: longer than {SOCKET_PATH_LIMIT} bytes")
+        raise UserError(
+            f"bind ipc://{path}: is longer than {SOCKET_PATH_LIMIT} bytes; choose a shorter path"
+        )
     try:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -61,7 +63,7 @@ def own_socket(path: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise UserError(f"bind ipc://{path}: another service listens there") from None
+        raise UserError(f"bind ipc://{path}: another service listens there already") from None
     return lock
 
 

@@ -45,10 +45,10 @@ def read(txn: Txn, row: GroupRow) -> Group:
 def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
     """Yields each difference between a group, decoded from `data`, and its accepted results."""
     if codec.encode(replace(group, results=())) != codec.encode(txn.head(row)):
-        yield "its record has another task, plan or actor than its row"
+        yield "task, plan or actor differ between its record and its row"
     if {(result.role, result.slot) for result in group.results} != set(row.resolved):
-        yield "its record has other results than its row"
+        yield "the resolved slots differ between its record and its row"
     sums = by_slot(row)
     for result, raw in zip(group.results, codec.group_bodies(data), strict=True):
         if sums.get((result.role, result.slot)) != crc32(raw):
-            yield f"{result.role} slot {result.slot} differs from what was put (checksum)"
+            yield f"{result.role} slot {result.slot} differs from the accepted result (checksum)"

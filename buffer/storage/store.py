@@ -79,8 +79,8 @@ class Store:
         self._refuse_foreign()
         if not read_only and 0 < map_size < self._used_bytes:
             raise UserError(
-                f"store {self.folder}: takes {self._used_bytes / GIB:.3g} GiB already; "
-                f"buffer.map_gib {map_size / GIB:.3g} is less: raise it"
+                f"store {self.folder}: already takes {self._used_bytes / GIB:.3g} GiB, but "
+                f"buffer.map_gib is {map_size / GIB:.3g}; raise it"
             )
         self._refuse_other_schema()
         self._tables = {name: self._env.open_db(name.encode(), create=False) for name in TABLES}
@@ -96,7 +96,7 @@ class Store:
                 schema = txn.schema()
         if schema != SCHEMA:
             raise SchemaVersionError(
-                f"store {self.folder}: has schema {schema}, this r3l reads schema {SCHEMA} only; "
+                f"store {self.folder}: has schema {schema}, but this r3l reads only {SCHEMA}; "
                 "use the r3l that wrote it, or choose a new folder"
             )
 
@@ -109,8 +109,8 @@ class Store:
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
                 raise UserError(
-                    f"store {self.folder}: data.mdb has {size} of its {whole} bytes; it was cut "
-                    "off: copy it again (r3l-buffer compact copies a store that is being served)"
+                    f"store {self.folder}: data.mdb is cut off, it has only {size} of its {whole} "
+                    "bytes; copy it again (r3l-buffer compact copies even a served store)"
                 )
 
     def _refuse_foreign(self) -> None:
@@ -118,8 +118,8 @@ class Store:
             found = [key.decode("utf-8", "replace") for key, _ in raw.cursor()]
         if found and "sys" not in found:
             raise UserError(
-                f"store {self.folder}: is another program's LMDB (it holds {found[0]!r:.40}); "
-                "choose an empty folder"
+                f"store {self.folder}: is another program's LMDB (it has the key "
+                f"{found[0]!r:.40}); choose an empty folder"
             )
 
     @contextmanager
@@ -258,7 +258,9 @@ class Store:
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
-            raise StoreError("the store was opened by the parent process; open it again here")
+            raise StoreError(
+                f"store {self.folder}: was opened by the parent process; open it in this one too"
+            )
 
 
 def _create(folder: Path) -> None:
@@ -279,8 +281,8 @@ def _refuse_empty(folder: Path) -> None:
     data = folder / "data.mdb"
     if data.exists() and data.stat().st_size == 0:
         raise UserError(
-            f"store {folder}: data.mdb is empty; it was cut off: copy it again, or delete it to "
-            "begin a new store"
+            f"store {folder}: data.mdb is empty (cut off); copy it again, or delete it to start a "
+            "new store"
         )
 
 
@@ -289,5 +291,5 @@ def _refuse_other_files(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if "data.mdb" not in names and names - OURS:
         raise UserError(
-            f"store {folder}: holds {min(names - OURS)!r} and no store; choose an empty folder"
+            f"store {folder}: holds {min(names - OURS)!r} but no store; choose an empty folder"
         )

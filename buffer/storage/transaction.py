@@ -57,7 +57,7 @@ class Txn:
             with self._raw.cursor(db) as cursor:
                 for key, stored in cursor:
                     if not value_checksums.fits(table, key, stored):
-                        yield f"table {table}, key {key!r:.100}: damaged (checksum mismatch)"
+                        yield f"table {table}, key {key!r:.100}: is damaged (checksum mismatch)"
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
         """Write or overwrite the value under a key."""
@@ -221,7 +221,7 @@ class Txn:
             for key in self.keys("tag", prefix, backwards=True):
                 group_id = key[len(prefix) :].decode()
                 if (row := self.row(group_id)) is None:
-                    raise StoreError(f"group {group_id} is listed under a tag but has no state")
+                    raise StoreError(f"group {group_id}: is listed under a tag, but has no row")
                 yield row
 
     def live(self) -> Iterator[GroupRow]:
@@ -229,7 +229,7 @@ class Txn:
         for key in self.keys("live"):
             row = self.row(key.decode())
             if row is None:
-                raise StoreError(f"group {key.decode()} is listed as live but has no state")
+                raise StoreError(f"group {key.decode()}: is listed as live, but has no row")
             yield row
 
     def last_group(self) -> str:

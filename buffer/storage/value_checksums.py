@@ -29,8 +29,8 @@ def remove(table: str, key: bytes, stored: bytes) -> bytes:
     """Returns the value without its checksum; raises StoreError if the checksum is wrong."""
     if not fits(table, key, stored):
         raise StoreError(
-            f"table {table}, key {key!r:.100}: is damaged (checksum mismatch); "
-            "run r3l-buffer verify for all damage and restore an earlier copy",
+            f"table {table}, key {key!r:.100}: the value is damaged (checksum mismatch); "
+            "list all damage with r3l-buffer verify, and restore an earlier copy",
             cause="damage",
         )
     return stored if (table, key) == WITHOUT else stored[:-BYTES]

@@ -122,7 +122,7 @@ def _put_group(txn: Txn, group: Group) -> None:
         or set(row.resolved) != {(r.role, r.slot) for r in group.results}
         or sorted(row.rewards) != sorted(group.rewards)
     ):
-        raise UserError(f"import of group {group.group_id}: tables states and groups differ")
+        raise UserError(f"import of group {group.group_id}: the tables states and groups differ")
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
     sums = tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved)
     txn.put_row(row.with_changes(checksums=sums))
@@ -175,14 +175,14 @@ def check(folder: Path) -> dict[str, Any]:
             raise ValueError(f"format {manifest['format']!r:.40}")
         if manifest["schema"] != SCHEMA:
             raise SchemaVersionError(
-                f"export {folder}: has schema {manifest['schema']!r:.40}, this r3l reads schema "
-                f"{SCHEMA} only; import it with the r3l that wrote it"
+                f"export {folder}: has schema {manifest['schema']!r:.40}, but this r3l reads only "
+                f"{SCHEMA}; import it with the r3l that wrote it"
             )
         for table in TABLES:
             file = manifest["tables"][table]
             name = f"{table}.jsonl"
             if file["file"] != name:
-                raise ValueError(f"file {file['file']!r:.80} of table {table}; it must be {name}")
+                raise ValueError(f"table {table} has file {file['file']!r:.80}; must be {name}")
             if _digest(_regular(folder, name)) != file["sha256"]:
                 raise UserError(f"export {folder}: {name} differs from the manifest")
     except OSError as error:

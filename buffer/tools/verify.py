@@ -51,9 +51,9 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
     if rule := broken_rule(row):
         yield f"{name}: {rule}"
     if not row.unfinished and txn.parts(name):
-        yield f"{name}: {row.state} with parts left over"
+        yield f"{name}: is {row.state}, but still has parts"
     if txn.evicted(name):
-        yield f"{name}: evicted, but still stored"
+        yield f"{name}: was evicted, but is still stored"
 
 
 def _ledger_problems(txn: Txn) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _ledger_problems(txn: Txn) -> Iterator[str]:
         extra.update(step.groups)
     for name, number in extra.items():
         if number and not (number > 0 and txn.evicted(name)):
-            yield f"{name}: in {number:+d} more steps of the ledger than in its row"
+            yield f"{name}: the ledger has {number:+d} more steps than its row"
 
 
 def _draw_problems(txn: Txn) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
         if drawn.outcome == "open":
             open_draws[number] = drawn.groups
         if not {recalled.into for recalled in drawn.recalled} <= set(drawn.groups):
-            yield f"{name}: recalls attempts into groups that are not in it"
+            yield f"{name}: recalls attempts into groups that it did not draw"
         for group_id in (*drawn.groups, *drawn.replaced, *(r.group_id for r in drawn.recalled)):
             if txn.get("state", group_id.encode()) is None and not txn.evicted(group_id):
                 yield f"{name}: names group {group_id}, which was never made"
@@ -122,7 +122,7 @@ def _list_problems(txn: Txn) -> Iterator[str]:
         tasks[prefix] += 1
     for prefix, count in least.items():
         if tasks[prefix] < count:
-            yield f"tasks of {prefix!r}: {tasks[prefix]}, but a group has index {count - 1}"
+            yield f"tasks of {prefix!r}: {tasks[prefix]}, but a group has task index {count - 1}"
     yield from _differences("tag", tags, set(txn.keys("tag")))
     yield from _differences("history", history, set(txn.keys("history")))
     yield from _differences("live", live, set(txn.keys("live")))
@@ -154,8 +154,8 @@ def _count_problems(txn: Txn) -> Iterator[str]:
     if sum(counts.under(written, "evicted").values()) != tombs:
         yield f"count evicted: differs from the {tombs} tombs"
     for drop, number in (drops - Counter(dict(txn.drops()))).items():
-        yield f"drop {'/'.join(drop)}: {number} less than the groups add up to"
+        yield f"drop {'/'.join(drop)}: is {number} less than the sum over the groups"
     for table in ("group", "part"):
         for key in txn.keys(table):
             if (name := key.split(b"\0")[0].decode()) not in names:
-                yield f"{name}: in table {table}, but without a row"
+                yield f"{name}: is in table {table}, but has no row"

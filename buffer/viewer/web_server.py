@@ -89,7 +89,9 @@ class Viewer(ThreadingHTTPServer):
         if name not in answers:
             raise NotFound(f"there is no {name!r:.40}; ask for {', '.join(answers)}")
         if self.viewed.store.gone:
-            raise UserError(f"store {self.viewed.store.folder}: was moved or deleted; start again")
+            raise UserError(
+                f"store {self.viewed.store.folder}: was moved or deleted; start the viewer again"
+            )
         return answers[name](query)
 
     def _run(self, query: Query) -> Any:

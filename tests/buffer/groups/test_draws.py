@@ -136,7 +136,7 @@ def test_a_commit_is_idempotent_and_contradictions_are_refused(desk, tasks):
     desk.commit(first.draw_id, 1)
     with pytest.raises(Conflict, match="step 1"):
         desk.commit(first.draw_id, 2)
-    with pytest.raises(Conflict, match="trained on draw 1"):
+    with pytest.raises(Conflict, match="already trained on draw 1"):
         desk.commit(second.draw_id, 1)
     with pytest.raises(NotFound):
         desk.commit(77, 3)

@@ -70,7 +70,7 @@ def test_a_refused_task_leaves_no_trace_and_keeps_the_others_out(desk, tasks):
     ):
         with pytest.raises(LimitExceeded, match=rule):
             desk.add([Task("first", "workshop", 0), task])
-    with pytest.raises(RecordError, match="take no tag"):
+    with pytest.raises(RecordError, match="have no tag"):
         desk.add(tasks(1), tag="x")
     with desk.store.read() as txn:
         assert txn.size("task") == 2

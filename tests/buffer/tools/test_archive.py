@@ -104,7 +104,7 @@ def test_import_reads_only_regular_files_of_its_folder(filled, tmp_path, kind):
     if kind == "elsewhere":
         manifest = (out / "manifest.json").read_text().replace("tasks.jsonl", "../other")
         (out / "manifest.json").write_text(manifest)
-        expected = r"file '\.\./other' of table tasks; it must be tasks\.jsonl\)$"
+        expected = r"table tasks has file '\.\./other'; must be tasks\.jsonl\)$"
     elif kind == "link":
         (out / "tasks.jsonl").symlink_to(other)
     else:

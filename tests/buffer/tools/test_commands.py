@@ -156,7 +156,7 @@ def test_a_store_of_another_schema_is_refused_in_one_line(tmp_path, capsys):
     with store.write() as txn:
         txn.put_schema(99)
     store.close()
-    refused(["ls", "--store", str(folder)], "has schema 99, this r3l reads", capsys)
+    refused(["ls", "--store", str(folder)], "has schema 99, but this r3l reads", capsys)
 
 
 def _evict(*arguments):
