@@ -168,8 +168,8 @@ def _read(options: dict[str, Any]) -> None:
     place, playing = options["read"], ("run_name", "model", "engine", "env_name", "out")
     if any(options[name] for name in playing) or options["overrides"]:
         raise UserError(
-            f"--read {place}: plays nothing; leave out settings, --run, --model, --engine, --env "
-            "and --out"
+            f"--read {place}: only reads results; leave out settings, --run, --model, --engine, "
+            "--env and --out"
         )
     attempts, settings = read_attempts(place, "--read"), read_settings(place)
     tasks = by_task(attempts)
@@ -178,7 +178,7 @@ def _read(options: dict[str, Any]) -> None:
 
 
 def _others(options: dict[str, Any], tasks: Set[str], settings: Settings) -> list[Conversation]:
-    """The attempts of --against, or []."""
+    """The attempts of --against; [] if the option is not given."""
     return read_other(options["against"], tasks, settings) if options["against"] else []
 
 
@@ -201,7 +201,7 @@ def _print(
 
 
 def _configured(options: dict[str, Any]) -> RunConfig:
-    """The evaluation's settings, with the model's folder."""
+    """The evaluation's settings, including the model folder."""
     from actors.engine_arguments import check_engine_arguments
     from launch.checks.of_model import resolve_model
     from launch.checks.presets import DEMO
@@ -227,7 +227,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
 
 
 def _model_of(run: Path) -> str:
-    """The model folder of a run's best evaluation, or of its last step. Raises UserError."""
+    """Finds the model folder of a run's best evaluation, or of its last step. Raises UserError."""
     RunFolder(run).started()
     for folder in (run / "best", run / "model"):
         if (folder / "config.json").is_file():

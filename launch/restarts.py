@@ -1,4 +1,4 @@
-"""Rules for restarting dead processes."""
+"""Decides whether and when dead processes are restarted."""
 
 from __future__ import annotations
 

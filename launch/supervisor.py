@@ -208,7 +208,7 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_unresponsive(self) -> None:
-        """Report an unresponsive buffer or actor; kill it after its limit to restart it.
+        """Report an unresponsive buffer or actor; kill it after its limit, so that it restarts.
 
         A running actor may be starting another engine, so its limit is longer by engine_timeout_s.
         """

@@ -31,11 +31,11 @@ class ProcessCommands:
 
     @property
     def config_file(self) -> str:
-        """The settings file for a process that is about to start."""
+        """The settings file that a starting process reads."""
         return str(RunFolder(self.plan.run).config_file)
 
     def buffer(self) -> list[str]:
-        """The buffer service."""
+        """The command of the buffer service."""
         return [
             *_python("buffer.cli"), "serve", "--config", self.config_file,
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
@@ -43,7 +43,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def learner(self) -> list[str]:
-        """The learner: its only rank, or DeepSpeed's launcher, which starts all ranks."""
+        """The learner's command: its only rank, or DeepSpeed's launcher, which starts all ranks."""
         rank = self.rank()
         if self.plan.topology.count == 1:
             return rank
@@ -54,7 +54,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def rank(self) -> list[str]:
-        """One rank of the learner; environment variables hold its rank number."""
+        """The command of one learner rank; environment variables hold its number."""
         return [
             *_python("learner.cli"),
             "train", "--config", self.config_file, "--run", str(self.plan.run),
@@ -79,7 +79,7 @@ class ProcessCommands:
         return where
 
     def actor(self, index: int) -> list[str]:
-        """One actor; on a remote machine it runs under ssh and exits with it."""
+        """The command of one actor; on a remote machine it runs under ssh and exits with it."""
         place = self.plan.topology.actors[index]
         away = place.machine in self.plan.topology.elsewhere
         machine = self.plan.hosts.reached if away and self.plan.hosts is not None else "127.0.0.1"
@@ -89,7 +89,7 @@ class ProcessCommands:
         )
 
     def actor_reaching(self, index: int, machine: str) -> list[str]:
-        """One actor that runs on its own machine and reaches the services on `machine`."""
+        """The command of one actor on its own machine; it reaches the services on `machine`."""
         share = self.plan.topology.actors[index].share
         return [
             *_python("actors.cli"), "--config", self.config_file,
@@ -100,7 +100,7 @@ class ProcessCommands:
         ]  # fmt: skip
 
     def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
-        """The command that runs `command` in this folder on a remote machine.
+        """Wraps `command` so that it runs in this folder on a remote machine.
 
         With a terminal (-tt) the remote process gets SIGHUP when ssh ends or is killed.
         """
@@ -111,7 +111,7 @@ class ProcessCommands:
         return ["ssh", "-tt", "-o", "BatchMode=yes", *alive, machine, line]
 
     def learner_env(self) -> dict[str, str]:
-        """Environment variables of the learner."""
+        """The learner's environment variables."""
         topology = self.plan.topology
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if topology.device == "cpu" else {}
         # DeepSpeed's launcher starts the ranks without -P.
@@ -119,7 +119,7 @@ class ProcessCommands:
         return _cpu_env(topology.threads) | hidden | ranks
 
     def actor_env(self, index: int) -> dict[str, str]:
-        """Environment variables of one actor, or of its ssh on a remote machine."""
+        """An actor's environment variables, or those of its ssh if the machine is remote."""
         elsewhere = self.plan.topology.actors[index].machine in self.plan.topology.elsewhere
         return {} if elsewhere else self._place_env(index)
 
@@ -151,10 +151,10 @@ def _python(module: str) -> list[str]:
 
 
 def free_port() -> int:
-    """A free TCP port for DeepSpeed's `--master_port`.
+    """Finds a free TCP port for DeepSpeed's `--master_port`.
 
     It must be chosen here because every rank receives the port before rank 0 listens on it. It is
-    below the system's range for outgoing connections, so that none of them takes it first.
+    below the system's range for outgoing connections, so no such connection takes it first.
     """
     while True:
         port = random.randrange(20_000, 32_000)

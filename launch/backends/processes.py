@@ -1,4 +1,4 @@
-"""Starts and ends the processes of a run, each with its own session and log file."""
+"""Starts and ends a run's processes, each with its own session and log file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Child(Kept):
         return self.said(word) is not None
 
     def last_lines(self, count: int) -> list[str]:
-        """The last `count` output lines, without NOISE."""
+        """The last `count` output lines, not counting NOISE."""
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:

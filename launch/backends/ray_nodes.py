@@ -19,8 +19,8 @@ HEAD = "node:__internal_head__"
 
 
 def connect() -> Any:
-    """Connects to the cluster at RAY_ADDRESS, else to this machine's; returns the ray module.
-    Raises UserError unless this is the cluster's head node."""
+    """Connects to the Ray cluster at RAY_ADDRESS, or to this machine's cluster; returns the module
+    ray. Raises UserError unless this is the cluster's head node."""
     try:
         import ray
     except ImportError:

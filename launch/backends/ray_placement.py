@@ -74,7 +74,7 @@ class RayCommands(ProcessCommands):
         return self.rank()
 
     def learner_env(self) -> dict[str, str]:
-        """Environment variables of all ranks."""
+        """The environment variables of all ranks."""
         env = super().learner_env()
         if (count := self.plan.topology.count) == 1:
             return env
@@ -82,11 +82,11 @@ class RayCommands(ProcessCommands):
         return env | {"WORLD_SIZE": str(count)} | rank0
 
     def actor(self, index: int) -> list[str]:
-        """One actor, which may run on any node."""
+        """The command of one actor, which may run on any node."""
         return self.actor_reaching(index, self._head)
 
     def actor_env(self, index: int) -> dict[str, str]:
-        """Environment variables of one actor."""
+        """The environment variables of one actor."""
         return self._place_env(index)
 
     @property

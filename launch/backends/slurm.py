@@ -73,12 +73,12 @@ class SlurmCommands(ProcessCommands):
         self.parts = [trained, [name for name in names if name in acting and name not in trained]]
 
     def buffer_step(self) -> str:
-        """The buffer service, on the first node."""
+        """The step that runs the buffer service, on the first node."""
         where = self._on(self.plan.topology.machines[0].name)
         return f"{where} {self._noted(0, 'buffer')} {shlex.join(self.buffer())}"
 
     def learner_step(self) -> str:
-        """All ranks of the learner: srun replaces DeepSpeed's launcher."""
+        """The step that runs all learner ranks; srun replaces DeepSpeed's launcher."""
         ranks = self.plan.topology.ranks
         where = f"--nodes={len(ranks)} --ntasks={sum(r.count for r in ranks)}"
         command = shlex.join(["env", *_pairs(self.learner_env()), *self.rank(), "--resume"])
@@ -87,7 +87,7 @@ class SlurmCommands(ProcessCommands):
         return " ".join([step, *([AS_RANK] if self.plan.topology.count > 1 else []), command])
 
     def actor_step(self, index: int) -> str:
-        """One actor, on its node."""
+        """The step that runs one actor, on its node."""
         place = self.plan.topology.actors[index]
         first = self.plan.topology.machines[0].name
         words = shlex.join(["env", *_pairs(self._place_env(index)), *self.actor(index)])

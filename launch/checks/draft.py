@@ -97,7 +97,7 @@ class Draft:
 
     @cached_property
     def model(self) -> Path:
-        """The folder of a model that can be loaded."""
+        """The model's folder, whose files have been checked."""
         folder = model_path(self.config.model)
         check_model_folder(folder, f"model {self.config.model}")
         return folder

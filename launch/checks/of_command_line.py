@@ -40,7 +40,7 @@ def check_addresses(draft: Draft) -> None:
 
 
 def check_hardware(draft: Draft) -> None:
-    """Refuses --hardware or --cluster with --hostfile, and --hardware for a run that starts now."""
+    """Refuses --hostfile with --hardware or --cluster, and --hardware for a run that starts now."""
     options, backend = draft.options, draft.backend
     if options.hardware is not None and not options.dry_run and not backend.starts_later:
         raise UserError(

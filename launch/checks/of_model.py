@@ -81,7 +81,7 @@ def check_first_prompts(
         if length >= most:
             raise UserError(
                 f"model {model}: its context of {most} tokens is shorter than the first prompt of "
-                f"task {task.task_id} with {length}; choose a model with a longer one"
+                f"task {task.task_id}, {length} tokens; choose a model with a longer context"
             )
 
 
@@ -102,7 +102,7 @@ def foreign_world(config: RunConfig) -> str:
     if unknown is None:
         return ""
     return (
-        f"env {unknown}: the shipped policy, which is trained without --model, knows only "
+        f"env {unknown}: the shipped policy, which is trained if --model is left out, knows only "
         f"{', '.join(known)}; give a --model, or make a small one for it: r3l-learner warmup "
         f"{' '.join(f'--env {name}' for name in config.env.names)} --out runs/warm"
     )

@@ -1,1 +1,1 @@
-"""Shows a run to the user while it trains."""
+"""Shows a run to the user while it is training."""

@@ -33,7 +33,7 @@ class Console:
             self.say(line)
 
     def starting(self, line: str) -> None:
-        """Show which processes are still starting; "" if all are ready."""
+        """Show which processes are still starting. `line`: "" if all are ready."""
         self._show(line)
 
     def step(self, line: StepLine, steps: int) -> None:

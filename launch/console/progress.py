@@ -94,9 +94,9 @@ class SessionWaits:
         self._reported = True
         held = "env.workers" if self.workers is None else f"env.workers={self.workers}"
         return (
-            f"{waiting:.0f} attempts wait for the environment, on average, and the engines for "
-            f"them: raise {held} (processes per actor and environment), or `sessions` in the "
-            "environment's EnvSpec"
+            f"{waiting:.0f} attempts wait for the environment on average, and the engines wait for "
+            f"these attempts: raise {held} (processes per actor and environment), or `sessions` in "
+            "the environment's EnvSpec"
         )
 
 

@@ -69,7 +69,7 @@ def _processes(now: Snapshot) -> Iterator[Finding]:
     if not now.alive:
         if now.progress.step < now.progress.steps:
             step = f"it ended at step {now.progress.step} of {now.progress.steps}"
-            yield _problem(f"no process runs; {step}", f"continue it with {again}")
+            yield _problem(f"no process is running; {step}", f"continue it with {again}")
         return
     if now.launcher is None:
         pids = " ".join(str(process.pid) for process in now.processes)
@@ -81,7 +81,7 @@ def _processes(now: Snapshot) -> Iterator[Finding]:
         if process.state in ("stopped", "tracing-stop"):
             yield _problem(f"{who} is stopped", f"kill -CONT {process.pid}")
         elif process.state in ("zombie", "dead"):
-            yield _problem(f"{who} is dead and was not collected")
+            yield _problem(f"{who} is dead, but its parent has not collected it")
         elif process.state == "disk-sleep":
             yield _hint(f"{who} waits in the kernel for a disk")
     for name in ("buffer", "learner"):
@@ -104,7 +104,7 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
         if actor.seen_ago_s > max(now.lease_s / 2, SEEN_S) and now.process(name) is not None:
             yield _problem(
                 f"{name} has sent nothing for {ago(actor.seen_ago_s)}",
-                f"others continue its groups after {now.lease_s:g} s (buffer.lease_s); "
+                f"other actors continue its groups after {now.lease_s:g} s (buffer.lease_s); "
                 f"{logs}/{name}.log",
             )
     beat = now.heartbeat_ago_s
@@ -112,11 +112,11 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
         yield _problem(
             f"the learner has sent no heartbeat for {ago(beat)}: {now.learner_doing}",
             f"it is restarted after {now.hang_s:g} s (learner.hang_s); "
-            "SIGUSR2 makes it write its stacks",
+            "SIGUSR2 makes it dump its stacks",
         )
     if now.damaged_lines:
         yield _hint(
-            f"damaged lines of progress.jsonl, which are left out: {now.damaged_lines}",
+            f"damaged lines in progress.jsonl, all left out: {now.damaged_lines}",
             "check the run's disk",
         )
     if now.hangs:
@@ -137,7 +137,7 @@ def _store(now: Snapshot) -> Iterator[Finding]:
         )
     if count := now.buffer.stats.fingerprint_conflicts:
         yield _problem(
-            f"results with other weights under a known version number: {count}",
+            f"results whose weights differ from the known weights of their version: {count}",
             "actors of another run may use this buffer",
         )
 

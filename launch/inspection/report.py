@@ -66,7 +66,7 @@ def report(name: str, out: Path | None) -> None:
 
 
 def contents(folder: RunFolder) -> dict[str, Any]:
-    """The data of the page. Raises UserError for settings or a store that cannot be read."""
+    """Collects the page data. Raises UserError if the settings or the store cannot be read."""
     run, config, history = folder.path, folder.settings(), folder.history()
     data: dict[str, Any] = {
         "written": time.strftime("%Y-%m-%d %H:%M"),

@@ -72,7 +72,7 @@ def waits(now: Snapshot) -> Iterator[str]:
     in_work = groups.get("leased", 0) + groups.get("filling", 0)
     if now.process("buffer") is None:
         since = now.buffer.logged_ago_s
-        last = "" if since is None else f"; its last line in its log is {ago(since)} old"
+        last = "" if since is None else f"; the last line in its log is {ago(since)} old"
         yield f"all wait for the buffer, which is not running{last}"
     elif now.buffer.reply_s is None:
         yield f"all may be waiting for the buffer: {now.buffer.error}"

@@ -1,7 +1,7 @@
 """Reads hostfiles: the machines of a run, in DeepSpeed's format.
 
 this-machine slots=8        one line per machine; rank 0 runs on the first, which is this one
-node-1       slots=8        a slot is a GPU, or without GPUs a process
+node-1       slots=8        a slot is a GPU, or a process if there are no GPUs
 """
 
 from __future__ import annotations

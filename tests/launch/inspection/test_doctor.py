@@ -23,7 +23,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
 @pytest.mark.parametrize(
     ("changes", "what", "remedy"),
     [
-        ({"processes": []}, "no process runs; it ended at step 12 of 60", "--resume --run runs"),
+        ({"processes": []}, "no process is running; it ended at step 12", "--resume --run runs"),
         ({"launcher": None}, "its launcher has ended and left processes", "kill 11 12 13 14"),
         ({"processes": [*ALL, process("actor-1", 14, "stopped")]},
          "actor-1 (process 14) is stopped", "kill -CONT 14"),
@@ -36,7 +36,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"heartbeat_ago_s": 500.0}, "no heartbeat for 8.3 min: micro-batch 3", "learner.hang_s"),
         ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "r3l-buffer evict"),
         ({"buffer": buffer(map_free_bytes=GIB // 8)}, "grow by only 0.12 GiB", "buffer.map_gib"),
-        ({"buffer": buffer(fingerprint_conflicts=2)}, "known version number: 2", "another run"),
+        ({"buffer": buffer(fingerprint_conflicts=2)}, "weights of their version: 2", "another run"),
         ({"buffer": buffer(drops={"stale": 30}, train={"trained": 100})},
          "30 groups expired: stale", "fewer actors"),
         ({"buffer": buffer(slot_drops={"base/environment_lost": 200})},
@@ -81,7 +81,7 @@ def test_what_limits_the_pace_is_named_and_by_how_much(processes, learner, actor
 def test_the_command_ends_with_1_if_anything_is_wrong(ended):
     result = CliRunner().invoke(main, ["doctor", str(ended)])
     assert result.exit_code == 1
-    assert result.output.startswith("problem  no process runs; it ended at step 4 of 60\n")
+    assert result.output.startswith("problem  no process is running; it ended at step 4 of 60\n")
     assert "→ continue it with r3l-launch --resume" in result.output
     (ended / "config.yaml").write_text("learner: {steps: 4}\n")
     result = CliRunner().invoke(main, ["doctor", str(ended)])

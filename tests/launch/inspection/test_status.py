@@ -49,7 +49,7 @@ def test_who_waits_for_whom_is_said():
     gone = healthy(processes=[process("learner", 12)], actors=[])
     assert "which is not running" in next(waits(gone))
     gone.buffer.logged_ago_s = 12.0
-    assert next(waits(gone)).endswith("its last line in its log is 12.0 s old")
+    assert next(waits(gone)).endswith("the last line in its log is 12.0 s old")
 
 
 def test_a_step_that_is_late_and_a_launcher_that_has_ended_are_said():
