@@ -61,8 +61,8 @@ def _import_packages() -> None:
             folder = Path(str(import_module(package).__file__)).resolve().parent
             if folder != _ROOT.resolve() / package:
                 raise ImportError(
-                    f"r3l needs its package {package}, but {folder} was imported before; "
-                    "import r3l.train and the like first, or rename yours"
+                    f"r3l needs its package {package}, but {folder} is already imported instead; "
+                    "use r3l.train and the like before importing yours, or rename yours"
                 )
     finally:
         sys.path.remove(str(_ROOT))

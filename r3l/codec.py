@@ -123,7 +123,7 @@ def _open(data: bytes | memoryview) -> tuple[str, msgspec.Raw]:
     try:
         schema, name, fields = _envelope.decode(data)
     except _MALFORMED as error:
-        raise RecordError(f"not a record of schema, kind and fields: {error}") from None
+        raise RecordError(f"the record is not a list [schema, kind, fields]: {error}") from None
     if schema != SCHEMA:
         raise SchemaVersionError(
             f"record of schema {schema}; this r3l reads only schema {SCHEMA}", schema=schema
@@ -134,7 +134,7 @@ def _open(data: bytes | memoryview) -> tuple[str, msgspec.Raw]:
 def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise RecordError("a map holds the same key twice")
+        raise RecordError("a map has the same key twice")
     return mapping
 
 
@@ -162,9 +162,9 @@ def _read_array(hint: Any, value: Any) -> Any:
         raise ValueError(f"not the bytes of an array of {', '.join(_DTYPES)}")
     array = np.ndarray(shape, _DTYPES[name], elements)
     if array.nbytes != len(elements):
-        raise ValueError(f"{len(elements)} bytes for an array of {name} and shape {shape}")
+        raise ValueError(f"an array of {name} and shape {shape} cannot have {len(elements)} bytes")
     if name == "|b1" and elements.translate(None, b"\0\1"):
-        raise ValueError("booleans other than 0 and 1")
+        raise ValueError("a boolean is neither 0 nor 1")
     return array
 
 

@@ -39,8 +39,8 @@ def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> No
         raise UserError(f"{called}: no tokenizer in {folder}; save one next to the model")
     if (folder / ADAPTER).is_file():
         raise UserError(
-            f"{called}: {folder} has an adapter ({ADAPTER}), which the learner would load and the "
-            "engines would not; give a folder without it, merged into its weights"
+            f"{called}: {folder} has an adapter ({ADAPTER}), which the learner would load but the "
+            "engines would ignore; merge it into the weights, and give a folder without it"
         )
     if weights:
         _check_weights(folder, called)

@@ -267,7 +267,8 @@ class SlotResult(Record):
             raise RecordError(f"slot {self.slot} is negative", field="slot")
         if attempt is not None and (attempt.role, attempt.slot) != (self.role, self.slot):
             raise RecordError(
-                f"slot {(self.role, self.slot)} holds {(attempt.role, attempt.slot)}", field="slot"
+                f"slot {(self.role, self.slot)} has the attempt of {(attempt.role, attempt.slot)}",
+                field="slot",
             )
 
 
@@ -388,7 +389,7 @@ def _check_extra(attempt: Trajectory, extra: Extra) -> None:
     steps, first = attempt.num_steps, int(attempt.step_spans[0, 0])
     for name, value in (("step_rewards", extra.step_rewards), ("step_cut", extra.step_cut)):
         if len(value) not in (0, steps):
-            raise RecordError(f"{name} holds {len(value)} values for {steps} steps", field=name)
+            raise RecordError(f"{name} has {len(value)} values; it must have {steps}", field=name)
     for name, step, least in (("pivot", attempt.pivot, -1), ("start", extra.start, 0)):
         if not least <= step < steps:
             raise RecordError(

@@ -48,7 +48,7 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
     """Spreads `values` [K] of the steps over their response tokens: float64 [L], 0 elsewhere."""
     steps, tokens = np.asarray(values, np.float64), np.zeros(len(trajectory.token_ids))
     if steps.shape != (trajectory.num_steps,):
-        raise ValueError(f"{steps.shape} values for {trajectory.num_steps} steps")
+        raise ValueError(f"values have shape {steps.shape}; they must be [{trajectory.num_steps}]")
     for (start, end), value in zip(trajectory.step_spans.tolist(), steps, strict=True):
         tokens[start:end] = value
     return tokens

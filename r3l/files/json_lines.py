@@ -49,7 +49,7 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
     except FileNotFoundError:
         return Lines([])
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); mend the file") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); repair the file") from None
     lines = parsed(whole.split(b"\n") if whole else (), parse)
     if lines.damaged:
         log.warning("%s: %d damaged lines are left out", path, lines.damaged)

@@ -34,7 +34,7 @@ class EvalLine:
 
     def __post_init__(self) -> None:
         if lost := MEASURED - self.metrics.keys():
-            raise ValueError(f"lacks {', '.join(sorted(lost))}")
+            raise ValueError(f"the evaluation lacks {', '.join(sorted(lost))}")
 
     @property
     def success(self) -> float:

@@ -284,7 +284,9 @@ def _step_of(path: Path) -> int:
     try:
         return int(path.stem.rpartition("-")[2])
     except ValueError:
-        raise UserError(f"{path}: its name ends in no step; rename or remove it") from None
+        raise UserError(
+            f"{path}: its name does not end in a step number; rename or remove it"
+        ) from None
 
 
 def run_folder(name: str | None) -> Path:

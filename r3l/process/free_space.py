@@ -19,17 +19,18 @@ def check_free_space(run: Path, model_bytes: int) -> None:
     needed, free = 2 * DISK_FLOOR + 4 * model_bytes, _free(run)
     if free < needed:
         raise UserError(
-            f"run {run}: {free // MIB} MiB are free on its disk, it needs {needed // MIB} for its "
-            "store, a checkpoint and the model; free some, or choose another disk with --run"
+            f"run {run}: its disk has {free // MIB} MiB free, but the run needs {needed // MIB} "
+            "MiB for its store, a checkpoint and the model; free some space, or choose another "
+            "disk with --run"
         )
     if lack := lacking_shared_memory():
-        raise UserError(f"{lack}; free some")
+        raise UserError(f"{lack}; free some space")
 
 
 def lacking_space(run: Path) -> str:
     """Returns a warning line if the run's disk or shared memory is nearly full, else ""."""
     if (free := _free(run)) < DISK_FLOOR:
-        return f"{free // MIB} MiB are free on the disk of {run}; free some"
+        return f"{free // MIB} MiB are free on the disk of {run}; free some space"
     return lacking_shared_memory()
 
 
@@ -38,8 +39,8 @@ def lacking_shared_memory() -> str:
     if not SHARED_MEMORY.is_dir() or (free := _free(SHARED_MEMORY)) >= SHARED_FLOOR:
         return ""
     return (
-        f"{SHARED_MEMORY}: {free // MIB} MiB are free, engines and learners need "
-        f"{SHARED_FLOOR // MIB} (a container has little: docker run --shm-size)"
+        f"{SHARED_MEMORY}: {free // MIB} MiB are free, but engines and learners "
+        f"need {SHARED_FLOOR // MIB} MiB (a container has little: docker run --shm-size)"
     )
 
 

@@ -293,7 +293,7 @@ async def regraded(env: Environment, task: Task, attempt: Trajectory) -> Traject
     """
     spec, last = env.spec, attempt.num_steps - 1
     if spec.system_prompt != attempt.system:
-        raise _diverged(env, "its system prompt is another one", 0)
+        raise _diverged(env, "its system prompt has changed", 0)
     _same(env, attempt.observations[0], await _reset(env, task), 0)
     rewards, parts, faults = list[float](), dict[str, float](), list[str]()
     for k, action in enumerate(attempt.actions):
@@ -351,7 +351,7 @@ def _same(env: Environment, recorded: str, replayed: str, step: int) -> None:
             same = sorted(recorded.split()) == sorted(replayed.split())
         case _:
             raise ReplayDiverged(
-                f"{env.spec.name} is not deterministic and offers no snapshot; it cannot go back",
+                f"{env.spec.name} is neither deterministic nor has snapshots, so it cannot go back",
                 cause="not_replayable",
             )
     if not same:

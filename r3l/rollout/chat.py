@@ -44,8 +44,8 @@ class ChatFormat:
         self.tokenizer = tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(
-                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, and r3l "
-                "talks in turns; choose an instruct model or set tokenizer.chat_template"
+                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, which "
+                "r3l needs; choose an instruct model or set tokenizer.chat_template"
             )
         self.end_id, self._end = self._find_end()
         if difference := self._first_difference(_PLAIN):

@@ -169,11 +169,11 @@ def _validated(values: dict[str, Any], num_steps: int) -> Reflection:
         raise _error("bad_outcome", f"trajectory_outcome is {outcome!r:.80}")
     # a bool is an int to Python; 2.0 and "2" are not what was asked for
     if pivot is not None and (type(pivot) is not int or not 0 <= pivot < num_steps):
-        raise _error("bad_pivot", f"retry_from_step is {pivot!r:.80} of {num_steps} steps")
+        raise _error("bad_pivot", f"retry_from_step is {pivot!r:.80}, not in 0..{num_steps - 1}")
     if success and (root_cause or suggestion or pivot is not None):
         raise _error("contradiction", "a success names a root cause, a suggestion or a pivot")
     if not success and (not suggestion or pivot is None):
-        raise _error("missing_field", f"a {outcome} names no suggestion or no pivot")
+        raise _error("missing_field", f"a {outcome} lacks a suggestion or a pivot")
     return Reflection(summary, root_cause or None, outcome, suggestion or None, pivot)  # type: ignore[arg-type]
 
 

@@ -43,7 +43,7 @@ class EnvConfig(Section):
     @model_validator(mode="after")
     def _no_environment_twice(self) -> Self:
         if self.name in self.others:
-            raise ValueError(f"env.others: {self.name} is env.name already; leave it out")
+            raise ValueError(f"env.others: {self.name} is already env.name; leave it out")
         return self
 
     @property

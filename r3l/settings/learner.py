@@ -24,7 +24,7 @@ class LoraConfig(Section):
     @model_validator(mode="after")
     def _targets_need_a_rank(self) -> Self:
         if self.targets and not self.rank:
-            raise ValueError("targets are given but no rank, so all weights would be trained; "
+            raise ValueError("targets is set but rank is not, so all weights would be trained; "
                              "set rank, such as 16")  # fmt: skip
         return self
 
@@ -172,7 +172,7 @@ class LearnerConfig(Section):
     def _packing_brings_its_attention(self) -> Self:
         if self.attention != "auto" and self.pack not in ("auto", "rows"):
             raise ValueError(
-                f"attention {self.attention}: pack={self.pack} brings its own; set pack=rows or "
+                f"attention {self.attention}: pack={self.pack} needs its own; set pack=rows or "
                 "attention=auto"
             )
         return self

@@ -55,8 +55,8 @@ class SamplerConfig(Section):
     def _one_count_of_replays(self) -> Self:
         if self.replay_no_contrast and self.replay_share is not None:
             raise ValueError(
-                "replay_no_contrast and replay_share both set how many groups of a batch were "
-                "trained before; remove one of them"
+                "replay_no_contrast and replay_share both set how many groups of a batch are "
+                "replayed, so they exclude each other; remove one of them"
             )
         return self
 

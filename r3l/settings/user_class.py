@@ -27,7 +27,8 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
     kind: Any = getattr(_module(setting, Path(file).expanduser().resolve()), attribute, None)
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise UserError(
-            f"{setting} {name:.200}: {attribute!r} of that file is no subclass of {base.__name__}"
+            f"{setting} {name:.200}: {attribute!r} in that file is not a subclass of "
+            f"{base.__name__}"
         )
     return kind
 

@@ -148,7 +148,7 @@ class Journal:
         except (R3LError, OSError, LookupError, TypeError, ValueError) as error:
             raise _damaged(path, error) from None
         if not fits or not whole:
-            raise _damaged(path, "its size or its head does not fit")
+            raise _damaged(path, "its size or its head is wrong")
         return Entry(manifest, base, frames, 8 + length)
 
     def _gap(self, version: int, needed_by: int | None) -> str:

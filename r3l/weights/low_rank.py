@@ -38,8 +38,8 @@ def check_base(manifest: Manifest, model: Path) -> None:
     """Checks that a set's adapters belong to the model in this folder, or raises UserError."""
     if manifest.adapters and manifest.adapters.base != model_digest(model):
         raise UserError(
-            f"model {model}: the learner's adapters are of another base model; give the one that "
-            "the run began with"
+            f"model {model}: the learner's adapters belong to another base model; give the "
+            "base model that the run began with"
         )
 
 

@@ -92,11 +92,11 @@ def apply(patch: Patch, held: Bytes, *, version: int) -> None:
     """
     if patch.base != version:
         raise WeightsError(
-            f"weights: a patch of version {patch.base} for bytes of version {version}",
+            f"weights: the patch applies to version {patch.base}, not to version {version}",
             cause="wrong_base",
         )
     if patch.width not in _ELEMENT or len(held) % patch.width:
-        raise _damaged(f"elements of {patch.width} bytes in {len(held)}")
+        raise _damaged(f"{len(held)} bytes cannot be split into elements of {patch.width} bytes")
     elements = held.view(_ELEMENT[patch.width])
     gaps, flips = _lists(patch, len(elements))
     places = np.cumsum(gaps, dtype=np.int64)
@@ -104,18 +104,18 @@ def apply(patch: Patch, held: Bytes, *, version: int) -> None:
         raise _damaged("its gaps reach past the end")
     elements[places] ^= flips
     if checksum(held) != patch.checksum:
-        raise _damaged("its result has another checksum")
+        raise _damaged("its result has the wrong checksum")
 
 
 def _lists(patch: Patch, elements: int) -> tuple[Elements, Elements]:
     """Unpacks a patch's (gaps, flips); checks its counts before allocating memory for them."""
     if not 0 <= patch.changed <= elements:
-        raise _damaged(f"{patch.changed} changes of {elements} elements")
+        raise _damaged(f"it changes {patch.changed} of {elements} elements")
     end_of_gaps = patch.changed * _GAP.itemsize
     size = end_of_gaps + patch.changed * patch.width
     try:
         if zstandard.frame_content_size(patch.body) != size:
-            raise _damaged("its lists have another length")
+            raise _damaged("its lists have the wrong length")
         lists = np.frombuffer(zstandard.ZstdDecompressor().decompress(patch.body), np.uint8)
     except zstandard.ZstdError as error:
         raise _damaged(str(error)) from None
@@ -140,4 +140,4 @@ def _from_planes(planes: Bytes, dtype: np.dtype[Any]) -> Elements:
 
 
 def _damaged(what: str) -> WeightsError:
-    return WeightsError(f"weights: a damaged patch, {what}", cause="patch_damaged")
+    return WeightsError(f"weights: the patch is damaged: {what}", cause="patch_damaged")

@@ -87,7 +87,7 @@ def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
 
 def test_an_adapter_beside_a_model_is_refused(model: Path) -> None:
     (model / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"has an adapter .*; give a folder without it, merged"):
+    with pytest.raises(UserError, match=r"has an adapter .*; merge it into the weights"):
         check_model_folder(model, "model x")
 
 

@@ -77,6 +77,6 @@ def test_adapters_of_another_base_model_are_refused(tmp_path: Path) -> None:
     published(adapted(model, torch.float32), model, tmp_path / "journal")
     follower = JournalFollower(f"file://{tmp_path}/journal")
     other = tiny_folder(tmp_path / "other", hidden_size=32)
-    with pytest.raises(UserError, match="adapters are of another base model; give the one"):
+    with pytest.raises(UserError, match="adapters belong to another base model; give"):
         Merger(other).whole(*fetched(follower, 1))
     follower.close()

@@ -44,7 +44,7 @@ def test_machines_are_given_once_and_described_only_for_what_starts_later(
 def test_a_nearly_full_disk_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("r3l.process.free_space._free", lambda path: 100 << 20)
     line = refused("--run", run)
-    assert f"run {run}: 100 MiB are free on its disk, it needs " in line and not run.exists()
+    assert f"run {run}: its disk has 100 MiB free, but " in line and not run.exists()
 
 
 def test_every_rank_needs_a_device_and_a_group(run: Path) -> None:

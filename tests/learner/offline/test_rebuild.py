@@ -93,7 +93,7 @@ def test_a_version_of_adapters_is_rebuilt_with_the_base_model_merged_in(tmp_path
     base[next(iter(base))] += 1
     save_file(base, model / "model.safetensors")
     refused = rebuild(tmp_path, 3, tmp_path / "again")
-    assert refused.exit_code == 2 and "adapters are of another base model" in refused.output
+    assert refused.exit_code == 2 and "adapters belong to another base model" in refused.output
     assert not (tmp_path / "again").exists()
 
 

@@ -135,7 +135,9 @@ def test_a_lost_evaluation_of_the_best_weights_is_reported(
 
 def test_settings_before_a_step_with_another_name_are_refused(begun: RunFolder) -> None:
     (begun.path / "config.before-step-last.yaml").write_text("seed: 1\n")
-    with pytest.raises(UserError, match=r"before-step-last\.yaml: its name ends in no step"):
+    with pytest.raises(
+        UserError, match=r"before-step-last\.yaml: its name does not end in a step number"
+    ):
         begun.settings_of(1)
 
 

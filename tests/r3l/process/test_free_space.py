@@ -31,20 +31,22 @@ def test_a_run_needs_room_for_its_store_a_checkpoint_and_the_model(
     with pytest.raises(UserError) as refused:
         check_free_space(run, 51 * MIB)
     assert str(refused.value) == (
-        f"run {run}: 328 MiB are free on its disk, it needs 332 for its store, a checkpoint and "
-        "the model; free some, or choose another disk with --run"
+        f"run {run}: its disk has 328 MiB free, but the run needs 332 MiB for its store, a "
+        "checkpoint and the model; free some space, or choose another disk with --run"
     )
 
 
 def test_a_run_needs_shared_memory(free: dict[Path, int], tmp_path: Path) -> None:
     free[tmp_path / "shm"] = 15
-    with pytest.raises(UserError, match=r"shm: 15 MiB are free, engines .* need 16 \(a container"):
+    with pytest.raises(
+        UserError, match=r"shm: 15 MiB are free, but engines .* need 16 MiB \(a container"
+    ):
         check_free_space(tmp_path, 0)
 
 
 def test_what_a_run_is_short_of_is_one_line(free: dict[Path, int], tmp_path: Path) -> None:
     assert lacking_space(tmp_path) == ""
     free[tmp_path] = 63
-    assert lacking_space(tmp_path) == f"63 MiB are free on the disk of {tmp_path}; free some"
+    assert lacking_space(tmp_path) == f"63 MiB are free on the disk of {tmp_path}; free some space"
     free |= {tmp_path: 64, tmp_path / "shm": 2}
     assert lacking_space(tmp_path).startswith(f"{tmp_path / 'shm'}: 2 MiB are free")

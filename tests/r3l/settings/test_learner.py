@@ -31,7 +31,7 @@ def test_a_journal_is_kept_if_it_has_a_limit_in_versions_or_in_bytes() -> None:
 
 def test_targets_without_a_rank_are_refused_since_all_weights_would_be_trained() -> None:
     assert LoraConfig().rank == 0 and LoraConfig(rank=2, targets=("q_proj",)).targets
-    with pytest.raises(ValueError, match="targets are given but no rank"):
+    with pytest.raises(ValueError, match="targets is set but rank is not"):
         LoraConfig(targets=("q_proj",))
 
 

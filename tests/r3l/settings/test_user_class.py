@@ -36,8 +36,8 @@ def test_a_class_of_the_users_own_is_found_by_path_and_imported_once(tmp_path):
     [
         ("knwon", r"some.rule 'knwon': unknown \(did you mean known\?\); choose one of known, or"),
         ("nowhere.py:Mine", "some.rule: file .*nowhere.py does not exist"),
-        ("{}/other_rule.py:Missing", "'Missing' of that file is no subclass of Rule"),
-        ("{}/other_rule.py:number", "'number' of that file is no subclass of Rule"),
+        ("{}/other_rule.py:Missing", "'Missing' in that file is not a subclass of Rule"),
+        ("{}/other_rule.py:number", "'number' in that file is not a subclass of Rule"),
         ("{}/broken_rule.py:Mine", "importing .*broken_rule.py raised ZeroDivisionError"),
     ],
 )

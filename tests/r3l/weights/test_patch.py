@@ -160,7 +160,7 @@ def test_a_patch_of_damaged_bytes_is_refused_by_its_checksum() -> None:
     assert patch is not None
     held = old.view(np.uint8).copy()
     held[11] ^= 1
-    with pytest.raises(WeightsError, match="another checksum"):
+    with pytest.raises(WeightsError, match="wrong checksum"):
         apply(patch, held, version=3)
 
 
