@@ -162,7 +162,7 @@ class BufferClient(_Client, BlockingCalls):
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connection. A request of another thread ends before that, with ClientClosed."""
+        """End another thread's request with ClientClosed, then close the connection."""
         self._closed = True
         with self._lock:  # only one thread at a time may touch a socket, also to close it
             self._context.destroy(linger=0)

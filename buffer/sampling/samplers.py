@@ -123,8 +123,8 @@ def check(config: SamplerConfig) -> None:
 
 
 def random_source(seed: int, *place: int) -> RandomSource:
-    """Return the random numbers for a place in a run, such as a draw number. They are the same
-    after a restart and in a replay."""
+    """Return the source of random numbers for a place in a run, such as a draw number. The numbers
+    are the same after a restart and in a replay."""
     return lambda: np.random.default_rng([seed, *place])
 
 

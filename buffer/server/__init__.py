@@ -1,1 +1,1 @@
-"""The service process: one thread for the socket, one that writes, one that reads."""
+"""The service process: a socket thread, a writer thread and a reader thread."""

@@ -142,7 +142,7 @@ class WriteHandlers:
 
 
 def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:
-    """Make a handler of a function that needs only the arguments of a request."""
+    """Make a handler from a function that needs only a request's arguments."""
     return lambda work, request: function(work, request.arguments)
 
 

@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """The buffer service. It is bound once created; `run` serves until `stop`. `endpoint` has the
-    bound port."""
+    """The buffer service. Binds its address when created; `run` serves until `stop`. `endpoint` has
+    the bound port."""
 
     def __init__(
         self,
@@ -127,21 +127,22 @@ class Service:
             self._hand_over()
 
     def _check_connections(self) -> None:
-        """Accept and refuse connections, and shut down those that take too much memory."""
+        """Accept or refuse connections, and shut down the ones that take too much memory."""
         traffic, unsent = self._access.traffic, self._replies.unsent()
         self._access.update()
         if self._memory.exceeded(traffic.unread() + sum(unsent.values())):
             self._refused["too_much_memory"] += traffic.shut_down_largest(unsent)
 
     def _receive(self, client: bytes, role: str, frames: list[Frame]) -> None:
-        """Check one message and pass it on, or reply with the reason why not."""
+        """Check one message, then pass it on or reply with an error."""
         rid = ""
         try:
             header = messages.read_header(frames)
             rid = header["rid"]
             if self._waiting[client] >= REQUESTS_IN_FLIGHT:
                 raise LimitExceeded(
-                    f"{REQUESTS_IN_FLIGHT} requests are already waiting; receive some replies first"
+                    f"{REQUESTS_IN_FLIGHT} requests are already waiting for replies, the most "
+                    "allowed; receive some first"
                 )
             request = messages.read_request(client, header, frames[1:])
             messages.check_role(request.operation, role)

@@ -85,7 +85,7 @@ def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame])
 
 
 def check_role(operation: Operation, role: str) -> None:
-    """Raise NotAllowed if clients with this role (buffer.wire.access) may not request it."""
+    """Raise NotAllowed if this role (buffer.wire.access) may not request the operation."""
     if operation.learner and role != LEARNER:
         raise NotAllowed(
             f"{operation.name}: needs a learner's key; use the learner.json that r3l-buffer keygen "
@@ -128,7 +128,7 @@ def asks_again(frames: Sequence[Frame]) -> bool:
 
 
 def read_reply(name: str, frames: Sequence[Frame]) -> tuple[Any, Sequence[Frame]]:
-    """Read a reply and the encoded groups after it. Raises the error if it reports one."""
+    """Read a reply and the encoded groups after it. Raises the reported error, if any."""
     header = read_header(frames)
     if header.get("ok") is not True:
         raise from_wire(header)

@@ -311,7 +311,7 @@ Thread = Literal["writer", "reader"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row of the table.
+    """A row in the table of operations.
 
     `replies`: the kinds of a successful reply. `thread`: the service's thread that carries out the
     operation. The writer changes the store and has state outside it; the reader reads one snapshot

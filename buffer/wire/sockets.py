@@ -78,7 +78,7 @@ def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
 
 
 def send_message(socket: Any, frames: Sequence[Frame]) -> None:
-    """Copy the frames and send them as one message. Raises zmq.ZMQError instead of waiting."""
+    """Send copies of the frames as one message, without waiting. May raise zmq.ZMQError."""
     for frame in frames[:-1]:
         socket.send(frame, _NOW_AND_MORE)
     socket.send(frames[-1], _NOW)

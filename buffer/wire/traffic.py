@@ -147,7 +147,7 @@ class Traffic:
         return silent[: max(0, len(silent) - self.limits.silent)]
 
     def _shut_down(self, number: int, connection: Connection) -> bool:
-        """Shut down a connection; returns False if it already was. libzmq keeps the descriptor."""
+        """Shut down a connection; returns False if it was not open. libzmq keeps the descriptor."""
         if connection.shut_down:
             return False
         connection.shut_down, connection.unread = True, 0.0
