@@ -155,4 +155,4 @@ def split_of(what: str) -> Split:
 def check_split(split: str) -> None:
     """Raises UserError for an unknown split."""
     if split not in SPLITS:
-        raise UserError(f"split {split!r}: unknown; there are {', '.join(SPLITS)}")
+        raise UserError(f"split {split!r}: unknown; choose from {', '.join(SPLITS)}")

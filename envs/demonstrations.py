@@ -4,9 +4,9 @@
         def demonstration(self) -> list[str]:      # actions that succeed from where reset left off
             return [self.word]
 
-`Demonstrated` makes of it the demonstrator and the teacher that lessons need
-(envs.base.Demonstrating). The demonstrator plays the plan, with another action now and then. A
-reflection on an attempt names the first step that is not the plan's.
+From it `Demonstrated` makes the demonstrator and the teacher that lessons need
+(envs.base.Demonstrating). The demonstrator plays the plan, and now and then another action. A
+reflection on an attempt names the first step that differs from the plan.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ LONGEST_QUOTE = 60
 
 
 def demonstrating(name: str, **options: Any) -> Demonstrating:
-    """A registered environment with a demonstrator: its own, or one made of its `demonstration`.
-    Raises UserError if it has neither."""
+    """Returns a registered environment with a demonstrator: its own, or one built from its
+    `demonstration`. Raises UserError if it has neither."""
     env = registry.make(name, **options)
     if isinstance(env, Demonstrating):
         return env
     if hasattr(env, "demonstration"):
         return Demonstrated(env, warmup_tasks(name, options, READ_TASKS))
     raise UserError(
-        f"env {name!r}: offers no demonstrations; give it a method demonstration() that returns "
-        "the actions that solve the task of the last reset (docs/environments/your-own.md)"
+        f"env {name!r}: has no demonstrations; add a method demonstration() that returns the "
+        "actions that solve the task of the last reset (docs/environments/your-own.md)"
     )
 
 
 def warmup_tasks(
     name: str, options: Mapping[str, Any], count: int, seed: int = 0, start: int = 0
 ) -> list[Task]:
-    """Tasks `start` to `start + count` for a warm start: of the split warmup, or of a list without
-    one those for training; fewer if the list ends."""
+    """Returns tasks `start` to `start + count` for a warm start; fewer if the list ends. They are
+    from the split warmup, or from train if a list has no warmup tasks."""
     source = registry.task_source(name, **options)
     split: Split = "warmup" if source.tasks("warmup", 1, seed) else "train"
     return source.tasks(split, count, seed, start)
 
 
 class Demonstrated:
-    """An environment and the demonstrator made of its `demonstration`.
+    """An environment with a demonstrator built from its `demonstration`.
 
-    Without options `reset` takes one of `tasks`. A snapshot is the list of actions, which are
-    played again: the environment must be deterministic.
+    If `reset` gets no options, it takes one of `tasks`. A snapshot is the list of actions, to be
+    replayed, so the environment must be deterministic.
     """
 
     def __init__(self, env: Any, tasks: Sequence[Task]) -> None:
@@ -73,7 +73,7 @@ class Demonstrated:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start a task and take its plan. Raises UserError for one without actions."""
+        """Start a task and take its plan. Raises UserError if the plan has no actions."""
         if options is None and self.some_tasks:
             task = self.some_tasks[seed % len(self.some_tasks)]
             seed, options = task.seed, dict(task.options)
@@ -81,9 +81,7 @@ class Demonstrated:
         self.env.reset(seed=seed, options=options)
         self.plan = [str(action) for action in self.env.demonstration()]
         if not self.plan:
-            raise UserError(
-                f"env {self.spec.name}: the demonstration of seed {seed} holds no action"
-            )
+            raise UserError(f"env {self.spec.name}: the demonstration of seed {seed} is empty")
         self.known.extend(self.plan)
         # A demonstration may have played.
         observation, info = self.env.reset(seed=seed, options=options)
@@ -103,20 +101,20 @@ class Demonstrated:
         return json.dumps([self.begin, self.actions]).encode()
 
     def restore(self, state: bytes) -> None:
-        """Play the actions of a snapshot again."""
+        """Replay a snapshot's actions."""
         (seed, options), actions = json.loads(state)
         self.reset(seed=seed, options=options)
         for action in actions:
             self.step(action)
 
     def feedback(self) -> str:
-        """The environment's own closing remark, or ""."""
+        """Returns the environment's own closing remark, or "" if it has none."""
         speak = getattr(self.env, "feedback", None)
         return str(speak()) if speak is not None else ""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """The plan's next action, or with the probability of a mistake or waste another one, after
-        which the plan continues. `skill.withheld` has no effect."""
+        """Returns the plan's next action, or another action with the probability of a mistake or
+        waste; the plan then continues. `skill.withheld` has no effect."""
         right = self._right(len(self.actions))
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right
@@ -124,8 +122,8 @@ class Demonstrated:
         return rng.choice(others) if others else "?"
 
     def reflection(self) -> dict[str, Any]:
-        """A teacher's reflection. The pivot is the first step that is not the plan's, the advice is
-        the plan's action there."""
+        """Returns a teacher's reflection. The pivot is the first step that differs from the plan;
+        the advice is the plan's action there."""
         succeeded = self.reward >= self.spec.success_threshold - 1e-9
         wrong = [k for k, action in enumerate(self.actions) if action.strip() != self._right(k)]
         pivot = wrong[0] if wrong else len(self.actions) - 1
@@ -139,7 +137,7 @@ class Demonstrated:
         return dict(zip(FIELDS, fields, strict=True))
 
     def vocabulary(self) -> Iterator[str]:
-        """The prompts, and the texts of the demonstrations of some tasks."""
+        """Yields the prompts, and the demonstration texts of some tasks."""
         yield from (self.spec.system_prompt, *self.spec.prompts.values(), "steps reward was")
         for number in range(len(self.some_tasks)):
             yield self.reset(seed=number)[0]
@@ -150,7 +148,7 @@ class Demonstrated:
                     break
 
     def _right(self, step: int) -> str:
-        """The plan's action at a step: the first one that no step before it took."""
+        """Returns the plan's action at a step: the first action that no earlier step took."""
         done = 0
         for action in self.actions[:step]:
             done += done < len(self.plan) and action.strip() == self.plan[done].strip()

@@ -1,5 +1,5 @@
-"""Tries an environment before a run: a reset and one step of some tasks, in the same processes and
-within the same limits as the run's attempts."""
+"""Tries an environment before a run. Resets it to some tasks and takes one step in each, in the
+same processes and within the same limits as the run's attempts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NONSENSE = "try"
 
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:
-    """Reset the environment to each task and take one step; returns the tokens of each first
-    prompt. Raises UserError, which names the task, the call and the line of the user's code."""
+    """Reset the environment to each task and take one step. Returns the number of tokens in each
+    first prompt. Raises UserError that names the task, the call and the line of the user's code."""
     with ThreadPoolExecutor(1) as thread:  # a notebook's own thread already runs a loop
         return thread.submit(asyncio.run, _try_all(config, tasks, chat)).result()
 

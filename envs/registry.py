@@ -1,4 +1,4 @@
-"""The environments by name; each is imported when it is first used.
+"""Makes environments by name. Each is imported when first used.
 
 workshop                 an entry of ENVIRONMENTS
 gym:FrozenLake-v1        a family (an entry of FAMILIES) and the name of its member
@@ -55,10 +55,10 @@ FAMILIES = {
 
 
 def make(name: str, **options: Any) -> TextEnv:
-    """A new environment; `options` are its constructor's keyword arguments.
+    """Makes a new environment. `options` are its constructor's keyword arguments.
 
-    Raises UserError for an unknown name or option, a value the environment refuses, or a
-    constructor that raises.
+    Raises UserError if a name or option is unknown, the environment refuses a value, or its
+    constructor raises.
     """
     kind = _load(name)
     _check_options(name, kind, options)
@@ -75,8 +75,8 @@ def make(name: str, **options: Any) -> TextEnv:
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """An environment's options with the default of each that is not given, so that two ways of
-    writing the same settings are equal. Raises UserError for an unknown name or option."""
+    """Returns an environment's options, with defaults for the missing ones, so that two ways of
+    writing the same settings are equal. Raises UserError if a name or option is unknown."""
     kind = _load(name)
     _check_options(name, kind, options)
     known = inspect.signature(kind).parameters.values()
@@ -92,7 +92,8 @@ def try_out(name: str, options: Mapping[str, Any]) -> None:
 
 
 def task_source(name: str, **options: Any) -> TaskSource:
-    """The tasks of an environment: its class's own `task_source`, or else endless seeds.
+    """Returns the task source of an environment: its class's own `task_source`, or else endless
+    seeds.
 
     Raises UserError as `make` does.
     """
@@ -109,8 +110,8 @@ def task_source(name: str, **options: Any) -> TaskSource:
 def tasks(
     name: str, options: Mapping[str, Any], split: Split, count: int, seed: int = 0
 ) -> list[Task]:
-    """At most `count` tasks of a split; a count of 0 reads no data. Raises UserError if the split
-    has no tasks."""
+    """Returns at most `count` tasks of a split. A count of 0 reads no data. Raises UserError if the
+    split has no tasks."""
     if not count:
         return []
     source = task_source(name, **options)
@@ -130,15 +131,17 @@ def tasks(
 
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """At most `count` tasks of a split, an equal part of each environment of a run as far as it
-    has so many; the name of each is then its `env`. Raises UserError as `tasks` does, for too few
-    for all, and if two tasks have one id."""
+    """Returns at most `count` tasks of a split, an equal part from each environment of a run as far
+    as it has enough. If there are several environments, each task's `env` is its environment's
+    name. Raises UserError like `tasks`, if `count` is above 0 but below the number of
+    environments, and if two tasks have the same id."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)
     if 0 < count < len(kinds):
         raise UserError(
-            f"env.others: {count} {split} tasks for {len(kinds)} environments; ask for one of each"
+            f"env.others: {count} {split} tasks are too few for {len(kinds)} environments; "
+            "ask for one of each"
         )
     drawn = list[Task]()
     for place, kind in enumerate(kinds):
@@ -150,7 +153,7 @@ def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> 
 
 
 def in_process(name: str) -> bool:
-    """Whether an environment declares that it can run inside the actor."""
+    """Returns whether an environment declares that it can run inside the actor."""
     kind = _load(name)
     return bool(getattr(kind.func if isinstance(kind, partial) else kind, "in_process", False))
 
@@ -170,7 +173,8 @@ def _check_options(name: str, kind: Callable[..., Any], options: Mapping[str, An
 
 
 def _load(name: str) -> Any:
-    """The class of a name, or for a member of a family the class with its first argument."""
+    """Returns the class with this name, or the family's class with the member's name as its first
+    argument."""
     if _is_path(name):
         return _user_class(name)
     family, colon, member = name.partition(":")
@@ -195,7 +199,7 @@ def _is_path(name: str) -> bool:
 
 
 def _user_class(name: str) -> Any:
-    """The class `path/to/file.py:Class`; the file's folder is appended to the import path."""
+    """Imports the class `path/to/file.py:Class`. Appends the file's folder to the import path."""
     file, _, attribute = name.rpartition(":")
     path = Path(file).expanduser().resolve()
     if not path.is_file():
@@ -221,7 +225,7 @@ def _user_class(name: str) -> Any:
 
 @contextmanager
 def _as_user_error(name: str, what: str) -> Iterator[None]:
-    """Turn any exception of a user's code, SystemExit too, into a UserError that names the
+    """Turn any exception of a user's code, even SystemExit, into a UserError that names the
     environment."""
     try:
         yield

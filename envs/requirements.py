@@ -1,5 +1,5 @@
-"""Checks of an environment's options, packages, programs and data; each error says in one line what
-to do."""
+"""Checks an environment's options, packages, programs and data. Each error says in one line what to
+do."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def choice(option: str, value: object, known: Sequence[object]) -> None:
 
 
 def integer(option: str, value: object, low: int, high: int) -> int:
-    """The option's value. Raises UserError unless it is an integer in low..high."""
+    """Returns the option's value. Raises UserError unless it is an integer from `low` to `high`."""
     if type(value) is not int or not low <= value <= high:
         raise UserError(f"env option {option} is {value!r}; it must be an integer in {low}..{high}")
     return value
 
 
 def package(env: str, module: str, extra: str) -> Any:
-    """The imported module of an optional package. Raises UserError with the install command.
+    """Imports a module of an optional package. If it cannot, raises UserError with the install
+    command.
 
     `extra`: the extra of this project that holds the package.
     """
@@ -46,15 +47,16 @@ def package(env: str, module: str, extra: str) -> Any:
 
 
 def program(env: str, name: str, install: str) -> None:
-    """Raises UserError, with the command `install`, unless a program is on the path."""
+    """Raises UserError, which names the command `install`, if a program is not on the path."""
     if shutil.which(name) is None:
         raise UserError(f"env {env}: needs the program {name}; {install}")
 
 
 def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Path:
-    """The data folder a user names. Raises UserError, which says how to get it.
+    """Returns the data folder that a user names. If it is missing, raises UserError that says how
+    to get it.
 
-    `holds`: a file that the folder must contain; `get`: what to do if there is none.
+    `holds`: a file that the folder must contain; `get`: what to do if it is missing.
     """
     if not value:
         raise UserError(f"env {env}: needs a data folder, option {option}; {get}")
@@ -65,6 +67,6 @@ def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Pa
 
 
 def installed(env: str, module: str, extra: str) -> None:
-    """The check of `package`, without importing it."""
+    """Checks like `package`, but does not import the package."""
     if find_spec(module) is None:
         raise UserError(f"env {env}: needs the package {module}; pip install 'r3l[{extra}]'")

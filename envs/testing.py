@@ -1,4 +1,4 @@
-"""Conformance checks of an environment: what exploration and retries rely on.
+"""Checks that an environment does what exploration and retries rely on.
 
     python -m envs.testing path/to/file.py:Class [option=value …]      # one line
     check_env("path/to/file.py:Class")            # raises AssertionError: seed, step, what
@@ -56,7 +56,7 @@ def check_env(
     options: dict[str, Any] | None = None,
     max_steps: int = 30,
 ) -> None:
-    """Check an environment, by registry name or path (made with `options`) or an instance.
+    """Check an environment: a registry name or path (made with `options`), or an instance.
 
     A name is checked on one of its training tasks per seed and with two instances; an instance by
     `reset(seed=seed)`. At most `max_steps` steps are played per attempt. Raises AssertionError with
@@ -71,7 +71,9 @@ def check_env(
         tasks = {seed: source.tasks("train", 1, seed=seed) for seed in seeds}
         for seed, drawn in tasks.items():
             assert drawn, f"seed {seed}: the task source has no training task"
-            assert drawn == source.tasks("train", 1, seed=seed), f"seed {seed}: tasks change"
+            assert drawn == source.tasks("train", 1, seed=seed), (
+                f"seed {seed}: repeated calls give other tasks"
+            )
             Check(env, seed, drawn[0], max_steps, other).run()
         other.close()
     else:
@@ -139,7 +141,7 @@ class Check:
         self.call(lambda: Prompts(spec.prompts))
 
     def _random_attempt(self) -> Recorded:
-        """A random attempt: admissible actions, or else those of the demonstration, and some
+        """Plays a random attempt: admissible actions, or else the demonstration's, and some
         nonsense."""
         rng, env = random.Random(self.seed), self.env
         played = self.reset(env)
@@ -171,7 +173,7 @@ class Check:
             self._same_reply(played, second, how)
 
     def _interleaved(self, played: Recorded) -> None:
-        """Play the same actions in a second instance, and nonsense in the first in between."""
+        """Play the same actions in a second instance, interleaved with nonsense in the first."""
         if self.other is None:
             return
         how, rng = "another instance, interleaved", random.Random(self.seed + 1)
@@ -211,7 +213,7 @@ class Check:
         for action in NONSENSE:
             if not played.ended:
                 self.act(self.env, played, action)
-                assert played.replies[-1][0], self.message(f"{action!r} is answered with nothing")
+                assert played.replies[-1][0], self.message(f"the reply to {action!r} is empty")
 
     def _demonstration(self) -> None:
         self.reset(self.env)
@@ -221,14 +223,14 @@ class Check:
         spec, played = self.env.spec, self.reset(self.env)
         limit = spec.max_steps
         assert len(actions) <= limit, self.message(
-            f"demonstration of {len(actions)} > {limit} steps"
+            f"the demonstration has {len(actions)} actions, above the limit of {limit}"
         )
         for action in actions:
-            assert not played.ended, self.message("the attempt ends within its demonstration")
+            assert not played.ended, self.message("the attempt ends before its demonstration does")
             self.act(self.env, played, action)
         total = sum(reply[1] for reply in played.replies)
         reached = total >= spec.success_threshold - 1e-9
-        assert reached, self.message(f"demonstration earns {total} of {spec.success_threshold}")
+        assert reached, self.message(f"the demonstration earns {total} of {spec.success_threshold}")
 
     def _same_reply(self, played: Recorded, second: Recorded, how: str) -> None:
         was, now = played.replies[len(second.replies) - 1], second.replies[-1]
@@ -261,7 +263,7 @@ def main(arguments: Sequence[str]) -> int:
         where = "" if isinstance(error, UserError) else f"{name}: "
         print(f"envs.testing: {where}{error}", file=sys.stderr)
         return 2
-    shown = "its demonstrations succeed" if demonstrates else "it offers no demonstrations"
+    shown = "its demonstrations succeed" if demonstrates else "it has no demonstrations"
     print(f"{name}: passes at seeds 0, 1 and 2; {shown}")
     return 0
 

@@ -120,11 +120,13 @@ def _rendered(library: Any, env_id: str, make: dict[str, Any]) -> dict[str, Any]
 
 
 def _names(env_id: str, space: Any, given: list[str] | None) -> dict[str, int]:
-    """The words for each action: its name, if it has one, and its number."""
+    """Maps the name (if it has one) and the number of each action, as text, to the action."""
     name = env_id.rpartition(":")[2].rpartition("/")[2].rpartition("-v")[0]
     names = given or NAMES.get(re.sub(r"\d+x\d+$", "", name), "").split()
     if names and len(names) != space.n:
-        raise UserError(f"env option actions: {len(names)} names for {space.n} actions")
+        raise UserError(
+            f"env option actions: has {len(names)} names, but there are {space.n} actions"
+        )
     numbers = [str(space.start + k) for k in range(space.n)]
     words = [(n.lower(), k) for k, n in enumerate(names)] + [(n, k) for k, n in enumerate(numbers)]
     return {word: int(space.start) + k for word, k in words}

@@ -114,7 +114,7 @@ class WebShop:
         goal = int((options or {}).get("goal", train[seed % len(train)]))
         if not 0 <= goal < len(self.server.goals):
             raise EnvironmentFailed(
-                f"webshop: goal {goal} does not exist; there are {len(self.server.goals)}",
+                f"webshop: goal {goal} does not exist; there are {len(self.server.goals)} goals",
                 cause="no_goal",
             )
         self.goal = goal

@@ -187,7 +187,7 @@ def _replaces(settings: Settings, name: str, missing: str) -> bool:
 def _check_data(root: Path, file: Path) -> None:
     if not file.is_file():
         raise UserError(
-            f"env webshop: checkout {root} holds no data/{file.name}; run ./setup.sh -d small there"
+            f"env webshop: checkout {root} lacks data/{file.name}; run ./setup.sh -d small there"
         )
 
 

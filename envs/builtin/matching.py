@@ -325,7 +325,8 @@ class Matching:
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:
-        """Returns a step with the word for its outcome, if its remark tells the outcome."""
+        """Returns a step and the word for its outcome, or "done" if its remark does not tell the
+        outcome."""
         mark = self.state.marks[step]
         unsaid = self.dials.hint == "none" and mark != "wasted"
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"

@@ -10,7 +10,7 @@ class Turn(Record):
     """One observation and the policy's response to it.
 
     `tokens`: of the response. `cut`: its token budget cut it off. `reward`: of this step; None if
-    the record of the attempt has no rewards of single steps.
+    the attempt was recorded without rewards of single steps.
     """
 
     observation: str
@@ -23,7 +23,7 @@ class Turn(Record):
 class Conversation(Record):
     """One attempt at one task. `attempt` counts the attempts at the task from 0.
 
-    `family`: the environment, if there are several, or else the kind of task; "" without one.
+    `family`: the environment, if there are several, or else the kind of task, "" if unknown.
     `cause`: why the attempt failed; such an attempt has no turns. `faults`: errors of the
     environment that did not end the attempt. `length`: all its tokens. `last`: the last
     observation. The other fields are those of r3l.records.Trajectory.
@@ -49,7 +49,7 @@ class Conversation(Record):
 
     @property
     def success(self) -> bool:
-        """Whether it reached full reward."""
+        """Whether the attempt reached full reward."""
         return self.reward >= SUCCESS
 
     @property

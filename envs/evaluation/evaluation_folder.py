@@ -1,4 +1,4 @@
-"""The files of one evaluation, the same for those during a run and those of `r3l-eval`.
+"""Reads and writes the files of an evaluation, during a run or by `r3l-eval`.
 
 settings.json    what the results depend on
 results.jsonl    one attempt a line (envs.evaluation.conversation)
@@ -29,7 +29,8 @@ Settings = dict[str, Any]
 def settings_of(
     config: RunConfig, *, model: str, weights: str, split: str, engine: str = ""
 ) -> Settings:
-    """The settings that results depend on. `weights` tells apart weights at the same place."""
+    """Returns the settings that results depend on. `weights` distinguishes weights at the same
+    place."""
     values = config.model_dump(mode="json")
     actor = "max_response_tokens max_model_len dtype engine earlier_reasoning".split()
     return {
@@ -64,12 +65,12 @@ class EvaluationFolder:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
 
     def missing(self, keys: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Those of `keys` (task and number of an attempt) that are still to be played: they have
-        no result, or they failed."""
+        """Returns the `keys` (task and attempt number) that have no result yet, or whose attempt
+        failed."""
         return [key for key in keys if key not in self.done or self.done[key].cause]
 
     def add(self, attempt: Conversation) -> None:
-        """Keep an attempt, which is on disk when this returns."""
+        """Record an attempt. It is on disk when this returns."""
         self.done[attempt.key] = attempt
         json_lines.append(self.folder / RESULTS, to_builtins(attempt))
 
@@ -96,7 +97,8 @@ def write_evaluation(
 
 
 def read_attempts(folder: Path, option: str) -> list[Conversation]:
-    """The attempts of an evaluation. Raises UserError, which names `option`, if there is none."""
+    """Reads the attempts of an evaluation. Raises UserError that names `option` if there are
+    none."""
     attempts = _read(folder)
     if not attempts:
         raise UserError(f"{option} {folder}: has no attempt in {RESULTS}; check the path")
@@ -104,30 +106,30 @@ def read_attempts(folder: Path, option: str) -> list[Conversation]:
 
 
 def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conversation]:
-    """The attempts in a folder, to compare an evaluation of `tasks` with. Raises UserError if they
-    are of other tasks."""
+    """Reads the attempts in a folder, for comparison with an evaluation of `tasks`. Raises
+    UserError if their tasks differ from `tasks`."""
     attempts = read_attempts(folder, "--against")
     if _environment(settings) != _environment(read_settings(folder)):
         raise UserError(
-            f"--against {folder}: is of another environment or split, so its tasks are others; "
-            "give both the same --env, --split and env.options"
+            f"--against {folder}: its environment or split differs, so its tasks differ; "
+            "give both evaluations the same --env, --split and env.options"
         )
     there = {attempt.task_id for attempt in attempts}
     if there != tasks:
         raise UserError(
-            f"--against {folder}: has {len(there)} tasks, {len(there & tasks)} of them among the "
-            f"{len(tasks)} of this evaluation; give both the same --tasks"
+            f"--against {folder}: has {len(there)} tasks, of which {len(there & tasks)} are among "
+            f"the {len(tasks)} tasks of this evaluation; give both evaluations the same --tasks"
         )
     return attempts
 
 
 def read_settings(folder: Path) -> Settings:
-    """The settings of an evaluation; none if it has none. Raises UserError."""
+    """Reads the settings of an evaluation; empty if the file is missing. Raises UserError."""
     return read_json(folder / SETTINGS, "choose another folder", dict[str, Any]) or {}
 
 
 def _read(folder: Path) -> list[Conversation]:
-    """The last line of each attempt; damaged lines are left out."""
+    """Reads the last line of each attempt. Skips damaged lines."""
     lines = json_lines.read(folder / RESULTS, lambda line: convert(line, Conversation))
     return list({attempt.key: attempt for attempt in lines.values}.values())
 
@@ -136,13 +138,13 @@ def _check_same(folder: Path, known: Settings, settings: Settings) -> None:
     for name in sorted(known.keys() | settings.keys()):
         if known.get(name) != settings.get(name):
             raise UserError(
-                f"--out {folder}: holds an evaluation with {name} {known.get(name)!r}, this one "
-                f"has {settings.get(name)!r}; choose another folder"
+                f"--out {folder}: holds an evaluation with {name} {known.get(name)!r}, but this "
+                f"one has {settings.get(name)!r}; choose another folder"
             )
 
 
 def _environment(settings: Settings) -> tuple[object, ...]:
-    """The settings that decide which tasks there are, apart from their number."""
+    """Returns the settings that decide which tasks there are, apart from their number."""
     env = settings.get("env")
     env = env if isinstance(env, dict) else {}
     return settings.get("split"), *(env.get(name) for name in ("name", "options", "others"))

@@ -1,4 +1,4 @@
-"""The metrics of an evaluation. A new one is a line of METRICS.
+"""Computes the metrics of an evaluation. To add a metric, add a line to METRICS.
 
 conversations ─► by task ─► one value per task ─► mean over tasks, with a 95 % interval
                                                      │
@@ -32,8 +32,8 @@ Interval = tuple[float, float]
 
 
 class EvalMetric(NamedTuple):
-    """A mean over tasks. `of_task`: its value for the attempts at one task, None if they have
-    none; `interval`: the 95 % interval of the mean of such values."""
+    """A mean over tasks. `of_task`: value for the attempts at one task, None if undefined;
+    `interval`: the 95 % interval of the mean of such values."""
 
     name: str
     unit: str
@@ -74,7 +74,7 @@ class Report(Record):
 
 
 class Comparison(Record):
-    """Tasks by the sign of their difference, and the mean difference over tasks."""
+    """Counts of tasks by the sign of their difference, and the mean difference over tasks."""
 
     better: int
     worse: int
@@ -83,13 +83,14 @@ class Comparison(Record):
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:
-    """Probability that at least one of k attempts succeeds, unbiased from `attempts` ≥ k of which
-    `successes` succeeded: 1 − C(n − c, k) / C(n, k) (Chen et al. 2021, §2.1)."""
+    """Estimates without bias the probability that at least one of k attempts succeeds, from
+    `attempts` ≥ k, of which `successes` succeeded: 1 − C(n − c, k) / C(n, k) (Chen et al. 2021,
+    §2.1)."""
     return 1.0 - math.comb(attempts - successes, k) / math.comb(attempts, k)
 
 
 def wilson(values: Sequence[float]) -> Interval:
-    """Wilson's 95 % score interval of the mean of independent values in [0, 1].
+    """Computes Wilson's 95 % score interval for the mean of independent values in [0, 1].
 
     For shares it has its nominal coverage; for other values in [0, 1] it is never too narrow, since
     their variance is at most mean · (1 − mean).
@@ -102,8 +103,8 @@ def wilson(values: Sequence[float]) -> Interval:
 
 
 def bootstrap(values: Sequence[float]) -> Interval:
-    """95 % percentile interval of the mean of independent values, from RESAMPLES resamples with
-    replacement; the same values give the same interval."""
+    """Computes the 95 % percentile interval for the mean of independent values, from RESAMPLES
+    resamples with replacement. The same values give the same interval."""
     data = np.asarray(values, dtype=np.float64)
     drawn = np.random.default_rng(0).integers(0, len(data), (RESAMPLES, len(data)))
     low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
@@ -119,7 +120,7 @@ def _reward(attempts: Attempts) -> float:
 
 
 def _played(value: Callable[[Conversation], float], attempts: Attempts) -> float | None:
-    """The mean over the attempts that did not fail."""
+    """Averages `value` over the attempts that did not fail; None if all failed."""
     values = [value(attempt) for attempt in attempts if not attempt.cause]
     return sum(values) / len(values) if values else None
 
@@ -147,7 +148,7 @@ COMPARED = (SUCCESS_RATE, REWARD)
 
 
 def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
-    """The report of an evaluation, with pass@k for each of `ks`."""
+    """Returns the report of an evaluation, with pass@k for each of `ks`."""
     families: dict[str, list[Conversation]] = {}
     for attempt in attempts:
         if attempt.family:
@@ -157,8 +158,8 @@ def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
 
 
 def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
-    """One evaluation against another of the same tasks, by metric. The difference of a task is the
-    mean of its attempts in the first minus that in the second."""
+    """Compares two evaluations of the same tasks, metric by metric. The difference of a task is the
+    mean of its attempts in the first evaluation minus their mean in the second."""
     here, there = by_task(attempts), by_task(others)
     comparisons = {}
     for metric in COMPARED:
@@ -176,7 +177,7 @@ def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
 
 
 def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
-    """The attempts at each task, in the order in which the tasks first occur."""
+    """Groups the attempts by task, in the order in which the tasks first occur."""
     tasks: dict[str, list[Conversation]] = {}
     for attempt in attempts:
         tasks.setdefault(attempt.task_id, []).append(attempt)
@@ -184,7 +185,8 @@ def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """The numbers of a report by the end of their tag, as learner.metrics.tags lists them."""
+    """Returns the numbers of a report, keyed by the ends of their tags (see
+    learner.metrics.tags)."""
     every = report.all
     numbers = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
     for name, estimate in every.estimates.items():

@@ -19,8 +19,8 @@ OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one 
 
 
 def truncation_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Lengths in tokens and shares cut off, of all attempts of `groups`, retries included; nothing
-    without attempts. A retry's responses are those from its pivot on."""
+    """Returns lengths in tokens and cut-off shares over all attempts of `groups`, including
+    retries; empty if there are no attempts. A retry's responses are those from its pivot on."""
     attempts = [t for group in groups for t in group.trajectories]
     spans = [span for t in attempts for span in t.step_spans[t.first_played :].tolist()]
     return _measure(
@@ -33,7 +33,7 @@ def truncation_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def truncation_of(attempts: Sequence[Conversation]) -> dict[str, float]:
-    """As `truncation_metrics`, of the attempts of an evaluation."""
+    """Like `truncation_metrics`, for the attempts of an evaluation."""
     turns = [turn for attempt in attempts for turn in attempt.turns]
     return _measure(
         [attempt.length for attempt in attempts if not attempt.cause],
@@ -66,20 +66,20 @@ def _measure(
 
 
 class TruncationWarning:
-    """Warns the user once about each share, and again after it was small in between."""
+    """Warns the user once about each large share, and again if it becomes large a second time."""
 
     def __init__(self, config: ActorConfig) -> None:
         self.config = config
         self._warned: set[str] = set()
 
     def lines(self, metrics: Mapping[str, float], of: str) -> list[str]:
-        """The warnings that the metrics of `of` (training, an evaluation) call for."""
+        """Returns the warnings that the metrics of `of` (training, an evaluation) call for."""
         budget = self.config.max_response_tokens
         setting = f"actor.max_response_tokens={budget}" if budget else "what the environment sets"
         texts = {
             "cut_attempts": "of the attempts were cut off by the context "
-            f"(actor.max_model_len={self.config.max_model_len}); raise it, or let responses or "
-            "observations be shorter",
+            f"(actor.max_model_len={self.config.max_model_len}); raise it, or shorten responses or "
+            "observations",
             "cut_responses": f"of the responses were cut off by their budget ({setting}); raise "
             "actor.max_response_tokens",
         }

@@ -56,8 +56,8 @@ USUAL_WORKERS = 2
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[Task], Environment]]:
-    """A factory for the environment of a task; it calls the factory of `environments` that belongs
-    to the task's environment."""
+    """Yields a function that makes the environment of a task, using the `environments` factory for
+    the environment that the task names."""
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
@@ -69,7 +69,7 @@ async def environments_of_all(
             make = only or made.get(task.env)
             if make is None:
                 raise EnvironmentFailed(
-                    f"task {task.task_id} is of {task.env}, this run has {config.title}",
+                    f"task {task.task_id} belongs to {task.env}, but this run has {config.title}",
                     cause="unknown_environment",
                 )
             return make()
@@ -81,11 +81,12 @@ async def environments_of_all(
 async def environments(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[], Environment]]:
-    """A factory for the environments of this process's attempts: in worker processes, which end
-    with this context, or inside this process if the environment declares `in_process`.
+    """Yields a factory for the environments of this process's attempts. They run in worker
+    processes, which end with this context, or inside this process if the environment declares
+    `in_process`.
 
-    `wanted`: attempts that should play at the same time; `metrics` counts their waits. Raises
-    UserError if the environment cannot be made.
+    `wanted`: number of attempts that should play at the same time; `metrics` counts their waits.
+    Raises UserError if the environment cannot be made.
     """
     alone = config.isolation == "process"
     if config.isolation == "auto":
@@ -119,7 +120,7 @@ class EnvPool:
         self._room: asyncio.Semaphore
 
     async def start(self) -> None:
-        """Start the first worker and learn what the environment declares. Raises UserError."""
+        """Start the first worker and receive what its environment declares. Raises UserError."""
         worker = _Worker(self.config)
         self.workers = [worker]
         try:
@@ -133,7 +134,7 @@ class EnvPool:
         self._room = asyncio.Semaphore(count * sessions)
 
     async def acquire(self) -> _Worker:
-        """Wait for a free session, and take one of the least loaded worker."""
+        """Wait for a free session, and take it from the least loaded worker."""
         began = time.monotonic()
         await self._room.acquire()
         self.metrics.session_wait_s += time.monotonic() - began
@@ -154,8 +155,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """The number of processes for `wanted` sessions, `sessions` each. At most one per core, because
-    each may start a Java machine of its own; at least USUAL_WORKERS."""
+    """Returns how many processes serve `wanted` sessions, `sessions` each. At most one per core,
+    because each may start its own Java machine; at least USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
@@ -246,7 +247,7 @@ class _Worker:
             await asyncio.wait([self.serving])
 
     async def _serve(self) -> None:
-        """Consumes queued calls, one at a time; produces their replies; ends with the process."""
+        """Sends queued calls, one at a time, and delivers their replies. Ends with the process."""
         try:
             process = await self._spawn()
         except OSError as refused:
@@ -311,8 +312,8 @@ class _Worker:
         except RecordError:
             cause = "out_of_turn"
             why = (
-                "was answered out of turn, as by a process that the environment forked; the worker "
-                "process was killed"
+                "was answered out of turn, probably by a process that the environment forked; the "
+                "worker process was killed"
             )
         except (asyncio.IncompleteReadError, ConnectionError):
             with contextlib.suppress(TimeoutError):
@@ -324,7 +325,8 @@ class _Worker:
         raise EnvironmentFailed(f"{called} {why}", cause=f"environment_{cause}")
 
     def _in_turn(self, request: dict[str, Any], reply: Any) -> dict[str, Any]:
-        """The reply, if it is the worker's own to this request. Raises RecordError."""
+        """Returns the reply. Raises RecordError unless the worker itself sent it, for this
+        request."""
         if not isinstance(reply, dict) or not {"turn", "pid"} <= reply.keys():
             raise RecordError("not a worker's reply")
         turn, pid = reply.pop("turn"), reply.pop("pid")
@@ -335,7 +337,7 @@ class _Worker:
         return reply
 
     def _fail_waiting(self) -> None:
-        """Accept no more calls and fail those that wait."""
+        """Stop accepting calls and fail the waiting ones."""
         if self.end_cause not in ("", "environment_closed"):
             log.warning("%s: a worker process was killed: %s", self.config.name, self.end_cause)
         self.end_cause = self.end_cause or "environment_closed"
@@ -351,15 +353,15 @@ class _Worker:
 
 
 async def _read(replies: asyncio.StreamReader) -> Any:
-    """The next reply. Raises RecordError for what cannot be one."""
+    """Reads the next reply. Raises RecordError if it is not a valid record."""
     size = int.from_bytes(await replies.readexactly(4))
     if size > RECORD_LIMIT:
-        raise RecordError(f"a reply of {size} bytes; limit {RECORD_LIMIT}")
+        raise RecordError(f"the reply has {size} bytes, more than the limit of {RECORD_LIMIT}")
     return unpack(await replies.readexactly(size), RECORD_LIMIT)
 
 
 async def _end(process: Process, mark: str, *, patient: bool) -> None:
-    """End a worker and everything it started; `patient`: let it close its environments first.
+    """End a worker and everything it started. `patient`: let it close its environments first.
     `mark`: the value of the environment variable MARK in the reaper and all that it started."""
     assert process.stdin is not None
     process.stdin.close()

@@ -74,7 +74,7 @@ def _reap(worker: int) -> NoReturn:
 
 
 def _clear() -> None:
-    """Kill the remaining children, and those that this process adopts meanwhile."""
+    """Kill the remaining children, including those adopted meanwhile."""
     end = time.monotonic() + CLEAR_S
     while time.monotonic() < end:
         try:
@@ -89,7 +89,7 @@ def _clear() -> None:
 
 
 def _children() -> Iterator[int]:
-    """The children of this process."""
+    """Yields this process's children."""
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:

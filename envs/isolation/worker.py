@@ -80,7 +80,7 @@ class Sessions:
 
 
 def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Reply to requests until there are no more, or memory has run out."""
+    """Reply to requests until the input ends or memory has run out."""
     worker = os.getpid()
     while request := read(requests):
         turn = {"turn": request.pop("turn"), "pid": worker}
@@ -104,7 +104,7 @@ def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def read(stream: BinaryIO) -> dict[str, Any]:
-    """The next message; empty at the end of the stream."""
+    """Reads the next message; empty at the end of the stream."""
     size = stream.read(4)
     return unpack(stream.read(int.from_bytes(size)), RECORD_LIMIT) if len(size) == 4 else {}
 
@@ -147,7 +147,8 @@ def _close(env: TextEnv) -> None:
 
 
 def _end_fork() -> NoReturn:
-    """End a process that the environment forked: it would serve in the place of its parent."""
+    """End a process that the environment forked; otherwise it would answer requests in its parent's
+    place."""
     try:
         os.write(2, b"a process that the environment forked came back; it should call os._exit\n")
     finally:

@@ -1,4 +1,4 @@
-"""Exact arithmetic on whole numbers with + - * / and brackets; nothing is evaluated as code."""
+"""Evaluates expressions of whole numbers, + - * / and brackets exactly. Nothing runs as code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] 
 
 
 class ExpressionError(ValueError):
-    """An invalid expression, or one that divides by zero; the message says what is wrong."""
+    """Raised for an invalid expression or a division by zero; the message says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Value:
 
 
 def evaluate(text: str) -> Value:
-    """The value of an expression. Raises ExpressionError."""
+    """Evaluates an expression. Raises ExpressionError."""
     if len(text) > LONGEST:
         raise ExpressionError(f"longer than {LONGEST} characters")
     text = " ".join(text.translate(_SAME).split())
     if strange := _ALLOWED.sub("", text):
-        raise ExpressionError(f"{strange[0]!r} was not expected")
+        raise ExpressionError(f"unexpected {strange[0]!r}")
     try:
         # Python reads no leading zeros.
         tree = ast.parse(re.sub(r"\b0+(?=\d)", "", text), mode="eval")
@@ -51,7 +51,7 @@ def evaluate(text: str) -> Value:
 
 
 def _value(node: ast.expr, numbers: list[int]) -> Fraction:
-    """The value of a part of an expression; its numbers are appended in order."""
+    """Evaluates a part of an expression, and appends its numbers to `numbers` in order."""
     match node:
         case ast.Constant(value=int(number)):
             numbers.append(number)

@@ -62,8 +62,8 @@ class Puzzles:
             requirements.integer(name, getattr(self, name), low, high)
 
     def make(self, seed: int) -> Puzzle:
-        """The puzzle of a seed. A set of numbers belongs to one split only, in any order and with
-        any target; the seed determines the split (envs.base.SPLIT_SIZE)."""
+        """Returns the puzzle of a seed. The seed determines the split (envs.base.SPLIT_SIZE). A set
+        of numbers, in any order and with any target, belongs to one split only."""
         split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
         rng = random.Random(f"countdown/{seed}")
         while True:
@@ -76,8 +76,8 @@ class Puzzles:
 
 
 class Countdown(Question):
-    """A puzzle per seed (`count`, `largest`, `highest`: see `Puzzles`), played as
-    envs.questions.question.Pace says."""
+    """One puzzle per seed (`count`, `largest`, `highest`: see `Puzzles`). The other settings are
+    those of envs.questions.question.Pace."""
 
     in_process = True
 
@@ -111,8 +111,8 @@ class Countdown(Question):
         return tagged(text)
 
     def judge(self, answer: str) -> Judgement:
-        """The answer (of an equation its left side) must use the numbers and equal the target; the
-        remark says what is wrong."""
+        """Judges an answer, or the left side if it is an equation. It must use the numbers and
+        equal the target; the remark says what is wrong."""
         try:
             result = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
@@ -128,14 +128,14 @@ class Countdown(Question):
         return Judgement(1.0, "Correct.")
 
     def solution(self) -> str:
-        """The expression that the puzzle was made with."""
+        """Returns the expression from which the puzzle was made."""
         return f"<answer>{self.puzzle.solution}</answer>"
 
 
 class CountdownSteps:
-    """Countdown, one operation per step: two of the remaining numbers are replaced by their result,
-    and the last one must be the target. There is one operation less than there are numbers;
-    `slips`: further steps, for invalid operations."""
+    """Countdown with one operation per step: two of the remaining numbers are replaced by their
+    result, and the last number must be the target. A puzzle takes one operation less than it has
+    numbers. `slips`: additional steps, for invalid operations."""
 
     in_process = True
 
@@ -181,15 +181,15 @@ class CountdownSteps:
         """Nothing is held open."""
 
     def feedback(self) -> str:
-        """The final number, or the remaining ones."""
+        """Returns a remark with the final number, or with the remaining numbers."""
         return f"Left: {', '.join(map(_shown, self.left))}; the target is {self.puzzle.target}."
 
     def demonstration(self) -> list[str]:
-        """The operations that the puzzle was made with."""
+        """Returns the operations from which the puzzle was made."""
         return list(self.puzzle.operations)
 
     def _combine(self, action: str) -> str:
-        """Do the operation; returns what is wrong with it, or ""."""
+        """Do the operation. Returns what is wrong with it, or ""."""
         number = r"(-?\d+(?:/\d+)?)"
         match = re.fullmatch(rf"\W*?{number}\s*([-+*/×÷−])\s*{number}(?:\s*=.*)?\W*", action[:200])
         if match is None:
@@ -209,7 +209,8 @@ class CountdownSteps:
 
 
 def _combined(numbers: list[int], rng: random.Random) -> Puzzle:
-    """Combine all numbers in a random way whose results are all positive integers."""
+    """Makes a puzzle by combining all numbers at random. Every intermediate result is a positive
+    integer."""
     parts, operations = [(number, str(number)) for number in numbers], []
     while len(parts) > 1:
         (a, left), (b, right) = (parts.pop(rng.randrange(len(parts))) for _ in range(2))

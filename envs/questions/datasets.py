@@ -3,7 +3,7 @@
     train.jsonl                      one JSON object a line
     openai/gsm8k:main@train          repository[:configuration]@split, by the package `datasets`
 
-PROMPT to FAMILY list the names of a row's fields, as common data sets have them.
+PROMPT to FAMILY list the field names that common data sets use in a row.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 @dataclass(frozen=True)
 class Problem:
     """One problem. `id`: its name in the data set (the row's number if it has none; #2 and so on if
-    the name is not unique). `answer`: the reference, one expression; `family`: its kind, "" for
-    none; `solution`: a worked one, if the data has it."""
+    the name is not unique). `answer`: the reference, one expression; `family`: the kind of problem,
+    "" if unknown; `solution`: a worked solution, if the data has one."""
 
     id: str
     prompt: str
@@ -44,10 +44,10 @@ class Problem:
 
 @lru_cache(maxsize=16)
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
-    """The problems behind a file name or a data set's name.
+    """Loads the problems of a file or of a named data set.
 
-    Raises UserError, which names `option` of `env`, for a missing file, an invalid line, no
-    problems at all, and a data set that cannot be loaded.
+    Raises UserError that names `option` of `env` if the file is missing, a line is invalid, there
+    are no problems, or the data set cannot be loaded.
     """
     if hub := HUB.fullmatch(where):
         rows = _hub_rows(env, option, where, hub)
@@ -79,7 +79,7 @@ def _file_rows(env: str, option: str, where: str) -> Iterable[Any]:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise UserError(
             f"env option {env}.{option}: {where} cannot be read ({reason}); give a JSON-lines "
-            "file, or a data set of the Hugging Face hub as owner/name[:configuration]@split"
+            "file, or a Hugging Face data set as owner/name[:configuration]@split"
         ) from None
     for number, line in enumerate(lines):
         if line.strip():
@@ -130,7 +130,8 @@ def _problem(row: Any, number: int) -> Problem:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    """The reference as one expression: after GSM8K's ####, in a solution's last box, or whole."""
+    """Returns the reference as one expression: what follows GSM8K's ####, or a solution's last box,
+    or the whole field."""
     value = _first(row, ANSWER)
     if value is None and isinstance(row.get("reward_model"), dict):
         value = row["reward_model"].get("ground_truth")

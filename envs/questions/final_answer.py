@@ -11,7 +11,8 @@ _MARKS = re.compile(r"\W*")
 
 
 def boxed(text: str) -> str | None:
-    r"""The content of the last closed \boxed{…} or \fbox{…} of a text; None without one."""
+    r"""Returns the content of the last closed \boxed{…} or \fbox{…} in a text; None if there is
+    none."""
     opened: list[int] = []  # for each open brace, where a box's content starts; -1 for others
     start = end = -1
     for found in _BRACES.finditer(text):
@@ -24,7 +25,7 @@ def boxed(text: str) -> str | None:
 
 
 def tagged(text: str) -> str | None:
-    """The content of the last <answer>…</answer> of a text; None without one."""
+    """Returns the content of the last <answer>…</answer> in a text; None if there is none."""
     opened, content = -1, None
     for found in _TAG.finditer(text):
         if not found[1]:
@@ -35,7 +36,8 @@ def tagged(text: str) -> str | None:
 
 
 def stated(text: str) -> str | None:
-    """The text after the last "Answer:" or "####" at the beginning of a line; None without one."""
+    """Returns the text after the last "Answer:" or "####" at the start of a line; None if there is
+    none."""
     for line in reversed(text.split("\n")):
         if (marks := _MARKS.match(line)) is None:
             continue

@@ -5,8 +5,8 @@ r"""Compares a mathematical answer with a reference. Both are read by the same r
             and units         sets, intervals,    words: the same words
             removed           matrices            expressions: math-verify, within one in a million
 
-An answer is right if it is the reference, the whole reference and nothing else: a list has as many
-members, a tuple keeps its order and brackets, and a word is a unit or stands in the reference.
+An answer is right if it states the whole reference and nothing else: a list has as many members, a
+tuple keeps its order and brackets, and every word is a unit or occurs in the reference.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def compare(gold: str, answer: str) -> str:
 
 
 def depth(text: str) -> int:
-    """Nesting depth of the opening brackets of a text, closed or not."""
+    """Returns how deeply a text nests brackets, whether or not they are closed."""
     level = deepest = 0
     for character in text:
         level = max(0, level + (character in "([{") - (character in ")]}"))
@@ -112,8 +112,8 @@ def depth(text: str) -> int:
 
 
 def plain(text: str) -> str:
-    r"""One notation for many: without math delimiters, boxes, spaces of LaTeX, digit groups,
-    currency, degrees and units; `\frac{a}{b}` for every fraction."""
+    r"""Rewrites a text in one notation: no math delimiters, boxes, LaTeX spaces, digit groups,
+    currency, degrees or units; `\frac{a}{b}` for every fraction."""
     text = text.strip()
     for begin, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), (r"\boxed{", "}")):
         if text.startswith(begin) and text.rstrip(". ").endswith(end) and len(text) > len(begin):
@@ -140,7 +140,8 @@ def _braced(found: re.Match[str]) -> str:
 
 
 def _is_unit(text: str, *, joined: bool = False) -> bool:
-    """Whether words after a value are its unit; `joined`: no space is between the two."""
+    """Returns whether the words after a value are its unit. `joined`: there is no space between
+    them."""
     words = re.findall(r"[a-z]+", text.lower())
     known = all(word in _SHORT_UNITS for word in words)
     long = joined is False and all(len(word) > 2 or word in _SHORT_UNITS | {"of"} for word in words)
@@ -197,7 +198,7 @@ def split(text: str) -> Parts:
 
 
 def _cut(text: str) -> tuple[list[str], list[str]]:
-    """Separators and members at the outermost level of brackets."""
+    """Returns the separators and the members at the outermost bracket level."""
     separators, members, level, begun, at = [], [], 0, 0, 0
     while at < len(text):
         if text[at] in "([{":
@@ -217,7 +218,8 @@ def _cut(text: str) -> tuple[list[str], list[str]]:
 
 
 def _brackets(text: str) -> tuple[str, str]:
-    """The kind of the brackets around a whole text, and what they hold; "" without any."""
+    """Returns the kind of brackets around a whole text ("" if there are none), and what they
+    contain."""
     for begin, end, kind in (
         (r"\{", r"\}", "set"), ("{", "}", "set"), ("(", ")", "()"), ("(", "]", "(]"),
         ("[", ")", "[)"), ("[", "]", "[]"),
@@ -233,7 +235,7 @@ def _brackets(text: str) -> tuple[str, str]:
 
 
 def _signs(text: str) -> list[str]:
-    r"""The two values of an expression with one \pm, or the expression."""
+    r"""Returns the two values of an expression with one \pm, or else the expression itself."""
     return (
         [text.replace(r"\pm", "+"), text.replace(r"\pm", "-")]
         if text.count(r"\pm") == 1
@@ -242,7 +244,7 @@ def _signs(text: str) -> list[str]:
 
 
 def _matched(gold: Sequence[str], answer: list[str]) -> bool:
-    """Whether every member has a partner of its own, in any order."""
+    """Returns whether the members of both lists match one to one, in any order."""
     for member in gold:
         partner = next((at for at, other in enumerate(answer) if same(member, other)), None)
         if partner is None:
@@ -252,7 +254,7 @@ def _matched(gold: Sequence[str], answer: list[str]) -> bool:
 
 
 def _without_name(gold: str, answer: str) -> tuple[str, str]:
-    """Both without `x =`, unless they name different things."""
+    """Removes `x =` from both texts, unless the names differ."""
     ours, theirs = _NAME.match(gold), _NAME.match(answer)
     if ours and theirs and ours[1] != theirs[1]:
         return gold, answer
@@ -268,8 +270,8 @@ def _same_leaf(gold: str, answer: str) -> bool:
 
 
 def number(text: str) -> Fraction | None:
-    """The exact value of a whole number, decimal, fraction or mixed number, `%` ignored; None if
-    the text is anything else."""
+    """Returns the exact value of a whole number, decimal, fraction or mixed number, ignoring `%`;
+    None if the text is anything else."""
     text = _PERCENT.sub("", text).strip()
     if mixed := _MIXED.fullmatch(text):
         sign, whole, *parts = mixed.groups()
@@ -289,8 +291,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Whether an answer has only commands, names and relations of mathematics or of the
-    reference."""
+    """Returns whether all commands, names and relations in an answer are mathematical or occur in
+    the reference."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):
@@ -312,7 +314,8 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Whether two values differ by at most CLOSE of the larger; True for what has no value."""
+    """Returns whether two values differ by at most CLOSE of the larger; True unless both are
+    numbers."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
         return True
     ours, theirs = gold.evalf(30), answer.evalf(30)
@@ -331,11 +334,11 @@ def _readable(text: str) -> bool:
 
 
 def _squeezed(text: str) -> str:
-    """A text without the spaces that mean nothing, and without a leading plus."""
+    """Removes meaningless spaces and a leading plus."""
     return re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", text).removeprefix("+")
 
 
 def _is_words(text: str) -> bool:
-    """Whether a reference is a word, such as a name, and no expression."""
+    """Returns whether a reference consists of words, such as a name, and is not an expression."""
     runs = [run for slash, run in _LETTERS.findall(text) if not slash and run not in _COMMANDS]
     return any(len(run) > 2 for run in runs) and not re.search(r"[\d\\+*/^=_]", text)

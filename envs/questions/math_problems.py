@@ -1,7 +1,7 @@
 """Mathematics with a reference answer, judged by math-verify (envs.questions.verifier).
 
 A task carries its problem and reference, so an actor needs no data. An attempt never sees the
-reference; a reflection does only if so set (`reflect_with_answer`).
+reference. A reflection sees it only if `reflect_with_answer` is set.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ REMARKS = {"correct": "Correct.", "wrong": "Incorrect."}
 
 
 class MathProblems(Question):
-    """Problems of a data set. `train`, `eval`: other data, named as in envs.questions.datasets;
-    `reflect_with_answer`: the closing feedback on a failed attempt names the right answer, so that
-    its reflection knows it and the guidance may tell it to the retry; the other settings are those
-    of envs.questions.question.Pace."""
+    """Problems of a data set. `train`, `eval`: other data, named as in envs.questions.datasets.
+    `reflect_with_answer`: the closing feedback on a failed attempt names the correct answer, so
+    that the reflection knows it and its guidance may reveal it to the retry. The other settings are
+    those of envs.questions.question.Pace."""
 
     name: ClassVar[str] = "math"
     train_data: ClassVar[str | None] = "nlile/hendrycks-MATH-benchmark@train"
@@ -75,13 +75,13 @@ class MathProblems(Question):
         eval_attempts: int = 1,
         **_: Any,
     ) -> TaskSource:
-        """The problems as tasks; a split is read when its tasks are requested."""
+        """Returns the problems as tasks. A split is read when its tasks are requested."""
         return EvalAttempts(
             ProblemTasks(cls.name, train or cls.train_data, eval or cls.eval_data), eval_attempts
         )
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """The problem that the task carries, or else the training problem number `seed`."""
+        """Returns the problem that the task carries, or else training problem number `seed`."""
         if "prompt" in options:
             self.problem = Problem(
                 "", options["prompt"], options["answer"], "", options.get("solution", "")
@@ -92,19 +92,20 @@ class MathProblems(Question):
         return self.problem.prompt
 
     def find(self, text: str) -> str | None:
-        r"""The last \boxed{…}, or else the text after the last "Answer:" or "####"."""
+        r"""Returns the last \boxed{…}, or else the text after the last "Answer:" or "####"."""
         found = boxed(text)
         return stated(text) if found is None else found
 
     def judge(self, answer: str) -> Judgement:
-        """Compare with the reference. Raises EnvironmentFailed if the reference cannot be read."""
+        """Compares an answer with the reference. Raises EnvironmentFailed if the reference is
+        unreadable."""
         assert self.verifier is not None, "closed"
         verdict = self.verifier.check(self.problem.answer, answer)
         fault = f"verifier_{verdict}" if verdict in ("timeout", "crash") else ""
         return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
 
     def feedback(self) -> str:
-        """As `Question.feedback`; with `reflect_with_answer` also the answer that was missed."""
+        """Like `Question.feedback`; with `reflect_with_answer`, also names the missed answer."""
         said = super().feedback()
         if not self.reflect_with_answer or self.reward >= 1.0:
             return said
@@ -117,7 +118,7 @@ class MathProblems(Question):
             SHARED.release()
 
     def solution(self) -> str:
-        """The data's own solution, if it has one, and the reference answer."""
+        """Returns the data's own solution, if it has one, and the reference answer."""
         # its boxes are removed: only the last paragraph gives the answer
         worked = self.problem.solution.replace(r"\boxed", "").replace(r"\fbox", "")
         end = PARAGRAPH_END if worked else ""
@@ -133,7 +134,7 @@ class ProblemTasks:
     eval: str | None
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """As `envs.base.ListedTasks.tasks`. Raises UserError if a split has no data."""
+        """Like `envs.base.ListedTasks.tasks`. Raises UserError if a split has no data."""
         check_split(split)
         option = "eval" if split == "eval" else "train"
         where = self.eval if split == "eval" else self.train
@@ -160,14 +161,14 @@ class ProblemTasks:
 
 
 class GSM8K(MathProblems):
-    """Grade-school word problems (Cobbe et al. 2021): 7,473 to train on, 1,319 to test."""
+    """Grade-school word problems (Cobbe et al. 2021): 7,473 for training, 1,319 for evaluation."""
 
     name = "gsm8k"
     train_data, eval_data = "openai/gsm8k:main@train", "openai/gsm8k:main@test"
 
 
 class OlympiadBench(MathProblems):
-    """Olympiad problems, text only, English (He et al. 2024); to evaluate on."""
+    """Olympiad problems, text only, English (He et al. 2024), for evaluation."""
 
     name = "olympiadbench"
     train_data, eval_data = None, "Hothan/OlympiadBench:OE_TO_maths_en_COMP@train"
@@ -184,7 +185,7 @@ class DapoMath(MathProblems):
 
 
 class AIME24(MathProblems):
-    """The American Invitational Mathematics Examination 2024, 30 problems to evaluate on."""
+    """AIME 2024 (American Invitational Mathematics Examination): 30 problems for evaluation."""
 
     name = "aime24"
     train_data, eval_data = None, "HuggingFaceH4/aime_2024@train"
@@ -192,7 +193,7 @@ class AIME24(MathProblems):
 
 
 class AIME25(MathProblems):
-    """The American Invitational Mathematics Examination 2025, 30 problems to evaluate on."""
+    """AIME 2025 (American Invitational Mathematics Examination): 30 problems for evaluation."""
 
     name = "aime25"
     train_data, eval_data = None, "math-ai/aime25@test"
@@ -200,7 +201,7 @@ class AIME25(MathProblems):
 
 
 class AMC23(MathProblems):
-    """The American Mathematics Competition 2023, 40 problems to evaluate on."""
+    """AMC 2023 (American Mathematics Competition): 40 problems for evaluation."""
 
     name = "amc23"
     train_data, eval_data = None, "math-ai/amc23@test"

@@ -1,4 +1,4 @@
-"""A question with one right answer: the common part of mathematics, Countdown and reasoning-gym.
+"""The base of mathematics, Countdown and reasoning-gym: a question with one correct answer.
 
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
@@ -28,9 +28,10 @@ CONTINUE = "Continue."
 
 @dataclass(frozen=True)
 class Judgement:
-    """The reward of an answer, 1.0 for a right one, and a remark that does not reveal it.
+    """The reward of an answer, 1.0 if correct, and a remark that does not reveal the correct
+    answer.
 
-    `fault`: name of an error in judging it, to be counted; "" for none.
+    `fault`: the name of an error while judging, which is counted; "" if there was none.
     """
 
     reward: float
@@ -40,11 +41,11 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Pace:
-    """The settings of how a question is played.
+    """Settings for how a question is played.
 
     `step`: what one step is. `attempts`, `eval_attempts`: answers allowed in training and in
-    evaluation (a solution by paragraphs has one). `paragraphs`: limit of a solution, steps.
-    `max_response_tokens`: budget of one response; None: 1024, or 256 for a paragraph.
+    evaluation (always one if a step is a paragraph). `paragraphs`: paragraph limit of a solution.
+    `max_response_tokens`: token budget of one response; None: 1024, or 256 for a paragraph.
     """
 
     step: Step = "attempt"
@@ -87,11 +88,11 @@ class Question(ABC):
 
     @abstractmethod
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """The question that belongs to a seed and the options of a task."""
+        """Returns the question for a seed and the options of a task."""
 
     @abstractmethod
     def find(self, text: str) -> str | None:
-        """The final answer in a response; None without one."""
+        """Finds the final answer in a response; None if there is none."""
 
     @abstractmethod
     def judge(self, answer: str) -> Judgement:
@@ -99,13 +100,13 @@ class Question(ABC):
 
     @abstractmethod
     def solution(self) -> str:
-        """A response that answers the current question."""
+        """Returns a response that answers the current question."""
 
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Pose the question of a task. `options`: the task's; its `attempts` overrides the
-        setting."""
+        """Pose the question of a task. `options`: the task's options; `attempts` among them
+        overrides the setting."""
         given = options or {}
         text = self.pose(seed, given)
         attempts = int(given.get("attempts", self.pace.attempts))
@@ -141,14 +142,14 @@ class Question(ABC):
         """Nothing is held open."""
 
     def snapshot(self) -> bytes:
-        """The state of the attempt as JSON; the question itself is posed by `reset`."""
+        """Returns the attempt's state as JSON, without the question, which `reset` poses."""
         return json.dumps([self.allowed, self.used, self.steps, self.reward, self.ended]).encode()
 
     def restore(self, state: bytes) -> None:
         self.allowed, self.used, self.steps, self.reward, self.ended = json.loads(state)
 
     def feedback(self) -> str:
-        """Whether the answer was right, and which solution gave it."""
+        """Returns whether the answer was right, and which solution gave it."""
         if self.used == 0:
             return "No final answer was given."
         if self.reward >= 1.0:
@@ -156,7 +157,7 @@ class Question(ABC):
         return "The answer was not right." if self.used == 1 else "No answer was right."
 
     def demonstration(self) -> list[str]:
-        """A right solution, split into steps."""
+        """Returns a correct solution, split into steps."""
         text = self.solution()
         if self.pace.step == "attempt":
             return [text]
@@ -170,7 +171,7 @@ class Question(ABC):
 
 @dataclass(frozen=True)
 class EvalAttempts:
-    """The tasks of another source; those of the eval split allow `attempts` answers."""
+    """Passes on the tasks of another source, and allows `attempts` answers in the eval split."""
 
     source: TaskSource
     attempts: int

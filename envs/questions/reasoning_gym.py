@@ -1,9 +1,9 @@
-"""Tasks of reasoning-gym: generated questions of about a hundred families, by name.
+"""Plays reasoning-gym: generated questions from about a hundred families, chosen by name.
 
     reasoning:chain_sum          one family
     reasoning:gcd,lcm,products   several, in turn
 
-Its scorers are guarded: some raise on nonsense, some reward it, some execute the answer.
+Its scorers need guarding: some raise on nonsense, some reward it, some execute the answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from r3l.rollout.interfaces import EnvSpec
 
 REFUSED = {
     "codeio": "its questions differ from run to run",
-    "composite": "name the families instead, with commas",
+    "composite": "name the families themselves, separated by commas",
 }
 EVALUATED = frozenset(
     "binary_matrix countdown intermediate_integration n_queens polynomial_multiplication puzzle24 "
@@ -52,9 +52,9 @@ _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh
 
 
 class Reasoning(Question):
-    """Questions of `families` (names, with commas). `config`: settings of the family, if it is one;
-    `partial`: pay a scorer's partial credit too. The other settings are those of
-    envs.questions.question.Pace."""
+    """Questions from `families` (names separated by commas). `config`: settings of the family, if
+    there is only one; `partial`: also pay a scorer's partial credit. The other settings are those
+    of envs.questions.question.Pace."""
 
     def __init__(
         self,
@@ -86,13 +86,14 @@ class Reasoning(Question):
 
     @classmethod
     def task_source(cls, families: str, *, eval_attempts: int = 1, **_: Any) -> TaskSource:
-        """Generated questions, the families in turn."""
+        """Returns generated questions, from each family in turn."""
         return EvalAttempts(
             FamilyTasks(SeededTasks(f"reasoning:{families}"), _families(families)), eval_attempts
         )
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """The question of a seed; it belongs to the seed's split only (envs.base.split_of)."""
+        """Returns the question of a seed. It belongs to the seed's split only
+        (envs.base.split_of)."""
         family = self.families[seed % len(self.families)]
         self.question = family_question(family, self.config, seed)
         return str(self.question.entry["question"])
@@ -101,7 +102,7 @@ class Reasoning(Question):
         return tagged(text)
 
     def judge(self, answer: str) -> Judgement:
-        """The guarded score of an answer; the reference answer is always right."""
+        """Returns the guarded score of an answer. The reference answer is always right."""
         gold = self.question.entry["answer"]
         if answer == gold:
             return Judgement(1.0, "Correct.")
@@ -111,11 +112,11 @@ class Reasoning(Question):
         return Judgement(score if self.partial else 0.0, "Incorrect.", fault)
 
     def solution(self) -> str:
-        """The reference answer, if there is a single one."""
+        """Returns the reference answer, if there is exactly one."""
         return f"<answer>{self.question.entry['answer']}</answer>"
 
     def demonstration(self) -> list[str]:
-        """Empty for families without a single reference answer."""
+        """Returns the solution, or an empty list if the family has no single reference answer."""
         return super().demonstration() if self.question.entry.get("answer") is not None else []
 
 
@@ -128,9 +129,10 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """(score, fault) of an answer. The score is between 0 and 1, and 0 unless nonsense earns
-        less. Scorers that accept any text count only for the reference, which the caller has
-        compared. The fault names what the scorer raised, such as scorer_ValueError."""
+        """Returns (score, fault) of an answer. The score is between 0 and 1, and 0 unless nonsense
+        earns less. A scorer that accepts any text thus never pays; the caller has already compared
+        the answer with the reference. The fault names what the scorer raised, such as
+        scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault
@@ -149,8 +151,8 @@ class FamilyQuestion:
 
 
 def harmless(answer: str) -> bool:
-    """Whether an answer may be evaluated: formulas and lists without attributes, without calls
-    except of elementary functions, and without powers of numbers."""
+    """Returns whether an answer is safe to evaluate: a formula or list without attributes, calls
+    (except of elementary functions) or powers of numbers."""
     if not _CALM.fullmatch(answer) or _CODE.search(answer):
         return False
     return all(name in _FUNCTIONS for name in _CALL.findall(answer))
@@ -158,7 +160,7 @@ def harmless(answer: str) -> bool:
 
 @lru_cache(maxsize=512)
 def family_question(family: str, config: str, seed: int) -> FamilyQuestion:
-    """The question of a seed. Raises EnvironmentFailed if a family has none for its split."""
+    """Returns the question of a seed. Raises EnvironmentFailed if no question fits its split."""
     split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
     for again in range(TRIES):
         # some families accept 32 bits of seed; a hash also decorrelates neighbouring tasks
@@ -204,10 +206,10 @@ def _families(names: str) -> tuple[str, ...]:
     families = tuple(name.strip() for name in names.split(",") if name.strip())
     for family in families:
         if family in REFUSED:
-            raise UserError(f"env reasoning:{family}: cannot be used, {REFUSED[family]}")
+            raise UserError(f"env reasoning:{family}: cannot be used; {REFUSED[family]}")
         if family not in DATASETS:
             raise UserError(
-                f"env reasoning:{family}: unknown family; there are "
+                f"env reasoning:{family}: unknown family; choose from "
                 f"{', '.join(sorted(set(DATASETS) - set(REFUSED)))}"
             )
     return families

@@ -1,4 +1,4 @@
-"""Comparison of an answer with the reference by math-verify, in worker processes.
+"""Compares answers with references by math-verify, in worker processes.
 
     check(gold, answer) ─► a free worker (started when first needed) ─► verdict
                               └─ ended over it: the next check starts another
@@ -8,9 +8,9 @@ math-verify limits its time by an alarm, which works in a main thread only, and 
 in processes, under limits that the kernel enforces. The limit is in processor time, so that a busy
 machine does not turn right answers into wrong ones.
 
-A pool from a library is no replacement: multiprocessing's pools, pebble's too, unpickle what a
-worker sends, and workers evaluate the policy's text. In pebble's, workers share one lock, so that
-one killed while it holds it stops all, and an idle one that is killed ends the pool.
+A library's pool cannot replace it: the pools of multiprocessing and pebble unpickle what a worker
+sends, and workers evaluate the policy's text. Pebble's workers also share one lock, so a worker
+killed while holding it stops all others, and killing an idle worker ends the pool.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ LINGER_S = 3.0
 
 
 class Verifier:
-    """A pool of `workers` processes; safe to call from many threads. `cpu_s`: limit of one
-    comparison, seconds of processor time. `counts`: verdicts so far."""
+    """A pool of `workers` processes, safe to call from many threads. `cpu_s`: processor-time limit
+    of one comparison, in seconds. `counts`: number of each verdict so far."""
 
     def __init__(self, workers: int = 2, cpu_s: float = 3.0) -> None:
         self.cpu_s = cpu_s
@@ -61,8 +61,9 @@ class Verifier:
             self._free.put(worker)
 
     def check(self, gold: str, answer: str) -> Verdict:
-        """The verdict on `answer` against `gold`: `unreadable` if it contains no mathematics,
-        `timeout` if the comparison takes longer than `cpu_s`, `crash` if it ends workers.
+        """Returns the verdict on `answer` against `gold`: `unreadable` if it contains no
+        mathematics, `timeout` if the comparison takes longer than `cpu_s`, `crash` if it ends
+        workers.
 
         Waits for a free worker, which has a deadline. Raises EnvironmentFailed if the reference
         answer cannot be read or workers cannot be started.
@@ -81,7 +82,7 @@ class Verifier:
             self._free.put(worker)
         if verdict == "bad_gold":
             raise EnvironmentFailed(
-                f"the reference answer {gold[:200]!r} cannot be read as mathematics",
+                f"the reference answer {gold[:200]!r} cannot be parsed as mathematics",
                 cause="unreadable_reference",
             )
         self._sound.add(gold)
@@ -103,7 +104,7 @@ class _Worker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def ask(self, gold: str, answer: str, cpu_s: float) -> str:
-        """The worker's verdict, timeout or crash."""
+        """Returns the worker's verdict, timeout or crash."""
         process = self.process or self._start()
         request = json.dumps({"gold": gold, "answer": answer, "cpu_s": cpu_s})
         began = time.monotonic()
@@ -140,7 +141,7 @@ class _Worker:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, limit_s: float) -> str:
-    """Send a request and return the verdict; a process that takes longer is killed.
+    """Send a request and return the verdict. Kills the process if it takes longer than `limit_s`.
 
     Raises EOFError or BrokenPipeError if the process ends.
     """
@@ -169,7 +170,7 @@ class SharedVerifier:
         self._pool: Verifier | None = None
 
     def acquire(self) -> Verifier:
-        """The pool, with one more user."""
+        """Returns the pool, after adding a user."""
         with self._lock:
             if self._pool is None or self._pid != os.getpid():  # a fork must not share its pipes
                 self._pool = Verifier(workers=max(1, min(4, (os.cpu_count() or 2) // 2)))

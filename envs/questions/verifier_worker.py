@@ -1,4 +1,5 @@
-"""The worker process of `envs.questions.verifier`: compares answers, a line per request and reply.
+"""The worker process of `envs.questions.verifier`: compares answers. Each request and each reply is
+one line.
 
     {"gold": "1/2", "answer": "0.5", "cpu_s": 3}  ─►  {"verdict": "correct"}
 

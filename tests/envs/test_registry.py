@@ -45,7 +45,9 @@ def test_the_tasks_of_a_run_are_those_of_all_its_environments_as_many_of_each():
     for count, of_each in ((5, (2, 3)), (4, (2, 2))):
         names = [task.env for task in registry.tasks_of_all(several, "train", count)]
         assert (names.count("workshop"), names.count("keys")) == of_each
-    with pytest.raises(UserError, match="1 train tasks for 2 environments; ask for one of each"):
+    with pytest.raises(
+        UserError, match="1 train tasks are too few for 2 environments; ask for one of each"
+    ):
         registry.tasks_of_all(several, "train", 1)
     alone = load(None, []).env
     assert registry.tasks_of_all(alone, "eval", 3) == registry.tasks("workshop", {}, "eval", 3)

@@ -130,8 +130,8 @@ class Breeding(Counter):
         (Fragile, "raised ValueError"),
         (Four, "step 0: .*step returned tuple"),
         (Dumb, "demonstration earns 0.0 of 1.0"),
-        (Long, "demonstration of 6 > 5 steps"),
-        (Mute, "is answered with nothing"),
+        (Long, "the demonstration has 6 actions, above the limit of 5"),
+        (Mute, "is empty"),
     ],
 )
 def test_each_fault_is_named_with_its_seed_and_step(kind, says):
@@ -170,7 +170,7 @@ def test_the_command_says_in_one_line_that_an_environment_passes_or_what_is_wron
     passed = f"{name}: passes at seeds 0, 1 and 2; its demonstrations succeed\n"
     assert capsys.readouterr() == (passed, "")
     wrong = {
-        (name, "word=elm"): f"{name}: seed 0, step 0: demonstration earns 0.0 of 1.0",
+        (name, "word=elm"): f"{name}: seed 0, step 0: the demonstration earns 0.0 of 1.0",
         (name, "word"): "word: must be an option of the environment, NAME=VALUE",
         (name, "words=9"): "knows word; options are parameters of its __init__: add words there",
         (f"{name}s",): "guess.py defines no class 'Guesss'",

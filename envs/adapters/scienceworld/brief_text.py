@@ -83,7 +83,7 @@ def brief(text: str) -> str:
 
 
 def _closed(listing: list[str]) -> list[str]:
-    """A finished listing as one text; the list is emptied."""
+    """Joins a finished listing into one text, and empties the list."""
     text = ", ".join(listing)
     listing.clear()
     return [f"{text}."] if text else []

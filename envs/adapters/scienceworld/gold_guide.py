@@ -179,8 +179,8 @@ def _deeds(first: str, gold: Played) -> list[Deed]:
 
 
 def _listed(name: str, command: str, names: Sequence[str]) -> str:
-    """The name in a room's description of the thing that a command names and a reply calls
-    `name`: adult apple tree, plant, but in the description apple tree."""
+    """Returns what a room's description calls the thing that a reply calls `name`. The words may
+    differ in the command, the reply and the description: adult apple tree, plant, apple tree."""
     if name in names:
         return name
     return max((other for other in names if _within(other, command)), key=len, default=name)

@@ -70,7 +70,7 @@ def named(patterns: Sequence[str] | None) -> list[str]:
     for pattern in patterns or ():
         if not any(fnmatchcase(name, pattern) for name in SPLITS):
             raise UserError(
-                f"env option tasks: {pattern!r} is unknown; there are {', '.join(SPLITS)}"
+                f"env option tasks: {pattern!r} is unknown; choose from {', '.join(SPLITS)}"
             )
     wanted = patterns or ["*"]
     return [name for name in SPLITS if any(fnmatchcase(name, pattern) for pattern in wanted)]

@@ -156,7 +156,8 @@ class ScienceWorld:
         self.simulator.close()
 
     def _guide(self) -> Guide:
-        """The guide through this variation; with gold's own words if the others do not succeed."""
+        """Returns the guide through this variation: a literal one if the usual guide does not
+        succeed."""
         start = self.history[:START]
         if start not in self.guides:
             first = self.simulator.turn(start).text

@@ -113,7 +113,7 @@ class Simulator:
         if _known.setdefault(history, turn) != turn:
             self.live = ()
             raise EnvironmentFailed(
-                f"scienceworld: {' '.join(history[:START])} was replayed with another reply to "
+                f"scienceworld: {' '.join(history[:START])}: a replay gave another reply to "
                 f"command {len(history) - START}",
                 cause="replay_diverged",
             )

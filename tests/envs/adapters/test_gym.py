@@ -82,7 +82,7 @@ def test_a_registered_text_environment_works_by_name(echo):
     ("name", "options", "line"),
     [
         ("gym:NoSuchThing-v0", {}, "not registered with Gymnasium"),
-        ("gym:CartPole-v1", {"actions": ["left"]}, "1 names for 2 actions"),
+        ("gym:CartPole-v1", {"actions": ["left"]}, "has 1 names, but there are 2 actions"),
         ("gym:FrozenLake-v1", {"colour": 1}, "colour: unknown"),
     ],
 )

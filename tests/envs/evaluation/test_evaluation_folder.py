@@ -24,7 +24,7 @@ def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_pat
     EvaluationFolder(tmp_path, {"seed": 7, "split": "eval"})  # of which nothing was played
     folder = EvaluationFolder(tmp_path, {"seed": 0, "split": "eval"})
     folder.add(Conversation("t", 0))
-    with pytest.raises(UserError, match=r"holds an evaluation with seed 0, this one has 1"):
+    with pytest.raises(UserError, match=r"holds an evaluation with seed 0, but this one has 1"):
         EvaluationFolder(tmp_path, {"seed": 1, "split": "eval"})
     for damaged in (b"", b"{}", b"[]", b"5", b"\xff"):
         (tmp_path / "settings.json").write_bytes(damaged)
@@ -84,11 +84,11 @@ def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
     there = [Conversation(f"t{n}", 0) for n in range(2)]
     write_evaluation(tmp_path, settings("env=keys"), there, report(there))
     assert read_other(tmp_path, {"t0", "t1"}, settings("env=keys", "seed=3")) == there
-    with pytest.raises(UserError, match=r"2 tasks, 1 of them among the 2"):
+    with pytest.raises(UserError, match=r"2 tasks, of which 1 are among the 2"):
         read_other(tmp_path, {"t0", "t9"}, settings("env=keys"))
     for other in (["env=workshop"], ["env=keys", "env.options.locks=4"]):
-        with pytest.raises(UserError, match="another environment or split"):
+        with pytest.raises(UserError, match="its environment or split differs"):
             read_other(tmp_path, {"t0", "t1"}, settings(*other))
     (tmp_path / "settings.json").write_text(json.dumps({"env": 3}))
-    with pytest.raises(UserError, match="another environment or split"):
+    with pytest.raises(UserError, match="its environment or split differs"):
         read_other(tmp_path, {"t0", "t1"}, settings())

@@ -51,7 +51,7 @@ def test_people_are_warned_above_a_fifth_once_until_it_is_small_again() -> None:
     [line] = warning.lines({"cut_attempts": 0.34, "cut_responses": 0.2}, "training")
     assert line == (
         "34% of the attempts were cut off by the context (actor.max_model_len=512); raise it, or "
-        "let responses or observations be shorter (training)"
+        "shorten responses or observations (training)"
     )
     assert warning.lines({"cut_attempts": 0.5}, "training") == []
     assert len(warning.lines({"cut_attempts": 0.5}, "evaluation")) == 1

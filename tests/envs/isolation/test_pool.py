@@ -59,7 +59,7 @@ def test_a_task_gets_its_own_environment_inside_the_actor_or_in_a_worker() -> No
             inside = make_env(Task("k", "keys", 0))
             apart: Any = make_env(Task("f", FAULTY, 0))
             assert (inside.spec.max_steps, apart.spec.name) == (4, "faulty")
-            with pytest.raises(EnvironmentFailed, match="task g is of gone, this run has"):
+            with pytest.raises(EnvironmentFailed, match="task g belongs to gone, but this run has"):
                 make_env(Task("g", "gone", 0))
             first, _ = await apart.reset(seed=7)
             apart.close()
