@@ -49,7 +49,7 @@ def task_key(purpose: Purpose, tag: str, index: int) -> bytes:
 
 
 def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
-    """The key of a task's id; raises LimitExceeded if tag and id do not fit into an LMDB key."""
+    """The key of a task's id; raises LimitExceeded if an LMDB key cannot hold tag and id."""
     if "\0" in tag + task_id:
         raise LimitExceeded(f"tag {tag!r:.80}, task id {task_id!r:.80}: neither may have a NUL")
     size = len(tag.encode()) + len(task_id.encode())
