@@ -59,7 +59,7 @@ def played(folder: Path, *settings: str) -> tuple[Run, list[str]]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASK_S", "BUFFER_SILENT_S", "ACTOR_SILENT_S"):
         monkeypatch.setattr(unresponsive, name, 0.5)
-    monkeypatch.setattr(progress, "START_SAY_S", 3600.0)  # a slow start is not meant
+    monkeypatch.setattr(progress, "START_LINES_S", 3600.0)  # a slow start is not meant
 
 
 def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_a_run_folder_holds_config_logs_metrics_checkpoint_and_a_model_that_load
     run, _ = finished_run
     assert {p.name for p in (run / "logs").iterdir()} == {
         "buffer.log",
+        "keeper.log",
         "learner.log",
         "actor-0.log",
     }
