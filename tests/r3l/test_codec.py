@@ -104,7 +104,7 @@ def test_a_missing_field_takes_its_default_and_an_unknown_one_is_refused():
     ("array", "rule"),
     [
         (["<i4", [3], b"\0" * 8], "too small|8 bytes"),
-        (["<i4", [2], b"\0" * 12], "12 bytes for an array of <i4 and shape"),
+        (["<i4", [2], b"\0" * 12], "12 bytes"),
         (["<i4", [1, 2], b"\0" * 8], "must be int32"),
         (["<f4", [2], b"\0" * 8], "must be int32"),
         (["<i8", [2], b"\0" * 16], "not the bytes of an array"),
@@ -134,7 +134,7 @@ def test_an_array_whose_bytes_do_not_match_is_refused(array, rule):
         codec.decode(AuxSample, msgpack.packb([codec.SCHEMA, "AuxSample", wrong]))
     assert caught.value.facts["field"] == "token_ids"
     wrong = fields | {"response_mask": ["|b1", [2], b"\2\0"]}
-    with pytest.raises(RecordError, match="other than 0 and 1"):
+    with pytest.raises(RecordError, match="neither 0 nor 1"):
         codec.decode(AuxSample, msgpack.packb([codec.SCHEMA, "AuxSample", wrong]))
 
 
