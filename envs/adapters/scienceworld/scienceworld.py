@@ -67,8 +67,6 @@ class ScienceWorld:
             max_steps=max_steps or max(LIMITS[name] for name in self.names),
             max_response_tokens=32 if brief else 512,
             sessions=8,
-            feedback="weak",
-            data_license="Apache-2.0",
             prompts=brief_text.PROMPTS if brief else {},
         )
         self.simulator = Simulator(str(library.JAR_PATH), heap_mib, timeout_s)
