@@ -70,7 +70,7 @@ chaos: $(VENV)/.installed
 # is upstream's if R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.
 test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
-	R3L_FULL=1 $(BIN)/python -m pytest tests/envs -rs
+	R3L_FULL=1 $(BIN)/python -m pytest tests/envs tests/benchmarks/scienceworld -rs
 
 # Loggers with their real packages, offline.
 test-extras: $(VENV)/.installed
