@@ -15,7 +15,7 @@ BY_DAY := --ignore tests/benchmarks --ignore tests/buffer/stress
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit system nightly check format docs clean
-.PHONY: results soak soak-actors chaos rehearsal test-envs test-extras test-clusters bench-learner bench-weights bench-actors bench-buffer bench-math bench-peers
+.PHONY: results soak soak-actors chaos rehearsal test-envs test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -104,6 +104,10 @@ bench-learner: $(VENV)/.installed
 
 bench-weights: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.weights
+
+# Needs a GPU, nothing that compiles, and no vLLM; nine minutes at most. BENCH_GPU='--tiny' tries it on a CPU.
+bench-gpu: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.gpu $(BENCH_GPU)
 
 bench-actors: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.actors
