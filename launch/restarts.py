@@ -26,13 +26,13 @@ class Restarts:
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def allow(self, child: Child, ready: str, now: float | None = None) -> bool:
+    def allow(self, child: Child, now: float | None = None) -> bool:
         """Whether to restart `child`, which has already ended.
 
         It is not restarted if
 
         - its exit code means that it would end again (FINAL),
-        - it died at its first start, before it wrote the line `ready`, or
+        - it died at its first start, before it was ready, or
         - it has used up its limit; exit codes in NOT_COUNTED do not count.
         """
         if child.name not in self.limits or child.exit_code in FINAL:
@@ -41,7 +41,7 @@ class Restarts:
             return True
         now = time.monotonic() if now is None else now
         deaths = self.deaths[child.name]
-        if not deaths and not child.ready(ready):
+        if not deaths and not child.ready:
             return False
         deaths[:] = [at for at in deaths if now - at < WINDOW_S]
         deaths.append(now)

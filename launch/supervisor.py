@@ -24,8 +24,9 @@ from launch.console.progress import (
 from launch.restarts import FINAL, LastHeartbeat, Restarts
 from launch.topology.run_plan import Plan
 from launch.unresponsive import Unresponsive
-from learner.run_files import DONE_LINE, HANGS_LINE, WEIGHTS_LINE
+from learner.run_files import EXIT_CODES
 from r3l.endpoints import reached
+from r3l.errors import LearnerHung
 from r3l.files.json_lines import GrowingFile, parsed
 from r3l.files.progress_lines import AgainLine, EvalLine, from_json
 from r3l.files.run_folder import RunFolder
@@ -35,7 +36,7 @@ WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
 ROOM_S = 10.0
-QUIET_S = 300.0  # without progress until the learner's last line is repeated
+QUIET_S = 300.0  # without progress until it is reported
 
 
 class Run:
@@ -103,11 +104,10 @@ class Run:
 
     def _run(self) -> int:
         buffer = self._start("buffer")
-        if not self._wait_ready(buffer, _ready("buffer"), BUFFER_START_S):
+        if not (address := self._wait_ready(buffer, BUFFER_START_S)):
             return self._report_interrupt() if self.interrupted else self._report_death(buffer)
-        self.commands.buffer_endpoint = buffer.said(_ready("buffer")) or ""
-        if self.commands.buffer_endpoint:
-            self.unresponsive.watch(reached(self.commands.buffer_endpoint), self.plan.keys)
+        self.commands.buffer_endpoint = address
+        self.unresponsive.watch(reached(address), self.plan.keys)
         if self.plan.keys is not None:
             client = self.plan.keys / "client.json"
             self.say(f"buffer listens at {self.commands.buffer_endpoint}; an actor that joins from "
@@ -136,21 +136,21 @@ class Run:
         return 130
 
     def _start_actors(self) -> None:
-        """Start the actors as soon as the learner has printed its weights address."""
-        if self.waiting and (endpoint := self._learner().said(WEIGHTS_LINE)):
-            self.commands.weights_endpoint = endpoint
+        """Start the actors as soon as the learner has reported its weights address."""
+        if self.waiting and (learner := self._learner().status):
+            self.commands.weights_endpoint = learner.address
             for name in self.waiting:
                 self._start(name, resume=self.plan.resume)
             self.waiting = []
 
     def _after_death(self, child: Child) -> int | None:
         """Restart a dead process and return None, or return the exit code if the run is over."""
-        # DeepSpeed's launcher exits with 0 when it is killed, so the line is needed too.
-        if child.name == "learner" and child.exit_code == 0 and child.ready(DONE_LINE):
+        # DeepSpeed's launcher exits with 0 when it is killed, so the report is needed too.
+        if child.exit_code == 0 and (last := child.status) and last.state == "done":
             return 0
-        if child is self.killed or (child.name == "learner" and child.ready(HANGS_LINE)):
+        if child is self.killed or child.exit_code == EXIT_CODES[LearnerHung]:
             self._count_hang(child)
-        if not self.restarts.allow(child, _ready(child.name)):
+        if not self.restarts.allow(child):
             return self._report_death(child)
         count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
         where = " from its last checkpoint" if child.name == "learner" else ""
@@ -186,13 +186,14 @@ class Run:
         command, env = self.commands.actor(index), self.commands.actor_env(index)
         return self.children.start(name, command, env, at_once=True)
 
-    def _wait_ready(self, child: Child, word: str, deadline_s: float) -> bool:
+    def _wait_ready(self, child: Child, deadline_s: float) -> str:
+        """Returns the address that a process reports; "" if it ends or the deadline passes."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end and not self.interrupted and child.exit_code is None:
-            if child.ready(word):
-                return True
+            if (status := child.status) is not None:
+                return status.address
             time.sleep(0.05)
-        return False
+        return ""
 
     def _report_death(self, child: Child) -> int:
         self._show_progress()
@@ -234,7 +235,7 @@ class Run:
     def _actors(self) -> dict[str, str]:
         """The process names of ready actors, keyed by their name in the buffer."""
         actors = [child for child in self.children.members if child.name.startswith("actor-")]
-        return {name: child.name for child in actors if (name := child.said(_ready(child.name)))}
+        return {status.name: child.name for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
         """Kill a learner that sends no heartbeats. It has not ended itself because it is stopped,
@@ -262,7 +263,7 @@ class Run:
         if self.startup.ended:
             return
         names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
-        up = {child.name for child in self.children.members if child.ready(_ready(child.name))}
+        up = {child.name for child in self.children.members if child.ready}
         line = self.startup.line({name: name in up for name in names})
         if line or self.startup.ended:
             self.console.starting(line)
@@ -277,14 +278,13 @@ class Run:
         self.lack = lack
 
     def _report_no_progress(self) -> None:
-        """Repeat the learner's last line if there is no progress for QUIET_S. The line says what
-        the learner is waiting for. Each later report comes after twice as long."""
+        """Report what the learner is doing if there is no progress for QUIET_S. Each later report
+        comes after twice as long."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2
-            learner = self._learner()
-            last = "".join(learner.last_lines(1)) or "none"
-            self.say(f"no step for {silent:.0f} s; the learner's last line: {last} ({learner.log})")
+            doing, log = self.last_heartbeat.doing or "none", self._learner().log
+            self.say(f"no step for {silent:.0f} s; the learner's last heartbeat: {doing} ({log})")
 
     def _show_progress(self) -> None:
         for notice in self.notices.new():
@@ -324,8 +324,3 @@ class Run:
         if self.interrupted and signum == signal.SIGINT:
             self.children.impatient = True
         self.interrupted = signal.Signals(signum).name
-
-
-def _ready(name: str) -> str:
-    """The line that a process prints when it is ready."""
-    return f"r3l-{name.partition('-')[0]} ready"

@@ -219,11 +219,6 @@ class Ranks(RemoteChild):
             self.kill()
         return self.failed[0] or (None if None in codes else 0)
 
-    def said(self, word: str) -> str | None:
-        """Returns the rest of the first line of any rank that starts with `word`, or None."""
-        rests = (Child.said(rank, word) for rank in self.ranks)
-        return next((rest for rest in rests if rest is not None), None)
-
     def reason(self) -> str:
         """Returns why the failed rank ended."""
         return self.killed_for or Child.reason(self.failed[1])
@@ -266,7 +261,7 @@ class RayChildren(Children):
         """Start `command` in its bundle. The learner's command is started once for each rank."""
         if name == "buffer":
             return super().start(name, command, env, worker, at_once)
-        self.kill_earlier(name)
+        self.clear(name)
         names = self.ranks if name == self.ranks[0] else [name]
         started = [self._start(each, command, env or {}, worker, at_once) for each in names]
         child = Ranks(started) if len(started) > 1 else started[0]
