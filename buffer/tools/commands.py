@@ -1,4 +1,4 @@
-"""The commands that read, check, copy, export, import and evict from a store."""
+"""The commands that read, check, copy, export and evict from a store."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from buffer.client.clients import BufferClient
 from buffer.groups import retention
 from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage import folder_lock
 from buffer.storage.rows import Evicted
 from buffer.storage.store import Store
 from buffer.storage.store_path import check_store, store_path
-from buffer.tools import archive, group_facts, jsonl, store_reads
+from buffer.tools import group_facts, store_reads
 from buffer.tools import verify as verification
+from buffer.tools.json_values import plain
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.settings.buffer import RetentionConfig
 from r3l.views import attempt_view
 
-IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(
     "--store", "folder", type=store_path, required=True, help="run, or folder of a store"
 )
@@ -101,36 +100,20 @@ def replay(folder: Path, step: int) -> None:
         draw = store_reads.trained_draw(store, step)
     for group, weight in zip(draw.groups, draw.weights, strict=True):
         joined = [
-            {"group_id": attempt.group_id} | jsonl.plain(attempt.trajectory)
+            {"group_id": attempt.group_id} | plain(attempt.trajectory)
             for attempt in draw.recalled
             if attempt.into == group.group_id
         ]
-        click.echo(json.dumps(jsonl.plain(group) | {"weight": weight, "recalled": joined}))
+        click.echo(json.dumps(plain(group) | {"weight": weight, "recalled": joined}))
 
 
 @click.command()
 @_store
-@click.argument("target", type=click.Path(path_type=Path))
-def export(folder: Path, target: Path) -> None:
-    """Write the whole store into an empty folder, as tables of JSON lines."""
+def export(folder: Path) -> None:
+    """Print every group in its current state, one JSON line each, for any tool."""
     with Store(folder, read_only=True) as store:
-        click.echo(json.dumps(archive.export(store, target)))
-
-
-@click.command("import")
-@click.option(
-    "--store", "folder", type=click.Path(path_type=Path), required=True, help="new folder"
-)
-@click.argument("source", type=click.Path(path_type=Path))
-def import_(folder: Path, source: Path) -> None:
-    """Create a store from a folder that `export` wrote."""
-    archive.check(source)
-    with (
-        folder_lock.new_folder(folder, "store") as building,
-        Store(building, map_gib=IMPORT_MAP_GIB) as store,
-    ):
-        rows = archive.restore(source, store)
-    click.echo(json.dumps(rows))
+        for row in store_reads.rows(store):
+            click.echo(json.dumps(plain(store_reads.group(store, row["group"]))))
 
 
 @click.command()
@@ -190,7 +173,7 @@ def evict(
     click.echo(json.dumps(asdict(gone) | {"dry_run": dry_run}))
 
 
-COMMANDS = (stats, ls, query, show, replay, export, import_, verify, compact, evict)
+COMMANDS = (stats, ls, query, show, replay, export, verify, compact, evict)
 
 
 def _until_done(step: Callable[[], Evicted]) -> Evicted:

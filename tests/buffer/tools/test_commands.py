@@ -1,4 +1,4 @@
-"""The commands that read, check, copy, export, import and evict from a store."""
+"""The commands that read, check, copy, export and evict from a store."""
 
 import asyncio
 import json
@@ -16,20 +16,6 @@ from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from r3l.records import GroupPlan, ReflectionRecord, SlotResult
 from tests.buffer.fakes import refused
-
-
-def test_the_commands_export_and_import(filled, tmp_path):
-    filled.store.copy(tmp_path / "snapshot")
-
-    def run(*arguments):
-        result = CliRunner().invoke(cli.commands, list(map(str, arguments)), catch_exceptions=False)
-        assert result.exit_code == 0
-        return json.loads(result.output)
-
-    rows = run("export", "--store", tmp_path / "snapshot", tmp_path / "out")
-    assert rows["groups"] == 4
-    new = ("--store", tmp_path / "new")
-    assert run("import", *new, tmp_path / "out") == rows
 
 
 def test_the_commands_read_a_copy(trained, tmp_path):
