@@ -128,7 +128,7 @@ def _store(now: Snapshot) -> Iterator[Finding]:
     if map_free is not None and free < LITTLE_DISK:
         yield _problem(
             f"the store's disk has {free / GIB:.2f} GiB left",
-            "r3l-buffer evict, or set buffer.retention",
+            "free some, or resume with buffer.retention",
         )
     if map_free is not None and map_free < LITTLE_MAP:
         yield _problem(

@@ -34,7 +34,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"actors": [Actor("actor-0.ab", "actor-0", 70.0, 12, 1, 0.0)]},
          "actor-0 has sent nothing for 1.2 min", "after 120 s (buffer.lease_s)"),
         ({"heartbeat_ago_s": 500.0}, "no heartbeat for 8.3 min: micro-batch 3", "learner.hang_s"),
-        ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "r3l-buffer evict"),
+        ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "buffer.retention"),
         ({"buffer": buffer(map_free_bytes=GIB // 8)}, "grow by only 0.12 GiB", "buffer.map_gib"),
         ({"buffer": buffer(fingerprint_conflicts=2)}, "weights of their version: 2", "another run"),
         ({"buffer": buffer(drops={"stale": 30}, train={"trained": 100})},
