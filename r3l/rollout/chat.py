@@ -15,7 +15,7 @@ writes the policy's own replies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -49,8 +49,8 @@ class ChatFormat:
                 f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, which "
                 "r3l needs; choose an instruct model or set tokenizer.chat_template"
             )
-        self.end_id, self._end = self._find_end()
-        if self._is_reply(self._render([{"role": "user", "content": _NOTE}])):
+        self.end_id, self.end = self._find_end()
+        if self._is_reply(self.render([{"role": "user", "content": _NOTE}])):
             raise self._refused("writes a user's message as it writes a reply")
         if difference := self._first_difference(_PLAIN):
             raise self._refused(f"changes earlier turns when a turn is added: {difference}")
@@ -69,25 +69,25 @@ class ChatFormat:
     @cached_property
     def prompt_ids(self) -> tuple[int, ...]:
         """The tokens that invite a reply."""
-        return self._encode(self._prompt)
+        return self.encode(self._prompt)
 
     def open(self, system: str, user: str) -> tuple[int, ...]:
         """Encodes a conversation's first two messages, without the invitation to reply.
 
         If the template has no system role, the system message is prepended to the user's message.
         """
-        return self._encode(self._render(self._opening(system, user)))
+        return self.encode(self.render(self.opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
         """Encodes one more message after a reply, beginning with the tokens that close the
         reply."""
-        return self._encode(self._turn(role, content))
+        return self.encode(self._turn(role, content))
 
     def guidance(self, content: str) -> tuple[int, ...]:
         """Encodes a guidance message after a user's message. It is a system message, or a user
         message if the template allows no system message there."""
         message = {"role": self._guide, "content": content}
-        return self._encode(
+        return self.encode(
             self._after_user(message)
             or self._turn(self._guide, content).removeprefix(self._reply_tail)
         )
@@ -102,12 +102,12 @@ class ChatFormat:
 
     @cached_property
     def _prompt(self) -> str:
-        return self._render(_ASKED, prompt=True).removeprefix(self._render(_ASKED))
+        return self.render(_ASKED, prompt=True).removeprefix(self.render(_ASKED))
 
     @cached_property
     def _earlier_prompt(self) -> str:
         """Returns what the template puts before a reply that other messages follow."""
-        return self._around_reply(_ASKED)[0].removeprefix(self._render(_ASKED))
+        return self._around_reply(_ASKED)[0].removeprefix(self.render(_ASKED))
 
     @property
     def _opens_reasoning(self) -> bool:
@@ -126,7 +126,7 @@ class ChatFormat:
     @cached_property
     def _reply_tail(self) -> str:
         """Returns what the template adds after a reply's end-of-turn token."""
-        return self._around_reply([])[1].removeprefix(self._end)
+        return self._around_reply([])[1].removeprefix(self.end)
 
     @cached_property
     def _has_system(self) -> bool:
@@ -134,8 +134,8 @@ class ChatFormat:
         turns are added."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
-            text = self._render(opening)
-            later = self._render([*opening, {"role": "assistant", "content": _MARK}, *_ASKED])
+            text = self.render(opening)
+            later = self.render([*opening, {"role": "assistant", "content": _MARK}, *_ASKED])
         except UserError:
             return False
         return _NOTE in text and later.startswith(text) and not self._is_reply(text)
@@ -155,9 +155,9 @@ class ChatFormat:
     def _after_user(self, message: Message) -> str:
         """Returns what the template writes for a message after a user's; "" if it refuses one
         there or changes the user's."""
-        asked = self._render(_ASKED)
+        asked = self.render(_ASKED)
         try:
-            text = self._render([*_ASKED, message])
+            text = self.render([*_ASKED, message])
         except UserError:
             return ""
         return text.removeprefix(asked) if text.startswith(asked) else ""
@@ -166,28 +166,30 @@ class ChatFormat:
         """Whether _NOTE stands between what begins and what ends a reply of the policy."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
-        return before.rstrip().endswith(lead) and after.lstrip().startswith(self._end)
+        return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)
 
-    def _opening(self, system: str, user: str) -> list[Message]:
+    def opening(self, system: str, user: str) -> list[Message]:
+        """Returns a conversation's first messages; they are one if the template has no system
+        role."""
         if system and not self._has_system:
             system, user = "", f"{system}\n\n{user}"
         messages = [{"role": "system", "content": system}] if system else []
         return [*messages, {"role": "user", "content": user}]
 
     def _turn(self, role: str, content: str) -> str:
-        return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self._end)
+        return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self.end)
 
     def _around_reply(self, following: list[Message]) -> tuple[str, str]:
         """Returns the text before and after a reply that is followed by the `following`
         messages."""
         asked = [*_ASKED, {"role": "assistant", "content": _MARK}]
-        before, _, after = self._render([*asked, *following]).partition(_MARK)
+        before, _, after = self.render([*asked, *following]).partition(_MARK)
         return before, after
 
     def _find_end(self) -> tuple[int, str]:
         """Finds the id and the text of the token that the template puts right after a reply."""
         after = self._around_reply([])[1]
-        ids = self._encode(after)
+        ids = self.encode(after)
         special = set(self.tokenizer.all_special_ids)
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
         special |= {i for i, token in added.items() if token.special}
@@ -200,24 +202,24 @@ class ChatFormat:
     def _first_difference(self, replies: Sequence[str]) -> str:
         """Finds where the increments of a test conversation differ from the template's own text or
         tokens; "" if they agree."""
-        messages = self._opening("be brief", "what now?")
-        text, ids = self._render(messages), list(self.open("be brief", "what now?"))
+        messages = self.opening("be brief", "what now?")
+        text, ids = self.render(messages), list(self.open("be brief", "what now?"))
         begun, lead = self._prompt, self._earlier_prompt.removeprefix(self._prompt)
         lead = lead if lead.isspace() else ""  # a space that the policy samples with its reply
         if self._opens_reasoning:  # the growing sequence keeps what the template leaves out
             begun = self._earlier_prompt
         for turn, reply in enumerate(replies):
-            whole = self._render(messages, prompt=True)
+            whole = self.render(messages, prompt=True)
             if text + self._prompt != whole:
                 return _difference(turn, text + self._prompt, whole)
-            if [*ids, *self.prompt_ids] != list(self._encode(whole)):
+            if [*ids, *self.prompt_ids] != list(self.encode(whole)):
                 return f"turn {turn} has other tokens when it is encoded by itself"
-            text, ids = text + begun, [*ids, *self._encode(begun)]
+            text, ids = text + begun, [*ids, *self.encode(begun)]
             answer = {"role": "user", "content": f"you did {turn}"}
             messages += [{"role": "assistant", "content": reply}, answer]
-            response = lead + reply + self._end
+            response = lead + reply + self.end
             text += response + self._turn("user", answer["content"])
-            ids += [*self._encode(response), *self.turn("user", answer["content"])]
+            ids += [*self.encode(response), *self.turn("user", answer["content"])]
         return ""
 
     def _refused(self, why: str) -> UserError:
@@ -229,22 +231,36 @@ class ChatFormat:
     def _error(self, why: str) -> UserError:
         return UserError(f"the chat template of {self.tokenizer.name_or_path!r} {why}")
 
-    def _render(self, messages: list[Message], *, prompt: bool = False) -> str:
-        text = self._write(messages, prompt)
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        prompt: bool = False,
+    ) -> str:
+        """Renders messages with the template. Raises UserError if it refuses them."""
+        text = self._write(messages, prompt, tools)
         return text if prompt else text.removesuffix(self._closing)
 
-    def _write(self, messages: list[Message], prompt: bool) -> str:
+    def _write(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        prompt: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        more = {"tools": list(tools)} if tools else {}
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=prompt
+                    list(messages), tokenize=False, add_generation_prompt=prompt, **more
                 )
             )
         except Exception as error:  # a template is code: it may raise anything
             roles = ", ".join(message["role"] for message in messages)
             raise self._refused(f"does not take messages of {roles} ({error})") from None
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Encodes text that holds the template's special tokens."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
 
