@@ -21,6 +21,7 @@ from launch.console.progress import (
     end_lines,
     run_name,
 )
+from launch.inspection.learning import LearningWatch
 from launch.restarts import FINAL, LastHeartbeat, Restarts
 from launch.topology.run_plan import Plan
 from launch.unresponsive import Unresponsive
@@ -73,6 +74,7 @@ class Run:
         self.unresponsive = Unresponsive(config.buffer, self.say)
         wanted = plan.actors * config.actor.concurrent_requests
         self.session_waits = SessionWaits(wanted, config.env.workers)
+        self.learning = LearningWatch()
         # Earlier launches of the run count too.
         history = self.folder.history()
         self.evaluations, self.steps = history.evaluations, history.reached
@@ -303,6 +305,8 @@ class Run:
                 self.console.step(line, self.plan.config.learner.steps)
                 if waits := self.session_waits.line(line):
                     self.say(waits)
+                for why in self.learning.lines(line):
+                    self.say(why)
 
     def _settle_config(self) -> None:
         try:

@@ -51,7 +51,8 @@ def doctor(name: str) -> None:
 def findings(now: Snapshot) -> list[Finding]:
     """Returns all findings, problems first."""
     results = [
-        *_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now), *_bound(now)
+        *_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now),
+        *_learning(now), *_bound(now),
     ]  # fmt: skip
     return sorted(results, key=lambda finding: not finding.problem)
 
@@ -178,6 +179,12 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
                 f"{name} has weights v{actor.version}, the learner v{version}",
                 f"see {now.run}/logs/{name}.log for why it does not load newer ones",
             )
+
+
+def _learning(now: Snapshot) -> Iterator[Finding]:
+    """Reports why the last steps taught the policy nothing."""
+    for cause in now.learns_nothing:
+        yield _problem(f"it learns nothing: {cause.what}", cause.remedy)
 
 
 def _bound(now: Snapshot) -> Iterator[Finding]:

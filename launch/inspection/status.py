@@ -56,6 +56,9 @@ def lines(now: Snapshot) -> Iterator[str]:
         yield from _leases(now)
     if waiting := list(waits(now)):
         yield from ["", "who waits:", *(f"  {line}" for line in waiting)]
+    if now.learns_nothing:
+        yield from ["", "learns nothing:"]
+        yield from (f"  {cause.what}; {cause.remedy}" for cause in now.learns_nothing)
     if now.errors:
         yield from ["", "last errors in the logs:"]
         yield from (
