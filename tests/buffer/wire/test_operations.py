@@ -12,8 +12,10 @@ from buffer.wire import messages
 from buffer.wire.operations import OPERATIONS
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
+from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import calls
 
+LIMITS = RetentionConfig(groups=3)
 CALLS = [
     calls.add_tasks([Task("t", "workshop", 0)]),
     calls.lease("a", 0, GroupPlan(1)),
@@ -30,6 +32,8 @@ CALLS = [
     calls.query(),
     calls.ledger(1),
     calls.get("g"),
+    calls.evict(LIMITS),
+    calls.would_evict(LIMITS),
     calls.stats(),
 ]
 

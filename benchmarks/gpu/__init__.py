@@ -1,1 +1,0 @@
-"""The learner on a GPU: `python -m benchmarks.gpu`."""

@@ -1,1 +1,0 @@
-"""ScienceWorld with a demonstrator and a teacher, for the experiment's small policy."""
