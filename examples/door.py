@@ -17,7 +17,6 @@ class Door:
         "A door wears two words and a number. Say the word that the number names.",
         max_steps=3,
         max_response_tokens=8,
-        feedback="causal",
     )
 
     def reset(self, *, seed, options=None):

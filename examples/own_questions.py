@@ -24,7 +24,6 @@ class Questions:
             "Answer with a single word or number.",
             max_steps=tries,
             max_response_tokens=64,
-            feedback="weak",
             # Overrides of r3l/rollout/prompts/*.md; r3l-launch --show-prompts prints all of them.
             prompts={"guidance": "A hint for this question: {improvement_suggestion}"},
         )

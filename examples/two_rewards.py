@@ -19,7 +19,6 @@ class Sums:
         max_steps=1,
         max_response_tokens=128,
         success_threshold=1.0,  # of the sum of all parts; rewards are recorded in units of it
-        feedback="none",
     )
 
     def reset(self, *, seed, options=None):

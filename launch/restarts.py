@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from launch.backends.processes import Child
 from learner.run_files import EXIT_CODES
 from r3l.errors import BufferUnavailable, RestartNeeded, TrainingStopped, UserError
+from r3l.files.run_folder import RunFolder
 
 WINDOW_S = 3600.0
 FINAL = {EXIT_CODES[UserError], EXIT_CODES[TrainingStopped]}
@@ -24,13 +26,13 @@ class Restarts:
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def allow(self, child: Child, ready: str, now: float | None = None) -> bool:
+    def allow(self, child: Child, now: float | None = None) -> bool:
         """Whether to restart `child`, which has already ended.
 
         It is not restarted if
 
         - its exit code means that it would end again (FINAL),
-        - it died at its first start, before it wrote the line `ready`, or
+        - it died at its first start, before it was ready, or
         - it has used up its limit; exit codes in NOT_COUNTED do not count.
         """
         if child.name not in self.limits or child.exit_code in FINAL:
@@ -39,7 +41,7 @@ class Restarts:
             return True
         now = time.monotonic() if now is None else now
         deaths = self.deaths[child.name]
-        if not deaths and not child.ready(ready):
+        if not deaths and not child.ready:
             return False
         deaths[:] = [at for at in deaths if now - at < WINDOW_S]
         deaths.append(now)
@@ -50,3 +52,37 @@ class Restarts:
         BACK_OFF_S, doubling up to LONGEST_S. The cause, such as a full disk, may pass."""
         earlier = len(self.deaths[name]) - 1
         return min(BACK_OFF_S * 2.0 ** (earlier - 1), LONGEST_S) if earlier > 0 else 0.0
+
+
+GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselves
+
+
+@dataclass
+class LastHeartbeat:
+    """Measures the age of a learner's heartbeat file with this process's clock.
+
+    The file system may use another machine's clock.
+    """
+
+    run: Path
+    limit_s: float
+    _stamp: int = 0
+    _seen: float = field(default_factory=time.monotonic)
+
+    def renew(self) -> None:
+        """Restart the clock for a learner that was just started."""
+        self._seen = time.monotonic()
+
+    def overdue(self) -> bool:
+        """Whether the learner should have ended itself by now."""
+        last = RunFolder(self.run).heartbeat()
+        stamp = last.stamp if last else 0
+        if stamp != self._stamp:
+            self._stamp, self._seen = stamp, time.monotonic()
+        return time.monotonic() - self._seen > self.limit_s + GRACE_S
+
+    @property
+    def doing(self) -> str:
+        """The learner's activity at its last heartbeat."""
+        last = RunFolder(self.run).heartbeat()
+        return last.doing if last else ""

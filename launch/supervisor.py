@@ -7,7 +7,6 @@ buffer ready ─► learner ─► actors ─► watch: progress lines, deaths, 
 
 from __future__ import annotations
 
-import math
 import signal
 import time
 from collections.abc import Callable
@@ -22,12 +21,13 @@ from launch.console.progress import (
     end_lines,
     run_name,
 )
-from launch.restarts import FINAL, Restarts
+from launch.inspection.learning import LearningWatch
+from launch.restarts import FINAL, LastHeartbeat, Restarts
 from launch.topology.run_plan import Plan
 from launch.unresponsive import Unresponsive
-from learner.checkpoint import CHECKPOINTS, latest, read_state
-from learner.run_files import DONE_LINE, HANGS_LINE, WEIGHTS_LINE
+from learner.run_files import EXIT_CODES
 from r3l.endpoints import reached
+from r3l.errors import LearnerHung
 from r3l.files.json_lines import GrowingFile, parsed
 from r3l.files.progress_lines import AgainLine, EvalLine, from_json
 from r3l.files.run_folder import RunFolder
@@ -37,8 +37,7 @@ WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
 ROOM_S = 10.0
-STOPPING_S = 30.0  # between two lines about a learner that was asked to end
-QUIET_S = 300.0  # without progress until the learner's last line is repeated
+QUIET_S = 300.0  # without progress until it is reported
 
 
 class Run:
@@ -58,7 +57,7 @@ class Run:
         self.console = console if isinstance(console, Console) else Console(console)
         self.plan, self.say = plan, self.console.say
         self.commands = commands or ProcessCommands(plan)
-        self.children = children or Children(plan.run / "logs", plan.config.learner.hang_s)
+        self.children = children or Children(plan.run / "logs")
         self.folder = RunFolder(plan.run)
         self.progress = GrowingFile(self.folder.progress)
         self.startup = Startup()
@@ -69,11 +68,13 @@ class Run:
             {"buffer": config.buffer.restarts, "learner": config.learner.restarts}
             | dict.fromkeys(actors, config.actor.restarts)
         )
+        self.last_heartbeat = LastHeartbeat(plan.run, config.learner.hang_s)
         self.due: dict[str, float] = {}  # when processes that died are started again
         self.killed: Child | None = None  # a learner that hung and was killed here
         self.unresponsive = Unresponsive(config.buffer, self.say)
         wanted = plan.actors * config.actor.concurrent_requests
         self.session_waits = SessionWaits(wanted, config.env.workers)
+        self.learning = LearningWatch()
         # Earlier launches of the run count too.
         history = self.folder.history()
         self.evaluations, self.steps = history.evaluations, history.reached
@@ -81,7 +82,6 @@ class Run:
         self.quiet_s = QUIET_S
         self.room_at, self.lack = self.began, ""
         self.interrupted = ""
-        self.stopping_at = math.inf
 
     def execute(self) -> int:
         """Run to the end; returns the exit code. Leaves no process behind."""
@@ -93,15 +93,12 @@ class Run:
             code = self._run()
         finally:
             self.unresponsive.close()
-            self.stopping_at = time.monotonic() + STOPPING_S / 10
-            killed = self.children.stop(self._report_stopping)
+            killed = self.children.stop()
             self._show_progress()
             self.folder.drop_next_settings()
         if killed:
             when = "at the second Ctrl-C" if self.children.impatient else "after the deadline"
             self.say(f"killed {when}: {', '.join(killed)}")
-        if code != 0:
-            self._report_checkpoint()
         if code == 0:
             for line in (self._summary(), *end_lines(self.plan.run)):
                 self.say(line)
@@ -109,11 +106,10 @@ class Run:
 
     def _run(self) -> int:
         buffer = self._start("buffer")
-        if not self._wait_ready(buffer, _ready("buffer"), BUFFER_START_S):
+        if not (address := self._wait_ready(buffer, BUFFER_START_S)):
             return self._report_interrupt() if self.interrupted else self._report_death(buffer)
-        self.commands.buffer_endpoint = buffer.said(_ready("buffer")) or ""
-        if self.commands.buffer_endpoint:
-            self.unresponsive.watch(reached(self.commands.buffer_endpoint), self.plan.keys)
+        self.commands.buffer_endpoint = address
+        self.unresponsive.watch(reached(address), self.plan.keys)
         if self.plan.keys is not None:
             client = self.plan.keys / "client.json"
             self.say(f"buffer listens at {self.commands.buffer_endpoint}; an actor that joins from "
@@ -141,41 +137,22 @@ class Run:
         self.say(f"{self.interrupted}: stopping; continue with r3l-launch --resume --run {where}")
         return 130
 
-    def _report_stopping(self) -> None:
-        """Show what a learner that was asked to end is still doing."""
-        self._show_progress()
-        learner = next((c for c in self.children.members if c.name == "learner"), None)
-        if learner is None or learner.ended or time.monotonic() < self.stopping_at:
-            return
-        self.stopping_at = time.monotonic() + STOPPING_S
-        doing = self.children.heartbeat.doing or "to start"
-        self.say(f"waiting for the learner to save step {self.steps} (it has begun {doing}); "
-                 "Ctrl-C kills it")  # fmt: skip
-
-    def _report_checkpoint(self) -> None:
-        """Show how much of the run a resumed run makes again."""
-        newest = latest(self.plan.run / CHECKPOINTS)
-        kept = read_state(newest).version if newest else 0
-        if self.steps:
-            again = max(self.steps - kept, 0)
-            self.say(f"last checkpoint: step {kept}; {again} steps will be made again")
-
     def _start_actors(self) -> None:
-        """Start the actors as soon as the learner has printed its weights address."""
-        if self.waiting and (endpoint := self._learner().said(WEIGHTS_LINE)):
-            self.commands.weights_endpoint = endpoint
+        """Start the actors as soon as the learner has reported its weights address."""
+        if self.waiting and (learner := self._learner().status):
+            self.commands.weights_endpoint = learner.address
             for name in self.waiting:
                 self._start(name, resume=self.plan.resume)
             self.waiting = []
 
     def _after_death(self, child: Child) -> int | None:
         """Restart a dead process and return None, or return the exit code if the run is over."""
-        # DeepSpeed's launcher exits with 0 when it is killed, so the line is needed too.
-        if child.name == "learner" and child.exit_code == 0 and child.ready(DONE_LINE):
+        # DeepSpeed's launcher exits with 0 when it is killed, so the report is needed too.
+        if child.exit_code == 0 and (last := child.status) and last.state == "done":
             return 0
-        if child is self.killed or (child.name == "learner" and child.ready(HANGS_LINE)):
+        if child is self.killed or child.exit_code == EXIT_CODES[LearnerHung]:
             self._count_hang(child)
-        if not self.restarts.allow(child, _ready(child.name)):
+        if not self.restarts.allow(child):
             return self._report_death(child)
         count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
         where = " from its last checkpoint" if child.name == "learner" else ""
@@ -202,7 +179,7 @@ class Run:
             self.unresponsive.restarted()
             return self.children.start(name, self.commands.buffer())
         if name == "learner":
-            self.children.heartbeat.renew()
+            self.last_heartbeat.renew()
             command = self.commands.learner() + (["--resume"] if resume else [])
             # Launchers have these arguments too, but not in one sequence.
             worker = ("-m", "learner.cli", "train", "--config", str(self.folder.config_file))
@@ -211,13 +188,14 @@ class Run:
         command, env = self.commands.actor(index), self.commands.actor_env(index)
         return self.children.start(name, command, env, at_once=True)
 
-    def _wait_ready(self, child: Child, word: str, deadline_s: float) -> bool:
+    def _wait_ready(self, child: Child, deadline_s: float) -> str:
+        """Returns the address that a process reports; "" if it ends or the deadline passes."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end and not self.interrupted and child.exit_code is None:
-            if child.ready(word):
-                return True
+            if (status := child.status) is not None:
+                return status.address
             time.sleep(0.05)
-        return False
+        return ""
 
     def _report_death(self, child: Child) -> int:
         self._show_progress()
@@ -259,23 +237,23 @@ class Run:
     def _actors(self) -> dict[str, str]:
         """The process names of ready actors, keyed by their name in the buffer."""
         actors = [child for child in self.children.members if child.name.startswith("actor-")]
-        return {name: child.name for child in actors if (name := child.said(_ready(child.name)))}
+        return {status.name: child.name for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
         """Kill a learner that sends no heartbeats. It has not ended itself because it is stopped,
         is waiting in the kernel, or hung before its watchdog started."""
         learner = self._learner()
-        if learner.exit_code is None and self.children.heartbeat.overdue():
+        if learner.exit_code is None and self.last_heartbeat.overdue():
             learner.show_stacks()
             learner.kill()
             self.killed = learner
 
     def _count_hang(self, learner: Child) -> None:
-        doing = self.children.heartbeat.doing
+        doing = self.last_heartbeat.doing
         ended_by = "launcher" if learner is self.killed else "itself"
         self.folder.add_hang(doing, ended_by)
         self.say(
-            f"learner hung: no heartbeat for {self.children.hang_s:g} s (learner.hang_s) "
+            f"learner hung: no heartbeat for {self.last_heartbeat.limit_s:g} s (learner.hang_s) "
             f"since it began {doing}; ended by {ended_by}, stacks in {learner.log}"
         )
 
@@ -287,7 +265,7 @@ class Run:
         if self.startup.ended:
             return
         names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
-        up = {child.name for child in self.children.members if child.ready(_ready(child.name))}
+        up = {child.name for child in self.children.members if child.ready}
         line = self.startup.line({name: name in up for name in names})
         if line or self.startup.ended:
             self.console.starting(line)
@@ -302,14 +280,13 @@ class Run:
         self.lack = lack
 
     def _report_no_progress(self) -> None:
-        """Repeat the learner's last line if there is no progress for QUIET_S. The line says what
-        the learner is waiting for. Each later report comes after twice as long."""
+        """Report what the learner is doing if there is no progress for QUIET_S. Each later report
+        comes after twice as long."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2
-            learner = self._learner()
-            last = "".join(learner.last_lines(1)) or "none"
-            self.say(f"no step for {silent:.0f} s; the learner's last line: {last} ({learner.log})")
+            doing, log = self.last_heartbeat.doing or "none", self._learner().log
+            self.say(f"no step for {silent:.0f} s; the learner's last heartbeat: {doing} ({log})")
 
     def _show_progress(self) -> None:
         for notice in self.notices.new():
@@ -328,6 +305,8 @@ class Run:
                 self.console.step(line, self.plan.config.learner.steps)
                 if waits := self.session_waits.line(line):
                     self.say(waits)
+                for why in self.learning.lines(line):
+                    self.say(why)
 
     def _settle_config(self) -> None:
         try:
@@ -349,8 +328,3 @@ class Run:
         if self.interrupted and signum == signal.SIGINT:
             self.children.impatient = True
         self.interrupted = signal.Signals(signum).name
-
-
-def _ready(name: str) -> str:
-    """The line that a process prints when it is ready."""
-    return f"r3l-{name.partition('-')[0]} ready"

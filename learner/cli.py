@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -18,14 +18,14 @@ from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
 from learner.offline.cli import replay_command, weights_command
 from learner.offline.regrade import regrade_command
-from learner.run_files import DONE_LINE, EXIT_CODES, READY_LINE, WEIGHTS_LINE
+from learner.run_files import EXIT_CODES
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.endpoints import check_bind, check_endpoint
 from r3l.errors import RestartNeeded, UserError
-from r3l.files.run_folder import JOURNAL, RunFolder
+from r3l.files.run_folder import JOURNAL, ProcessStatus, RunFolder
 from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.process.command_line import OneLineGroup
 from r3l.process.file_modes import set_file_modes
@@ -222,8 +222,8 @@ class _Rank:
             if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
                 RunFolder(self.run).keep_token_budget(int(budget))
             raise
-        if _leading():
-            click.echo(DONE_LINE)
+        if publisher is not None:
+            self._report("done", publisher.endpoint)
 
     def _publisher(self) -> Any:
         from learner.publisher import WeightPublisher
@@ -239,8 +239,12 @@ class _Rank:
             journal=journal,
         )
         self.closing.callback(publisher.close)
-        click.echo(f"{WEIGHTS_LINE} {publisher.endpoint}")
+        self._report("starting", publisher.endpoint)
         return publisher
+
+    def _report(self, state: Literal["starting", "ready", "done"], weights: str) -> None:
+        click.echo(f"r3l-learner {state}, weights at {weights}")
+        RunFolder(self.run).report("learner", ProcessStatus(state, weights))
 
     def _rank0(self, trainer: Any, publisher: Any, version: int) -> Any:
         from buffer import BufferClient
@@ -268,7 +272,7 @@ class _Rank:
         self.closing.callback(reporter.close)
         rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=self.actors)
         _on_stop_signals(lambda signum, frame: rank0.stop())
-        click.echo(READY_LINE)
+        self._report("ready", publisher.endpoint)
         return rank0
 
 

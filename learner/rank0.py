@@ -40,7 +40,7 @@ from learner.metrics.group_metrics import (
     without_fingerprint,
 )
 from learner.metrics.reporter import Reporter
-from learner.metrics.text_examples import correction_texts
+from learner.metrics.text_examples import correction_texts, unread_reflection
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
@@ -48,7 +48,7 @@ from learner.watchdog import heartbeat
 from r3l.config import RunConfig
 from r3l.errors import BufferUnavailable, NotFound, TrainingStopped, UserError
 from r3l.files.run_folder import RunFolder, SkippedStep
-from r3l.process.notices import notice
+from r3l.process.notices import notice, notice_again
 from r3l.records import Group, Task
 
 log = logging.getLogger(__name__)
@@ -254,6 +254,8 @@ class Rank0:
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},
         }
         texts = correction_texts(explored, version)
+        if unread := unread_reflection(explored):
+            notice_again("unread reflection", unread)
         shown = histograms(explored, draw.version) if self.actors else {}
         self.reporter.step(version, metrics, shown, texts)
         cut = {name.removeprefix("group/"): value for name, value in metrics.items()}

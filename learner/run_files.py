@@ -1,25 +1,27 @@
-"""Defines what a learner and its launcher share: exit codes, log lines and a signal. Needs no
-torch."""
+"""Defines what a learner and its launcher share: exit codes and a signal. Needs no torch."""
 
 from __future__ import annotations
 
 import signal
 
-from r3l.errors import BufferUnavailable, R3LError, RestartNeeded, TrainingStopped, UserError
+from r3l.errors import (
+    BufferUnavailable,
+    LearnerHung,
+    R3LError,
+    RestartNeeded,
+    TrainingStopped,
+    UserError,
+)
 
 EXIT_CODES: dict[type[R3LError], int] = {
     UserError: 2,
     TrainingStopped: 3,
     RestartNeeded: 4,
     BufferUnavailable: 5,
+    LearnerHung: 6,
 }
 """2: the user's settings are wrong. 3: a restart would end the same way. 4: a restart is needed.
-5: the buffer did not reply for `buffer.patience_s`."""
-
-READY_LINE = "r3l-learner ready"
-WEIGHTS_LINE = "r3l-learner serves weights at"
-DONE_LINE = "r3l-learner done"
-HANGS_LINE = "r3l-learner hangs"
+5: the buffer did not reply for `buffer.patience_s`. 6: a rank sent no heartbeat."""
 
 STACKS = signal.SIGUSR2
 """Makes a learner's process write every thread's stack to its log, even while its interpreter is

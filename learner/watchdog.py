@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from learner.run_files import HANGS_LINE, STACKS
+from learner.run_files import EXIT_CODES, STACKS
 from r3l.errors import LearnerHung
 from r3l.files.run_folder import RunFolder
 
@@ -78,10 +78,10 @@ class Watchdog:
             f"{doing}; it exits now; the stacks of all threads follow"
         )
         try:
-            os.write(STDERR, f"\n{HANGS_LINE}: {error}\n".encode())
+            os.write(STDERR, f"\nr3l-learner hangs: {error}\n".encode())
             faulthandler.dump_traceback(STDERR, all_threads=True)
         finally:
-            os._exit(1)  # the hung thread would never return
+            os._exit(EXIT_CODES[LearnerHung])  # the hung thread would never return
 
 
 _watchdog: Watchdog | None = None

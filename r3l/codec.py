@@ -28,7 +28,7 @@ import numpy as np
 from r3l.errors import RecordError, SchemaVersionError
 from r3l.records import Group, Record, SlotResult
 
-SCHEMA = 7
+SCHEMA = 8
 RECORD_LIMIT = 16 << 20  # bytes of one record
 HEADER_LIMIT = 64 << 10  # bytes of a message header
 

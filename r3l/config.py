@@ -34,7 +34,10 @@ NAMED = ("algorithm", "env", "sampler")
 class RunConfig(Section):
     """All settings of a run."""
 
-    model: str = Field("builtin", description="model folder, or builtin (the shipped tiny policy)")
+    model: str = Field(
+        "builtin",
+        description="model folder, GGUF file, smollm2, or builtin (the shipped tiny policy)",
+    )
     seed: int = Field(
         0, ge=0, le=(1 << 32) - 1, description="seed of tasks, sampling and the learner"
     )

@@ -53,6 +53,33 @@ class Task(Record):
         _check_plain(self.options, "options")
 
 
+class Segment(Record):
+    """A further conversation of an attempt, with the fields of a Trajectory; see `Extra.segments`.
+
+    Its steps before `start` are also in an earlier conversation of the attempt, which trains them.
+    """
+
+    token_ids: Int32
+    logprobs: Float32
+    step_spans: Int32
+    step_versions: Int32
+    step_newest_versions: Int32
+    start: Integer = 0
+
+    def __post_init__(self) -> None:
+        length, steps = len(self.token_ids), len(self.step_spans)
+        _check_array("token_ids", self.token_ids, "int32", (length,))
+        _check_array("logprobs", self.logprobs, "float32", (length,))
+        _check_array("step_spans", self.step_spans, "int32", (steps, 2))
+        _check_array("step_versions", self.step_versions, "int32", (steps,))
+        _check_array("step_newest_versions", self.step_newest_versions, "int32", (steps,))
+        _check_spans(self.step_spans, length)
+        if not 0 <= self.start < steps:
+            raise RecordError(
+                f"start {self.start}: must be 0 to {steps - 1}, with {steps} steps", field="start"
+            )
+
+
 class Extra(Record):
     """Details of an attempt with K steps that only some explorers, algorithms and metrics read.
 
@@ -65,6 +92,9 @@ class Extra(Record):
     the attempt's tokens do not show the text.
     `source`: the stored attempt that was shown or continued, as "group/role/slot". Its steps before
     `start` were replayed, not sampled.
+    `segments`: further conversations of an attempt that an agent played. They are trained with the
+    attempt's advantage. `tape`: all calls of that agent, as r3l.views.tape writes them; empty for
+    other attempts.
     """
 
     reward_parts: dict[str, float] = msgspec.field(default_factory=dict)
@@ -75,6 +105,8 @@ class Extra(Record):
     plain_opening: Int32 = msgspec.field(default_factory=lambda: np.zeros(0, np.int32))
     source: str = ""
     start: Integer = 0
+    segments: tuple[Segment, ...] = ()
+    tape: bytes = b""
 
     def __post_init__(self) -> None:
         _check_array("step_rewards", self.step_rewards, "float32", (len(self.step_rewards),))
@@ -154,15 +186,39 @@ class Trajectory(Record):
         """The sampled tokens, as a mask: bool [L]."""
         return self.responses_from(0)
 
+    def conversations(self) -> list[Trajectory]:
+        """Returns the attempt's token sequences: its own, and each segment's as a trajectory
+        without texts."""
+        return [self, *(self._conversation(segment) for segment in self.extra.segments)]
+
+    def _conversation(self, segment: Segment) -> Trajectory:
+        steps = len(segment.step_spans)
+        return msgspec.structs.replace(
+            self,
+            token_ids=segment.token_ids,
+            logprobs=segment.logprobs,
+            step_spans=segment.step_spans,
+            step_versions=segment.step_versions,
+            step_newest_versions=segment.step_newest_versions,
+            step_seconds=np.zeros(steps, np.float32),
+            observations=("",) * (steps + 1),
+            actions=("",) * steps,
+            extra=Extra(start=segment.start),
+        )
+
     @property
     def oldest_version(self) -> int:
         """The oldest policy version that sampled a step from `extra.start` on."""
-        return int(self.step_versions[self.extra.start :].min())
+        own = [int(self.step_versions[self.extra.start :].min())]
+        return min(own + [int(s.step_versions[s.start :].min()) for s in self.extra.segments])
 
     @property
     def newest_version(self) -> int:
         """The newest policy version that sampled a step from `extra.start` on."""
-        return int(self.step_newest_versions[self.extra.start :].max())
+        own = [int(self.step_newest_versions[self.extra.start :].max())]
+        return max(
+            own + [int(s.step_newest_versions[s.start :].max()) for s in self.extra.segments]
+        )
 
     def versions_of(self, step: int) -> str:
         """Returns the policy versions that sampled a step, as text: "v3" or "v3 to v5"."""
@@ -206,8 +262,9 @@ class Trajectory(Record):
     @property
     def generated_tokens(self) -> int:
         """The number of tokens sampled for this attempt, from `first_played` on."""
-        spans = self.step_spans[self.first_played :]
-        return int((spans[:, 1] - spans[:, 0]).sum())
+        spans = [self.step_spans[self.first_played :]]
+        spans += [segment.step_spans[segment.start :] for segment in self.extra.segments]
+        return sum(int((each[:, 1] - each[:, 0]).sum()) for each in spans)
 
 
 class ReflectionRecord(Record):
@@ -364,12 +421,7 @@ def _check_attempt(attempt: Trajectory) -> None:
             "observations, K >= 1",
             field="step_spans",
         )
-    edges = np.array([0, *attempt.step_spans.ravel(), len(attempt.token_ids)], np.int64)
-    if (np.diff(edges) < 0).any():
-        raise RecordError(
-            f"step_spans overlap or reach past the sequence of {edges[-1]} tokens",
-            field="step_spans",
-        )
+    _check_spans(attempt.step_spans, len(attempt.token_ids))
     if not abs(float(attempt.reward)) <= LARGEST_REWARD:  # NaN is not
         raise RecordError(
             f"reward is {attempt.reward}; it must be within ±{LARGEST_REWARD:g}", field="reward"
@@ -381,6 +433,14 @@ def _check_attempt(attempt: Trajectory) -> None:
     if (attempt.step_newest_versions < attempt.step_versions).any():
         raise RecordError(
             "a step's newest version is older than its oldest one", field="step_newest_versions"
+        )
+
+
+def _check_spans(step_spans: Int32, length: int) -> None:
+    edges = np.array([0, *step_spans.ravel(), length], np.int64)
+    if (np.diff(edges) < 0).any():
+        raise RecordError(
+            f"step_spans overlap or reach past the sequence of {length} tokens", field="step_spans"
         )
 
 

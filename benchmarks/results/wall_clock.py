@@ -34,6 +34,8 @@ SCIENCEWORLD, SCIENCEWORLD_LONG = "scienceworld", "scienceworld-long"
 STEPS = {SCIENCEWORLD: 15, SCIENCEWORLD_LONG: 45}
 """Optimizer steps of a run in ScienceWorld."""
 PRESET = "scienceworld-small"
+GUIDED = "benchmarks/scienceworld/guided.py:GuidedScienceWorld"
+"""The environment of the warm start: ScienceWorld with a demonstrator."""
 WORLD = ("tasks", "simplification", "brief", "max_steps")
 """Options of the environment that a warm policy must share with PRESET."""
 FILE = "e5.jsonl"
@@ -135,7 +137,7 @@ def _check_world(model: Path) -> None:
     env = configuration.load(preset_file(PRESET), [f"model={model}"]).env
     wanted = all_options(env.name, dict(env.options))
     for warmed in worlds:
-        if warmed.env == env.name and all(warmed.options.get(k) == wanted[k] for k in WORLD):
+        if warmed.env == GUIDED and all(warmed.options.get(k) == wanted[k] for k in WORLD):
             return
     raise UserError(
         f"{model}: a warm policy of another world; ScienceWorld's runs need "

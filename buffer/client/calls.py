@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import msgspec
 
-from buffer.storage.rows import Evicted, Status, TrainedAttempt
+from buffer.storage.rows import Status, TrainedAttempt
 from buffer.storage.transaction import read_group
 from buffer.wire import messages, operations
 from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck, Wait
@@ -32,7 +32,6 @@ from r3l.records import (
     SlotResult,
     Task,
 )
-from r3l.settings.buffer import RetentionConfig
 from r3l.views import attempt_frame
 
 P = ParamSpec("P")
@@ -328,20 +327,6 @@ class Calls:
     def get(self, group_ids: Sequence[str]) -> Call[list[Group]]:
         """Return groups by id, in this order. Unfinished groups have what was accepted so far."""
         return Call("get", operations.GetGroups(_id_tuple(group_ids)), _groups)
-
-    @operation
-    def evict(self, limits: RetentionConfig) -> Call[Evicted]:
-        """Evict closed groups that exceed `limits`, oldest first.
-
-        One call evicts only some of them and reports whether there are `more`, so that other
-        requests do not wait long.
-        """
-        return Call("evict", operations.Evict(limits.model_dump()))
-
-    @operation
-    def would_evict(self, limits: RetentionConfig) -> Call[Evicted]:
-        """Report everything that `evict` would remove with these limits."""
-        return Call("would_evict", operations.Evict(limits.model_dump()))
 
     @operation
     def stats(self) -> Call[BufferStats]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from itertools import chain, islice
 
-from buffer.groups import retention
 from buffer.sampling import task_history
-from buffer.storage.rows import DrawRow, Evicted, GroupRow
+from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.transaction import Txn
 from buffer.wire import operations
 from buffer.wire.operations import Ids
@@ -30,11 +28,6 @@ def ledger(txn: Txn, args: operations.GetLedger) -> Ids:
     if step is None:
         raise NotFound(f"step {args.step} is not in the ledger")
     return Ids(step.groups)
-
-
-def would_evict(txn: Txn, args: operations.Evict) -> Evicted:
-    """Sums up everything that `evict` would remove."""
-    return retention.would_evict(txn, retention.parse_limits(args.limits), time.time())
 
 
 def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:

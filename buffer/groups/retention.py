@@ -7,15 +7,12 @@ last checkpoint. The oldest groups go first, until every limit holds.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import held
-from buffer.storage.rows import Evicted, GroupRow
-from buffer.storage.transaction import Txn
-from r3l import config
+from buffer.storage.rows import GroupRow
 from r3l.settings.buffer import RetentionConfig
 
 GIB = 1 << 30
@@ -23,61 +20,31 @@ HOUR_S = 3600.0
 CHUNK = 64  # groups of one transaction, so that other requests do not wait for long
 
 
-def parse_limits(values: Mapping[str, Any]) -> RetentionConfig:
-    """Reads limits from plain values; raises UserError if a value is invalid."""
-    return config.parse(RetentionConfig, values)
-
-
-def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> Evicted:
-    """Evict up to `most` of the groups that are due."""
-    index = work.index
-    due = _due(
-        work.txn, limits, work.now, index.counts, index.progress.version, not_closed=index.live
-    )
-    rows = list(islice(due, most + 1))
-    for row in rows[:most]:
+def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> list[str]:
+    """Evict up to `most` of the groups that are due, oldest first; returns their ids."""
+    rows = list(islice(_due(work, limits), most))
+    for row in rows:
         work.evict(row)
-    return _summary(rows[:most], more=len(rows) > most)
+    return [row.group_id for row in rows]
 
 
-def would_evict(txn: Txn, limits: RetentionConfig, now: float) -> Evicted:
-    """Sums up everything that `evict` would remove."""
-    return _summary(list(_due(txn, limits, now, txn.counts(), txn.progress().version)))
-
-
-def _due(
-    txn: Txn,
-    limits: RetentionConfig,
-    now: float,
-    counts: Mapping[str, int],
-    version: int,
-    not_closed: Container[str] = (),
-) -> Iterator[GroupRow]:
-    """Yields the groups to evict, oldest first. `not_closed`: ids to skip."""
+def _due(work: UnitOfWork, limits: RetentionConfig) -> Iterator[GroupRow]:
+    """Yields the groups to evict, oldest first."""
     if limits.unlimited:
         return
+    counts, version, now = work.index.counts, work.index.progress.version, work.now
     groups, nbytes = held(counts), counts["bytes"]
-    for row in txn.rows(skip=not_closed):
-        if not row.closed or now - row.times[row.state] < limits.grace_s:
+    for row in work.txn.rows(skip=work.index.live):
+        if now - row.times[row.state] < limits.grace_s:
             continue
+        behind = version - row.oldest_version if row.oldest_version >= 0 else float("inf")
         measured = (
             (groups, limits.groups),
             (nbytes / GIB, limits.gib),
             ((now - row.times["leased"]) / HOUR_S, limits.hours),
-            (
-                version - row.oldest_version if row.oldest_version >= 0 else float("inf"),
-                limits.versions,
-            ),
+            (behind, limits.versions),
         )
         if not any(limit is not None and value > limit for value, limit in measured):
             return
         groups, nbytes = groups - 1, nbytes - row.nbytes
         yield row
-
-
-def _summary(rows: list[GroupRow], more: bool = False) -> Evicted:
-    """Sums up the number, size and id range of the groups."""
-    if not rows:
-        return Evicted()
-    nbytes = sum(row.nbytes for row in rows)
-    return Evicted(len(rows), nbytes, rows[0].group_id, rows[-1].group_id, more)

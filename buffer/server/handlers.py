@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from buffer.groups import draws, learner_version, leases, queries, results, retention, tasks
+from buffer.groups import draws, learner_version, leases, queries, results, tasks
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server import idempotency, stats
 from buffer.server.held_draws import HeldDraws
 from buffer.server.reader_watch import ReaderWatch
-from buffer.storage.rows import Evicted, GroupRow, Status
+from buffer.storage.rows import GroupRow, Status
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from buffer.wire.messages import Request
@@ -25,7 +25,6 @@ from buffer.wire.operations import (
     AcquireLease,
     BufferStats,
     DrawHead,
-    Evict,
     Groups,
     Ids,
     Lease,
@@ -72,7 +71,6 @@ class WriteHandlers:
             "discard": _needs_only_arguments(draws.discard),
             "limit_staleness": _needs_only_arguments(learner_version.limit_staleness),
             "set_version": _needs_only_arguments(learner_version.set_version),
-            "evict": _needs_only_arguments(_evict),
             "stats": self._stats,
         }
 
@@ -146,10 +144,6 @@ def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> Writ
     return lambda work, request: function(work, request.arguments)
 
 
-def _evict(work: UnitOfWork, args: Evict) -> Evicted:
-    return retention.evict(work, retention.parse_limits(args.limits))
-
-
 # ── reader ──────────────────────────────────────────────────────────────────────────────────
 
 ReadHandler = Callable[[Txn, Any], tuple[Record, list[bytes]]]
@@ -178,7 +172,6 @@ READ_HANDLERS: dict[str, ReadHandler] = {
     "query": _reply_with_groups(queries.query),
     "ledger": _reply_only(queries.ledger),
     "get": _reply_with_groups(queries.groups),
-    "would_evict": _reply_only(queries.would_evict),
 }
 
 

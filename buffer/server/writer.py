@@ -152,4 +152,4 @@ class Writer:
         """
         evicted = retention.evict(work, work.config.retention)
         pause = max(TICK_S, 100 * (time.monotonic() - now))
-        self._retain_at = now if evicted.more else now + pause
+        self._retain_at = now if len(evicted) == retention.CHUNK else now + pause

@@ -17,8 +17,7 @@
 
 Every value except the schema carries a checksum (buffer.storage.value_checksums). Group ids and
 integers sort in creation order. A new table needs its name here and its accessors in
-buffer.storage.transaction. Unless it can be derived from other tables, it also needs an export in
-buffer.tools.archive.
+buffer.storage.transaction.
 """
 
 from __future__ import annotations

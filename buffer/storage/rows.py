@@ -215,26 +215,3 @@ class Regraded(Record):
     attempts: int
     changed: int
     diverged: int
-
-
-class Evicted(Record):
-    """Sums up the evicted groups, or in a dry run the groups to evict: their number, result bytes,
-    first and last id.
-
-    `more`: true if further groups have to be evicted; call again.
-    """
-
-    groups: int = 0
-    nbytes: int = 0
-    first: str = ""
-    last: str = ""
-    more: bool = False
-
-    def __add__(self, later: Evicted) -> Evicted:
-        return Evicted(
-            self.groups + later.groups,
-            self.nbytes + later.nbytes,
-            self.first or later.first,
-            later.last or self.last,
-            later.more,
-        )

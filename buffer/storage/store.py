@@ -214,8 +214,8 @@ class Store:
     def map_used_up(self) -> str:
         """The message for a full map, with reason and remedy."""
         return (
-            f"its map of {self.map_bytes / GIB:.3g} GiB is used up; evict groups "
-            "(r3l-buffer evict) or serve it with a larger buffer.map_gib"
+            f"its map of {self.map_bytes / GIB:.3g} GiB is used up; serve it with limits of "
+            "buffer.retention or with a larger buffer.map_gib"
         )
 
     @property

@@ -1,1 +1,1 @@
-"""The offline commands of `r3l-buffer`: list, show, replay, verify, export, evict."""
+"""The offline commands of `r3l-buffer`: list, show, replay, verify, export."""

@@ -1,10 +1,9 @@
-"""The commands that read, check, copy, export, import and evict from a store."""
+"""The commands that read, check, copy and export a store."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,13 @@ import click
 from msgspec.structs import asdict
 
 from buffer.client.clients import BufferClient
-from buffer.groups import retention
-from buffer.groups.index import Index
-from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage import folder_lock
-from buffer.storage.rows import Evicted
 from buffer.storage.store import Store
-from buffer.storage.store_path import check_store, store_path
-from buffer.tools import archive, group_facts, jsonl, store_reads
+from buffer.storage.store_path import store_path
+from buffer.tools import group_facts, store_reads
 from buffer.tools import verify as verification
-from r3l import config as configuration
-from r3l.config import RunConfig
-from r3l.settings.buffer import RetentionConfig
+from buffer.tools.json_values import plain
 from r3l.views import attempt_view
 
-IMPORT_MAP_GIB = 1024.0  # address space only: the file is as large as what it holds
 _store = click.option(
     "--store", "folder", type=store_path, required=True, help="run, or folder of a store"
 )
@@ -101,36 +92,20 @@ def replay(folder: Path, step: int) -> None:
         draw = store_reads.trained_draw(store, step)
     for group, weight in zip(draw.groups, draw.weights, strict=True):
         joined = [
-            {"group_id": attempt.group_id} | jsonl.plain(attempt.trajectory)
+            {"group_id": attempt.group_id} | plain(attempt.trajectory)
             for attempt in draw.recalled
             if attempt.into == group.group_id
         ]
-        click.echo(json.dumps(jsonl.plain(group) | {"weight": weight, "recalled": joined}))
+        click.echo(json.dumps(plain(group) | {"weight": weight, "recalled": joined}))
 
 
 @click.command()
 @_store
-@click.argument("target", type=click.Path(path_type=Path))
-def export(folder: Path, target: Path) -> None:
-    """Write the whole store into an empty folder, as tables of JSON lines."""
+def export(folder: Path) -> None:
+    """Print every group in its current state, one JSON line each, for any tool."""
     with Store(folder, read_only=True) as store:
-        click.echo(json.dumps(archive.export(store, target)))
-
-
-@click.command("import")
-@click.option(
-    "--store", "folder", type=click.Path(path_type=Path), required=True, help="new folder"
-)
-@click.argument("source", type=click.Path(path_type=Path))
-def import_(folder: Path, source: Path) -> None:
-    """Create a store from a folder that `export` wrote."""
-    archive.check(source)
-    with (
-        folder_lock.new_folder(folder, "store") as building,
-        Store(building, map_gib=IMPORT_MAP_GIB) as store,
-    ):
-        rows = archive.restore(source, store)
-    click.echo(json.dumps(rows))
+        for row in store_reads.rows(store):
+            click.echo(json.dumps(plain(store_reads.group(store, row["group"]))))
 
 
 @click.command()
@@ -156,69 +131,7 @@ def compact(folder: Path, target: Path) -> None:
     click.echo(str(target))
 
 
-@click.command()
-@click.option("--endpoint", help="address of a running service, tcp://HOST:PORT")
-@click.option(
-    "--store", "folder", type=store_path, help="run, or folder of a store that is not being served"
-)
-@click.option("--keys", type=click.Path(path_type=Path), help="learner.json that keygen wrote")
-@click.option("--dry-run", is_flag=True, help="only report what would be evicted")
-@click.argument("limits", nargs=-1, required=True)
-def evict(
-    endpoint: str | None,
-    folder: Path | None,
-    keys: Path | None,
-    dry_run: bool,
-    limits: tuple[str, ...],
-) -> None:
-    """Remove trained, expired and evaluated groups, oldest first, until the limits hold.
-
-    LIMITS are settings of the section buffer.retention, such as groups=100 gib=2.5 hours=24
-    versions=50 grace_s=0.
-    """
-    retention_limits = configuration.parse(RetentionConfig, configuration.apply_overrides(limits))
-    if retention_limits.unlimited:
-        raise click.UsageError("give a limit: groups=, gib=, hours= or versions=")
-    if endpoint is not None:
-        with BufferClient(endpoint, name="r3l-buffer evict", keys=keys, timeout_s=60) as client:
-            step = client.would_evict if dry_run else client.evict
-            gone = _until_done(lambda: step(retention_limits))
-    elif folder is not None:
-        gone = (_would_evict if dry_run else _evict)(folder, retention_limits)
-    else:
-        raise click.UsageError("give --endpoint or --store")
-    click.echo(json.dumps(asdict(gone) | {"dry_run": dry_run}))
-
-
-COMMANDS = (stats, ls, query, show, replay, export, import_, verify, compact, evict)
-
-
-def _until_done(step: Callable[[], Evicted]) -> Evicted:
-    gone = step()
-    while gone.more:
-        gone += step()
-    return gone
-
-
-def _would_evict(folder: Path, limits: RetentionConfig) -> Evicted:
-    with Store(folder, read_only=True) as store, store.read() as txn:
-        return retention.would_evict(txn, limits, time.time())
-
-
-def _evict(folder: Path, limits: RetentionConfig) -> Evicted:
-    check_store(folder)
-    with Store(folder, map_gib=None) as store:
-        config = RunConfig()
-        index = Index.load(store, config.buffer)
-
-        def step() -> Evicted:
-            with store.write() as txn:
-                work = UnitOfWork(txn, index, config, time.time())
-                gone = retention.evict(work, limits)
-                work.finish()
-            return gone
-
-        return _until_done(step)
+COMMANDS = (stats, ls, query, show, replay, export, verify, compact)
 
 
 def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:

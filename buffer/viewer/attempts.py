@@ -13,7 +13,8 @@ from typing import Any
 
 from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
-from buffer.tools import jsonl, store_reads
+from buffer.tools import store_reads
+from buffer.tools.json_values import plain as plain_values
 from r3l.records import Group, Int32, Role
 from r3l.views import attempt_view
 from r3l.views.attempt_view import AttemptView
@@ -51,12 +52,12 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
     return row | {
         "times": group.times,
         "seed": str(group.task.seed),  # JavaScript's numbers have 53 bits
-        "options": json.dumps(jsonl.plain(group.task.options), ensure_ascii=False),
+        "options": json.dumps(plain_values(group.task.options), ensure_ascii=False),
         "fingerprints": group.fingerprints,
         "weight": store_reads.weights(store, step).get(group_id, 1.0),
         "unresolved": group.unresolved,
         "pairs": pairs(group, texts, own),
-        "recalled": [jsonl.plain(one) for one in trained if one.group_id != group_id],
+        "recalled": [plain_values(one) for one in trained if one.group_id != group_id],
     }
 
 
@@ -84,7 +85,7 @@ def pairs(
 
 def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
     """Converts a slot. Its steps include their tokens; they are None if there is no attempt."""
-    shown: Plain = jsonl.plain(one) | {
+    shown: Plain = plain_values(one) | {
         "steps": None,
         "advantage": None if used is None else used.advantage,
         "by_token": used is not None and used.by_token,
@@ -93,7 +94,7 @@ def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | N
     if one.steps:
         [attempt] = [t for t in group.trajectories if (t.role, t.slot) == (one.role, one.slot)]
         shown["steps"] = [
-            jsonl.plain(step)
+            plain_values(step)
             | {
                 "tokens": texts.of(attempt.token_ids[start:end]),
                 "logprobs": [round(value, 4) for value in attempt.logprobs[start:end].tolist()],

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from buffer.storage.rows import Evicted, Status, TrainedAttempt
+from buffer.storage.rows import Status, TrainedAttempt
 from r3l.records import (
     GroupPlan,
     GroupState,
@@ -154,12 +154,6 @@ class GetGroups(Record):
     """Get groups by id."""
 
     group_ids: tuple[str, ...]
-
-
-class Evict(Record):
-    """Evict some of the groups that exceed the limits."""
-
-    limits: dict[str, int | float | None]  # the fields of RetentionConfig
 
 
 class GetStats(Record):
@@ -345,8 +339,6 @@ _ROWS = (
     Operation("query", QueryGroups, (Groups,), "reader"),
     Operation("ledger", GetLedger, (Ids,), "reader"),
     Operation("get", GetGroups, (Groups,), "reader"),
-    Operation("evict", Evict, (Evicted,), "writer", keeps_reply=True, learner=True),
-    Operation("would_evict", Evict, (Evicted,), "reader"),
     Operation("stats", GetStats, (BufferStats,), "writer"),
 )
 OPERATIONS = {row.name: row for row in _ROWS}

@@ -62,8 +62,6 @@ class AlfWorld:
             max_steps=max_steps,
             max_response_tokens=512,
             sessions=8,
-            feedback="weak",
-            data_license="MIT (ALFWorld, ALFRED)",
             prompts=PROMPTS,
         )
         self.game: Any = None

@@ -30,8 +30,6 @@ class Gem:
             system_prompt="Answer in the format that the task asks for.",
             max_steps=max_steps,
             sessions=64,
-            feedback="causal",
-            data_license="Apache-2.0; data sets have their own",
         )
 
     def reset(

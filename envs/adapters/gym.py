@@ -65,7 +65,6 @@ class Gymnasium:
             max_steps=max_steps or entry.max_episode_steps or 100,
             success_threshold=success_threshold,
             sessions=64,
-            data_license="none; the environment has its own",
         )
 
     def reset(

@@ -44,8 +44,6 @@ class TextArena:
             system_prompt="You play a game alone. Answer in the format that the game asks for.",
             max_steps=max_steps,
             sessions=64,
-            feedback="causal",
-            data_license="MIT",
         )
         self.reason = ""
 

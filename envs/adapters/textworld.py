@@ -66,8 +66,6 @@ class TextWorld:
             max_steps=max_steps,
             max_response_tokens=256,
             sessions=16,
-            feedback="causal",
-            data_license="MIT (generated)",
         )
         self.game: Any = None
         self.file = Path()

@@ -76,8 +76,6 @@ class WebShop:
             max_steps=max_steps,
             max_response_tokens=512,
             sessions=8,
-            feedback="weak",
-            data_license="products scraped from Amazon by WebShop's authors; code MIT",
             prompts=PROMPTS,
         )
         self.clicks: dict[str, str] = {}

@@ -13,7 +13,7 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from envs.base import Skill
 from envs.requirements import choice, integer
@@ -51,12 +51,6 @@ class Dials:
         integer("words", self.words, 0, MOST_WORDS)
         choice("summary", self.summary, get_args(Summary))
         choice("hint", self.hint, get_args(Hint))
-
-    @property
-    def feedback(self) -> Literal["causal", "weak", "none"]:
-        """Returns how much remarks tell about an error (see `r3l.rollout.interfaces.EnvSpec`)."""
-        names = {"what": "causal", "where": "weak", "none": "none"}
-        return cast(Literal["causal", "weak", "none"], names[self.hint])
 
 
 @dataclass(frozen=True)
@@ -138,8 +132,6 @@ class Matching:
             system_prompt=system_prompt.format(answers=", ".join(self.answers)),
             max_steps=integer("steps", steps, self.length, 1000),
             max_response_tokens=8 + self.dials.words,
-            feedback=self.dials.feedback,
-            data_license="Apache-2.0",
             prompts=PROMPTS,
         )
         # any fixed table works; this one spreads the answers evenly

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from r3l.files.gguf_model import SMOLLM2, converted, smollm2_folder
 from r3l.model_folder import user_path
 
 BUILTIN_WORLDS = ("workshop", "keys")
@@ -16,5 +17,13 @@ def builtin_policy() -> Path:
 
 
 def model_path(name: str) -> Path:
-    """The model folder behind the setting `model`: a path, or `builtin`. Raises UserError."""
-    return builtin_policy() if name == "builtin" else user_path(name).resolve()
+    """The model folder behind the setting `model`: a path, `builtin` or `smollm2`. A GGUF file is
+    converted once. Raises UserError."""
+    if name == "builtin":
+        return builtin_policy()
+    if name == SMOLLM2:
+        return smollm2_folder()
+    path = user_path(name).resolve()
+    if path.suffix == ".gguf":
+        return converted(path, f"model {name}")
+    return path

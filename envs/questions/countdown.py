@@ -95,7 +95,7 @@ class Countdown(Question):
     ) -> None:
         self.puzzles = Puzzles(count, largest, highest)
         self.puzzle = self.puzzles.make(0)
-        spec = EnvSpec("countdown", "", 1, feedback="causal", data_license="generated")
+        spec = EnvSpec("countdown", "", 1)
         pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
         super().__init__(spec, pace, ask=RULES, form="as <answer>expression</answer>")
 
@@ -153,8 +153,6 @@ class CountdownSteps:
             "operation alone.",
             max_steps=count - 1 + slips,
             max_response_tokens=64,
-            feedback="causal",
-            data_license="generated",
         )
 
     def reset(

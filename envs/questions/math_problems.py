@@ -32,7 +32,6 @@ class MathProblems(Question):
     name: ClassVar[str] = "math"
     train_data: ClassVar[str | None] = "nlile/hendrycks-MATH-benchmark@train"
     eval_data: ClassVar[str | None] = "HuggingFaceH4/MATH-500@test"
-    data_license: ClassVar[str] = "MIT"
 
     def __init__(
         self,
@@ -57,8 +56,6 @@ class MathProblems(Question):
             name=self.name,
             system_prompt="",
             max_steps=1,
-            feedback="weak",
-            data_license=self.data_license if train is None and eval is None else "the user's data",
             sessions=64,
         )
         pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
@@ -172,7 +169,6 @@ class OlympiadBench(MathProblems):
 
     name = "olympiadbench"
     train_data, eval_data = None, "Hothan/OlympiadBench:OE_TO_maths_en_COMP@train"
-    data_license = "see the data set's card"
 
 
 class DapoMath(MathProblems):
@@ -181,7 +177,6 @@ class DapoMath(MathProblems):
     name = "dapo-math"
     train_data = "open-r1/DAPO-Math-17k-Processed:en@train"
     eval_data = "HuggingFaceH4/aime_2024@train"
-    data_license = "Apache-2.0; AIME: see the data set's card"
 
 
 class AIME24(MathProblems):
@@ -189,7 +184,6 @@ class AIME24(MathProblems):
 
     name = "aime24"
     train_data, eval_data = None, "HuggingFaceH4/aime_2024@train"
-    data_license = "see the data set's card"
 
 
 class AIME25(MathProblems):
@@ -197,7 +191,6 @@ class AIME25(MathProblems):
 
     name = "aime25"
     train_data, eval_data = None, "math-ai/aime25@test"
-    data_license = "see the data set's card"
 
 
 class AMC23(MathProblems):
@@ -205,4 +198,3 @@ class AMC23(MathProblems):
 
     name = "amc23"
     train_data, eval_data = None, "math-ai/amc23@test"
-    data_license = "see the data set's card"

@@ -77,8 +77,6 @@ class Reasoning(Question):
             name=f"reasoning:{families}",
             system_prompt="",
             max_steps=1,
-            feedback="weak",
-            data_license="Apache-2.0, generated",
             sessions=64,
         )
         pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)

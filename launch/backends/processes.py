@@ -10,16 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from learner.run_files import STACKS
-from r3l.process.last_heartbeat import LastHeartbeat
+from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.memory import STEADY_MEMORY
-from r3l.process.run_keeper import Kept, end_in_order, tell_keeper
+from r3l.process.run_keeper import DEADLINE_S, Kept, end_in_order, tell_keeper
 
 log = logging.getLogger(__name__)
 
@@ -59,20 +58,16 @@ class Child(Kept):
         """Whether the command has ended."""
         return self.exit_code is not None
 
-    def said(self, word: str) -> str | None:
-        """Returns the rest of the first output line that starts with `word`, or None. Ignores the
-        machine's name, which pdsh puts in front of a line."""
-        if not self.log.exists():
-            return None
-        line = re.compile(rb"(?:\S+: )?" + re.escape(word.encode()) + rb"(.*)")
-        with self.log.open("rb") as output:
-            output.seek(self.log_from)
-            match = next(filter(None, map(line.match, output)), None)
-        return None if match is None else match[1].decode("utf-8", errors="replace").strip()
+    @property
+    def status(self) -> ProcessStatus | None:
+        """What the process has reported about itself; None before its first report."""
+        return RunFolder(self.log.parents[1]).status_of(self.name)
 
-    def ready(self, word: str) -> bool:
-        """Whether an output line starts with `word`."""
-        return self.said(word) is not None
+    @property
+    def ready(self) -> bool:
+        """Whether the process has started up."""
+        status = self.status
+        return status is not None and status.state != "starting"
 
     def last_lines(self, count: int) -> list[str]:
         """The last `count` output lines, not counting NOISE."""
@@ -128,18 +123,13 @@ class Child(Kept):
 
 @dataclass
 class Children:
-    """Holds all processes of a run, in start order. `logs`: the folder logs/ of the run; `hang_s`:
-    `learner.hang_s`."""
+    """Holds all processes of a run, in start order."""
 
     logs: Path
-    hang_s: float = 0.0
     members: list[Child] = field(default_factory=list)
     impatient: bool = False
     """Whether `stop` kills at once; a signal handler may set it while `stop` waits."""
     _keeper: subprocess.Popen[bytes] | None = None
-
-    def __post_init__(self) -> None:
-        self.heartbeat = LastHeartbeat(self.logs.parent, self.hang_s)
 
     def start(
         self,
@@ -152,7 +142,7 @@ class Children:
         """Start `command` and append its output to `<name>.log`. Replaces an earlier member with
         the same name. `worker`, `at_once`: see `Kept`."""
         log = self.logs / f"{name}.log"
-        self.kill_earlier(name)
+        self.clear(name)
         pipe = self.keep()
         with log.open("ab") as output:
             begins = output.tell()
@@ -170,11 +160,12 @@ class Children:
         self.put(child)
         return child
 
-    def kill_earlier(self, name: str) -> None:
-        """Kill whatever an earlier member called `name` left running."""
+    def clear(self, name: str) -> None:
+        """Kill whatever an earlier member called `name` left running, and forget its report."""
         for child in self.members:
             if child.name == name:
                 child.kill()
+        RunFolder(self.logs.parent).forget(name)
 
     def put(self, child: Child) -> None:
         """Add a member, or replace the one with the same name."""
@@ -188,10 +179,7 @@ class Children:
         if known is None or known.poll() is not None:
             with (self.logs / "keeper.log").open("ab") as output:
                 self._keeper = subprocess.Popen(
-                    [
-                        *[sys.executable, "-P", "-m", "r3l.process.run_keeper"],
-                        *[str(self.logs.parent), str(self.hang_s)],
-                    ],
+                    [sys.executable, "-P", "-m", "r3l.process.run_keeper", str(self.logs)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -213,15 +201,9 @@ class Children:
         """The members that have ended."""
         return [child for child in self.members if child.ended]
 
-    def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
-        """End all processes and the keeper; returns the names of those that had to be killed.
-        `meanwhile` is called again and again while some have not ended."""
-
-        def hurry() -> bool:
-            meanwhile()
-            return self.impatient
-
-        killed = end_in_order(self.members, self.heartbeat, hurry)
+    def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
+        """End all processes and the keeper; returns the names of those that had to be killed."""
+        killed = end_in_order(self.members, deadline_s, lambda: self.impatient)
         if self._keeper is not None:
             self._keeper.kill()
             self._keeper.communicate()

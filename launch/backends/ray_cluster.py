@@ -35,6 +35,7 @@ from launch.topology.run_plan import Plan
 from learner.run_files import STACKS
 from r3l.errors import UserError
 from r3l.process.file_modes import set_file_modes
+from r3l.process.run_keeper import DEADLINE_S
 
 ROOM_S = 60  # timeout of reserving all bundles
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -218,11 +219,6 @@ class Ranks(RemoteChild):
             self.kill()
         return self.failed[0] or (None if None in codes else 0)
 
-    def said(self, word: str) -> str | None:
-        """Returns the rest of the first line of any rank that starts with `word`, or None."""
-        rests = (Child.said(rank, word) for rank in self.ranks)
-        return next((rest for rest in rests if rest is not None), None)
-
     def reason(self) -> str:
         """Returns why the failed rank ended."""
         return self.killed_for or Child.reason(self.failed[1])
@@ -248,7 +244,7 @@ class RayChildren(Children):
     """Starts all processes of a run: the buffer as a child of r3l-launch, the others in runners."""
 
     def __init__(self, plan: Plan, make: Callable[[int, Bundle], Any]) -> None:
-        super().__init__(plan.run / "logs", plan.config.learner.hang_s)
+        super().__init__(plan.run / "logs")
         self.bundles, self.make = bundles(plan.topology), make
         self.gpus = gpus_of(plan.topology)
         self.ranks = [rank_name(rank) for rank in range(plan.topology.count)]
@@ -265,7 +261,7 @@ class RayChildren(Children):
         """Start `command` in its bundle. The learner's command is started once for each rank."""
         if name == "buffer":
             return super().start(name, command, env, worker, at_once)
-        self.kill_earlier(name)
+        self.clear(name)
         names = self.ranks if name == self.ranks[0] else [name]
         started = [self._start(each, command, env or {}, worker, at_once) for each in names]
         child = Ranks(started) if len(started) > 1 else started[0]
@@ -295,10 +291,10 @@ class RayChildren(Children):
         runner.start(name, command, env, gpus, at_once)
         return child
 
-    def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+    def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
         """End all processes and leave the cluster."""
         try:
-            return super().stop(meanwhile)
+            return super().stop(deadline_s)
         finally:
             import ray
 

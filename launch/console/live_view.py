@@ -6,7 +6,6 @@ Run ── say: notices, restarts, the end ──►  Console: lines; with --qui
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -27,12 +26,7 @@ class Console:
     """Prints plain lines; if `quiet`, only the summary and whatever needs attention."""
 
     def __init__(self, say: Callable[[str], None], *, quiet: bool = False) -> None:
-        self._write, self.quiet = say, quiet
-
-    def say(self, line: str) -> None:
-        """Print a line. A terminal that was closed, or a full disk, does not end the run."""
-        with contextlib.suppress(OSError):
-            self._write(line)
+        self.say, self.quiet = say, quiet
 
     def _show(self, line: str) -> None:
         if line and not self.quiet:
@@ -94,8 +88,7 @@ class LiveView(Console):
 
     def close(self) -> None:
         """Draw the view a last time and leave it on the terminal."""
-        with contextlib.suppress(OSError):
-            self._live.stop()
+        self._live.stop()
 
     def _print(self, line: str) -> None:
         self._terminal.print(line, markup=False, soft_wrap=True)

@@ -51,7 +51,8 @@ def doctor(name: str) -> None:
 def findings(now: Snapshot) -> list[Finding]:
     """Returns all findings, problems first."""
     results = [
-        *_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now), *_bound(now)
+        *_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now),
+        *_learning(now), *_bound(now),
     ]  # fmt: skip
     return sorted(results, key=lambda finding: not finding.problem)
 
@@ -128,7 +129,7 @@ def _store(now: Snapshot) -> Iterator[Finding]:
     if map_free is not None and free < LITTLE_DISK:
         yield _problem(
             f"the store's disk has {free / GIB:.2f} GiB left",
-            "r3l-buffer evict, or set buffer.retention",
+            "free some, or resume with buffer.retention",
         )
     if map_free is not None and map_free < LITTLE_MAP:
         yield _problem(
@@ -178,6 +179,12 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
                 f"{name} has weights v{actor.version}, the learner v{version}",
                 f"see {now.run}/logs/{name}.log for why it does not load newer ones",
             )
+
+
+def _learning(now: Snapshot) -> Iterator[Finding]:
+    """Reports why the last steps taught the policy nothing."""
+    for cause in now.learns_nothing:
+        yield _problem(f"it learns nothing: {cause.what}", cause.remedy)
 
 
 def _bound(now: Snapshot) -> Iterator[Finding]:

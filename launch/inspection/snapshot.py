@@ -1,8 +1,8 @@
 """Takes a snapshot of a run from outside: processes, progress, buffer, leases, errors.
 
-    /proc ─► processes             progress.jsonl ─► steps, ETA
-    buffer service ─► stats        .last-heartbeat ─► what the learner does
-    store, read-only ─► leases     logs/ ─► last errors
+    /proc ─► processes_of          progress.jsonl ─► forecast
+    store, read-only ─► stored     .last-heartbeat ─► what the learner does
+    buffer service ─► ask ─► actors_of               logs/ ─► last_errors
 
 Nothing is started, stopped or written. Times are seconds; `*_ago_s` and ages count from `at`.
 """
@@ -24,10 +24,11 @@ from buffer import BufferClient
 from buffer.storage.counts import under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
+from launch.inspection.learning import Cause, causes
 from r3l.endpoints import reached
 from r3l.errors import BufferUnavailable, R3LError
 from r3l.files.progress_lines import StepLine
-from r3l.files.run_folder import RunFolder
+from r3l.files.run_folder import ProcessStatus, RunFolder
 
 REPLY_S = 5.0  # timeout of the buffer's reply
 BALANCED = 0.1  # idle share of learner and actors below which neither limits the other
@@ -50,7 +51,7 @@ class Process:
     since: float
     memory_bytes: int
     parent: int
-    keys: str = ""  # folder of the run's keys
+    keys: str = ""  # folder of the key file of a buffer or actor
 
 
 @dataclass
@@ -88,24 +89,21 @@ class Progress:
 class Buffer:
     """The state of the buffer service and its store.
 
-    `reply_s`: how long the reply took, None if there was no reply; `error`: why. `logged_ago_s`:
-    since the service last wrote to its log. `stats`: its reply, or figures read from the store if
-    there was no reply. `map_free_bytes`: None if the store could not be read.
+    `reply_s`: how long the reply took, None if there was no reply; `error`: why. `stats`: its
+    reply, or figures read from the store if there was no reply. `map_free_bytes`: None if the store
+    could not be read.
     """
 
     endpoint: str = ""
     reply_s: float | None = None
     error: str = ""
-    logged_ago_s: float | None = None
     map_free_bytes: int | None = None
     stats: BufferStats = field(default_factory=BufferStats)
 
 
 @dataclass
 class Actor:
-    """What the buffer knows about an actor. `process`: its name in the launcher, or "";
-    `worked_ago_s`: since it last leased or completed a group that is still stored; None if
-    there is no such group."""
+    """What the buffer knows about an actor. `process`: its name in the launcher, or ""."""
 
     name: str
     process: str
@@ -113,7 +111,6 @@ class Actor:
     version: int
     requests: int
     idle_share: float
-    worked_ago_s: float | None = None
 
 
 @dataclass
@@ -133,6 +130,7 @@ class Snapshot:
     heartbeat_ago_s: float | None = None
     hangs: int = 0
     damaged_lines: int = 0  # of its progress file
+    learns_nothing: list[Cause] = field(default_factory=list)
     buffer: Buffer = field(default_factory=Buffer)
     actors: list[Actor] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
@@ -150,30 +148,36 @@ class Snapshot:
 
 def take(run: RunFolder) -> Snapshot:
     """Takes a snapshot of a run. Raises UserError if the run's settings cannot be read."""
-    config, history, now = run.settings(), run.history(), time.time()
+    config, history, beat, now = run.settings(), run.history(), run.heartbeat(), time.time()
     processes = processes_of(run.path)
-    snapshot = Snapshot(
+    learner = next((process for process in processes if process.name == "learner"), None)
+    if beat is not None and learner is not None and beat.time < learner.since:
+        beat = None  # of an earlier learner
+    buffer, leases = stored(run.store, now)
+    if service := next((process for process in processes if process.name == "buffer"), None):
+        ask(buffer, run.status_of("buffer"), service.keys)
+    own = {process.pid for process in processes}
+    parents = {process.parent for process in processes if not process.name.startswith("learner-")}
+    return Snapshot(
         run=str(run.path),
         at=now,
         processes=processes,
-        launcher=_launcher(processes),
+        launcher=next((pid for pid in parents - own if pid > 1), None),
         progress=forecast(history.steps, config.learner.steps, now),
         needed=config.learner.groups_per_step,
         max_staleness=config.buffer.max_staleness,
         lease_s=config.buffer.lease_s,
         hang_s=config.learner.hang_s,
+        learner_doing=beat.doing if beat else "",
+        heartbeat_ago_s=now - beat.time if beat else None,
         hangs=len(run.hangs()),
         damaged_lines=history.damaged,
+        learns_nothing=causes(history.steps),
+        buffer=buffer,
+        actors=actors_of(buffer.stats, run, config.buffer.lease_s),
+        leases=leases,
         errors=last_errors(run.logs),
     )
-    _add_heartbeat(snapshot, run)
-    log = run.logs / "buffer.log"
-    if log.is_file():
-        snapshot.buffer.logged_ago_s = now - log.stat().st_mtime
-    worked_ago_s = _add_store(snapshot, run)
-    if snapshot.process("buffer") is not None:
-        _add_stats(snapshot, run, worked_ago_s)
-    return snapshot
 
 
 def processes_of(run: Path) -> list[Process]:
@@ -182,38 +186,23 @@ def processes_of(run: Path) -> list[Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError), process.oneshot():
             words = process.cmdline()
-            role = next((role for module, role in ROLES.items() if module in words), None)
-            if role is None or "--config" not in words:
+            role = next((role for module, role in ROLES.items() if module in words), "")
+            given = dict(pairwise(words))  # the value of each option
+            here = Path(process.cwd())
+            if not role or (here / given.get("--config", "")).parent.resolve() != run.resolve():
                 continue
-            config = Path(process.cwd()) / words[words.index("--config") + 1]
-            if config.parent.resolve() == run.resolve():
-                processes.append(_process(process, role, words))
+            name = given.get("--name", role)
+            if any("deepspeed" in word for word in words):
+                name = "learner-launcher"
+            elif role == "learner" and (rank := process.environ().get("RANK", "0")) != "0":
+                name = f"learner-{rank}"
+            keys = str((here / given["--keys"]).parent) if "--keys" in given else ""  # a file in it
+            processes.append(Process(name, process.pid, process.status(), process.create_time(),
+                                     process.memory_info().rss, process.ppid(), keys))  # fmt: skip
     order = list(ROLES.values())
     return sorted(
         processes, key=lambda p: (order.index(p.name.partition("-")[0]), len(p.name), p.name)
     )
-
-
-def _process(process: psutil.Process, role: str, words: list[str]) -> Process:
-    name, keys = role, ""
-    if role == "actor":
-        name = words[words.index("--name") + 1] if "--name" in words else role
-    elif any("deepspeed" in word for word in words):
-        name = "learner-launcher"
-    elif role == "learner" and (rank := process.environ().get("RANK")):
-        name = f"learner-{rank}" if rank != "0" else "learner"
-    if "--keys" in words:
-        file = Path(process.cwd()) / words[words.index("--keys") + 1]
-        keys = str(file.parent if file.suffix == ".json" else file)
-    return Process(name, process.pid, process.status(), process.create_time(),
-                   process.memory_info().rss, process.ppid(), keys)  # fmt: skip
-
-
-def _launcher(processes: list[Process]) -> int | None:
-    """The pid of the launcher that started the buffer or the actors; None if it has ended."""
-    started = [process for process in processes if not process.name.startswith("learner-")]
-    parents = {process.parent for process in started} - {process.pid for process in processes}
-    return next((pid for pid in parents if pid > 1), None)
 
 
 def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
@@ -221,21 +210,18 @@ def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
     if not steps:
         return Progress(0, planned)
     last = steps[-1]
-    progress = Progress(last.step, planned, now - last.time)
-    progress.learner_idle = _recent_mean(steps, "learner/idle_share")
-    progress.actor_idle = _recent_mean(steps, "actor/idle_share")
+    idle = [
+        [line.metrics[tag] for line in steps[-RECENT:] if tag in line.metrics]
+        for tag in ("learner/idle_share", "actor/idle_share")
+    ]
+    learner, actor = (statistics.fmean(shares) if shares else None for shares in idle)
+    progress = Progress(last.step, planned, now - last.time, learner_idle=learner, actor_idle=actor)
     times = [step.time for step in steps[-RECENT - 1 :]]
     if len(times) > 1 and last.step < planned:
         progress.step_s = statistics.median(b - a for a, b in pairwise(times))
         progress.next_s = last.time + progress.step_s - now
         progress.end_s = max(progress.next_s, 0) + progress.step_s * (planned - last.step - 1)
     return progress
-
-
-def _recent_mean(steps: Sequence[StepLine], tag: str) -> float | None:
-    """The mean of a metric over the last RECENT steps; None if no step has the metric."""
-    values = [line.metrics[tag] for line in steps[-RECENT:] if tag in line.metrics]
-    return statistics.fmean(values) if values else None
 
 
 def last_errors(logs: Path) -> dict[str, list[str]]:
@@ -250,88 +236,58 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
     return errors
 
 
-def _add_heartbeat(snapshot: Snapshot, run: RunFolder) -> None:
-    """Add the learner's activity, unless its last heartbeat is from an earlier process."""
-    last, learner = run.heartbeat(), snapshot.process("learner")
-    if last is not None and (learner is None or last.time >= learner.since):
-        snapshot.heartbeat_ago_s, snapshot.learner_doing = snapshot.at - last.time, last.doing
-
-
-def _add_store(snapshot: Snapshot, run: RunFolder) -> dict[str, float]:
-    """Add groups and leases from the store; returns each actor's `worked_ago_s`."""
-    if not (run.store / "data.mdb").is_file():
-        return {}
+def stored(folder: Path, now: float) -> tuple[Buffer, list[Lease]]:
+    """Reads the groups and the leases from the store."""
+    if not (folder / "data.mdb").is_file():
+        return Buffer(), []
     try:
-        with contextlib.closing(Store(run.store, read_only=True)) as store, store.read() as txn:
+        with contextlib.closing(Store(folder, read_only=True)) as store, store.read() as txn:
             counts = txn.counts()
-            snapshot.buffer.stats = BufferStats(
+            stats = BufferStats(
                 train=dict(under(counts, "group/train")),
                 puts=counts["puts"],
                 learner_version=txn.progress().version,
                 free_bytes=store.free_bytes,
             )
-            snapshot.buffer.map_free_bytes = store.map_free_bytes
-            known = [row for row in txn.live() if row.actor]
+            leases = [
+                Lease(row.group_id, row.actor, row.task_id, len(row.resolved), row.slots,
+                      now - row.times.get("leased", now), row.deadline - now)
+                for row in txn.live() if row.actor and row.unfinished
+            ]  # fmt: skip
+            return Buffer(map_free_bytes=store.map_free_bytes, stats=stats), leases
     except R3LError as error:
-        snapshot.buffer.error = str(error)
-        return {}
-    snapshot.leases = [
-        Lease(row.group_id, row.actor, row.task_id, len(row.resolved), row.slots,
-              snapshot.at - row.times.get("leased", snapshot.at), row.deadline - snapshot.at)
-        for row in known if row.unfinished
-    ]  # fmt: skip
-    worked_ago_s: dict[str, float] = {}
-    for row in known:
-        when = row.times.get("complete", row.times.get("leased", snapshot.at))
-        ago_s = snapshot.at - when
-        worked_ago_s[row.actor] = min(ago_s, worked_ago_s.get(row.actor, ago_s))
-    return worked_ago_s
+        return Buffer(error=str(error)), []
 
 
-def _add_stats(snapshot: Snapshot, run: RunFolder, worked_ago_s: dict[str, float]) -> None:
-    """Add what the service reports about itself and its actors."""
-    buffer = snapshot.buffer
-    buffer.endpoint = _last_line(run.logs / "buffer.log", "r3l-buffer ready") or ""
-    if not buffer.endpoint:
-        buffer.error = "it has not yet printed its address"
+def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
+    """Add what the running service replies. `keys`: the folder of the run's keys, "" without."""
+    if status is None:
+        buffer.error = "it has not yet reported its address"
         return
-    process = snapshot.process("buffer")
-    keys = Path(process.keys) / "client.json" if process and process.keys else None
-    began = time.monotonic()
+    buffer.endpoint, began = status.address, time.monotonic()
+    client_keys = Path(keys) / "client.json" if keys else None
     try:
         with BufferClient(
-            reached(buffer.endpoint), name="r3l-launch status", timeout_s=REPLY_S, keys=keys
+            reached(buffer.endpoint), name="r3l-launch status", timeout_s=REPLY_S, keys=client_keys
         ) as client:
             buffer.stats = client.stats()
+        buffer.reply_s = time.monotonic() - began
     except BufferUnavailable:
         buffer.error = f"no reply for {REPLY_S:g} s"
-        return
     except R3LError as error:
         buffer.error = str(error)
-        return
-    buffer.reply_s = time.monotonic() - began
-    known = {}
-    for log in run.logs.glob("actor-*.log"):
-        known[_last_line(log, "r3l-actor ready")] = log.stem
-    snapshot.actors = [
-        Actor(
-            name, known.get(name, ""), numbers["seen_s"], int(numbers.get("weight_version", 0)),
-            int(numbers.get("requests_running", 0)), numbers.get("idle_share", 0.0),
-            worked_ago_s.get(name),
-        )
-        for name, numbers in sorted(buffer.stats.actors.items())
-        if name in known or numbers["seen_s"] < snapshot.lease_s
-    ]  # fmt: skip
 
 
-def _last_line(log: Path, word: str) -> str | None:
-    """The rest of the last line that begins with `word`. A log holds all starts of a process, so
-    the last line counts."""
-    if not log.is_file():
-        return None
-    rest = None
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if line.startswith(word):
-                rest = line.removeprefix(word).strip()
-    return rest
+def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[Actor]:
+    """What the buffer knows about the actors that the launcher started or that sent something
+    within a lease."""
+    actors = []
+    for name, numbers in sorted(stats.actors.items()):
+        process = name.rpartition(".")[0]
+        status = run.status_of(process)
+        known = status is not None and status.name == name  # not an earlier actor of this process
+        if known or numbers["seen_s"] < lease_s:
+            version, requests = numbers.get("weight_version", 0), numbers.get("requests_running", 0)
+            actors.append(Actor(name, process if known else "", numbers["seen_s"], int(version),
+                                int(requests), numbers.get("idle_share", 0.0)))  # fmt: skip
+    return actors

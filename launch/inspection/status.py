@@ -56,6 +56,9 @@ def lines(now: Snapshot) -> Iterator[str]:
         yield from _leases(now)
     if waiting := list(waits(now)):
         yield from ["", "who waits:", *(f"  {line}" for line in waiting)]
+    if now.learns_nothing:
+        yield from ["", "learns nothing:"]
+        yield from (f"  {cause.what}; {cause.remedy}" for cause in now.learns_nothing)
     if now.errors:
         yield from ["", "last errors in the logs:"]
         yield from (
@@ -71,9 +74,7 @@ def waits(now: Snapshot) -> Iterator[str]:
     complete = groups.get("complete", 0)
     in_work = groups.get("leased", 0) + groups.get("filling", 0)
     if now.process("buffer") is None:
-        since = now.buffer.logged_ago_s
-        last = "" if since is None else f"; the last line in its log is {ago(since)} old"
-        yield f"all wait for the buffer, which is not running{last}"
+        yield "all wait for the buffer, which is not running"
     elif now.buffer.reply_s is None:
         yield f"all may be waiting for the buffer: {now.buffer.error}"
     if now.process("learner") is not None and now.learner_doing.startswith(WAITS):
@@ -86,12 +87,10 @@ def waits(now: Snapshot) -> Iterator[str]:
     limit = now.needed * (now.max_staleness + 1)
     for actor in now.actors:
         if actor.idle_share > 0.5 and not actor.requests:
-            since = actor.worked_ago_s
             yield (
-                f"{actor.process or actor.name} waits for a lease"
-                + ("" if since is None else f" since its last group {ago(since)} ago")
-                + f": {complete} groups are complete, {in_work} in work, and at most {limit} may "
-                "be ahead of the learner (buffer.max_staleness)"
+                f"{actor.process or actor.name} waits for a lease: {complete} groups are complete, "
+                f"{in_work} in work, and at most {limit} may be ahead of the learner "
+                "(buffer.max_staleness)"
             )
 
 

@@ -12,6 +12,7 @@ EXAMPLES = 2  # of a step
 STEPS = 6  # of an attempt, from its pivot on
 CHARACTERS = 400  # of an observation or action
 REFLECTION = 1500  # characters
+EXAMPLE = 160  # characters of a reflection in a notice
 FENCE = "~~~~"
 
 
@@ -21,6 +22,19 @@ def correction_texts(groups: Sequence[Group], version: int) -> list[str]:
     if version % EVERY != 1 % EVERY:
         return []
     return [_markdown(correction) for correction in best_corrections(groups, EXAMPLES)]
+
+
+def unread_reflection(groups: Sequence[Group]) -> str:
+    """Return a line with the beginning of a reflection, if no reflection of the step could be read;
+    else ""."""
+    reflections = [r.reflection for group in groups for r in group.results if r.reflection]
+    if not reflections or not all(reflection.cause for reflection in reflections):
+        return ""
+    first = reflections[0]
+    return (
+        f"none of the step's {len(reflections)} reflections can be read ({first.cause}); one "
+        f"begins {first.text[:EXAMPLE]!r}"
+    )
 
 
 def _markdown(correction: Correction) -> str:

@@ -70,7 +70,8 @@ class Row:
         return bool(self.token_advantages[self.mask].any())
 
 
-_Counted = tuple[Row, int]  # a row whose weight is its group's w_g, and its length |τ|
+_Counted = tuple[list[Row], int]
+"""The rows of an attempt, whose weight is its group's w_g, and their length |τ| together."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,18 @@ def _policy_rows(
             token_advantages=None if credits is None else credits[i].astype(np.float32),
             source=sources[i],
         )
-        counted.append((row, lengths[i]))
+        further = [
+            _attempt_row(
+                each,
+                each.responses_from(each.extra.start),
+                advantage=float(advantages[i]),
+                weight=weight,
+                replayed=row.replayed,
+                fresh=_sampled_at(each, version),
+            )
+            for each in attempt.conversations()[1:]
+        ]
+        counted.append(([row, *further], lengths[i]))
     return counted
 
 
@@ -258,7 +270,7 @@ def _aux_row(sample: AuxSample, weight: float) -> _Counted:
     """Makes the row of an auxiliary sample. Its temperature is 1: plain likelihood."""
     zeros = np.zeros(len(sample.token_ids), dtype=np.float32)
     row = _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
-    return row, int(row.mask.sum())
+    return [row], int(row.mask.sum())
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
@@ -274,7 +286,7 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
     mean."""
     shares = credit.token_weights(normalize, [length for _, length in counted])
     pairs = zip(counted, shares, strict=True)
-    return [replace(row, weight=row.weight * share) for (row, _), share in pairs]
+    return [replace(row, weight=row.weight * share) for (rows, _), share in pairs for row in rows]
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
@@ -294,7 +306,12 @@ def check_tokens(
     groups: Sequence[Group], vocabulary: int, recalled: Iterable[Recalled] = ()
 ) -> None:
     """Refuses tokens outside the model's vocabulary."""
-    held = [(group.group_id, t.token_ids) for group in groups for t in group.trajectories]
+    held = [
+        (group.group_id, each.token_ids)
+        for group in groups
+        for attempt in group.trajectories
+        for each in attempt.conversations()
+    ]
     held += [(g.group_id, aux.token_ids) for g in groups for r in g.results for aux in r.aux]
     held += [(each.group_id, each.trajectory.token_ids) for each in recalled]
     for group_id, token_ids in held:

@@ -46,7 +46,7 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
 @_setting("tokens_per_batch", click.IntRange(1), "padded tokens a step")
 @_setting("lr", click.FloatRange(0, 1, min_open=True), "highest learning rate")
 @_setting("seed", click.IntRange(0, (1 << 32) - 1), "seed of model, tasks and order")
-@_setting("withheld", click.IntRange(0), "rules (scienceworld: tasks) left for reward to teach")
+@_setting("withheld", click.IntRange(0), "rules left for reward to teach")
 @_setting("certainty", click.FloatRange(0, 1), "probability per step of knowing such a rule")
 @_setting("waste", click.FloatRange(0, 1), "share of the demonstrator's actions that do nothing")
 @_setting(

@@ -58,10 +58,14 @@ def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
     """Returns |τ_i| of each trajectory: how many tokens are trained, or for "attempt" all response
-    tokens."""
+    tokens. The tokens of an attempt's further conversations count too."""
     if normalize == "attempt":
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
-    return [int(mask.sum()) for mask in masks]
+    further = [
+        sum(int(each.responses_from(each.extra.start).sum()) for each in t.conversations()[1:])
+        for t in trajectories
+    ]
+    return [int(mask.sum()) + more for mask, more in zip(masks, further, strict=True)]
 
 
 def token_weights(normalize: Normalize, lengths: Sequence[int]) -> list[float]:

@@ -3,6 +3,7 @@
     config.yaml, config.next.yaml, config.before-step-000051.yaml      settings
     progress.jsonl                                                     steps and evaluations
     .last-heartbeat, hangs.jsonl, skipped.jsonl, limits.json           health of the learner
+    processes/actor-0.json                                             what a process reports
     best/evaluation.json, versions.json, .wandb-id                     outputs
 
 Some files may be missing; one that a power loss left empty is treated as missing. A damaged file is
@@ -16,11 +17,12 @@ refused by name. Other modules own the folders `buffer/`, `checkpoints/`, `journ
 from __future__ import annotations
 
 import fcntl
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import msgspec
 
@@ -31,8 +33,8 @@ from r3l.files import json_lines, progress_lines
 from r3l.files.progress_lines import EvalLine, History, ProgressLine
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.model_folder import user_path
-from r3l.process.last_heartbeat import HEARTBEAT
 
+log = logging.getLogger(__name__)
 BEST = "best"
 """The folder of the weights with the best evaluation."""
 JOURNAL = "journal"
@@ -52,6 +54,16 @@ class Heartbeat:
     def time(self) -> float:
         """The time in seconds."""
         return self.stamp / 1e9
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """What a process of a run reports about itself. `address`: of the service that it offers;
+    `name`: under which the buffer knows an actor."""
+
+    state: Literal["starting", "ready", "done"]
+    address: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,8 @@ class RunFolder:
         self.logs, self.store = path / "logs", path / "buffer"
         self.progress = path / "progress.jsonl"
         self.hangs_file, self.skipped_file = path / "hangs.jsonl", path / "skipped.jsonl"
-        self.heartbeat_file, self.lock_file = path / HEARTBEAT, path / ".lock"
+        self.heartbeat_file, self.lock_file = path / ".last-heartbeat", path / ".lock"
+        self.processes = path / "processes"
         self.own_config, self._next = path / "config.yaml", path / "config.next.yaml"
 
     # ── settings ────────────────────────────────────────────────────────────────────────
@@ -181,6 +194,33 @@ class RunFolder:
         """Reads the run's steps and evaluations, except for steps lost in a restart."""
         lines = json_lines.read(self.progress, progress_lines.from_json)
         return progress_lines.history_of(lines.values, lines.damaged)
+
+    # ── its processes ───────────────────────────────────────────────────────────────────
+
+    def report(self, process: str, status: ProcessStatus) -> None:
+        """Writes what a process reports. It does nothing in a folder that holds no run, such as
+        that of a copied configuration, and warns if the disk is full."""
+        if not self.logs.is_dir():
+            return
+        try:
+            self.processes.mkdir(exist_ok=True)
+            write_json(self._process_file(process), asdict(status))
+        except OSError as error:
+            log.warning(
+                "the launcher does not learn that %s is %s: %s", process, status.state, error
+            )
+
+    def status_of(self, process: str) -> ProcessStatus | None:
+        """Reads what a process reported since its last start; None if it has not."""
+        remedy = "delete it; the process writes it at its next start"
+        return read_json(self._process_file(process), remedy, ProcessStatus)
+
+    def forget(self, process: str) -> None:
+        """Removes what an earlier process of this name reported."""
+        self._process_file(process).unlink(missing_ok=True)
+
+    def _process_file(self, process: str) -> Path:
+        return self.processes / f"{process.replace('/', '_')}.json"
 
     # ── health of the learner ───────────────────────────────────────────────────────────
 

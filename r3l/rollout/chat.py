@@ -9,16 +9,15 @@ A response is kept exactly as sampled. What a template adds after a reply ("\\n"
 ChatML's <|im_end|>) belongs to the next turn.
 
 A new ChatFormat encodes a test conversation in both ways, incrementally and with the template at
-once. It refuses the template if the results differ.
+once. It refuses the template if the results differ, or if the template writes other messages as it
+writes the policy's own replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
-
-from jinja2.exceptions import TemplateError
 
 from r3l.errors import UserError
 
@@ -26,6 +25,8 @@ EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]
 
 _MARK = "R3L-REPLY"  # a reply in probe conversations
+_NOTE = "R3L-NOTE"  # another message in them
+_ASKED: list[Message] = [{"role": "user", "content": "u"}]
 _PLAIN = ("go north", "take it", "stop")
 _REASONED = tuple(f"<think>\nbecause {n}\n</think>\n\nstep {n}" for n in range(3))
 
@@ -35,8 +36,9 @@ class ChatFormat:
 
     `tokenizer` is a Hugging Face tokenizer with a chat template and an end-of-turn token.
     `earlier_reasoning`: what to do if a template removes the reasoning (<think>…</think>) of
-    earlier replies, which a growing sequence cannot do. "refuse" refuses the template. "keep" keeps
-    the reasoning: the policy reads its earlier thoughts and is trained with them in its context.
+    earlier replies, or the <think> that its invitation ends with, which a growing sequence cannot
+    do. "refuse" refuses the template. "keep" keeps the reasoning: the policy reads its earlier
+    thoughts and is trained with them in its context.
     Raises UserError if the template cannot be cut into increments.
     """
 
@@ -47,12 +49,19 @@ class ChatFormat:
                 f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, which "
                 "r3l needs; choose an instruct model or set tokenizer.chat_template"
             )
-        self.end_id, self._end = self._find_end()
+        self.end_id, self.end = self._find_end()
+        if self._is_reply(self.render([{"role": "user", "content": _NOTE}])):
+            raise self._refused("writes a user's message as it writes a reply")
         if difference := self._first_difference(_PLAIN):
             raise self._refused(f"changes earlier turns when a turn is added: {difference}")
-        if earlier_reasoning == "refuse" and (difference := self._first_difference(_REASONED)):
-            raise self._refused(
-                f"removes the reasoning of earlier replies: {difference}; set "
+        forgets = ""
+        if earlier_reasoning == "refuse":
+            opened = self._prompt.removeprefix(self._earlier_prompt)
+            unlike = f"they lack the {opened!r} of its invitation" if self._opens_reasoning else ""
+            forgets = unlike or self._first_difference(_REASONED)
+        if forgets:
+            raise self._error(
+                f"removes the reasoning of earlier replies: {forgets}; set "
                 "actor.earlier_reasoning=keep (r3l-learner warmup: --earlier-reasoning keep) to "
                 "leave it in the context"
             )
@@ -60,24 +69,28 @@ class ChatFormat:
     @cached_property
     def prompt_ids(self) -> tuple[int, ...]:
         """The tokens that invite a reply."""
-        return self._encode(self._prompt)
+        return self.encode(self._prompt)
 
     def open(self, system: str, user: str) -> tuple[int, ...]:
         """Encodes a conversation's first two messages, without the invitation to reply.
 
         If the template has no system role, the system message is prepended to the user's message.
         """
-        return self._encode(self._render(self._opening(system, user)))
+        return self.encode(self.render(self.opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
         """Encodes one more message after a reply, beginning with the tokens that close the
         reply."""
-        return self._encode(self._turn(role, content))
+        return self.encode(self._turn(role, content))
 
     def guidance(self, content: str) -> tuple[int, ...]:
-        """Encodes a guidance message after another message. It is a system message, or a user
+        """Encodes a guidance message after a user's message. It is a system message, or a user
         message if the template allows no system message there."""
-        return self._encode(self._turn(self._guide, content).removeprefix(self._reply_tail))
+        message = {"role": self._guide, "content": content}
+        return self.encode(
+            self._after_user(message)
+            or self._turn(self._guide, content).removeprefix(self._reply_tail)
+        )
 
     def close(self, response: Sequence[int]) -> tuple[int, ...]:
         """Returns the tokens that end a reply that was cut off before its end-of-turn token."""
@@ -89,51 +102,94 @@ class ChatFormat:
 
     @cached_property
     def _prompt(self) -> str:
-        asked = [{"role": "user", "content": "u"}]
-        return self._render(asked, prompt=True)[len(self._render(asked)) :]
+        return self.render(_ASKED, prompt=True).removeprefix(self.render(_ASKED))
+
+    @cached_property
+    def _earlier_prompt(self) -> str:
+        """Returns what the template puts before a reply that other messages follow."""
+        return self._around_reply(_ASKED)[0].removeprefix(self.render(_ASKED))
+
+    @property
+    def _opens_reasoning(self) -> bool:
+        """Whether the invitation ends with more than stands before earlier replies: <think>."""
+        return len(self._prompt) > len(self._earlier_prompt) > 0 and self._prompt.startswith(
+            self._earlier_prompt
+        )
+
+    @cached_property
+    def _closing(self) -> str:
+        """Returns what the template ends with if it invites no reply (Phi-3: <|endoftext|>)."""
+        asked, invited = (self._write(_ASKED, prompt) for prompt in (False, True))
+        end = str(getattr(self.tokenizer, "eos_token", None) or "")
+        return end if asked.endswith(end) and not invited.startswith(asked) else ""
 
     @cached_property
     def _reply_tail(self) -> str:
         """Returns what the template adds after a reply's end-of-turn token."""
-        return self._around_reply([])[1].removeprefix(self._end)
+        return self._around_reply([])[1].removeprefix(self.end)
 
     @cached_property
     def _has_system(self) -> bool:
-        messages = [{"role": "system", "content": _MARK}, {"role": "user", "content": "u"}]
+        """Whether a system message is written first, as no reply, and stays where it is when
+        turns are added."""
+        opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
-            return _MARK in self._render(messages)
+            text = self.render(opening)
+            later = self.render([*opening, {"role": "assistant", "content": _MARK}, *_ASKED])
         except UserError:
             return False
+        return _NOTE in text and later.startswith(text) and not self._is_reply(text)
 
     @cached_property
     def _guide(self) -> str:
-        """Returns the role that may speak between a user's message and a reply."""
+        """Returns the role that may speak between a user's message and a reply. The template must
+        also take it after a reply: by their place alone, some take it for a reply."""
+        note = {"role": "system", "content": _NOTE}
         try:
-            following = self._around_reply([{"role": "system", "content": "a note"}])[1]
+            texts = (self._after_user(note), self._around_reply([note])[1])
         except UserError:
             return "user"
-        return "system" if "a note" in following else "user"
+        fits = all(_NOTE in text and not self._is_reply(text) for text in texts)
+        return "system" if fits else "user"
 
-    def _opening(self, system: str, user: str) -> list[Message]:
+    def _after_user(self, message: Message) -> str:
+        """Returns what the template writes for a message after a user's; "" if it refuses one
+        there or changes the user's."""
+        asked = self.render(_ASKED)
+        try:
+            text = self.render([*_ASKED, message])
+        except UserError:
+            return ""
+        return text.removeprefix(asked) if text.startswith(asked) else ""
+
+    def _is_reply(self, text: str) -> bool:
+        """Whether _NOTE stands between what begins and what ends a reply of the policy."""
+        before, _, after = text.partition(_NOTE)
+        lead = self._earlier_prompt.strip()
+        return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)
+
+    def opening(self, system: str, user: str) -> list[Message]:
+        """Returns a conversation's first messages; they are one if the template has no system
+        role."""
         if system and not self._has_system:
             system, user = "", f"{system}\n\n{user}"
         messages = [{"role": "system", "content": system}] if system else []
         return [*messages, {"role": "user", "content": user}]
 
     def _turn(self, role: str, content: str) -> str:
-        return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self._end)
+        return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self.end)
 
     def _around_reply(self, following: list[Message]) -> tuple[str, str]:
         """Returns the text before and after a reply that is followed by the `following`
         messages."""
-        asked = [{"role": "user", "content": "u"}, {"role": "assistant", "content": _MARK}]
-        before, _, after = self._render([*asked, *following]).partition(_MARK)
+        asked = [*_ASKED, {"role": "assistant", "content": _MARK}]
+        before, _, after = self.render([*asked, *following]).partition(_MARK)
         return before, after
 
     def _find_end(self) -> tuple[int, str]:
         """Finds the id and the text of the token that the template puts right after a reply."""
         after = self._around_reply([])[1]
-        ids = self._encode(after)
+        ids = self.encode(after)
         special = set(self.tokenizer.all_special_ids)
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
         special |= {i for i, token in added.items() if token.special}
@@ -146,43 +202,65 @@ class ChatFormat:
     def _first_difference(self, replies: Sequence[str]) -> str:
         """Finds where the increments of a test conversation differ from the template's own text or
         tokens; "" if they agree."""
-        messages = self._opening("be brief", "what now?")
-        text, ids = self._render(messages), list(self.open("be brief", "what now?"))
-        asked = self._render([{"role": "user", "content": "u"}], prompt=True)
-        lead = self._around_reply([])[0].removeprefix(asked)
+        messages = self.opening("be brief", "what now?")
+        text, ids = self.render(messages), list(self.open("be brief", "what now?"))
+        begun, lead = self._prompt, self._earlier_prompt.removeprefix(self._prompt)
         lead = lead if lead.isspace() else ""  # a space that the policy samples with its reply
+        if self._opens_reasoning:  # the growing sequence keeps what the template leaves out
+            begun = self._earlier_prompt
         for turn, reply in enumerate(replies):
-            text, ids = text + self._prompt, [*ids, *self.prompt_ids]
-            whole = self._render(messages, prompt=True)
-            if text != whole:
-                return _difference(turn, text, whole)
-            if ids != list(self._encode(whole)):
+            whole = self.render(messages, prompt=True)
+            if text + self._prompt != whole:
+                return _difference(turn, text + self._prompt, whole)
+            if [*ids, *self.prompt_ids] != list(self.encode(whole)):
                 return f"turn {turn} has other tokens when it is encoded by itself"
+            text, ids = text + begun, [*ids, *self.encode(begun)]
             answer = {"role": "user", "content": f"you did {turn}"}
             messages += [{"role": "assistant", "content": reply}, answer]
-            response = lead + reply + self._end
+            response = lead + reply + self.end
             text += response + self._turn("user", answer["content"])
-            ids += [*self._encode(response), *self.turn("user", answer["content"])]
+            ids += [*self.encode(response), *self.turn("user", answer["content"])]
         return ""
 
     def _refused(self, why: str) -> UserError:
-        return UserError(
-            f"the chat template of {self.tokenizer.name_or_path!r} {why}; r3l appends turns token "
-            "by token: use a ChatML, Llama-3 or Mistral style template"
+        return self._error(
+            f"{why}; r3l appends turns token by token: put a chat_template.jinja that only appends "
+            "into the model folder, such as ChatML's"
         )
 
-    def _render(self, messages: list[Message], *, prompt: bool = False) -> str:
+    def _error(self, why: str) -> UserError:
+        return UserError(f"the chat template of {self.tokenizer.name_or_path!r} {why}")
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        prompt: bool = False,
+    ) -> str:
+        """Renders messages with the template. Raises UserError if it refuses them."""
+        text = self._write(messages, prompt, tools)
+        return text if prompt else text.removesuffix(self._closing)
+
+    def _write(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        prompt: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        more = {"tools": list(tools)} if tools else {}
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=prompt
+                    list(messages), tokenize=False, add_generation_prompt=prompt, **more
                 )
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is code: it may raise anything
             roles = ", ".join(message["role"] for message in messages)
             raise self._refused(f"does not take messages of {roles} ({error})") from None
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Encodes text that holds the template's special tokens."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
 

@@ -77,8 +77,6 @@ class EnvSpec:
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
     some order) or "no". `sessions`: how many instances one environment process may hold at the same
     time. None: no limit; 1 if the environment has state outside its instances.
-    `feedback`: what observations say about an error: its cause ("causal"), only that it happened
-    ("weak") or nothing ("none").
     """
 
     name: str
@@ -88,8 +86,6 @@ class EnvSpec:
     success_threshold: float = 1.0
     deterministic: Literal["exact", "canonical", "no"] = "exact"
     sessions: int | None = None
-    feedback: Literal["causal", "weak", "none"] = "none"
-    data_license: str = ""
     stop: list[str] = field(default_factory=list)
     """Texts that end a response, such as an empty line if a step is a paragraph."""
     prompts: dict[str, str] = field(default_factory=dict)

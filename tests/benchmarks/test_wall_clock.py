@@ -12,6 +12,7 @@ from benchmarks.results.lines import LINES, POLICIES, ROOT
 from benchmarks.results.statistics import Cost, cost
 from benchmarks.results.wall_clock import (
     EASY,
+    GUIDED,
     PRESET,
     SCIENCEWORLD,
     SCIENCEWORLD_LONG,
@@ -72,10 +73,10 @@ def test_scienceworld_refuses_a_policy_of_another_world(tmp_path: Path) -> None:
     mine = {"tasks": tasks, "brief": True, "max_steps": 14, "heap_mib": 2048}
     options = all_options("scienceworld", mine)
     for env, other, fits in (
-        ("scienceworld", {}, True),
-        ("scienceworld", {"timeout_s": 300.0}, True),  # not of the world
-        ("scienceworld", {"tasks": ["find-*"]}, False),
-        ("scienceworld", {"brief": False}, False),
+        (GUIDED, {}, True),
+        (GUIDED, {"timeout_s": 300.0}, True),  # not of the world
+        (GUIDED, {"tasks": ["find-*"]}, False),
+        (GUIDED, {"brief": False}, False),
         ("workshop", {}, False),
     ):
         world = {"env": env, "options": options | other}
@@ -91,7 +92,7 @@ def test_scienceworld_refuses_a_policy_of_another_world(tmp_path: Path) -> None:
 
 def test_the_page_makes_the_policy_of_scienceworld_where_and_as_it_is_looked_for() -> None:
     page = (LINES / "scienceworld.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^    r3l-learner (warmup --env scienceworld .*)$", page, re.MULTILINE)
+    (command,) = re.findall(rf"^    r3l-learner (warmup --env {GUIDED} .*)$", page, re.MULTILINE)
     words = shlex.split(command)
     assert ROOT / words[words.index("--out") + 1] == POLICIES / SCIENCEWORLD
     dials = [words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--set"]

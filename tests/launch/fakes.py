@@ -1,6 +1,7 @@
 """Helpers of the launcher's tests: refusals, and runs whose processes are short scripts."""
 
 import contextlib
+import json
 import signal
 import sys
 import time
@@ -12,12 +13,13 @@ from typing import Any
 from click.testing import CliRunner
 
 from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Child
 from launch.cli import main
 from launch.topology.machines import Machine
 from launch.topology.placement import Topology, place
 from launch.topology.requested import RequestedPlaces, parse_learner
-from learner.run_files import WEIGHTS_LINE
 from r3l.config import load
+from r3l.files.run_folder import RunFolder
 
 
 def refused(*arguments: str | Path) -> str:
@@ -35,6 +37,23 @@ def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     while not condition():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.02)
+
+
+def said(child: Child, word: str) -> str | None:
+    """The rest of the first line of a child's output that begins with `word`; None without one."""
+    with child.log.open("rb") as output:
+        output.seek(child.log_from)
+        lines = output.read().decode().splitlines()
+    return next((line.removeprefix(word).strip() for line in lines if line.startswith(word)), None)
+
+
+def reports(run: Path, process: str, **more: str) -> str:
+    """The script of a process that reports to its launcher; `more`: fields of ProcessStatus."""
+    file, status = RunFolder(run).processes / f"{process}.json", {"state": "ready"} | more
+    return (
+        f"import pathlib; file = pathlib.Path({str(file)!r}); "
+        f"file.parent.mkdir(exist_ok=True); file.write_text({json.dumps(status)!r})"
+    )
 
 
 @contextlib.contextmanager
@@ -76,21 +95,22 @@ class Played(ProcessCommands):
     """A run whose processes are short scripts. Buffer and actor die in their first life; the
     learner is done when all live a second time."""
 
-    def _life(self, name: str) -> list[str]:
+    def _life(self, name: str, process: str) -> list[str]:
         second, folder = f"{name}-again", self.plan.run
         script = (
             "import sys, time; from pathlib import Path; again = Path(sys.argv[1]);"
-            f"print('r3l-{name} ready', flush=True); known = again.exists(); again.touch();"
+            f"{reports(folder, process, address='tcp://127.0.0.1:4001')};"
+            "print('is up', flush=True); known = again.exists(); again.touch();"
             "time.sleep(600 if known else 1); sys.exit(9)"
         )
         return [sys.executable, "-c", script, str(folder / second)]
 
     def buffer(self) -> list[str]:
-        return self._life("buffer")
+        return self._life("buffer", "buffer")
 
     def actor(self, index: int) -> list[str]:
-        return self._life("actor")
+        return self._life("actor", f"actor-{index}")
 
     def learner(self) -> list[str]:
-        serves = f"print('{WEIGHTS_LINE} tcp://127.0.0.1:2', flush=True)"
+        serves = reports(self.plan.run, "learner", state="starting", address="tcp://127.0.0.1:2")
         return [sys.executable, "-c", f"{serves}; import time; time.sleep(600)"]

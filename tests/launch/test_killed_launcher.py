@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from r3l.files.run_folder import RunFolder
 from tests.launch.fakes import until
 from tests.processes import lives
 
@@ -20,12 +21,12 @@ LEARNER = """
 import json, os, signal, sys, time
 from pathlib import Path
 from buffer import BufferClient
-from learner.run_files import WEIGHTS_LINE
+from r3l.files.run_folder import ProcessStatus, RunFolder
 
 run, ended = Path(sys.argv[2]), []
 with BufferClient(sys.argv[1], timeout_s=60) as client:
     signal.signal(signal.SIGTERM, lambda *_: ended.append(time.time()))
-    print(WEIGHTS_LINE, "tcp://127.0.0.1:2", flush=True)
+    RunFolder(run).report("learner", ProcessStatus("starting", "tcp://127.0.0.1:2"))
     while not ended:
         time.sleep(0.05)
     time.sleep(2)  # the rest of a step
@@ -34,14 +35,13 @@ with BufferClient(sys.argv[1], timeout_s=60) as client:
 """
 NAMES = ("keeper", "buffer", "learner", "actor-0", "actor-1")
 """The launcher's children in the order of their start."""
-ACTOR = "import time; print('r3l-actor ready a', flush=True); time.sleep(600)"
 LAUNCHER = f"""
 import sys
 from pathlib import Path
 from launch.backends.process_commands import ProcessCommands
 from launch.supervisor import Run
 from r3l.config import dump
-from tests.launch.fakes import Played, plan_for
+from tests.launch.fakes import Played, plan_for, reports
 
 class Real(Played):
     def buffer(self):
@@ -51,10 +51,11 @@ class Real(Played):
         return [sys.executable, "-c", {LEARNER!r}, self.buffer_endpoint, str(self.plan.run)]
 
     def actor(self, index):
-        return [sys.executable, "-c", {ACTOR!r}]
+        ready = reports(self.plan.run, f"actor-{{index}}")
+        return [sys.executable, "-c", f"{{ready}}; import time; time.sleep(600)"]
 
 folder = Path(sys.argv[1])
-plan = plan_for(folder, "buffer.map_gib=0.25", "buffer.lease_s=600", "learner.hang_s=15", actors=2)
+plan = plan_for(folder, "buffer.map_gib=0.25", "buffer.lease_s=600", actors=2)
 (folder / "config.yaml").write_text(dump(plan.config))
 sys.exit(Run(plan, lambda line: print(line, flush=True), Real(plan)).execute())
 """
@@ -65,13 +66,8 @@ def launched(folder: Path) -> tuple[subprocess.Popen[str], dict[str, psutil.Proc
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, str(folder)], stdout=subprocess.PIPE, text=True
     )
-    logs = folder / "logs"
-
-    def all_ready() -> bool:
-        names = ("actor-0", "actor-1", "buffer")
-        return all("ready" in (logs / f"{name}.log").read_text() for name in names if logs.exists())
-
-    until(lambda: (logs / "actor-1.log").exists() and all_ready())
+    run = RunFolder(folder)
+    until(lambda: all(run.status_of(name) for name in ("actor-0", "actor-1", "buffer")))
     parts = psutil.Process(launcher.pid).children()
     return launcher, dict(zip(NAMES, parts, strict=True))
 
@@ -113,7 +109,7 @@ def test_after_a_killed_launcher_a_learner_that_stays_stopped_is_gone_too(tmp_pa
     until(all_gone_but_the_learner_was_stopped_again)
     assert not (tmp_path / "saved").exists()
     said = (tmp_path / "logs" / "keeper.log").read_text(encoding="utf-8")
-    assert "learner has not ended in time; it was killed" in said
+    assert "learner has not ended for 25 s; it was killed" in said
 
 
 def test_two_sigterms_close_a_run_as_one_does(tmp_path: Path) -> None:

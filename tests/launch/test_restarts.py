@@ -6,65 +6,85 @@ from pathlib import Path
 import pytest
 
 from launch.backends.processes import Children
-from launch.restarts import Restarts
-from tests.launch.fakes import until
+from launch.restarts import GRACE_S, LastHeartbeat, Restarts
+from r3l.files.run_folder import RunFolder
+from tests.launch.fakes import reports, until
 
 
-def test_a_process_that_dies_again_within_an_hour_waits_longer_each_time(tmp_path: Path) -> None:
-    children, restarts = Children(tmp_path), Restarts({"c": 9})
-    child = children.start("c", [sys.executable, "-c", "print('up'); raise SystemExit(1)"])
+@pytest.fixture
+def children(tmp_path: Path) -> Children:
+    (tmp_path / "logs").mkdir()
+    return Children(tmp_path / "logs")
+
+
+def script(run: Path, end: str, *, ready: bool = True, name: str = "c") -> list[str]:
+    """A process that reports that it is ready and then ends."""
+    return [sys.executable, "-c", f"{reports(run, name) if ready else 'pass'}; {end}"]
+
+
+def test_a_process_that_dies_again_within_an_hour_waits_longer_each_time(
+    tmp_path: Path, children: Children
+) -> None:
+    restarts = Restarts({"c": 9})
+    child = children.start("c", script(tmp_path, "raise SystemExit(1)"))
     until(lambda: child.exit_code is not None)
     waits = []
     for death in range(8):
-        assert restarts.allow(child, "up", now=10.0 * death)
+        assert restarts.allow(child, now=10.0 * death)
         waits.append(restarts.delay_s("c"))
     assert waits == [0, 2, 4, 8, 16, 32, 60, 60]
-    assert restarts.allow(child, "up", now=9000.0) and restarts.delay_s("c") == 0
+    assert restarts.allow(child, now=9000.0) and restarts.delay_s("c") == 0
     assert restarts.delay_s("other") == 0
 
 
 @pytest.mark.parametrize(
-    ("code", "output", "again"),
+    ("code", "ready", "again"),
     [
-        (1, "up", [True, True, False]),
-        (247, "up", [True, True, False]),
-        (0, "up", [True, True, False]),
-        (1, "", [False]),
-        (2, "up", [False]),
-        (3, "up", [False]),
-        (4, "", [True] * 5),
-        (5, "", [True] * 5),
+        (1, True, [True, True, False]),
+        (247, True, [True, True, False]),
+        (0, True, [True, True, False]),
+        (1, False, [False]),
+        (2, True, [False]),
+        (3, True, [False]),
+        (4, False, [True] * 5),
+        (5, False, [True] * 5),
     ],
 )
 def test_a_process_is_started_again_as_often_as_its_limit_and_its_exit_code_allow(
-    tmp_path: Path, code: int, output: str, again: list[bool]
+    tmp_path: Path, children: Children, code: int, ready: bool, again: list[bool]
 ) -> None:
-    children, restarts = Children(tmp_path), Restarts({"c": 2})
-    child = children.start(
-        "c", [sys.executable, "-c", f"print({output!r}); raise SystemExit({code})"]
-    )
+    restarts = Restarts({"c": 2})
+    child = children.start("c", script(tmp_path, f"raise SystemExit({code})", ready=ready))
     until(lambda: child.exit_code is not None)
-    assert [restarts.allow(child, "up", now=10.0 * i) for i in range(len(again))] == again
-    other = children.start("other", [sys.executable, "-c", "print('up')"])
+    assert [restarts.allow(child, now=10.0 * i) for i in range(len(again))] == again
+    other = children.start("other", script(tmp_path, "pass", name="other"))
     until(lambda: other.exit_code is not None)
-    assert not restarts.allow(other, "up")
+    assert not restarts.allow(other)
 
 
-def test_a_learner_is_started_again_however_much_it_wrote_since_it_was_ready(
-    tmp_path: Path,
+def test_deaths_long_ago_do_not_count(tmp_path: Path, children: Children) -> None:
+    restarts = Restarts({"c": 1})
+    child = children.start("c", script(tmp_path, "raise SystemExit(1)"))
+    until(lambda: child.exit_code is not None)
+    assert restarts.allow(child, now=0.0)
+    assert not restarts.allow(child, now=10.0)
+    assert restarts.allow(child, now=9000.0)
+
+
+def test_a_learner_is_overdue_if_its_last_heartbeat_is_older_than_its_limit_and_the_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children, restarts = Children(tmp_path), Restarts({"c": 1})
-    talk = "print('ready'); print('line\\n' * 300_000); raise SystemExit(1)"
-    child = children.start("c", [sys.executable, "-c", talk])
-    until(lambda: child.exit_code is not None)
-    assert child.last_lines(3)[:2] == ["line", "line"]
-    assert restarts.allow(child, "ready")
-
-
-def test_deaths_long_ago_do_not_count(tmp_path: Path) -> None:
-    children, restarts = Children(tmp_path), Restarts({"c": 1})
-    child = children.start("c", [sys.executable, "-c", "print('up'); raise SystemExit(1)"])
-    until(lambda: child.exit_code is not None)
-    assert restarts.allow(child, "up", now=0.0)
-    assert not restarts.allow(child, "up", now=10.0)
-    assert restarts.allow(child, "up", now=9000.0)
+    now = [1000.0]
+    monkeypatch.setattr("launch.restarts.time.monotonic", lambda: now[0])
+    heartbeat, file = LastHeartbeat(tmp_path, limit_s=10.0), RunFolder(tmp_path).heartbeat_file
+    heartbeat.renew()
+    assert heartbeat.doing == "" and not heartbeat.overdue()
+    now[0] += 10 + GRACE_S
+    file.write_text("step 7")
+    assert not heartbeat.overdue() and heartbeat.doing == "step 7"
+    now[0] += 10 + GRACE_S
+    assert not heartbeat.overdue()
+    now[0] += 1
+    assert heartbeat.overdue()
+    heartbeat.renew()
+    assert not heartbeat.overdue()

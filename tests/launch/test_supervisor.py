@@ -1,11 +1,10 @@
 """A run: processes that die are started again, signals end it, silence is broken."""
 
-import errno
-import json
 import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ import pytest
 from launch import restarts
 from launch.console.live_view import Console
 from launch.supervisor import Run
-from learner.checkpoint import SCHEMA
-from learner.run_files import WEIGHTS_LINE
 from r3l.files.progress_lines import AgainLine, EvalLine, StepLine
 from r3l.files.run_folder import RunFolder
-from tests.launch.fakes import Played, handlers_put_back, plan_for
+from tests.launch.fakes import Played, handlers_put_back, plan_for, reports
+from tests.launch.fakes import said as said_by
 from tests.r3l.files.made import evaluation
 
 
@@ -82,16 +80,14 @@ class Deaf(Played):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_ctrl_c_kills_what_does_not_end(
-    tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_ctrl_c_kills_what_does_not_end(tmp_path: Path, first: int) -> None:
     (tmp_path / "buffer-again").touch()
-    monkeypatch.setattr("launch.supervisor.STOPPING_S", 0.1)
     plan, said = plan_for(tmp_path), list[str]()
     run = Run(plan, said.append, Deaf(plan))
+    run.children.stop = partial(run.children.stop, 3600.0)  # type: ignore[method-assign]
 
     def until_the_learner_is_deaf() -> None:
-        if run._learner().ready("deaf") and not run.interrupted:
+        if said_by(run._learner(), "deaf") is not None and not run.interrupted:
             os.kill(os.getpid(), first)
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 
@@ -100,38 +96,6 @@ def test_a_second_ctrl_c_kills_what_does_not_end(
         assert run.execute() == 130
     killed = said[-1].removeprefix("killed at the second Ctrl-C: ").split(", ")
     assert "learner" in killed
-    waits = next(line for line in said if line.startswith("waiting for the learner"))
-    assert "save step 0 (it has begun to start)" in waits
-    assert all(child.exit_code is not None for child in run.children.members)
-
-
-def test_a_stopped_run_says_which_steps_will_be_made_again(tmp_path: Path) -> None:
-    class Stopped(Run):
-        def _run(self) -> int:
-            self.folder.add_progress(StepLine(6, {}))
-            return 130
-
-    plan, said = plan_for(tmp_path), list[str]()
-    saved = tmp_path / "checkpoints" / "step-000004"
-    saved.mkdir(parents=True)
-    state = {"schema": SCHEMA, "version": 4, "model_digest": "", "files": {}}
-    (saved / "state.json").write_text(json.dumps(state))
-    with handlers_put_back():
-        assert Stopped(plan, said.append).execute() == 130
-    assert said[-1] == "last checkpoint: step 4; 2 steps will be made again"
-
-
-def test_a_terminal_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
-    def gone(line: str) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    (tmp_path / "buffer-again").touch()
-    plan = plan_for(tmp_path)
-    run = Run(plan, gone, Played(plan))
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGHUP))
-    with handlers_put_back():
-        timer.start()
-        assert run.execute() == 130
     assert all(child.exit_code is not None for child in run.children.members)
 
 
@@ -145,7 +109,8 @@ def test_a_process_that_dies_twice_is_started_again_after_a_while(
 
     class DiesAlways(Played):
         def actor(self, index: int) -> list[str]:
-            return [sys.executable, "-c", "print('r3l-actor ready'); raise SystemExit(9)"]
+            ready = reports(tmp_path, "actor-0")
+            return [sys.executable, "-c", f"{ready}; raise SystemExit(9)"]
 
     run = Run(plan, said.append, DiesAlways(plan))
 
@@ -190,18 +155,19 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
 def test_actors_start_when_both_services_have_said_where_they_listen(tmp_path: Path) -> None:
     class Listening(Played):
         def buffer(self) -> list[str]:
-            return self._says("r3l-buffer ready tcp://127.0.0.1:4001")
+            return self._reports("buffer", address="tcp://127.0.0.1:4001")
 
         def learner(self) -> list[str]:
             assert self.buffer_endpoint == "tcp://127.0.0.1:4001"
-            return self._says(f"{WEIGHTS_LINE} tcp://127.0.0.1:4002")
+            return self._reports("learner", state="starting", address="tcp://127.0.0.1:4002")
 
         def actor(self, index: int) -> list[str]:
             assert self.weights_endpoint == "tcp://127.0.0.1:4002"
-            return self._says("r3l-actor ready")
+            return self._reports(f"actor-{index}")
 
-        def _says(self, line: str) -> list[str]:
-            script = f"import time; time.sleep(0.3); print({line!r}, flush=True); time.sleep(600)"
+        def _reports(self, process: str, **more: str) -> list[str]:
+            report = reports(tmp_path, process, **more)
+            script = f"import time; time.sleep(0.3); {report}; time.sleep(600)"
             return [sys.executable, "-c", script]
 
     plan = plan_for(tmp_path, actors=2)
@@ -223,8 +189,8 @@ def test_a_run_without_progress_says_what_the_learner_waits_for(
 ) -> None:
     class Waiting(Played):
         def learner(self) -> list[str]:
-            waits = "print('learner waits for actors', flush=True); import time; time.sleep(600)"
-            return [sys.executable, "-c", waits]
+            RunFolder(tmp_path).write_heartbeat("waiting for groups")
+            return [sys.executable, "-c", "import time; time.sleep(600)"]
 
     monkeypatch.setattr("launch.supervisor.QUIET_S", 0.5)
     (tmp_path / "buffer-again").touch()
@@ -233,24 +199,25 @@ def test_a_run_without_progress_says_what_the_learner_waits_for(
 
     def say(line: str) -> None:
         said.append(line)
-        if "learner waits for actors" in line:
+        if "waiting for groups" in line:
             run.interrupted = "SIGINT"
 
     run = Run(plan, say, Waiting(plan))
     with handlers_put_back():
         assert run.execute() == 130
     assert all(line.startswith("no step for ") for line in said[:-1])
-    assert "; the learner's last line: learner waits for actors (" in said[-2]
+    assert "; the learner's last heartbeat: waiting for groups (" in said[-2]
 
 
 HANGING = """
 import os, signal, sys, time
 from pathlib import Path
 from learner.watchdog import Watchdog, heartbeat
+from r3l.files.run_folder import ProcessStatus, RunFolder
 
 run, how = Path(sys.argv[5]).parent, sys.argv[6]
 with Watchdog(1.0, run):
-    print("r3l-learner ready", flush=True)
+    RunFolder(run).report("learner", ProcessStatus("ready"))
     heartbeat("step 7")
     time.sleep(0.5)
     if not (run / "learner-again").exists():
@@ -273,12 +240,13 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
             worker = ("-m", "learner.cli", "train", "--config", str(tmp_path / "config.yaml"))
             return [sys.executable, "-c", HANGING, *worker, how]
 
+    monkeypatch.setattr("launch.restarts.GRACE_S", 2.0)
     (tmp_path / "buffer-again").touch()
     plan = plan_for(tmp_path, "learner.hang_s=1")
     said: list[str] = []
 
     def until_it_lives_again() -> None:
-        if run.children.heartbeat.doing == "step 8":
+        if run.last_heartbeat.doing == "step 8":
             run.interrupted = "SIGINT"
 
     run = Run(plan, said.append, Hanging(plan))
@@ -302,7 +270,7 @@ def test_a_process_that_dies_too_often_ends_the_run_with_its_name_and_its_last_l
     with handlers_put_back():
         assert Run(plan, said.append, Played(plan)).execute() == 1
     assert "actor-0 ended with exit code 9; its last log lines" in said[-2]
-    assert said[-1] == "  r3l-actor ready"
+    assert said[-1] == "  is up"
 
 
 def test_the_summary_goes_from_the_runs_first_evaluation_to_its_last(tmp_path: Path) -> None:

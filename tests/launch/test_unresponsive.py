@@ -15,7 +15,6 @@ from launch.backends.processes import Child
 from launch.console import progress
 from launch.supervisor import Run
 from launch.unresponsive import Unresponsive
-from learner.run_files import WEIGHTS_LINE
 from r3l.config import dump, load
 from tests.launch.fakes import Played, handlers_put_back, plan_for
 
@@ -23,10 +22,12 @@ pytestmark = pytest.mark.system
 
 HEARTBEATS = """
 import os, sys, time
+from pathlib import Path
 from buffer import BufferClient
+from r3l.files.run_folder import ProcessStatus, RunFolder
 with BufferClient(sys.argv[1], timeout_s=60) as client:
     name = f"actor-0.{os.getpid()}"
-    print("r3l-actor ready", name, flush=True)
+    RunFolder(Path(sys.argv[2])).report("actor-0", ProcessStatus("ready", name=name))
     while True:
         client.renew([], name)
         time.sleep(0.2)
@@ -39,12 +40,8 @@ class Real(Played):
     def buffer(self) -> list[str]:
         return ProcessCommands.buffer(self)
 
-    def learner(self) -> list[str]:
-        serves = f"print('{WEIGHTS_LINE} tcp://127.0.0.1:2', flush=True)"
-        return [sys.executable, "-c", f"{serves}; import time; time.sleep(600)"]
-
     def actor(self, index: int) -> list[str]:
-        return [sys.executable, "-c", HEARTBEATS, self.buffer_endpoint]
+        return [sys.executable, "-c", HEARTBEATS, self.buffer_endpoint, str(self.plan.run)]
 
 
 def played(folder: Path, *settings: str) -> tuple[Run, list[str]]:
@@ -157,7 +154,10 @@ def test_an_actor_that_hangs_is_replaced_when_no_engine_takes_so_long_to_start(
     run, said = played(tmp_path, "buffer.lease_s=2", "actor.engine_timeout_s=1")
     hangs = HEARTBEATS.replace("while True:", "for _ in range(3):") + "    time.sleep(600)"
     command = [sys.executable, "-c", hangs]
-    monkeypatch.setattr(run.commands, "actor", lambda _: [*command, run.commands.buffer_endpoint])
+    more = str(tmp_path)
+    monkeypatch.setattr(
+        run.commands, "actor", lambda _: [*command, run.commands.buffer_endpoint, more]
+    )
 
     def until_it_is_replaced() -> None:
         if any("; restarted (" in line for line in said):

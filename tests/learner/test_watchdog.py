@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.run_files import HANGS_LINE, STACKS
+from learner.run_files import EXIT_CODES, STACKS
+from r3l.errors import LearnerHung
 from r3l.files.run_folder import RunFolder
 from tests.learner.fakes import (
     ROOT,
@@ -56,8 +57,8 @@ def test_a_process_that_hangs_ends_with_the_stack_of_every_thread(
 ) -> None:
     process = started(tmp_path, "hang")
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1 and "worked for 3 s" in output and "done" not in output
-    assert f"\n{HANGS_LINE}: rank 0 sent no heartbeat for 2 s" in output
+    assert process.returncode == 6 and "worked for 3 s" in output and "done" not in output
+    assert "\nr3l-learner hangs: rank 0 sent no heartbeat for 2 s" in output
     assert "since it began piece 5" in output
     assert "in hung_helper" in output and 'File "<string>", line 17 in <module>' in output
     assert RunFolder(tmp_path).heartbeat().doing == "piece 5"
@@ -73,7 +74,7 @@ def test_a_process_with_heartbeats_keeps_running_and_shows_its_stacks_when_asked
         time.sleep(0.01)
     os.kill(process.pid, STACKS)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and HANGS_LINE not in output
+    assert process.returncode == 0 and "r3l-learner hangs" not in output
     assert 'File "<string>", line' in output and output.endswith("done\n")
 
 
@@ -84,8 +85,8 @@ def test_all_ranks_end_if_one_hangs_in_a_step(serve, tmp_path: Path) -> None:
     served = serve(tmp_path / "store", *buffer_options())
     with Recording(served.endpoint):
         hanging = Learning(run, served.endpoint, ranks=2, module="tests.learner.hanging")
-        assert hanging.wait() != 0
+        assert hanging.wait() == EXIT_CODES[LearnerHung]
         log = (run / "learner.log").read_text()
-        assert f"{HANGS_LINE}: rank 1" in log
+        assert "r3l-learner hangs: rank 1" in log
         assert "tests/learner/hanging.py" in log and "in hang" in log
     assert [line["step"] for line in steps_of(run)] == [1]

@@ -25,13 +25,20 @@ class CharTokenizer:
         self.chat_template = template
 
     def apply_chat_template(
-        self, messages: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+        self,
+        messages: list[dict[str, str]],
+        *,
+        tokenize: bool,
+        add_generation_prompt: bool,
+        tools: Sequence[Any] = (),
     ) -> str:
         import jinja2
 
         assert not tokenize and self.chat_template
         template = jinja2.Environment().from_string(self.chat_template)
-        return template.render(messages=messages, add_generation_prompt=add_generation_prompt)
+        return template.render(
+            messages=messages, add_generation_prompt=add_generation_prompt, tools=tools
+        )
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         ids: list[int] = []

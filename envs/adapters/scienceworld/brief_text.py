@@ -22,24 +22,6 @@ PROMPTS = {
 }
 NOT_UNDERSTOOD = "No known action matches that input."
 """Upstream's reply to an unknown command."""
-REPLIES = (
-    NOT_UNDERSTOOD,
-    "You move to the kitchen. You teleport to the kitchen.",
-    "You move the apple to the inventory. The sink is not moveable.",
-    "You focus on the apple.",
-    "You decide to wait for 1 iterations.",
-    "The door is already open. The door is not open. The door is now open.",
-    "In your inventory, you see:",
-    "in kitchen you see: doors: closed celsius",
-    "The score is 0 of 100.",
-    "That is not allowed. The task has ended. Nothing is said.",
-    "steps, score, step was no action",
-    "Ambiguous request: Please enter the number for the action you intended (or blank to cancel):",
-    "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible "
-    "object referents.",
-)
-"""Frequent replies of upstream and of this package."""
-
 _ROOM = re.compile(
     r"^This (?:room|outside location) is called the (.+)\. (?:In it, |Here )you see:"
 )

@@ -8,18 +8,15 @@ the attempt with nothing. All environments of a process share one Java machine (
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator
 from typing import Any
 
 from envs import requirements
 from envs.adapters import jvm
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
-from envs.adapters.scienceworld import brief_text, demonstrator
-from envs.adapters.scienceworld.gold_guide import Guide
-from envs.adapters.scienceworld.science_tasks import LIMITS, SPLITS, listed, named, task_of_seed
+from envs.adapters.scienceworld import brief_text
+from envs.adapters.scienceworld.science_tasks import LIMITS, listed, named, task_of_seed
 from envs.adapters.scienceworld.simulator import START, History, Simulator, Turn
-from envs.base import Skill, TaskSource
+from envs.base import TaskSource
 from r3l.rollout.interfaces import EnvSpec
 
 SYSTEM = (
@@ -67,12 +64,9 @@ class ScienceWorld:
             max_steps=max_steps or max(LIMITS[name] for name in self.names),
             max_response_tokens=32 if brief else 512,
             sessions=8,
-            feedback="weak",
-            data_license="Apache-2.0",
             prompts=brief_text.PROMPTS if brief else {},
         )
         self.simulator = Simulator(str(library.JAR_PATH), heap_mib, timeout_s)
-        self.guides: dict[History, Guide] = {}
         self.history: History = ()
         self.turn = Turn("", 0.0, True)
         self.ends: list[int] = []
@@ -126,48 +120,9 @@ class ScienceWorld:
         takes up to half a minute."""
         return list(self.simulator.gold(self.history[:START]))
 
-    def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns a demonstrator's next action (envs.base.Demonstrating): the guide's, or a wrong
-        or useless action. In the first `skill.withheld` tasks the demonstrator focuses on any thing
-        in the room."""
-        played = self.simulator.turns(self.history)
-        guessing = self.history[0] in self.names[: skill.withheld]
-        return demonstrator.act(self._guide(), played, skill, rng, advice, guessing=guessing)
-
-    def reflection(self) -> dict[str, Any]:
-        """Returns a teacher's reflection on the finished attempt (demonstrator.reflect)."""
-        histories = [self.history[:end] for end in (START, *self.ends)]
-        return demonstrator.reflect(self.simulator, self._guide(), histories)
-
-    def vocabulary(self) -> Iterator[str]:
-        """Yields the prompts, the descriptions and the names of all things in 40 variations of each
-        task."""
-        yield from (self.spec.system_prompt, *self.spec.prompts.values(), *demonstrator.WASTE)
-        yield from (*brief_text.REPLIES, NO_ACTION, "open go to door pick up move focus on")
-        for name in self.names:
-            count = sum(SPLITS[name])
-            for variation in range(0, count, max(1, count // 40)):
-                start = (name, str(variation), self.simplification)
-                yield self._shown(self.simulator.turn(start).text)
-                yield self.simulator.names(start)
-
     def close(self) -> None:
         """Release the Java machine. It ends when the process's last environment releases it."""
         self.simulator.close()
-
-    def _guide(self) -> Guide:
-        """Returns the guide through this variation: a literal one if the usual guide does not
-        succeed."""
-        start = self.history[:START]
-        if start not in self.guides:
-            first = self.simulator.turn(start).text
-            path = (*start, *self.simulator.gold(start))
-            gold = self.simulator.turns(path)
-            guide = Guide(first, gold)
-            if not demonstrator.reaches_full_score(self.simulator, guide, start):
-                guide = Guide(first, gold, literal=True)
-            self.guides[start] = guide
-        return self.guides[start]
 
     def _shown(self, text: str) -> str:
         plain = brief_text.brief(text) if self.brief else text.strip()

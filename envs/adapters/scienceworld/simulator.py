@@ -3,7 +3,7 @@
 The simulator is deterministic (envs.adapters.jvm), so the state of an attempt is its history: the
 task and the commands so far. A history already played in this process is answered from memory. Java
 plays a history only for its next unknown command, so that going back to an earlier step, and a
-demonstrator's search, cost next to nothing.
+guide's search (benchmarks.scienceworld), cost next to nothing.
 """
 
 from __future__ import annotations
@@ -68,17 +68,11 @@ class Simulator:
         """Returns upstream's gold path up to the end of the task, at most 178 commands. Computing
         it takes up to half a minute."""
         if start not in _gold:
-            self._load(start, gold=True)
+            self.load(start, gold=True)
             path = self.call(lambda server: list(server.getGoldActionSequence()))
             ends = (n for n in range(len(path) + 1) if self.turn((*start, *path[:n])).done)
             _gold[start] = tuple(path[: next(ends, len(path))])
         return _gold[start]
-
-    def names(self, start: History) -> str:
-        """Returns the names of everything in a task's world, as JSON."""
-        if self.live != start:
-            self._play(start)
-        return str(self.call(lambda s: s.getAllObjectIdsTypesReferentsLUTJSON()))
 
     def call(self, call: Callable[[Any], Any]) -> Any:
         """Run `call` with upstream's server object while no other call is running."""
@@ -95,7 +89,7 @@ class Simulator:
     def _play(self, history: History) -> Turn:
         done = len(self.live)
         if not done or history[:done] != self.live or self._lost():
-            self._load(history[:START])
+            self.load(history[:START])
             text = self.call(lambda s: f"{s.freeActionTaskDesc()}\n{s.freeActionLook()}")
             self._learn(history[:START], Turn(text, 0.0, False))
         while len(self.live) < len(history):
@@ -119,7 +113,7 @@ class Simulator:
             )
         self.live = history
 
-    def _load(self, start: History, *, gold: bool = False) -> None:
+    def load(self, start: History, *, gold: bool = False) -> None:
         """Load a task from its beginning. Replaces the machine if it died."""
         self._free()
         if self.jvm is None or self._lost():

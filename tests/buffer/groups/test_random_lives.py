@@ -197,7 +197,7 @@ class Lives(RuleBasedStateMachine):
         limits = RetentionConfig(groups=keep, grace_s=0.0)
         gone = self.desk.evict(limits)
         expected = closed[: max(0, len(self.states) - keep)]
-        assert gone.groups == len(expected)
+        assert gone == expected
         for group in expected:
             del self.states[group]
             self.slots.pop(group)

@@ -12,7 +12,7 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from r3l.errors import StoreError
 from r3l.records import GroupPlan
-from r3l.settings.buffer import RetentionConfig
+from tests.buffer.fakes import until
 
 pytestmark = pytest.mark.system
 
@@ -127,8 +127,10 @@ def test_a_full_map_refuses_only_results_until_groups_are_evicted(serve, tasks, 
         rest = leased[len(taken) :]
         assert "map" in str(error)
         _goes_on(client, taken, 1)
-        gone = client.evict(RetentionConfig(groups=0, grace_s=0.0))
-        assert gone.groups == 2
+    assert served.stop() == 0
+    served = serve("tcp://127.0.0.1:0", *OPTIONS, *small, "buffer.retention.groups=0")
+    with BufferClient(served.endpoint) as client:
+        until(lambda: client.stats().evicted == 2)
         again, error = _fill(client, done, rest)
         assert 1 <= len(again) <= 2 and "map" in str(error)
         assert len(client.get([*taken[2:], *again])) == len(taken) - 2 + len(again)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from buffer.storage.rows import DrawRow, Evicted, GroupRow
+from buffer.storage.rows import DrawRow, GroupRow
 from r3l import codec
 from r3l.records import (
     Group,
@@ -49,13 +49,6 @@ def test_contrast_is_zero_without_two_rewards_that_differ():
         0.0,
     ]
     assert NEW.with_changes(rewards=(0.5, -1.0, 0.0)).contrast == 1.5
-
-
-def test_evictions_add_up_and_the_last_one_says_whether_more_follow():
-    first = Evicted(2, 100, "g1", "g2", more=True)
-    assert first + Evicted(1, 50, "g4", "g4") == Evicted(3, 150, "g1", "g4")
-    assert Evicted(more=True) + first == first
-    assert first + Evicted() == Evicted(2, 100, "g1", "g2")
 
 
 RECORDS = [

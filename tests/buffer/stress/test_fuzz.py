@@ -22,7 +22,6 @@ from buffer.wire.operations import OPERATIONS
 from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
-from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Served, calls, finished
 
 pytestmark = pytest.mark.system
@@ -118,7 +117,6 @@ def _requests():
         calls.query("train", "", "trained", 3),
         calls.ledger(1),
         calls.get([group]),
-        calls.would_evict(RetentionConfig(groups=1)),
         calls.stats(),
     ]
     return [call.frames("r" * 8, 0.0) for call in requests]

@@ -1,6 +1,5 @@
-"""The commands that read, check, copy, export, import and evict from a store."""
+"""The commands that read, check, copy and export a store."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -10,26 +9,12 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from buffer import AsyncBufferClient, BufferClient, cli
+from buffer import BufferClient, cli
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from r3l.records import GroupPlan, ReflectionRecord, SlotResult
 from tests.buffer.fakes import refused
-
-
-def test_the_commands_export_and_import(filled, tmp_path):
-    filled.store.copy(tmp_path / "snapshot")
-
-    def run(*arguments):
-        result = CliRunner().invoke(cli.commands, list(map(str, arguments)), catch_exceptions=False)
-        assert result.exit_code == 0
-        return json.loads(result.output)
-
-    rows = run("export", "--store", tmp_path / "snapshot", tmp_path / "out")
-    assert rows["groups"] == 4
-    new = ("--store", tmp_path / "new")
-    assert run("import", *new, tmp_path / "out") == rows
 
 
 def test_the_commands_read_a_copy(trained, tmp_path):
@@ -157,51 +142,3 @@ def test_a_store_of_another_schema_is_refused_in_one_line(tmp_path, capsys):
         txn.put_schema(99)
     store.close()
     refused(["ls", "--store", str(folder)], "has schema 99, but this r3l reads", capsys)
-
-
-def _evict(*arguments):
-    result = CliRunner().invoke(cli.commands, ["evict", *map(str, arguments)])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)
-
-
-async def _fill(endpoint, done, count, version):
-    """So many complete groups, made all at once."""
-
-    async def one(client):
-        lease = await client.lease("a", version, GroupPlan(1))
-        await client.put(lease.group_id, "a", done(version=version))
-
-    async with AsyncBufferClient(endpoint, timeout_s=60) as client:
-        await asyncio.gather(*(one(client) for _ in range(count)))
-
-
-def test_the_command_evicts_from_a_store_and_through_its_service(serve, tasks, done):
-    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=80")
-    limits = ("groups=50", "grace_s=0")
-    with BufferClient(served.endpoint) as client:
-        client.add_tasks(tasks(200))
-        for step in (1, 2):
-            asyncio.run(_fill(served.endpoint, done, 80, step - 1))
-            client.commit(client.draw(80, step - 1).draw_id, step, step)
-        said = _evict("--endpoint", served.endpoint, "--dry-run", *limits)
-        assert _evict("--store", served.folder, "--dry-run", *limits) == said
-        did = _evict("--endpoint", served.endpoint, *limits)
-        assert said["groups"] == 110 and did | {"dry_run": True} == said
-        stats = client.stats()
-        assert (stats.made, stats.evicted, stats.trained) == (160, 110, 160)
-        assert stats.train["trained"] == 50
-    assert served.stop() == 0
-    did = _evict("--store", served.folder, "groups=10", "grace_s=0")
-    assert did["groups"] == 40
-
-
-def test_limits_of_an_eviction_are_refused_in_one_line(tmp_path, capsys):
-    Store(tmp_path / "store", map_gib=0.1).close()
-    for limits, rule in (
-        (["groups=-1"], "groups: must be at least 0"),
-        (["bytes=9"], "bytes: unknown; this section knows groups, gib, hours, versions, grace_s"),
-        (["grace_s=9"], "give a limit: groups=, gib=, hours= or versions="),
-        ([], "LIMITS..."),
-    ):
-        refused(["evict", "--store", str(tmp_path / "store"), *limits], rule, capsys)

@@ -1,8 +1,6 @@
 """Keys: who has none, or an unknown one, is not heard at all."""
 
 import stat
-import subprocess
-import sys
 
 import pytest
 
@@ -10,7 +8,6 @@ from buffer import BufferClient
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load
 from r3l.errors import BufferUnavailable, NotAllowed, UserError
 from r3l.records import GroupPlan
-from r3l.settings.buffer import RetentionConfig
 
 pytestmark = pytest.mark.system
 
@@ -42,7 +39,6 @@ def test_what_decides_about_training_needs_a_learners_key(serve, tmp_path, tasks
         refused = (
             lambda: client.set_version(7),
             lambda: client.limit_staleness(0),
-            lambda: client.evict(RetentionConfig(groups=1)),
             lambda: client.add_tasks(tasks(1)),
             lambda: client.draw(2, 0),
             lambda: client.draw(2, 0, consumer="notebook"),
@@ -61,13 +57,6 @@ def test_what_decides_about_training_needs_a_learners_key(serve, tmp_path, tasks
             training.set_version(7)
             training.limit_staleness(0)
         assert client.lease("a", 7, GroupPlan(1)).task.task_id == "t0"
-    evict = [sys.executable, "-m", "buffer.cli", "evict", "--endpoint", served.endpoint, "groups=1"]
-    by_actor, by_learner = (
-        subprocess.run([*evict, "--keys", str(keys)], capture_output=True, text=True)
-        for keys in (actor, learner)
-    )
-    assert by_actor.returncode == 2 and len(by_actor.stderr.splitlines()) == 1
-    assert "learner.json" in by_actor.stderr and by_learner.returncode == 0, by_learner.stderr
 
 
 def test_key_files_are_readable_only_by_their_owner_and_never_overwritten(tmp_path):

@@ -12,10 +12,8 @@ from buffer.wire import messages
 from buffer.wire.operations import OPERATIONS
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
-from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import calls
 
-LIMITS = RetentionConfig(groups=3)
 CALLS = [
     calls.add_tasks([Task("t", "workshop", 0)]),
     calls.lease("a", 0, GroupPlan(1)),
@@ -32,8 +30,6 @@ CALLS = [
     calls.query(),
     calls.ledger(1),
     calls.get("g"),
-    calls.evict(LIMITS),
-    calls.would_evict(LIMITS),
     calls.stats(),
 ]
 

@@ -220,7 +220,6 @@ def test_a_brief_summary_lists_only_what_was_not_right():
 
 def test_where_says_that_an_answer_was_wrong_and_rules_it_out():
     env = registry.make("workshop", exceptions=0, hint="where")
-    assert env.spec.feedback == "weak"
     env.reset(seed=0)
     thing, need = env.state.row[0], env.state.needs[0]
     wrong = next(tool for tool in env.answers if tool != need)
@@ -238,7 +237,6 @@ def test_where_says_that_an_answer_was_wrong_and_rules_it_out():
 
 def test_with_no_hint_wrong_and_right_look_the_same_and_a_failure_is_retried_from_the_start():
     env = registry.make("workshop", stations=3, hint="none")
-    assert env.spec.feedback == "none"
     env.reset(seed=0)
     lines = []
     for k, need in enumerate(env.state.needs):

@@ -16,7 +16,7 @@ from launch.topology import hostfile
 from launch.topology.run_plan import Plan
 from r3l.config import load
 from r3l.errors import UserError
-from tests.launch.fakes import topology, until
+from tests.launch.fakes import said, topology, until
 
 
 @pytest.fixture
@@ -171,8 +171,8 @@ def test_an_actor_that_ssh_started_ends_with_it(small: Plan, tmp_path: Path) -> 
     through = ProcessCommands(small)._through_ssh("node-1", command, {"A": "b c"})
     assert "A=b c" in shlex.split(through[-1])
     child = Children(tmp_path).start("actor", [str(fake), *through[1:]])
-    until(lambda: child.said("ready"))
-    remote = int(child.said("ready") or 0)
+    until(lambda: said(child, "ready"))
+    remote = int(said(child, "ready") or 0)
     child.terminate()
     until(lambda: not psutil.pid_exists(remote))
 

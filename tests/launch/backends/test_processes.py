@@ -6,11 +6,9 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from launch.backends.processes import Children
-from r3l.process import run_keeper
-from tests.launch.fakes import until
+from tests.launch.fakes import said, until
 from tests.processes import lives
 
 STUBBORN = (
@@ -35,22 +33,12 @@ def alive(session: int) -> list[int]:
     return found
 
 
-def test_a_child_that_ignores_sigterm_is_killed_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_keeper, "DEADLINE_S", 0.3)
+def test_a_child_that_ignores_sigterm_is_killed_and_named(tmp_path: Path) -> None:
     children = Children(tmp_path)
     child = children.start("stubborn", [sys.executable, "-c", STUBBORN])
-    until(lambda: child.ready("up"))
-    assert children.stop() == ["stubborn"]
+    until(lambda: said(child, "up") is not None)
+    assert children.stop(deadline_s=0.3) == ["stubborn"]
     assert child.exit_code == -9
-
-
-def test_a_ready_line_is_found_behind_the_machine_name_of_a_remote_shell(tmp_path: Path) -> None:
-    children = Children(tmp_path)
-    child = children.start("echo", ["echo", "node-0: up and away\nnode-0: not down"])
-    until(lambda: child.ready("up"))
-    assert child.ready("not down") and not child.ready("down") and not child.ready("away")
 
 
 def test_the_worker_behind_a_launcher_gets_the_signal_not_the_launcher(tmp_path: Path) -> None:
@@ -65,15 +53,12 @@ def test_the_worker_behind_a_launcher_gets_the_signal_not_the_launcher(tmp_path:
     children = Children(tmp_path)
     command = [sys.executable, "-c", launcher, "do", "--quickly", "it"]
     child = children.start("launcher", command, worker=("do", "it"))
-    until(lambda: child.ready("up"))
-    assert children.stop() == []
-    assert child.ready("ended well") and child.exit_code == 0
+    until(lambda: said(child, "up") is not None)
+    assert children.stop(deadline_s=20) == []
+    assert said(child, "ended well") is not None and child.exit_code == 0
 
 
-def test_a_child_that_uses_up_the_deadline_leaves_the_buffer_time_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_keeper, "DEADLINE_S", 0.1)
+def test_a_child_that_uses_up_the_deadline_leaves_the_buffer_time_to_end(tmp_path: Path) -> None:
     children = Children(tmp_path)
     tidy = (
         "import signal, sys, time;"
@@ -82,8 +67,8 @@ def test_a_child_that_uses_up_the_deadline_leaves_the_buffer_time_to_end(
     )
     first = children.start("buffer", [sys.executable, "-c", tidy])
     second = children.start("stubborn", [sys.executable, "-c", STUBBORN])
-    until(lambda: first.ready("up") and second.ready("up"))
-    assert children.stop() == ["stubborn"]
+    until(lambda: said(first, "up") is not None and said(second, "up") is not None)
+    assert children.stop(deadline_s=0.1) == ["stubborn"]
     assert first.exit_code == 5
 
 
@@ -92,7 +77,7 @@ def test_grandchildren_do_not_stay_behind(tmp_path: Path) -> None:
     child = children.start("parent", [sys.executable, "-c", PARENT])
     until(lambda: len(child.last_lines(10)) >= 2)
     assert len(alive(child.process.pid)) == 2
-    children.stop()
+    children.stop(deadline_s=5)
     until(lambda: not alive(child.process.pid))
 
 
@@ -117,11 +102,11 @@ def launched(folder: Path, child: str = "", before: str = "", after: str = "") -
         [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True
     ) as launcher:
         assert launcher.stdout is not None
-        said = launcher.stdout.readline()
+        line = launcher.stdout.readline()
         if after:
-            said = launcher.stdout.readline()
+            line = launcher.stdout.readline()
         launcher.kill()
-    return tuple(map(int, said.split()))
+    return tuple(map(int, line.split()))
 
 
 def test_children_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
@@ -166,8 +151,8 @@ def test_no_child_holds_the_pipe_to_the_keeper_which_ends_with_the_run(tmp_path:
     assert keeper is not None and keeper.poll() is None
     for child in (first, second):
         until(lambda child=child: child.ended)
-        assert child.said("has").split() == [os.devnull, str(child.log), str(child.log)]
-        assert child.said("more") == "[]"
+        assert (said(child, "has") or "").split() == [os.devnull, str(child.log), str(child.log)]
+        assert said(child, "more") == "[]"
     assert children.stop() == [] and not lives(keeper.pid)
 
 
@@ -186,4 +171,4 @@ def test_a_restarted_command_is_judged_by_its_own_output(tmp_path: Path) -> None
     second = children.start("c", [sys.executable, "-c", "print('again')"])
     until(lambda: second.exit_code is not None)
     assert first.last_lines(5)[0] == "ready once" and children.members == [second]
-    assert second.last_lines(5) == ["again"] and not second.ready("ready once")
+    assert second.last_lines(5) == ["again"] and said(second, "ready once") is None

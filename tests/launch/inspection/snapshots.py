@@ -9,7 +9,7 @@ GIB = 1 << 30
 def buffer(*, reply_s=0.002, error="", map_free_bytes=60 * GIB, **stats):
     """A service whose learner has reached step 12."""
     stats = {"puts": 900, "free_bytes": 100 * GIB, "learner_version": 12} | stats
-    return Buffer("tcp://127.0.0.1:5555", reply_s, error, None, map_free_bytes,
+    return Buffer("tcp://127.0.0.1:5555", reply_s, error, map_free_bytes,
                   BufferStats(**stats))  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from launch.cli import main
 from launch.inspection.doctor import findings
+from launch.inspection.learning import Cause
 from launch.inspection.snapshot import Actor, Progress
 from tests.launch.inspection.snapshots import GIB, buffer, healthy, process
 
@@ -34,7 +35,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"actors": [Actor("actor-0.ab", "actor-0", 70.0, 12, 1, 0.0)]},
          "actor-0 has sent nothing for 1.2 min", "after 120 s (buffer.lease_s)"),
         ({"heartbeat_ago_s": 500.0}, "no heartbeat for 8.3 min: micro-batch 3", "learner.hang_s"),
-        ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "r3l-buffer evict"),
+        ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "buffer.retention"),
         ({"buffer": buffer(map_free_bytes=GIB // 8)}, "grow by only 0.12 GiB", "buffer.map_gib"),
         ({"buffer": buffer(fingerprint_conflicts=2)}, "weights of their version: 2", "another run"),
         ({"buffer": buffer(drops={"stale": 30}, train={"trained": 100})},
@@ -44,6 +45,8 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"progress": Progress(12, 60, 90.0, 10.0, -80.0, 470.0)}, "overdue by 1.3 min", ""),
         ({"actors": [Actor("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
          "actor-0 has weights v8, the learner v12", "logs/actor-0.log"),
+        ({"learns_nothing": [Cause("no retry is better", "raise it")]},
+         "it learns nothing: no retry is better", "raise it"),
     ],
 )  # fmt: skip
 def test_every_problem_is_named_with_what_to_do(changes, what, remedy):

@@ -16,11 +16,11 @@ from launch.inspection.status import lines
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.files.progress_lines import StepLine
-from r3l.files.run_folder import RunFolder
+from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.records import GroupPlan, Task
 from tests.buffer.fakes import Served, until
 from tests.launch.inspection.conftest import step
-from tests.launch.inspection.snapshots import healthy
+from tests.launch.inspection.snapshots import process
 
 ASLEEP = "import time; time.sleep(600)"
 
@@ -33,18 +33,15 @@ def live(tmp_path):
     config = run / "config.yaml"
     config.write_text(configuration.dump(RunConfig(buffer={"lease_s": 30.0})))
     served = Served(run / "buffer", "tcp://127.0.0.1:0", "--config", config)
-    (run / "logs" / "buffer.log").write_text(
-        f"r3l-buffer ready tcp://127.0.0.1:1\nr3l-buffer ready {served.endpoint}\n"
-    )
-    (run / "logs" / "actor-0.log").write_text("r3l-actor ready actor-0.ab\n")
+    RunFolder(run).report("actor-0", ProcessStatus("ready", name="actor-0.ab"))
     arguments = ["actors.cli", "--config", "config.yaml", "--name", "actor-0"]
     actor = subprocess.Popen([sys.executable, "-c", ASLEEP, *arguments], cwd=run)
     until(lambda: len(processes_of(run)) == 2)
     yield run, served, actor
-    for process in (served.process, actor):
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.wait()
+    for one in (served.process, actor):
+        one.send_signal(signal.SIGCONT)
+        one.kill()
+        one.wait()
 
 
 def test_processes_leases_and_actors_of_a_run_that_goes_on(live):
@@ -78,15 +75,16 @@ def test_a_stopped_service_is_seen_and_named(live, monkeypatch):
     assert "the buffer does not answer: no reply for 1 s" in said
 
 
-def test_the_heartbeat_of_an_earlier_learner_says_nothing(tmp_path):
-    beat = tmp_path / ".last-heartbeat"
+def test_the_heartbeat_of_an_earlier_learner_says_nothing(ended, monkeypatch):
+    beat = ended / ".last-heartbeat"
     beat.write_text("step 7")
     os.utime(beat, (900.0, 900.0))
     for since, doing in ((800.0, "step 7"), (1000.0, "")):
-        now = healthy(learner_doing="", heartbeat_ago_s=None)
-        now.process("learner").since = since
-        snapshot._add_heartbeat(now, RunFolder(tmp_path))
-        assert (now.learner_doing, now.heartbeat_ago_s) == (doing, 4100.0 if doing else None)
+        learner = process("learner", 12)
+        learner.since = since
+        monkeypatch.setattr(snapshot, "processes_of", lambda run, one=learner: [one])
+        now = take(RunFolder(ended))
+        assert now.learner_doing == doing and (now.heartbeat_ago_s is None) == (not doing)
     assert "starts" in "\n".join(lines(now))
 
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from learner.metrics import text_examples
-from learner.metrics.text_examples import correction_texts
+from learner.metrics.text_examples import correction_texts, unread_reflection
 from r3l.records import Group, ReflectionRecord, Task
 from tests.learner.fakes import explore_group
 
@@ -47,3 +47,12 @@ def test_an_example_is_short_and_a_text_cannot_leave_its_block() -> None:
     (text,) = correction_texts([group("a", 1.0, hostile, hostile)], 1)
     assert len(text) < 14_000
     assert text.count("~~~~") == 6 and text_examples.FENCE == "~~~~"
+
+
+def test_an_unread_reflection_is_shown_only_if_the_step_has_no_other() -> None:
+    good = group("a", 1.0)
+    thought = ReflectionRecord("Well, I think\nthat", cause="not_json")
+    bad = replace(good, results=tuple(replace(r, reflection=thought) for r in good.results))
+    assert unread_reflection([good]) == unread_reflection([good, bad]) == ""
+    line = unread_reflection([bad])
+    assert "not_json" in line and "Well, I think" in line and "\n" not in line

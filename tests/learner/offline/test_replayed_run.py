@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,18 @@ import torch
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from buffer.cli import commands as buffer
+from buffer.groups import retention
+from buffer.groups.index import Index
+from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.viewer.attempts import Texts, plain_group
 from learner.cli import main
 from learner.offline.replayed_run import Replayed, ReplayedRun
 from learner.step.batch import trained_attempts
+from r3l.config import RunConfig
 from r3l.records import SlotResult
+from r3l.settings.buffer import RetentionConfig
 from r3l.weights.journal import Journal
 from tests.learner.fakes import recorded_group
 from tests.learner.offline.conftest import alike, ended_run
@@ -161,10 +166,13 @@ def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:
 
 
 def evicted(run: Path) -> None:
-    done = CliRunner().invoke(
-        buffer, ["evict", "--store", str(run / "buffer"), "groups=12", "grace_s=0"]
-    )
-    assert done.exit_code == 0, done.output
+    with Store(run / "buffer", map_gib=None) as store:
+        config = RunConfig()
+        index = Index.load(store, config.buffer)
+        with store.write() as txn:
+            work = UnitOfWork(txn, index, config, time.time())
+            retention.evict(work, RetentionConfig(groups=12, grace_s=0.0))
+            work.finish()
 
 
 def without_store(run: Path) -> None:

@@ -29,7 +29,7 @@ from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.published.r3 import R3Config
 from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import UserError
-from r3l.records import Extra, Group, GroupPlan, Recalled, SlotResult, Task, Trajectory
+from r3l.records import Extra, Group, GroupPlan, Recalled, Segment, SlotResult, Task, Trajectory
 from tests.learner.fakes import explore_group, trajectory
 
 
@@ -344,3 +344,26 @@ def test_a_value_for_every_step_is_one_for_each_of_its_tokens() -> None:
     assert set(got[a:b]) == {3.0} and set(got[c:d]) == {-1.0} and not got[~one.response_mask].any()
     with pytest.raises(ValueError, match=r"must be \[2\]"):
         by_step([1.0], one)
+
+
+def test_the_conversations_of_an_attempt_share_its_advantage_and_weigh_once() -> None:
+    """Two attempts of 12 trained tokens: one in a single sequence, one in two of which the second
+    repeats the first step of the first. Every trained token weighs the same."""
+    whole, forked = trajectory("base", 0, 1.0, steps=3), trajectory("base", 1, 0.0, steps=2)
+    segment = Segment(
+        forked.token_ids,
+        forked.logprobs,
+        forked.step_spans,
+        forked.step_versions,
+        forked.step_newest_versions,
+        start=1,
+    )
+    forked = replace(forked, extra=replace(forked.extra, segments=(segment,)))
+    assert forked.generated_tokens == 12
+    results = tuple(SlotResult("base", t.slot, "done", trajectory=t) for t in (whole, forked))
+    group = Group("g", Task("t", "e", 0), GroupPlan(2), "complete", results)
+    rows = rows_of([group], GRPOConfig(group_size=2).build())
+    assert [int(row.mask.sum()) for row in rows] == [12, 8, 4]
+    assert rows[1].advantage == rows[2].advantage == -rows[0].advantage
+    assert rows[1].weight == rows[2].weight == rows[0].weight
+    assert rows[2].source is None and len(trained_attempts(rows)) == 2

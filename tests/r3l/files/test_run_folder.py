@@ -10,7 +10,14 @@ import pytest
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
 from r3l.files.progress_lines import AgainLine, StepLine
-from r3l.files.run_folder import Hang, RunFolder, SkippedStep, run_folder, write_evaluation
+from r3l.files.run_folder import (
+    Hang,
+    ProcessStatus,
+    RunFolder,
+    SkippedStep,
+    run_folder,
+    write_evaluation,
+)
 from tests.r3l.files.made import evaluation
 
 READERS: dict[str, Callable[[RunFolder], object]] = {
@@ -189,3 +196,24 @@ def test_a_bare_run_name_is_a_folder_under_runs_and_any_other_a_path(
 
 def test_a_run_without_a_name_is_named_by_the_time() -> None:
     assert re.fullmatch(r"runs/\d{8}-\d{6}", str(run_folder(None)))
+
+
+def test_a_process_reports_to_a_run_alone_and_is_forgotten_before_its_next_start(
+    tmp_path: Path,
+) -> None:
+    folder, status = RunFolder(tmp_path), ProcessStatus("ready", name="a/../0.ab")
+    folder.report("a/../0", status)
+    assert list(tmp_path.iterdir()) == [] and folder.status_of("a/../0") is None  # of no run
+    folder.logs.mkdir()
+    folder.report("a/../0", status)
+    assert folder.status_of("a/../0") == status and len(list(folder.processes.iterdir())) == 1
+    folder.forget("a/../0")
+    folder.forget("never-started")
+    assert folder.status_of("a/../0") is None
+
+
+def test_a_process_that_cannot_report_continues(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.logs.mkdir()
+    folder.processes.touch()  # no folder can be made here, as on a full disk
+    folder.report("buffer", ProcessStatus("ready"))

@@ -13,6 +13,7 @@ from r3l.rollout import attempt as rollout
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample, SampleParams
 from tests.r3l.fakes import CHATML, CharTokenizer, Corridor
+from tests.r3l.rollout.chat_templates import FAMILIES, Family
 
 LLAMA3 = (
     "{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}"
@@ -39,10 +40,10 @@ MISTRAL_OLD = (
     "{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
     "{% else %}{{ m.content + eos_token }}{% endif %}{% endfor %}"
 )
-# The system message wanders to the last user's message.
+# Words of its own before the last of the user's messages.
 WANDERING = (
-    "{% set turns = messages[1:] %}{{ bos_token }}{% for m in turns %}{% if m.role == 'user' %}"
-    "{{ '[INST]' + (messages[0].content if loop.last else '') + m.content + '[/INST]' }}"
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}"
+    "{{ '[INST]' + ('Think.' if loop.last else '') + m.content + '[/INST]' }}"
     "{% else %}{{ m.content + eos_token }}{% endif %}{% endfor %}"
 )
 # Reasoning stays only in the last reply.
@@ -66,12 +67,12 @@ GOOD = pytest.mark.parametrize(
 )
 
 
-def tokenizer_for(template: str, texts: Iterable[str] = ()) -> Any:
+def tokenizer_for(template: str, texts: Iterable[str] = (), specials: Any = None) -> Any:
     """A byte-level BPE tokenizer with merges, so that text has more than one tokenisation."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    bos, eos, more = SPECIALS[template]
+    bos, eos, more = specials or SPECIALS[template]
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -84,7 +85,7 @@ def tokenizer_for(template: str, texts: Iterable[str] = ()) -> Any:
     lines = ["the door is open and the room behind it is dark", "user system assistant go north"]
     inner.train_from_iterator([*lines, *texts] * 3, trainer)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=inner, bos_token=bos, eos_token=eos, additional_special_tokens=more
+        tokenizer_object=inner, bos_token=bos, eos_token=eos, additional_special_tokens=[*more]
     )
     tokenizer.chat_template = template
     return tokenizer
@@ -142,6 +143,51 @@ def test_a_template_that_forgets_earlier_reasoning_is_refused_or_kept_on_request
         ChatFormat(tokenizer)
     kept = ChatFormat(tokenizer, earlier_reasoning="keep")
     assert tokenizer.decode(kept.turn("user", "x")) == "\n<|im_start|>user\nx<|im_end|>\n"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_known_families_keep_every_speaker_or_are_refused_with_advice(family: Family) -> None:
+    tokenizer = tokenizer_for(family.template, specials=family.specials)
+    if family.verdict:
+        keep = family.verdict == "keep"
+        with pytest.raises(UserError, match="removes the reasoning" if keep else family.verdict):
+            ChatFormat(tokenizer)
+        if not keep:
+            with pytest.raises(UserError, match=r"put a chat_template\.jinja .* such as ChatML's"):
+                ChatFormat(tokenizer, earlier_reasoning="keep")
+            return
+    chat = ChatFormat(tokenizer, earlier_reasoning="keep")
+    invitation, end = tokenizer.decode(chat.prompt_ids), tokenizer.decode([chat.end_id])
+    ids = list(chat.open("Be brief.", "You are here."))
+    for reply, seen in (("go north", "A door."), ("open it", "A room.")):
+        ids += [*chat.prompt_ids, *tokenizer.encode(reply), chat.end_id]
+        ids += chat.turn("user", seen)
+    text = tokenizer.decode([*ids, *chat.guidance("Look up."), *chat.prompt_ids])
+    words = ["Be brief.", "You are here.", "go north", "A door.", "open it", "A room.", "Look up."]
+    assert sorted(words, key=text.index) == words
+    assert text.endswith(invitation) and all(text.count(one) == 1 for one in words)
+    assert all(f"{invitation}{reply}{end}" in text for reply in ("go north", "open it"))
+    for given in ("Be brief.", "You are here.", "A door.", "A room.", "Look up."):
+        before, _, after = text.partition(given)
+        spoken = before.rstrip().endswith(invitation.partition("<think>")[0].strip())
+        assert not (spoken and after.lstrip().startswith(end)), given
+    joined = "Be brief.\n\nYou are here." in text
+    assert joined == (family.system == "user")
+    assert (chat._guide, family.name) == (family.guide, family.name)
+
+
+def test_the_reasoning_that_an_invitation_opens_stays_in_the_growing_sequence() -> None:
+    opened = next(one for one in FAMILIES if one.name == "opened thought")
+    chat = ChatFormat(
+        tokenizer_for(opened.template, specials=opened.specials), earlier_reasoning="keep"
+    )
+    decode = chat.tokenizer.decode
+    reply = chat.tokenizer.encode("hm</think>go")
+    ids = [*chat.open("", "where?"), *chat.prompt_ids, *reply, *chat.close(reply)]
+    text = decode([*ids, *chat.turn("user", "there"), *chat.prompt_ids])
+    turns = ("user\nwhere?", "assistant\n<think>\nhm</think>go", "user\nthere")
+    whole = "".join(f"<|im_start|>{one}<|im_end|>\n" for one in turns)
+    assert text == whole + "<|im_start|>assistant\n<think>\n"
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_place() -> None:

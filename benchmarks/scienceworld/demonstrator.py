@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from envs.adapters.scienceworld.gold_guide import DOORS, Guide, Played, things
+from benchmarks.scienceworld.gold_guide import DOORS, Guide, Played, things
 from envs.adapters.scienceworld.simulator import History, Simulator
 from envs.base import Skill
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envs.adapters.scienceworld.gold_guide import DOORS, Guide, things
+from benchmarks.scienceworld.gold_guide import DOORS, Guide, things
 from envs.adapters.scienceworld.simulator import Turn
 
 HALLWAY = """Your task is to find a(n) plant. Move it to the red box in the kitchen.

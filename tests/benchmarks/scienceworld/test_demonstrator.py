@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from envs.adapters.scienceworld import demonstrator
+from benchmarks.scienceworld import demonstrator
 from envs.adapters.scienceworld.science_tasks import named
 from envs.base import ORACLE, Skill
 from r3l.rollout import reflection
@@ -106,7 +106,7 @@ def test_the_search_finds_the_first_step_after_which_gold_fails(small):
     play(small, ORACLE, 0, first, "find-non-living-thing", 176)
     histories = [small.history[:end] for end in (3, *small.ends)]
     reached = [
-        demonstrator.reaches_full_score(small.simulator, small._guide(), history)
+        demonstrator.reaches_full_score(small.simulator, small.guide(), history)
         for history in histories
     ]
     assert reached == sorted(reached, reverse=True) and True in reached and False in reached

@@ -1,0 +1,209 @@
+"""The calls of one attempt as a tree of exact tokens.
+
+    request (all its messages) ─► blocks: new messages, reply, new messages, reply, …, new messages
+                                     │ walk from a root: each block and each reply must match
+                                     ▼
+              a node: the messages since its parent + the ids they added + what was sampled
+
+A request continues the node whose conversation it repeats; otherwise it begins a new root and is
+rendered whole. The last call is never assumed to be the parent: agents call in parallel, rewrite,
+compact and hand over their conversations. Pure: no input or output.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.gateway.parsers import Reply
+from r3l.rollout.agent_chat import AgentChat, AgentMessage, Tool, plain_arguments
+from r3l.rollout.interfaces import Sample
+
+Block = tuple[AgentMessage, ...]
+
+
+@dataclass(eq=False)
+class Node:
+    """One call. `messages`: new since the parent; `given`: the ids that they added, from the end
+    of the parent's reply to the invitation. `tools`: of the request, as canonical text.
+    `constrained`: a grammar shaped the reply, so it is read but not trained. `seen`: whether the
+    agent received the reply."""
+
+    parent: Node | None
+    messages: Block
+    tools: str
+    given: tuple[int, ...]
+    sample: Sample | None = None
+    reply: Reply | None = None
+    constrained: bool = False
+    seen: bool = False
+    seconds: float = 0.0
+
+    def chain(self) -> list[Node]:
+        """Returns the calls from the root to this one."""
+        chain, node = [self], self.parent
+        while node is not None:
+            chain.append(node)
+            node = node.parent
+        return chain[::-1]
+
+    def context(self) -> list[int]:
+        """Returns all the ids that the engine reads for this call."""
+        ids: list[int] = []
+        for node in self.chain():
+            ids += node.given
+            if node is not self and node.sample is not None:
+                ids += node.sample.token_ids
+        return ids
+
+    @property
+    def root(self) -> Node:
+        return self.chain()[0]
+
+
+@dataclass
+class CallTree:
+    """All calls of one attempt, in the order of their requests."""
+
+    chat: AgentChat
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
+        """Finds where a request continues and adds its node. Raises UserError if the chat template
+        refuses its messages."""
+        shown = canonical_tools(tools)
+        parent, new = self._place(messages, shown)
+        if parent is None:
+            given = self.chat.open(for_template(messages), tools)
+        else:
+            assert parent.sample is not None and parent.reply is not None  # only these match
+            calls = [(call.id, call.name) for call in parent.reply.calls]
+            closing = self.chat.chat.close(parent.sample.token_ids)
+            given = (*closing, *self.chat.following(calls, for_template(new)))
+        node = Node(parent, tuple(new), shown, given)
+        self.nodes.append(node)
+        return node
+
+    def leaves(self) -> list[Node]:
+        """Returns the ends of the conversations whose replies the agent received."""
+        seen = [node for node in self.nodes if node.seen and node.sample is not None]
+        parents = {id(node.parent) for node in seen}
+        return [node for node in seen if id(node) not in parents]
+
+    def _place(
+        self, messages: Sequence[AgentMessage], tools: str
+    ) -> tuple[Node | None, Sequence[AgentMessage]]:
+        """Returns the node that a request continues and the messages that are new; (None, all of
+        them) for a new conversation."""
+        *earlier, (new, _) = _blocks(messages)
+        front: list[Node | None] = [None]
+        for block, reply in earlier:
+            assert reply is not None  # only the last block has none
+            front = [
+                node
+                for node in self.nodes
+                if any(node.parent is parent for parent in front)
+                and (node.parent is not None or node.tools == tools)
+                and _same_block(node.messages, block)
+                and node.reply is not None
+                and same_reply(node.reply, reply)
+            ]
+            if not front:
+                return None, messages
+        # Equal conversations may be sampled more than once: the agent's ids tell them apart.
+        best = max(reversed(front), key=lambda node: _likeness(node, earlier))
+        return best, new if best is not None else messages
+
+
+def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage | None]]:
+    """Cuts a conversation at its replies: (messages before a reply, the reply), and at the end the
+    messages after the last reply, with None."""
+    blocks: list[tuple[Block, AgentMessage | None]] = []
+    block: list[AgentMessage] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            blocks.append((tuple(block), message))
+            block = []
+        else:
+            block.append(message)
+    return [*blocks, (tuple(block), None)]
+
+
+def _same_block(known: Block, block: Block) -> bool:
+    return len(known) == len(block) and all(
+        _given_key(one) == _given_key(other) for one, other in zip(known, block, strict=True)
+    )
+
+
+def _given_key(message: AgentMessage) -> tuple[Any, ...]:
+    return (
+        message["role"],
+        message.get("content") or "",
+        message.get("tool_call_id"),
+        message.get("name"),
+    )
+
+
+def same_reply(reply: Reply, message: AgentMessage) -> bool:
+    """Whether a message is the reply that was sampled: the same text, tools and arguments. Its
+    reasoning may be left out, but not be another."""
+    reasoning = str(message.get("reasoning_content") or "").strip()
+    calls = [_call_key(c["function"]) for c in message.get("tool_calls") or ()]
+    return (
+        (message.get("content") or "").strip() == reply.text
+        and reasoning in ("", reply.reasoning)
+        and calls == [(call.name, canonical(call.arguments)) for call in reply.calls]
+    )
+
+
+def _call_key(function: dict[str, Any]) -> tuple[str, str]:
+    return function["name"], canonical(function["arguments"])
+
+
+def canonical(arguments: str) -> str:
+    """Returns JSON text without the differences that mean nothing: spaces and the order of keys."""
+    value = plain_arguments(arguments)
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def canonical_tools(tools: Sequence[Tool]) -> str:
+    return json.dumps(tools, sort_keys=True) if tools else ""
+
+
+def _likeness(
+    node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
+) -> tuple[int, int]:
+    """Counts what the replies of a request have in common with those of a node's conversation: ids
+    of tool calls and reasoning; and how many of them the agent received."""
+    same, seen = 0, 0
+    for known, (_, message) in zip(node.chain() if node else (), replies, strict=False):
+        if message is None or known.reply is None:
+            continue
+        ids = [call["id"] for call in message.get("tool_calls") or ()]
+        same += bool(ids) and ids == [call.id for call in known.reply.calls]
+        reasoning = str(message.get("reasoning_content") or "").strip()
+        same += bool(reasoning) and reasoning == known.reply.reasoning
+        seen += known.seen
+    return same, seen
+
+
+def for_template(messages: Sequence[AgentMessage]) -> list[AgentMessage]:
+    """Returns messages as chat templates expect them: text, and arguments as mappings."""
+    return list(_for_template(messages))
+
+
+def _for_template(messages: Sequence[AgentMessage]) -> Iterator[AgentMessage]:
+    for message in messages:
+        shown = message | {"content": message.get("content") or ""}
+        if calls := message.get("tool_calls"):
+            shown["tool_calls"] = [
+                call
+                | {
+                    "function": call["function"]
+                    | {"arguments": plain_arguments(call["function"]["arguments"])}
+                }
+                for call in calls
+            ]
+        yield shown

@@ -1,0 +1,207 @@
+"""Reads replies with vLLM's own tool and reasoning parsers, in process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from r3l.errors import UserError
+from r3l.rollout.agent_chat import PROBE_REPLY, PROBE_TOOLS, AgentChat, AgentMessage, Tool
+
+log = logging.getLogger(__name__)
+
+CANDIDATES = (
+    "hermes qwen3_xml llama3_json mistral kimi_k2 deepseek_v3 deepseek_v31 glm45 glm47 granite4 "
+    "phi4_mini_json olmo3 minimax_m2 seed_oss gemma4 pythonic"
+).split()
+"""The tool parsers that `auto` tries, in this order."""
+_LETTERS = string.ascii_letters + string.digits
+_CALL_ID = 9  # characters; Mistral's template takes no other length
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool; `arguments` are JSON text as the policy wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply as an agent reads it. `broken`: it began a tool call that could not be parsed, so it
+    is text."""
+
+    text: str
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    broken: bool = False
+
+    def message(self) -> AgentMessage:
+        """Returns the reply as a chat message."""
+        made: AgentMessage = {"role": "assistant", "content": self.text or None}
+        if self.reasoning:
+            made["reasoning_content"] = self.reasoning
+        if self.calls:
+            made["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.calls
+            ]
+        elif not self.text:
+            made["content"] = ""
+        return made
+
+
+class ReplyReader:
+    """Reads replies. `tool_parser` and `reasoning_parser`: a name that vLLM knows, `auto` or
+    `none`; `auto` takes the first tool parser that reads what the chat template writes.
+
+    Raises UserError if a parser is unknown or refuses the tokenizer, if a tool parser is named for
+    a template without tools, and if no parser of `auto` reads a template with tools.
+    """
+
+    def __init__(self, chat: AgentChat, tool_parser: str, reasoning_parser: str) -> None:
+        self.chat = chat
+        self.tokenizer = chat.chat.tokenizer
+        self.tool_parser = "" if tool_parser in ("auto", "none") else tool_parser
+        self.reasoning_parser = self._reasoning(reasoning_parser)
+        if self.tool_parser and not chat.takes_tools:
+            raise UserError(
+                f"actor.agent.tool_parser={tool_parser}: the chat template of "
+                f"{self.tokenizer.name_or_path!r} shows no tools; choose a model that calls tools, "
+                "or set it to none"
+            )
+        if tool_parser == "auto" and chat.takes_tools:
+            self.tool_parser = self._found()
+        self._kind = self._parser(self.tool_parser, self.reasoning_parser)
+
+    def read(
+        self, token_ids: Sequence[int], tools: Sequence[Tool], choice: Any, stop: Sequence[str] = ()
+    ) -> Reply:
+        """Reads sampled tokens. A tool call that does not parse stays text."""
+        ids = list(token_ids)
+        if ids and ids[-1] == self.chat.chat.end_id:
+            ids.pop()
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=self._kind is None)).strip()
+        for end in stop:
+            text = text.removesuffix(end.strip())
+        if self._kind is None:
+            return Reply(text)
+        request = _request(tools, choice)
+        try:
+            parser = self._kind(self.tokenizer, request.tools)
+            reasoning, content, calls = parser.parse(
+                text, request, enable_auto_tools=True, model_output_token_ids=ids
+            )
+        except Exception as error:  # a parser may raise anything
+            log.debug("a reply could not be parsed: %r", error)
+            return Reply(text, broken=bool(tools))
+        made = tuple(ToolCall(_call_id(), call.name, call.arguments) for call in calls or ())
+        content = (content or "").strip()
+        marked = bool(tools) and not made and self._began(content)
+        return Reply(content, (reasoning or "").strip(), made, marked)
+
+    def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
+        """Returns how `tool_choice` required, or a named tool, constrains sampling: `json` or
+        `structural_tag`, as vLLM's own server does. Raises UserError without a tool parser."""
+        if self._kind is None or not self.tool_parser:
+            raise UserError(f"tool_choice {choice!r}: this model has no tool parser")
+        request = _request(tools, choice)
+        wanted = self._kind(self.tokenizer, request.tools).adjust_request(request)
+        outputs = wanted.structured_outputs
+        if outputs is None:
+            return {}
+        tag = outputs.structural_tag
+        return {"structural_tag": tag} if tag else {"json_schema": outputs.json}
+
+    def _began(self, content: str) -> bool:
+        """Whether text begins a tool call as the template writes it."""
+        return bool(self._mark) and self._mark in content
+
+    def _found(self) -> str:
+        for name in CANDIDATES:
+            try:
+                kind = self._parser(name, "")
+                request = _request(PROBE_TOOLS, "auto")
+                written = self._written()
+                _, _, calls = kind(self.tokenizer, request.tools).parse(
+                    written, request, enable_auto_tools=True
+                )
+            except Exception:
+                continue
+            found = [(call.name, json.loads(call.arguments)) for call in calls or ()]
+            if found == [("add_one", {"a": 1})]:
+                return name
+        raise UserError(
+            f"actor.agent.tool_parser=auto: no known parser reads the tool calls of the chat "
+            f"template of {self.tokenizer.name_or_path!r}; name one of vLLM's tool parsers, or none"
+        )
+
+    def _written(self) -> str:
+        """Returns a tool call as the template writes it into a reply."""
+        asked = [{"role": "user", "content": "u"}]
+        format_ = self.chat.chat
+        before = format_.render(asked, PROBE_TOOLS, prompt=True)
+        whole = format_.render([*asked, PROBE_REPLY], PROBE_TOOLS)
+        return whole.removeprefix(before).partition(format_.end)[0]
+
+    @cached_property
+    def _mark(self) -> str:
+        """The characters with which the template begins a tool call."""
+        return self._written().strip().partition("add_one")[0][:12].split("\n")[0]
+
+    def _reasoning(self, name: str) -> str:
+        if name != "auto":
+            return "" if name == "none" else name
+        thinks = "</think>" in self.tokenizer.chat_template
+        known = {"<think>", "</think>"} <= set(self.tokenizer.get_vocab()) if thinks else False
+        return "qwen3" if known else ""
+
+    def _parser(self, tool: str, reasoning: str) -> Any:
+        """Returns vLLM's parser class; None if neither is wanted."""
+        if not tool and not reasoning:
+            return None
+        from vllm.parser import ParserManager
+
+        # It logs a traceback for every call that does not parse; those are counted instead.
+        logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
+        try:
+            return ParserManager.get_parser(
+                tool_parser_name=tool or None,
+                reasoning_parser_name=reasoning or None,
+                enable_auto_tools=bool(tool),
+                tokenizer=self.tokenizer,
+            )
+        except Exception as error:  # unknown, or it refuses the tokenizer
+            names = " and ".join(
+                f"actor.agent.{which}={name}"
+                for which, name in (("tool_parser", tool), ("reasoning_parser", reasoning))
+                if name
+            )
+            reason = " ".join(str(error).split())[:300]
+            raise UserError(
+                f"{names}: cannot be used with this model ({reason}); name another of vLLM's "
+                "parsers, auto or none"
+            ) from None
+
+
+def _request(tools: Sequence[Tool], choice: Any) -> Any:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    given = {"tools": list(tools), "tool_choice": choice} if tools else {}
+    return ChatCompletionRequest(messages=[{"role": "user", "content": "u"}], **given)
+
+
+def _call_id() -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(_CALL_ID))

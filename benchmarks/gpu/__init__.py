@@ -1,0 +1,1 @@
+"""The learner on a GPU: `python -m benchmarks.gpu`."""

@@ -1,0 +1,142 @@
+"""Says why a run learns nothing: what its last steps show, and the settings to change."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from r3l.files.progress_lines import StepLine
+
+LOOKED_AT = 5
+"""Optimizer steps; a cause must show in every one of them."""
+NEARLY_ALL = 0.95
+FLAT_ENTROPY = 0.01  # nats/token
+SOLVED = 0.9  # success at which a flat entropy is no problem
+LOW_ESS, HIGH_KL, FAR = 0.1, 1.0, 10.0  # share, nats/token, nats/token to the reference model
+UNCHANGED = 1e-3  # share of the elements of the weights
+
+
+class Cause(NamedTuple):
+    """A reason to learn nothing, and its remedy."""
+
+    what: str
+    remedy: str
+
+
+class Recent:
+    """The metrics of the last LOOKED_AT steps."""
+
+    def __init__(self, steps: Sequence[StepLine]) -> None:
+        self.metrics = [step.metrics for step in list(steps)[-LOOKED_AT:]]
+
+    def all(self, tag: str, holds: Callable[[float], bool]) -> bool:
+        """Whether every step has the metric, and `holds` is true of it."""
+        return all(tag in metrics and holds(metrics[tag]) for metrics in self.metrics)
+
+    def mean(self, tag: str) -> float:
+        """The mean of a metric over the steps that have it; 0 if none has it."""
+        values = [metrics[tag] for metrics in self.metrics if tag in metrics]
+        return fmean(values) if values else 0.0
+
+    def most_frequent(self, family: str) -> str:
+        """The name of the largest metric of a family, such as `group/reflection_`."""
+        tags = {tag for metrics in self.metrics for tag in metrics if tag.startswith(family)}
+        return max(tags, key=self.mean, default=family).removeprefix(family)
+
+
+def causes(steps: Sequence[StepLine]) -> list[Cause]:
+    """Finds why the last steps taught the policy nothing; empty if they did, or are too few."""
+    if len(steps) < LOOKED_AT:
+        return []
+    recent = Recent(steps)
+    return [*_answers(recent), *_contrast(recent), *_reflections(recent), *_updates(recent)]
+
+
+class LearningWatch:
+    """Reports each cause once, and again only after it has disappeared."""
+
+    def __init__(self) -> None:
+        self._steps: deque[StepLine] = deque(maxlen=LOOKED_AT)
+        self._reported: set[str] = set()
+
+    def lines(self, step: StepLine) -> list[str]:
+        """Returns the lines to show after a step."""
+        self._steps.append(step)
+        found = causes(self._steps)
+        new = [cause for cause in found if cause.remedy not in self._reported]
+        self._reported = {cause.remedy for cause in found}
+        return [f"learns nothing: {cause.what}; {cause.remedy}" for cause in new]
+
+
+def _answers(recent: Recent) -> Iterator[Cause]:
+    if recent.all("group/cut_responses", lambda share: share >= NEARLY_ALL):
+        yield Cause(
+            f"{recent.mean('group/cut_responses'):.0%} of the responses are cut off at their limit",
+            "raise actor.max_response_tokens",
+        )
+    elif recent.all("group/part_answered", lambda share: share <= 1 - NEARLY_ALL):
+        yield Cause(
+            "no response gives an answer in the form that the environment asks for",
+            "warm the model up with r3l-learner warmup, or change the system prompt; "
+            "r3l-buffer view shows the responses",
+        )
+
+
+def _contrast(recent: Recent) -> Iterator[Cause]:
+    if not recent.all("group/no_contrast", lambda share: share == 1.0):
+        return
+    reward = recent.mean("group/reward_mean")
+    what = f"the rewards of every group are equal (their mean is {reward:.3g})"
+    if recent.mean("group/success_base") >= NEARLY_ALL:
+        yield Cause(what, "the tasks are solved already: choose harder ones with env.options")
+    else:
+        yield Cause(
+            what,
+            "choose easier tasks with env.options, or warm the model up with r3l-learner warmup; "
+            "a larger algorithm.group_size finds rarer successes",
+        )
+
+
+def _reflections(recent: Recent) -> Iterator[Cause]:
+    if recent.all("group/reflection_valid", lambda share: share == 0.0):
+        yield Cause(
+            f"no reflection can be read (mostly {recent.most_frequent('group/reflection_')})",
+            "raise actor.max_reflection_tokens, set algorithm.constrained_reflection=true, warm "
+            "the model up with r3l-learner warmup, or set algorithm=grpo",
+        )
+    elif recent.all("group/improvement_rate", lambda share: share == 0.0):
+        yield Cause(
+            "no retry is better than its base attempt",
+            "the model does not follow its advice: warm it up with r3l-learner warmup, or set "
+            "algorithm=grpo, which samples no reflections",
+        )
+
+
+def _updates(recent: Recent) -> Iterator[Cause]:
+    solved = recent.mean("group/success_base") >= SOLVED
+    if not solved and recent.all("learner/entropy", lambda nats: nats < FLAT_ENTROPY):
+        yield Cause(
+            f"the policy's entropy is {recent.mean('learner/entropy'):.2g} nats a token: it always "
+            "says the same",
+            "go back to an earlier checkpoint with a lower learner.lr, or raise actor.temperature",
+        )
+    ess, kl = "learner/behaviour_ess", "learner/behaviour_kl"
+    if recent.all(ess, lambda share: share < LOW_ESS) or recent.all(kl, lambda k: k > HIGH_KL):
+        yield Cause(
+            "the policy is far from the one that sampled: effective sample size "
+            f"{recent.mean(ess):.2g} of the tokens, KL {recent.mean(kl):.2g} nats a token",
+            "lower learner.lr or buffer.max_staleness",
+        )
+    if recent.all("learner/kl_reference", lambda nats: nats > FAR):
+        yield Cause(
+            f"the KL to the reference model is {recent.mean('learner/kl_reference'):.2g} nats a "
+            "token",
+            "lower learner.lr or raise algorithm.kl_coef",
+        )
+    if recent.all("weights/patch_density", lambda share: share < UNCHANGED):
+        yield Cause(
+            f"a step changes {recent.mean('weights/patch_density'):.1g} of the weights",
+            "raise learner.lr, which is lost in rounding",
+        )

@@ -1,0 +1,150 @@
+"""Encodes the messages of an agent's calls: tools, tool results, several messages in a turn.
+
+    open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
+
+The first call of a conversation is rendered whole. What a later call adds is rendered behind a
+short conversation that ends with a reply to the same tools, and cut off after that reply. At the
+start a conversation with tools is encoded in both ways, as in `r3l.rollout.chat`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from r3l.errors import UserError
+from r3l.rollout.chat import ChatFormat
+
+AgentMessage = dict[str, Any]
+"""A chat message with `role` and `content`, and where it has them `tool_calls`, `tool_call_id`,
+`name` and `reasoning_content`. The arguments of a call are a mapping, or text that is no JSON."""
+Tool = dict[str, Any]
+
+_ASKED = {"role": "user", "content": "u"}
+
+
+def tool_call(name: str, arguments: Any, call_id: str) -> dict[str, Any]:
+    """A call of a tool, as templates expect it in `tool_calls`."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _tool(name: str) -> Tool:
+    parameters = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    shape = {"name": name, "description": "adds one", "parameters": parameters}
+    return {"type": "function", "function": shape}
+
+
+PROBE_TOOLS = (_tool("add_one"), _tool("add_two"))
+PROBE_REPLY = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [tool_call("add_one", {"a": 1}, "abcdefgh1")],
+}
+_PARALLEL = PROBE_REPLY | {
+    "tool_calls": [
+        tool_call("add_one", {"a": 1}, "abcdefgh2"),
+        tool_call("add_two", {"a": 2}, "abcdefgh3"),
+    ]
+}
+_RESULTS = tuple(
+    {"role": "tool", "content": f"it is {n}", "tool_call_id": f"abcdefgh{n}", "name": name}
+    for n, name in ((1, "add_one"), (2, "add_one"), (3, "add_two"))
+)
+_PROBE: tuple[tuple[AgentMessage, Sequence[AgentMessage]], ...] = (
+    (PROBE_REPLY, _RESULTS[:1]),
+    (_PARALLEL, _RESULTS[1:]),
+    ({"role": "assistant", "content": "done"}, [{"role": "user", "content": "thank you"}]),
+)
+
+
+class AgentChat:
+    """A chat format for calls with tools.
+
+    `takes_tools`: whether the template shows tools at all. Raises UserError if it does, but a
+    conversation with tools cannot be cut into increments.
+    """
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self.chat = chat
+        if self.takes_tools and (difference := self._first_difference()):
+            raise UserError(
+                f"the chat template of {chat.tokenizer.name_or_path!r} cannot be cut around tool "
+                f"calls: {difference}; an agent's calls need a template in which a tool result "
+                "follows the call without changing what came before"
+            )
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template shows the tools that it is given."""
+        try:
+            return "add_two" in self.chat.render([_ASKED], PROBE_TOOLS, prompt=True)
+        except UserError:
+            return False
+
+    def open(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> tuple[int, ...]:
+        """Encodes a whole conversation with the invitation to reply. Raises UserError if the
+        template refuses it."""
+        return self.chat.encode(self.chat.render(self._fitting(messages), tools, prompt=True))
+
+    def following(
+        self, calls: Sequence[tuple[str, str]], messages: Sequence[AgentMessage]
+    ) -> tuple[int, ...]:
+        """Encodes the messages after a reply, and the invitation to the next one.
+
+        `calls`: id and name of each tool call in the reply. The reply's end-of-turn token is not
+        part of the result. Raises UserError if the template refuses the messages.
+        """
+        return self.chat.encode(self._following(calls, messages))
+
+    def _following(self, calls: Sequence[tuple[str, str]], messages: Sequence[AgentMessage]) -> str:
+        reply: AgentMessage = {"role": "assistant", "content": "r"}
+        if calls and self.takes_tools:
+            made = [tool_call(name, {}, call_id) for call_id, name in calls]
+            reply = {"role": "assistant", "content": "", "tool_calls": made}
+        end = self.chat.end
+        ends = self.chat.render([_ASKED, reply]).count(end)
+        whole = self.chat.render([_ASKED, reply, *messages], prompt=True)
+        return whole.split(end, ends)[-1]
+
+    def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
+        """Puts a leading system message into the user's if the template has no system role."""
+        both = len(messages) > 1 and (messages[0]["role"], messages[1]["role"])
+        if both != ("system", "user"):
+            return list(messages)
+        opening = self.chat.opening(messages[0]["content"], messages[1]["content"])
+        return [*opening, *messages[2:]]
+
+    def _first_difference(self) -> str:
+        """Finds where the increments of a conversation with tools differ from the template's own
+        text; "" if they agree."""
+        messages: list[AgentMessage] = self.chat.opening("be brief", "add, please")
+        grown = self.chat.render(messages, PROBE_TOOLS)
+        for turn, (reply, results) in enumerate(_PROBE):
+            messages += [reply, *results]
+            try:
+                whole = self.chat.render(messages, PROBE_TOOLS, prompt=True)
+            except UserError:
+                if reply is not _PARALLEL:
+                    raise
+                del messages[-3:]  # a template for one call at a time
+                continue
+            calls = [(c["id"], c["function"]["name"]) for c in reply.get("tool_calls", ())]
+            added = self.chat.end + self._following(calls, results)
+            if not whole.startswith(grown):
+                return f"turn {turn} changes earlier text"
+            if not whole.endswith(added):
+                at = min(len(added), 60)
+                return f"turn {turn} ends with {whole[-at:]!r} instead of {added[-at:]!r}"
+            grown = self.chat.render(messages, PROBE_TOOLS)
+        return ""
+
+
+def plain_arguments(text: str) -> Any:
+    """Reads the arguments of a tool call; they stay text if they are not a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text

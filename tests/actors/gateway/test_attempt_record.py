@@ -1,0 +1,85 @@
+"""An attempt's calls become one trajectory and its segments."""
+
+import math
+
+import pytest
+
+from actors.gateway.attempt_record import Outcome, conversations, trajectory
+from actors.gateway.call_tree import Node
+from actors.gateway.parsers import Reply
+from r3l.errors import EnvironmentFailed
+from r3l.records import Trajectory
+from tests.actors.gateway.fakes import Agent, calling, result, system, user
+
+OPENING = [system("be brief"), user("add")]
+
+
+def record(agent: Agent, train: str = "main", reward: float = 1.0) -> Trajectory:
+    return trajectory(
+        agent.tree,
+        Outcome(reward, {"sum": 1.0}, "well done"),
+        role="base",
+        slot=3,
+        temperature=0.5,
+        train=train,  # type: ignore[arg-type]
+    )
+
+
+def test_a_chain_of_calls_is_one_trajectory_with_the_texts_of_its_steps() -> None:
+    agent = Agent()
+    agent.call(OPENING, reply := calling(1, a=1))
+    agent.call([*OPENING, reply.message(), result("call00001", "2")], Reply("done"))
+    played = record(agent)
+    assert played.system == "be brief" and played.num_steps == 2 and not played.extra.segments
+    assert played.observations == ("add", "2", "well done")
+    assert played.actions == ("so 1", "done 2")
+    assert (played.reward, played.temperature, played.slot) == (1.0, 0.5, 3)
+
+
+def test_a_fork_trains_its_shared_steps_once() -> None:
+    agent = Agent()
+    agent.call(OPENING, reply := Reply("a"))
+    agent.call([*OPENING, reply.message(), user("left")], Reply("b"))
+    agent.call([*OPENING, reply.message(), user("right")], Reply("c"))
+    played = record(agent)
+    (segment,) = played.extra.segments
+    assert played.actions == ("a 1", "c 3") and segment.start == 1
+    trained = [each.responses_from(each.extra.start).sum() for each in played.conversations()]
+    assert sum(trained) == len("a 1") + len("b 2") + len("c 3") + 3 == played.generated_tokens
+
+
+@pytest.mark.parametrize(("train", "segments"), [("main", 0), ("all", 1)])
+def test_calls_with_another_system_prompt_are_trained_if_asked(train: str, segments: int) -> None:
+    agent = Agent()
+    agent.call(OPENING, Reply("a"))
+    agent.call([system("give it a title"), user("a")], Reply("b"))
+    played = record(agent, train)
+    assert played.actions == ("a 1",) and len(played.extra.segments) == segments
+
+
+def test_a_reply_that_was_not_received_is_not_trained() -> None:
+    agent = Agent()
+    agent.call(OPENING, Reply("a"), seen=False)
+    agent.call(OPENING, Reply("b"))
+    assert record(agent).actions == ("b 2",)
+
+
+def test_a_reply_that_a_grammar_shaped_is_read_and_not_trained() -> None:
+    agent = Agent()
+    node: Node = agent.call(OPENING, reply := Reply("a"))
+    node.constrained = True
+    agent.call([*OPENING, reply.message(), user("and now?")], Reply("b"))
+    played = record(agent)
+    assert played.actions == ("b 2",)
+    agent.tree.nodes[1].constrained = True
+    assert conversations(agent.tree, "all") == []
+    with pytest.raises(EnvironmentFailed, match="no call of this attempt can be trained"):
+        record(agent)
+
+
+def test_a_reward_that_is_no_number_fails_the_attempt() -> None:
+    agent = Agent()
+    agent.call(OPENING, Reply("a"))
+    with pytest.raises(EnvironmentFailed) as failed:
+        record(agent, reward=math.nan)
+    assert failed.value.cause == "bad_reward"

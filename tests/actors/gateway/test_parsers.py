@@ -1,0 +1,79 @@
+"""Replies are read with vLLM's parsers, which refuse what they cannot read before a run starts."""
+
+from typing import Any
+
+import pytest
+
+from actors.gateway.parsers import Reply, ReplyReader
+from r3l.errors import UserError
+from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat
+from r3l.rollout.chat import ChatFormat
+from tests.r3l.fakes import CHATML
+from tests.r3l.rollout.test_agent_chat import QWEN
+from tests.r3l.rollout.test_chat import SPECIALS, tokenizer_for
+
+CALL = '<tool_call>\n{"name": "add_one", "arguments": {"a": 1}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    SPECIALS[QWEN] = SPECIALS[CHATML]
+    return tokenizer_for(QWEN)
+
+
+@pytest.fixture(scope="module")
+def reader(tokenizer: Any) -> ReplyReader:
+    return ReplyReader(AgentChat(ChatFormat(tokenizer)), "auto", "auto")
+
+
+def read(reader: ReplyReader, text: str, choice: str = "auto", stop: tuple[str, ...] = ()) -> Reply:
+    ids = reader.tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
+    return reader.read(ids, PROBE_TOOLS, choice, stop)
+
+
+def test_auto_finds_the_parser_that_reads_what_the_template_writes(reader: ReplyReader) -> None:
+    assert reader.tool_parser == "hermes" and reader.reasoning_parser == ""
+
+
+def test_parallel_calls_and_the_text_before_them_are_read(reader: ReplyReader) -> None:
+    reply = read(reader, f"two of them\n{CALL}\n{CALL}")
+    assert reply.text == "two of them" and not reply.broken
+    assert [(call.name, call.arguments) for call in reply.calls] == [("add_one", '{"a": 1}')] * 2
+    assert len({call.id for call in reply.calls}) == 2
+
+
+def test_a_call_that_does_not_parse_stays_text_and_is_marked(reader: ReplyReader) -> None:
+    reply = read(reader, "<tool_call>\n{oops")
+    assert reply == Reply("<tool_call>\n{oops", broken=True)
+    assert not read(reader, "no call at all").broken
+
+
+def test_a_text_that_ended_the_reply_is_left_out(reader: ReplyReader) -> None:
+    assert read(reader, "one END", stop=("END",)).text.strip() == "one"
+
+
+def test_a_required_call_constrains_sampling(reader: ReplyReader) -> None:
+    assert "add_one" in reader.constraint(PROBE_TOOLS, "required")["structural_tag"]
+
+
+def test_a_reply_becomes_a_message(reader: ReplyReader) -> None:
+    message = read(reader, CALL).message()
+    assert message["content"] is None and message["tool_calls"][0]["function"]["name"] == "add_one"
+    assert Reply("", "hm").message() == {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "hm",
+    }
+
+
+@pytest.mark.parametrize("name", ["nope", "mistral", "llama3_json"])
+def test_a_parser_that_refuses_the_tokenizer_is_named(tokenizer: Any, name: str) -> None:
+    with pytest.raises(UserError, match=f"actor.agent.tool_parser={name}: cannot be used"):
+        ReplyReader(AgentChat(ChatFormat(tokenizer)), name, "none")
+
+
+def test_a_tool_parser_needs_a_template_that_shows_tools() -> None:
+    chat = AgentChat(ChatFormat(tokenizer_for(CHATML)))
+    assert ReplyReader(chat, "auto", "none").tool_parser == ""
+    with pytest.raises(UserError, match="shows no tools"):
+        ReplyReader(chat, "hermes", "none")

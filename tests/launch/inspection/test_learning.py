@@ -1,0 +1,60 @@
+"""Why a run learns nothing: every cause is named with a setting, and a healthy run is silent."""
+
+import pytest
+
+from launch.inspection.learning import LOOKED_AT, LearningWatch, causes
+from r3l.files.progress_lines import StepLine
+
+HEALTHY = {
+    "group/reward_mean": 0.3, "group/success_base": 0.2, "group/no_contrast": 0.4,
+    "group/cut_responses": 0.01, "group/part_answered": 0.9, "group/reflection_valid": 0.9,
+    "group/improvement_rate": 0.3, "learner/entropy": 0.4, "learner/behaviour_ess": 0.9,
+    "learner/behaviour_kl": 0.08, "learner/kl_reference": 0.2, "weights/patch_density": 0.02,
+}  # fmt: skip
+
+
+def steps(count: int = LOOKED_AT, **changed: float) -> list[StepLine]:
+    changes = {tag.replace("__", "/"): value for tag, value in changed.items()}
+    return [StepLine(step, HEALTHY | changes) for step in range(1, count + 1)]
+
+
+def test_a_healthy_run_is_silent() -> None:
+    assert causes(steps(40)) == []
+    assert causes(steps(group__success_base=1.0, learner__entropy=0.001)) == []
+    assert causes([StepLine(step) for step in range(9)]) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "what", "setting"),
+    [
+        ({"group__cut_responses": 1.0}, "100% of the responses are cut off",
+         "actor.max_response_tokens"),
+        ({"group__part_answered": 0.0}, "no response gives an answer", "system prompt"),
+        ({"group__no_contrast": 1.0}, "rewards of every group are equal", "algorithm.group_size"),
+        ({"group__no_contrast": 1.0, "group__success_base": 1.0}, "rewards of every group",
+         "choose harder ones"),
+        ({"group__reflection_valid": 0.0, "group__reflection_not_json": 1.0},
+         "no reflection can be read (mostly not_json)", "algorithm.constrained_reflection"),
+        ({"group__improvement_rate": 0.0}, "no retry is better", "algorithm=grpo"),
+        ({"learner__entropy": 0.001}, "entropy is 0.001 nats", "actor.temperature"),
+        ({"learner__behaviour_ess": 0.02}, "sample size 0.02", "buffer.max_staleness"),
+        ({"learner__behaviour_kl": 3.0}, "KL 3 nats", "learner.lr"),
+        ({"learner__kl_reference": 30.0}, "KL to the reference model is 30", "algorithm.kl_coef"),
+        ({"weights__patch_density": 1e-5}, "changes 1e-05 of the weights", "raise learner.lr"),
+    ],
+)  # fmt: skip
+def test_every_cause_is_named_with_the_setting_to_change(
+    changed: dict[str, float], what: str, setting: str
+) -> None:
+    (cause,) = causes(steps(**changed))
+    assert what in cause.what and setting in cause.remedy
+    assert causes(steps(LOOKED_AT - 1, **changed)) == []
+    assert causes([*steps(**changed), *steps(1)]) == []  # one good step is enough
+
+
+def test_a_cause_is_reported_once_until_it_disappears() -> None:
+    watch, bad = LearningWatch(), steps(6, group__improvement_rate=0.0)
+    said = [len(watch.lines(step)) for step in bad]
+    assert said == [0, 0, 0, 0, 1, 0]
+    assert [watch.lines(step) for step in steps(1)] == [[]]
+    assert [len(watch.lines(step)) for step in bad] == [0, 0, 0, 0, 1, 0]

@@ -1,0 +1,109 @@
+"""The increments of a conversation with tools are what the chat template itself would write."""
+
+from typing import Any
+
+import pytest
+
+from r3l.errors import UserError
+from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat, plain_arguments, tool_call
+from r3l.rollout.chat import ChatFormat
+from tests.r3l.fakes import CHATML, CharTokenizer
+
+# As Qwen 2.5: several results of a turn share one user turn.
+QWEN = (
+    "{%- if tools %}{{- '<|im_start|>system\n' }}"
+    "{%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] }}"
+    "{%- else %}{{- 'You are helpful.' }}{%- endif %}{{- '\n# Tools\n<tools>' }}"
+    "{%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{%- endfor %}"
+    "{{- '\n</tools><|im_end|>\n' }}"
+    "{%- elif messages[0]['role'] == 'system' %}"
+    "{{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}{%- endif %}"
+    "{%- for message in messages %}"
+    "{%- if message.role == 'user' or (message.role == 'system' and not loop.first) or "
+    "(message.role == 'assistant' and not message.tool_calls) %}"
+    "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{%- elif message.role == 'assistant' %}{{- '<|im_start|>assistant' }}"
+    "{%- if message.content %}{{- '\n' + message.content }}{%- endif %}"
+    "{%- for call in message.tool_calls %}{%- set f = call.function %}"
+    '{{- \'\n<tool_call>\n{"name": "\' + f.name + \'", "arguments": \' }}'
+    "{{- f.arguments | tojson }}{{- '}\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\n' }}"
+    "{%- elif message.role == 'tool' %}"
+    "{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}"
+    "{{- '<|im_start|>user' }}{%- endif %}"
+    "{{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}"
+    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}"
+    "{{- '<|im_end|>\n' }}{%- endif %}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
+# As Llama 3.1: a call replaces the text of its reply.
+LLAMA = (
+    "{% if tools %}{{ 'Tools: ' + tools | tojson + '<|im_end|>' }}{% endif %}"
+    "{% for m in messages %}{% if m.tool_calls %}{% set f = m.tool_calls[0].function %}"
+    "{% if m.tool_calls | length > 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+    "{{ '<|im_start|>assistant\n{\"name\": \"' + f.name + '\"}<|im_end|>' }}"
+    "{% else %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# The tools wander to the last user's message.
+WANDERING = (
+    "{% for m in messages %}{% if tools and m.role == 'user' and "
+    "(loop.last or loop.index0 == messages | length - 1) %}{{ tools | tojson }}{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+CALLS = [tool_call("add_one", {"a": 1}, "aaaaaaaa1"), tool_call("add_two", {"a": 2}, "aaaaaaaa2")]
+RESULTS = [
+    {"role": "tool", "content": "2", "tool_call_id": "aaaaaaaa1"},
+    {"role": "tool", "content": "4 <tool_call> \n", "tool_call_id": "aaaaaaaa2"},
+]
+
+
+def chat_of(template: str) -> AgentChat:
+    return AgentChat(ChatFormat(CharTokenizer(template)))
+
+
+def test_results_of_parallel_calls_follow_the_reply_as_the_template_writes_them() -> None:
+    chat = chat_of(QWEN)
+    tokenizer = chat.chat.tokenizer
+    asked: list[dict[str, Any]] = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "add"},
+    ]
+    opening = chat.open(asked, PROBE_TOOLS)
+    reply = {"role": "assistant", "content": "so:", "tool_calls": CALLS}
+    following = chat.following([("aaaaaaaa1", "add_one"), ("aaaaaaaa2", "add_two")], RESULTS)
+    whole = chat.chat.render([*asked, reply, *RESULTS], PROBE_TOOLS, prompt=True)
+    assert whole.startswith(tokenizer.decode(opening))
+    assert whole.endswith("</tool_call><|im_end|>" + tokenizer.decode(following))
+
+
+def test_a_user_may_follow_a_reply_without_calls() -> None:
+    chat = chat_of(QWEN)
+    text = chat.chat.tokenizer.decode(chat.following([], [{"role": "user", "content": "more"}]))
+    assert text == "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_template_that_moves_its_tools_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match=r"'characters'.*turn 0 changes earlier text"):
+        chat_of(WANDERING)
+
+
+def test_a_template_for_one_call_at_a_time_refuses_only_several() -> None:
+    chat = chat_of(LLAMA)
+    text = chat.chat.tokenizer.decode(chat.following([("aaaaaaaa1", "add_one")], RESULTS[:1]))
+    assert text == "<|im_start|>tool\n2<|im_end|><|im_start|>assistant\n"
+    with pytest.raises(UserError, match="does not take messages"):
+        chat.following([("aaaaaaaa1", "add_one"), ("aaaaaaaa2", "add_two")], RESULTS)
+
+
+def test_a_template_without_tools_says_so_and_still_takes_conversations() -> None:
+    chat = chat_of(CHATML)
+    assert not chat.takes_tools
+    asked = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    text = chat.chat.tokenizer.decode(chat.open(asked, []))
+    assert text.endswith("<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_arguments_that_are_no_json_object_stay_text() -> None:
+    assert plain_arguments('{"a": 1}') == {"a": 1}
+    assert plain_arguments("{oops") == "{oops" and plain_arguments("3") == "3"

@@ -1,0 +1,27 @@
+"""A tape comes back as it was written."""
+
+import os
+
+import pytest
+
+from r3l.errors import RecordError
+from r3l.views import tape
+from r3l.views.tape import TapedCall, read_tape, write_tape
+
+CALL = TapedCall("chat", "abc", -1, ({"role": "user", "content": "hi"},), {"content": "yes"})
+
+
+def test_a_tape_comes_back_as_it_was_written() -> None:
+    assert read_tape(write_tape([CALL, CALL])) == [CALL, CALL]
+    assert read_tape(b"") == []
+
+
+def test_a_tape_that_is_too_long_keeps_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "LIMIT", 1000)
+    long = TapedCall("chat", "abc", -1, ({"content": os.urandom(4000).hex()},))
+    assert [call.messages for call in read_tape(write_tape([long]))] == [()]
+
+
+def test_a_damaged_tape_is_refused() -> None:
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_tape(b"nonsense")
