@@ -73,8 +73,7 @@ def with_resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcom
         resolved=(*row.resolved, *(outcome.key for outcome in outcomes)),
         checksums=(*row.checksums, *(outcome.checksum for outcome in outcomes)),
         failures=(*row.failures, *(f"{outcome.role}/{outcome.cause}" for outcome in failed)),
-        done=row.done + len(done),
-        done_base=row.done_base + sum(outcome.role == "base" for outcome in done),
+        played=(*row.played, *(outcome.key for outcome in done)),
         rewards=(*row.rewards, *(outcome.reward for outcome in done)),
         oldest_version=min(versions, default=-1),
     )

@@ -34,10 +34,10 @@ class GroupRow(Record):
     `lease_expired`: the deadline passed and was counted. `rid`: id of the request that got
     the lease; a request that is sent again gets the same lease.
     `resolved`: slots in the order of their results; `checksums`: of these results, in this order.
-    `done`: slots with a trajectory, `done_base` of them base slots, `rewards` in the order they
-    came; `failures`: "role/cause" of every failed slot. `oldest_version`: oldest policy version in
-    any trajectory, -1 if there is none. `nbytes`: size of the results. `fingerprints`: weight
-    hashes, keyed by policy version. `cause`: why the group expired. `times`: second at which each
+    `played`: slots with a trajectory, in the order they came; `rewards`: their rewards.
+    `failures`: "role/cause" of every failed slot. `oldest_version`: oldest policy version in any
+    trajectory, -1 if there is none. `nbytes`: size of the results. `fingerprints`: weight hashes,
+    keyed by policy version. `cause`: why the group expired. `times`: second at which each
     state was entered. `draw_id`: latest draw, 0 after its return. `steps`: steps that trained on
     the group. `handed`: stored attempts that its attempts begin with.
     """
@@ -54,8 +54,7 @@ class GroupRow(Record):
     lease_expired: bool = False
     rid: str = ""
     resolved: tuple[tuple[Role, int], ...] = ()
-    done: int = 0
-    done_base: int = 0
+    played: tuple[tuple[Role, int], ...] = ()
     oldest_version: int = -1
     rewards: tuple[float, ...] = ()
     nbytes: int = 0
@@ -71,6 +70,22 @@ class GroupRow(Record):
     def with_changes(self, **changes: Any) -> GroupRow:
         """Returns a copy with these fields changed."""
         return msgspec.structs.replace(self, **changes)
+
+    @property
+    def done(self) -> int:
+        """Number of slots with a trajectory."""
+        return len(self.played)
+
+    @property
+    def base_rewards(self) -> list[float]:
+        """The rewards of base attempts."""
+        pairs = zip(self.played, self.rewards, strict=True)
+        return [reward for (role, _), reward in pairs if role == "base"]
+
+    @property
+    def done_base(self) -> int:
+        """Number of base slots with a trajectory."""
+        return sum(role == "base" for role, _ in self.played)
 
     @property
     def unfinished(self) -> bool:

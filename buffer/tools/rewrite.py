@@ -49,8 +49,7 @@ def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> G
     done = [result for result in ordered if result.trajectory is not None]
     return row.with_changes(
         checksums=tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved),
-        done=len(done),
-        done_base=sum(result.role == "base" for result in done),
+        played=tuple((result.role, result.slot) for result in done),
         rewards=tuple(r.trajectory.reward for r in done if r.trajectory is not None),
         failures=tuple(f"{r.role}/{r.cause}" for r in ordered if r.status == "failed"),
         oldest_version=group.oldest_version,

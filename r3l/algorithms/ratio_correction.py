@@ -33,18 +33,22 @@ class RatioCorrectedConfig(AlgorithmConfig):
     ratio_correction_low: float = Field(
         0.5, ge=0, le=1, description="ratio below which token_mask drops a token"
     )
-    ratio_correction_high: float = Field(
-        2.0, ge=1, description="ratio beyond which a token or sequence is truncated or masked"
+    ratio_correction_high: float | None = Field(
+        None,
+        ge=1,
+        description="ratio beyond which a token or sequence is truncated or masked; unset: 5 for "
+        "token_mask, else 2",
     )
 
     def ratio_corrected(self, loss: TokenLoss) -> TokenLoss:
         """Returns `loss` with the ratio correction of these settings."""
         if self.ratio_correction == "none":
             return loss
+        high = self.ratio_correction_high or (5.0 if self.ratio_correction == "token_mask" else 2.0)
         return partial(
             ratio_corrected,
             loss=loss,
             rule=self.ratio_correction,
             low=self.ratio_correction_low,
-            high=self.ratio_correction_high,
+            high=high,
         )

@@ -138,5 +138,6 @@ def make(config: ExplorerConfig) -> Explorer:
 
 
 def _mean(history: Sequence[StoredAttempt]) -> float:
-    """Returns the mean reward of stored attempts; a success counts as 1."""
-    return float(np.mean([min(attempt.reward, 1.0) for attempt in history]))
+    """Returns the mean reward of stored base attempts; a success counts as 1."""
+    bases = [min(attempt.reward, 1.0) for attempt in history if attempt.role == "base"]
+    return float(np.mean(bases or [0.0]))

@@ -24,7 +24,7 @@ def _row(state, **changes):
     resolved = {"leased": (), "filling": SLOTS[:1], "expired": SLOTS[:1]}.get(state, SLOTS)
     fields = {
         "resolved": resolved,
-        "done": len(resolved),
+        "played": resolved,
         "steps": (1,) if state == "trained" else (),
         "cause": "stale" if state == "expired" else "",
         "draw_id": 1 if state == "drawn" else 0,
@@ -46,7 +46,7 @@ def test_every_state_can_be_entered_and_left_and_every_operation_moves_something
 @pytest.mark.parametrize("before", ["new", *GROUP_STATES])
 def test_a_move_is_refused_unless_the_table_has_it(before, after, by):
     row = _row(after)
-    was = None if before == "new" else _row(before, resolved=row.resolved, done=row.done)
+    was = None if before == "new" else _row(before, resolved=row.resolved, played=row.played)
     if by in MOVES.get((before, after), ()):
         check_move(was, row, by)
     else:
@@ -87,28 +87,26 @@ def test_a_row_that_breaks_the_rule_of_its_state_is_refused(row, rule):
 
 
 @pytest.mark.parametrize(
-    ("by", "resolved", "counts", "why"),
+    ("by", "resolved", "done", "why"),
     [
-        ("put", (SLOTS[1], SLOTS[0]), {"done": 2}, "each slot of the plan once"),
-        ("put", (SLOTS[0], SLOTS[0]), {"done": 2}, "each slot of the plan once"),
-        ("put", (SLOTS[0], ("distilled", 0)), {"done": 2}, "each slot of the plan once"),
-        ("clock", SLOTS, {"done": 2}, "may not resolve 1 slots as done"),
-        ("clock", SLOTS, {"done": 1}, "may not resolve 1 slots as not_triggered"),
-        ("put", SLOTS, {"done": 3}, "may not resolve -1 slots as not_triggered"),
-        ("put", SLOTS, {"done": 0}, "may not resolve -1 slots as done"),
+        ("put", (SLOTS[1], SLOTS[0]), 2, "each slot of the plan once"),
+        ("put", (SLOTS[0], SLOTS[0]), 2, "each slot of the plan once"),
+        ("put", (SLOTS[0], ("distilled", 0)), 2, "each slot of the plan once"),
+        ("clock", SLOTS, 2, "may not resolve 1 slots as done"),
+        ("clock", SLOTS, 1, "may not resolve 1 slots as not_triggered"),
+        ("put", SLOTS, 3, "may not resolve -1 slots as not_triggered"),
+        ("put", SLOTS, 0, "may not resolve -1 slots as done"),
     ],
 )
-def test_a_resolved_slot_never_changes_and_the_clock_only_fails_open_ones(
-    by, resolved, counts, why
-):
+def test_a_resolved_slot_never_changes_and_the_clock_only_fails_open_ones(by, resolved, done, why):
     state = "complete" if len(resolved) == 2 else "filling"
-    after = _row(state, resolved=resolved, **counts)
+    after = _row(state, resolved=resolved, played=(*SLOTS, SLOTS[0])[:done])
     with pytest.raises(IllegalMove, match=why):
         check_move(_row("filling"), after, by)
 
 
 def test_the_clock_fails_open_slots():
-    after = _row("complete", done=1, failures=("base/straggler",))
+    after = _row("complete", played=SLOTS[:1], failures=("base/straggler",))
     check_move(_row("filling"), after, "clock")
 
 

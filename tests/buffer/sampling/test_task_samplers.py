@@ -14,8 +14,11 @@ from r3l.settings.sampling import TaskSamplerConfig
 from tests.buffer.fakes import finished
 
 
-def row(rewards):
-    return GroupRow("g1", "t", 0, GroupPlan(len(rewards)), "trained", rewards=tuple(rewards))
+def row(rewards, retries=()):
+    """A group of base attempts with these rewards, and of retries."""
+    plan = GroupPlan(len(rewards), len(retries))
+    played = tuple(plan.slots())
+    return GroupRow("g1", "t", 0, plan, "trained", played=played, rewards=(*rewards, *retries))
 
 
 def view(position=0, size=6, envs=(), histories=None, epoch=0, seed=0):
@@ -55,6 +58,11 @@ def test_older_groups_count_less_by_the_decay():
     # successes 1 + 1 + 0.5·2, failures 1 + 1 + 0.25·2
     assert rule._posterior(view(histories=history), 0) == (3.0, 2.5)
     assert rule._posterior(view(), 0) == (1.0, 1.0)
+
+
+def test_retries_do_not_count_as_successes_of_a_task():
+    history = {0: [row([0.0, 0.0], retries=[1.0, 1.0])]}
+    assert sampler("curriculum")._posterior(view(histories=history), 0) == (1.0, 3.0)
 
 
 def test_a_curriculum_without_history_gives_every_task_a_chance():

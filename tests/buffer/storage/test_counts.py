@@ -52,7 +52,8 @@ def test_a_finished_evaluation_is_counted_once_and_stays_counted_after_its_evict
 
 
 def test_drops_of_a_group_are_its_failures_and_all_of_it_if_it_expired():
-    row = NEW.with_changes(done=3, done_base=1, failures=("base/engine",), state="complete")
+    played = (("base", 0), ("distilled", 0), ("distilled", 1))
+    row = NEW.with_changes(played=played, failures=("base/engine",), state="complete")
     assert counts.dropped(row) == {("engine", "base", "t"): 1}
     expired = counts.dropped(row.with_changes(state="expired", cause="stale"))
     assert counts.group_drops(expired) == {"stale": 1}

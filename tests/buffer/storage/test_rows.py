@@ -51,6 +51,12 @@ def test_contrast_is_zero_without_two_rewards_that_differ():
     assert NEW.with_changes(rewards=(0.5, -1.0, 0.0)).contrast == 1.5
 
 
+def test_rewards_of_base_attempts_are_told_apart_from_those_of_retries():
+    played = (("base", 1), ("distilled", 1), ("base", 0))
+    row = NEW.with_changes(played=played, rewards=(0.5, 1.0, 0.0))
+    assert row.base_rewards == [0.5, 0.0] and (row.done, row.done_base) == (3, 2)
+
+
 RECORDS = [
     full_result(),
     SlotResult("distilled", 3, "failed", cause="engine"),
@@ -58,7 +64,8 @@ RECORDS = [
           (full_result(), SlotResult("base", 1, "not_triggered")), times={"leased": 1.5},
           fingerprints={3: "x", -1: ""}),
     GroupRow("g1", "t", 3, GroupPlan(2, 1), "filling", resolved=(("base", 0), ("distilled", 0)),
-          rewards=(0.5, -1.0), times={"leased": 2.0}, fingerprints={7: "abc"}, steps=(3, 4)),
+          played=(("base", 0), ("distilled", 0)), rewards=(0.5, -1.0),
+          times={"leased": 2.0}, fingerprints={7: "abc"}, steps=(3, 4)),
     DrawRow(1, "r", "learner", 3, ("g1", "g2"), "fifo", 1.5, (1.0, 1.0), (0.5, 2.0)),
 ]  # fmt: skip
 

@@ -57,7 +57,15 @@ def test_a_sequence_mask_drops_a_whole_sequence_beyond_the_limit():
 def test_every_ratio_loss_takes_a_correction(name):
     settings = {"kl_coef": 0.0, "ratio_correction": "token_mask"}
     value, parts = get(name, **settings).loss(batch_of(RATIOS))
-    assert math.isfinite(value.item()) and parts["ratio_correction_dropped"] == 2.0
+    assert math.isfinite(value.item()) and parts["ratio_correction_dropped"] == 1.0
+
+
+@pytest.mark.parametrize(("high", "rule"), [(5.0, "token_mask"), (2.0, "token_truncate")])
+def test_the_limit_follows_the_rule_unless_it_is_set(high, rule):
+    def limit(**more):
+        return get("grpo", ratio_correction=rule, **more).token_loss.keywords["high"]
+
+    assert limit() == high and limit(ratio_correction_high=3.0) == 3.0
 
 
 def test_distilled_rows_are_not_corrected():

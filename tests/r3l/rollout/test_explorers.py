@@ -57,6 +57,12 @@ def test_cuts_of_a_stored_success_are_three_of_four_groups() -> None:
     assert set(chosen("prefix", history((1.0, 0.0)), threshold=0.5)) == {()}
 
 
+def test_the_mean_of_a_task_leaves_retries_out() -> None:
+    retry = StoredAttempt("g1", "distilled", 0, 1.0, 1)
+    stored = [retry, *history((0.0, 0.0))]  # mean 0 without the retry, 1/3 with it
+    assert chosen("in_context", stored, threshold=0.3, share=1)[()] == 0
+
+
 def test_partial_histories_are_of_groups_with_spread() -> None:
     # variances 0, 1/4 and 1/16: the second group is four times as likely as the third
     stored = history((1.0, 1.0), (0.0, 1.0), (0.0, 0.5))
