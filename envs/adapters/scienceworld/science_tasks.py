@@ -76,20 +76,33 @@ def named(patterns: Sequence[str] | None) -> list[str]:
     return [name for name in SPLITS if any(fnmatchcase(name, pattern) for pattern in wanted)]
 
 
-def listed(patterns: Sequence[str] | None, eval_split: str) -> ListedTasks:
+def listed(
+    patterns: Sequence[str] | None, eval_split: str, eval_patterns: Sequence[str] | None = None
+) -> ListedTasks:
     """Lists upstream's variations of the named tasks: train for training, test for evaluation, dev
-    for warm starts. If `eval_split` is dev, dev is for evaluation and a warm start has no tasks."""
+    for warm starts. If `eval_split` is dev, dev is for evaluation and a warm start has no tasks.
+    `eval_patterns`: names or patterns of other tasks for evaluation."""
     requirements.choice("eval_split", eval_split, ("dev", "test"))
-    train, dev, test = [], [], []
+    train, dev, test = _by_split(patterns)
+    if eval_patterns is not None:
+        _, other_dev, other_test = _by_split(eval_patterns)
+        held = other_dev if eval_split == "dev" else other_test
+        return ListedTasks({"warmup": dev, "train": train, "eval": held})
+    if eval_split == "dev":
+        return ListedTasks({"train": train, "eval": dev})
+    return ListedTasks({"warmup": dev, "train": train, "eval": test})
+
+
+def _by_split(patterns: Sequence[str] | None) -> tuple[list[Task], list[Task], list[Task]]:
+    """Lists the variations of the named tasks in train, dev and test."""
+    train, dev, test = list[Task](), list[Task](), list[Task]()
     for name in named(patterns):
         sizes = SPLITS[name]
         numbers = [_task(name, number) for number in range(sum(sizes))]
         train += numbers[: sizes.train]
         dev += numbers[sizes.train : sizes.train + sizes.dev]
         test += numbers[sizes.train + sizes.dev :]
-    if eval_split == "dev":
-        return ListedTasks({"train": train, "eval": dev})
-    return ListedTasks({"warmup": dev, "train": train, "eval": test})
+    return train, dev, test
 
 
 def task_of_seed(tasks: ListedTasks, seed: int) -> Task:

@@ -35,9 +35,10 @@ REFUSED = ("reset task",)
 class ScienceWorld:
     """ScienceWorld: 30 tasks, each in many variations.
 
-    `tasks`: names or patterns of the tasks to play, such as `find-*`; `simplification`: upstream's,
-    comma separated; `eval_split`: test or dev; `max_steps`: step limit of every task (0: 1.5 times
-    its longest gold path, at least 30); `brief`: short prompts and observations, for small policies
+    `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: of the tasks to
+    evaluate on, by default the same; `simplification`: upstream's, comma separated; `eval_split`:
+    test or dev; `max_steps`: step limit of every task (0: 1.5 times its longest gold path, at least
+    30); `brief`: short prompts and observations, for small policies
     (envs.adapters.scienceworld.brief_text); `heap_mib`: memory of the Java machine (an attempt
     needs 12 MiB); `timeout_s`: time limit of a call to it, less than env.step_s, so that a hung
     machine and a hung worker have different causes.
@@ -47,6 +48,7 @@ class ScienceWorld:
         self,
         *,
         tasks: list[str] | None = None,
+        eval_tasks: list[str] | None = None,
         simplification: str = "easy",
         eval_split: str = "test",
         max_steps: int = 0,
@@ -56,12 +58,14 @@ class ScienceWorld:
     ) -> None:
         library = requirements.package("scienceworld", "scienceworld.constants", "scienceworld")
         requirements.program("scienceworld", "java", jvm.INSTALL_JAVA)
-        self.names, self.listed = named(tasks), listed(tasks, eval_split)
+        self.names = named(tasks)
+        self.listed = listed(tasks, eval_split, eval_tasks)
+        played = {*self.names, *(named(eval_tasks) if eval_tasks is not None else ())}
         self.simplification, self.limit, self.brief = simplification, max_steps, brief
         self.spec = EnvSpec(
             name="scienceworld",
             system_prompt=brief_text.SYSTEM if brief else SYSTEM,
-            max_steps=max_steps or max(LIMITS[name] for name in self.names),
+            max_steps=max_steps or max(LIMITS[name] for name in played),
             max_response_tokens=32 if brief else 512,
             sessions=8,
             prompts=brief_text.PROMPTS if brief else {},
@@ -73,11 +77,14 @@ class ScienceWorld:
 
     @staticmethod
     def task_source(
-        tasks: list[str] | None = None, eval_split: str = "test", **_: Any
+        tasks: list[str] | None = None,
+        eval_tasks: list[str] | None = None,
+        eval_split: str = "test",
+        **_: Any,
     ) -> TaskSource:
         """Upstream's variations: train for training, test (or dev) for evaluation, dev for warm
         starts."""
-        return listed(tasks, eval_split)
+        return listed(tasks, eval_split, eval_tasks)
 
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None

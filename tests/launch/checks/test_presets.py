@@ -7,18 +7,19 @@ from pathlib import Path
 import pytest
 
 from envs import registry
+from envs.adapters.scienceworld.science_tasks import SPLITS
 from launch.checks import presets
 from r3l.config import load
 
 PAPER = {  # environment -> training tasks, optimizer steps, tokens per response, options
     "alfworld": (3553, 740, 512, {"admissible": True, "max_steps": 25}),
     "webshop": (
-        10587,
-        2205,
+        4096,
+        853,
         512,
         {"products": 0, "goals": "human", "admissible": True, "max_steps": 15},
     ),
-    "scienceworld": (3592, 748, 512, {"max_steps": 25}),
+    "scienceworld": (2288, 476, 512, {"max_steps": 30}),
     "gsm8k": (7473, 1556, 4096, {"attempts": 3}),
 }
 
@@ -28,13 +29,14 @@ def test_a_preset_has_the_settings_of_the_paper_and_its_released_code(name: str)
     config = load(presets.preset_file(f"paper-{name}"))
     algorithm, actor, learner = config.algorithm, config.actor, config.learner
     tasks, steps, response, options = PAPER[name]
-    assert (config.env.name, config.env.train_tasks, config.env.options) == (name, tasks, options)
+    given = {k: v for k, v in config.env.options.items() if k not in ("tasks", "eval_tasks")}
+    assert (config.env.name, config.env.train_tasks, given) == (name, tasks, options)
     assert (algorithm.name, algorithm.group_size, algorithm.alpha) == ("r3l", 8, 3.0)
     assert (algorithm.normalize, algorithm.sft_pool, algorithm.sft_weight) == ("token", "shared", 1)
     assert algorithm.verified_requires_success and algorithm.kl_coef == 0
     assert (actor.temperature, actor.reflect_temperature, config.eval.temperature) == (
         1.0,
-        1.0,
+        0.7,
         0.4,
     )
     assert (actor.max_response_tokens, actor.max_reflection_tokens) == (response, 4096)
@@ -44,6 +46,16 @@ def test_a_preset_has_the_settings_of_the_paper_and_its_released_code(name: str)
     assert steps * 96 <= 20 * tasks < (steps + 1) * 96, "20 epochs, not more"
     assert (learner.sync_every, config.buffer.max_staleness, config.eval.every) == (1, 1, 20)
     assert "model" not in config.model_fields_set
+
+
+def test_scienceworld_is_evaluated_on_tasks_that_are_not_trained() -> None:
+    options = load(presets.preset_file("paper-scienceworld")).env.options
+    train, held = options["tasks"], options["eval_tasks"]
+    assert (len(train), len(held)) == (17, 13) and sorted(train + held) == sorted(SPLITS)
+    # upstream's train variations; the paper takes the first half of all, 2,294 and 1,308
+    assert sum(SPLITS[name].train for name in train) == 2288
+    assert sum(sum(SPLITS[name]) // 2 for name in train) == 2294
+    assert sum(sum(SPLITS[name]) // 2 for name in held) == 1308
 
 
 @pytest.mark.parametrize("path", sorted(presets.PRESETS.glob("*.yaml")), ids=lambda path: path.stem)

@@ -52,6 +52,15 @@ def test_dev_variations_are_either_for_evaluation_or_for_warm_starts():
         listed(None, "train")
 
 
+def test_other_tasks_can_be_held_out_for_evaluation():
+    tasks = listed(["boil"], "test", ["melt", "freeze"]).listed
+    assert {task.options["task"] for task in tasks["train"]} == {"boil"}
+    assert {task.options["task"] for task in tasks["eval"]} == {"freeze", "melt"}
+    assert [len(tasks[split]) for split in ("train", "warmup", "eval")] == [14, 7, 18]
+    with pytest.raises(UserError, match="'bail' is unknown"):
+        listed(["boil"], "test", ["bail"])
+
+
 def test_a_seed_alone_names_a_task_of_the_split_that_owns_it():
     tasks = listed(SMALL, "test")
     for number, split in enumerate(("warmup", "train", "eval")):
