@@ -70,8 +70,9 @@ class Row:
         return bool(self.token_advantages[self.mask].any())
 
 
-_Counted = tuple[list[Row], int]
-"""The rows of an attempt, whose weight is its group's w_g, and their length |τ| together."""
+_Counted = tuple[list[Row], int, str]
+"""The rows of an attempt, whose weight is its group's w_g, their length |τ| together, and that
+group."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,8 @@ def rows_of(
         replay = context if group.group_id in replayed else None
         policy += _policy_rows(group, algorithm, weight, joined, ranked, replay, version)
         if algorithm.sft_weight:
-            aux += [_aux_row(sample, weight) for result in group.results for sample in result.aux]
+            samples = [sample for result in group.results for sample in result.aux]
+            aux += [_aux_row(sample, weight, group.group_id) for sample in samples]
     if algorithm.sft_pool == "shared":
         rows = _weigh([*policy, *aux], algorithm.normalize)
     else:
@@ -244,7 +246,7 @@ def _policy_rows(
             )
             for each in attempt.conversations()[1:]
         ]
-        counted.append(([row, *further], lengths[i]))
+        counted.append(([row, *further], lengths[i], name))
     return counted
 
 
@@ -266,11 +268,11 @@ def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
     return fresh
 
 
-def _aux_row(sample: AuxSample, weight: float) -> _Counted:
+def _aux_row(sample: AuxSample, weight: float, group: str) -> _Counted:
     """Makes the row of an auxiliary sample. Its temperature is 1: plain likelihood."""
     zeros = np.zeros(len(sample.token_ids), dtype=np.float32)
     row = _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
-    return [row], int(row.mask.sum())
+    return [row], int(row.mask.sum()), group
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
@@ -284,9 +286,10 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
     """Multiplies each row's importance weight w_g by its token weight c; all rows belong to one
     mean."""
-    shares = credit.token_weights(normalize, [length for _, length in counted])
+    lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
+    shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
-    return [replace(row, weight=row.weight * share) for (rows, _), share in pairs for row in rows]
+    return [replace(row, weight=row.weight * share) for (rows, *_), share in pairs for row in rows]
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:

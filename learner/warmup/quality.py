@@ -85,7 +85,7 @@ async def _explore(
 ) -> list[list[SlotResult]]:
     config = RunConfig(
         env=EnvConfig(name=env, options=dict(options)),
-        algorithm=R3LConfig(group_size=2) if reflect else GRPOConfig(group_size=1),
+        algorithm=R3LConfig(group_size=2) if reflect else GRPOConfig(group_size=1, std="none"),
         actor=ActorConfig(max_reflection_tokens=256),
     )
     make = partial(registry.make, env, **options)

@@ -19,6 +19,10 @@ Float64 = npt.NDArray[np.float64]
 MaxRule = Literal["success", "group_max"]
 Std = Literal["population", "sample", "none"]
 
+STD = (
+    "what R − mean is divided by: the group's standard deviation as a population or as a sample, "
+    "or none"
+)
 SUCCESS = 1.0
 """R(τ) from which an attempt is a full success."""
 
@@ -40,6 +44,7 @@ def amplified(
     *,
     max_rule: MaxRule = "success",
     max_advantage: float | None = None,
+    std: Std = "none",
 ) -> Float64:
     """Computes R³L's positive amplification, float64 [G] (arXiv 2601.03715, Eq. 11, corrected by
     its authors). With s(τ) = R(τ) − mean:
@@ -50,10 +55,10 @@ def amplified(
 
     `max_rule="group_max"` is Eq. 11 of version 1: α for R(τ) = max of the group, and 0 for a group
     whose rewards are all equal. `max_advantage` replaces the α of the first line (released code:
-    1.0).
+    1.0). `std`: what s is divided by (Algorithm 1 of one revision of the paper).
     """
     values = checked_rewards(rewards)
-    s = centered(values)
+    s = normalized(values, std=std)
     amplified_s = np.where(s >= 0, alpha * s, s)
     top = alpha if max_advantage is None else max_advantage
     if max_rule == "success":
@@ -95,6 +100,15 @@ def normalized(
     count = s.size if std == "population" else s.size - 1  # a group with contrast has G >= 2
     scale = factor * math.sqrt(math.fsum(s * s) / count) + eps
     return s / scale if scale > 0 else np.zeros_like(s)
+
+
+def check_spread(std: Std, attempts: int) -> None:
+    """Raises ValueError for groups of one attempt whose standard deviation is asked for."""
+    if std != "none" and attempts < 2:
+        raise ValueError(
+            f"std {std}: a group of one base attempt has no standard deviation; raise "
+            "algorithm.group_size or set algorithm.std=none"
+        )
 
 
 def overlong_penalty(lengths: npt.ArrayLike, limit: int, buffer: int) -> Float64:

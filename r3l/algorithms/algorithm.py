@@ -41,24 +41,25 @@ class Exploration:
 
     `base_slots`: attempts without help; `distilled_slots`: retries (retry i retries base i).
     `reflect_on`: which base attempts get a reflection: "all", or the "failures" (R < 1).
-    `trigger`: which of them are retried: if the "reflection" asks for it
-    (r3l.rollout.reflection.Reflection.triggers_retry), or "always" if the reflection is usable.
+    A retry follows if the reflection asks for it
+    (r3l.rollout.reflection.Reflection.triggers_retry), or if it is a critique.
     `guidance`: what the retry is shown: the "reflection", a free-text "critique" or "none".
     `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot,
     within the attempt.
     `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only if the
-    retry fully succeeds. `constrained`: reflections are decoded under their JSON schema.
+    retry fully succeeds; `praise`: recognised successes do, too. `constrained`: reflections are
+    decoded under their JSON schema.
     """
 
     base_slots: int
     distilled_slots: int = 0
     reflect_on: ReflectOn = "all"
-    trigger: Literal["reflection", "always"] = "reflection"
     guidance: Literal["reflection", "critique", "none"] = "reflection"
     from_start: bool = False
     pivot_shift: int = 0
     constrained: bool = True
     aux: bool = False
+    praise: bool = True
     verified_requires_success: bool = True
 
 

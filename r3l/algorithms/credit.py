@@ -5,6 +5,7 @@ Shapes: L tokens, K steps. A mask is bool [L], True on the tokens that receive c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,11 +14,12 @@ import numpy.typing as npt
 
 from r3l.records import Bool, Trajectory
 
-Normalize = Literal["trajectory", "attempt", "token", "sum"]
+Normalize = Literal["trajectory", "attempt", "group", "token", "sum"]
 NORMALIZE = (
     "mean over trajectories of the mean over their trained tokens (trajectory), of the sum over "
-    "these divided by all response tokens (attempt) or by nothing (sum); or mean over all trained "
-    "tokens (token)"
+    "these divided by all response tokens (attempt) or by nothing (sum); mean over groups of such "
+    "means over their trajectories, by all response tokens (group: the R³L paper's equation); or "
+    "mean over all trained tokens (token)"
 )
 
 
@@ -57,9 +59,9 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns |τ_i| of each trajectory: how many tokens are trained, or for "attempt" all response
-    tokens. The tokens of an attempt's further conversations count too."""
-    if normalize == "attempt":
+    """Returns |τ_i| of each trajectory: how many tokens are trained, or for "attempt" and "group"
+    all response tokens. The tokens of an attempt's further conversations count too."""
+    if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [
         sum(int(each.responses_from(each.extra.start).sum()) for each in t.conversations()[1:])
@@ -68,16 +70,23 @@ def lengths(
     return [int(mask.sum()) + more for mask, more in zip(masks, further, strict=True)]
 
 
-def token_weights(normalize: Normalize, lengths: Sequence[int]) -> list[float]:
+def token_weights(
+    normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
+) -> list[float]:
     """Returns the weight of each trained token, for the R kept trajectories of a batch with
-    `lengths[i]` = |τ_i|.
+    `lengths[i]` = |τ_i|, of which |G_i| are in the group `groups[i]`, one of M.
 
-        trajectory, attempt    1 / (R · |τ_i|)    the mean over trajectories of 1/|τ_i| Σ_t
-        token                  1 / Σ_j |τ_j|      the mean over all trained tokens
-        sum                    1 / R              the mean over trajectories of Σ_t
+        trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t
+        group                  1 / (M · |G_i| · |τ_i|)     the mean over groups of such means
+        token                  1 / Σ_j |τ_j|               the mean over all trained tokens
+        sum                    1 / R                       the mean over trajectories of Σ_t
 
-    A trajectory of length 0 has weight 0 and counts in R.
+    A trajectory of length 0 has weight 0 and counts in R and |G|. `groups` is for "group" alone.
     """
+    if normalize == "group":
+        sizes = Counter(groups)
+        pairs = zip(groups, lengths, strict=True)
+        return [1.0 / (len(sizes) * sizes[g] * length) if length else 0.0 for g, length in pairs]
     if normalize == "token":
         return [1.0 / max(sum(lengths), 1)] * len(lengths)
     if normalize == "sum":

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages, losses, recall
+from r3l.algorithms.advantages import STD, Std, check_spread
 from r3l.algorithms.algorithm import (
     Algorithm,
     Estimator,
@@ -52,6 +53,7 @@ class R3LConfig(RatioCorrectedConfig):
         True,
         description="amplify advantages by α; false is the paper's w/o amplification, R − mean",
     )
+    std: Std = Field("none", description=STD)
     reflect: bool = Field(
         True, description="reflect and retry; false is the paper's w/o reflect, N base attempts"
     )
@@ -65,6 +67,11 @@ class R3LConfig(RatioCorrectedConfig):
     guidance: bool = Field(True, description="show the retry its guidance")
     verified_requires_success: bool = Field(
         True, description="a correction is verified only if the retry fully succeeds"
+    )
+    praise: bool = Field(
+        True,
+        description="a success that its reflection calls one yields an auxiliary sample; the "
+        "paper's text has only corrections",
     )
     constrained_reflection: bool = Field(
         True, description="decode reflections under their JSON schema"
@@ -110,6 +117,11 @@ class R3LConfig(RatioCorrectedConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _groups_have_a_spread(self) -> Self:
+        check_spread(self.std, self._exploration().base_slots)
+        return self
+
     def build(self) -> Algorithm:
         """Builds R³L: N/2 base attempts and their retries, with a policy gradient and the auxiliary
         loss."""
@@ -118,8 +130,10 @@ class R3LConfig(RatioCorrectedConfig):
             alpha=self.alpha,
             max_rule=self.max_rule,
             max_advantage=self.max_advantage,
+            std=self.std,
         )
-        estimator = amplified if self.amplify else advantages.centered
+        plain = partial(advantages.normalized, std=self.std)
+        estimator = amplified if self.amplify else plain
         return Algorithm(
             name=self.name,
             exploration=self._exploration(),
@@ -164,6 +178,7 @@ class R3LConfig(RatioCorrectedConfig):
             pivot_shift=self.pivot_shift,
             constrained=self.constrained_reflection,
             aux=True,
+            praise=self.praise,
             verified_requires_success=self.verified_requires_success,
         )
 

@@ -179,7 +179,8 @@ class _Explorer:
                 diagnosis = await self._diagnose(slot, attempt, env.spec)
                 thought = diagnosis.thought
                 if diagnosis.pivot < 0:
-                    aux = _praise(attempt, diagnosis) if exploration.aux else ()
+                    praised = exploration.aux and exploration.praise
+                    aux = _praise(attempt, diagnosis) if praised else ()
                     return _resolved(slot, "not_triggered", thought, aux)
                 return await self._retry(slot, attempt, diagnosis, env)
         except EpisodeError as error:
@@ -200,18 +201,15 @@ class _Explorer:
             return Diagnosis(replace(thought, cause=error.cause), asked)
         named = -1 if parsed.retry_from_step is None else parsed.retry_from_step
         thought = replace(thought, outcome=parsed.trajectory_outcome, pivot=named)
-        triggered = exploration.trigger == "always" or parsed.triggers_retry(base.num_steps)
+        triggered = parsed.triggers_retry(base.num_steps)
         pivot = self._pivot(named, base.num_steps) if triggered else -1
         guidance = "" if exploration.guidance == "none" else prompts.guidance(parsed)
         return Diagnosis(thought, asked, pivot, guidance)
 
     def _pivot(self, named: int, num_steps: int) -> int:
-        """Returns the step to retry from if the reflection names step `named`; -1 means no
-        retry."""
+        """Returns the step to retry from if the reflection names step `named`."""
         if self.exploration.from_start:
             return 0
-        if named < 0:
-            return -1
         return min(max(named + self.exploration.pivot_shift, 0), num_steps - 1)
 
     async def _ask(

@@ -13,14 +13,16 @@ from pydantic import Field
 from r3l.algorithms import recall
 from r3l.algorithms.algorithm import Algorithm, Estimator, Float64
 from r3l.algorithms.published.grpo import RatioConfig, kl_weight
-from r3l.algorithms.recall import Recall
+from r3l.algorithms.recall import GroupContext, RandomSource, Recall, StoredAttempt
 from r3l.records import Bool
 
 
 class ARPOConfig(RatioConfig):
-    """Settings of ARPO: GRPO's without the KL, and the age of a stored success."""
+    """Settings of ARPO: GRPO's without the KL and with a higher upper clip, and the age of a stored
+    success."""
 
     name: Literal["arpo"] = Field("arpo", description="algorithm")
+    clip_high: float = Field(0.3, ge=0, description="ratios are clipped at 1 plus this")
     kl_coef: float = kl_weight(0.0)
     recall_age: int | None = Field(
         None, ge=0, description="age of a stored success, versions; unset: any"
@@ -28,13 +30,22 @@ class ARPOConfig(RatioConfig):
 
     @property
     def recall(self) -> Recall:
-        """Recalls one stored success for a group that has no success."""
-        return partial(recall.opposing, count=1, successes_only=True, max_age=self.recall_age)
+        """Recalls one stored success for a group that earned nothing."""
+        return partial(rescue, max_age=self.recall_age)
 
     def build(self) -> Algorithm:
         """Builds ARPO: N base attempts with the clipped ratio loss."""
         mix = partial(replacing, estimator=self.standardised())
         return replace(super().build(), mix_recalled=mix)
+
+
+def rescue(
+    context: GroupContext, source: RandomSource, *, max_age: int | None
+) -> list[StoredAttempt]:
+    """Recall: draws one stored success for a group in which no attempt earned a reward."""
+    if max(context.rewards) > 0:
+        return []
+    return recall.opposing(context, source, count=1, successes_only=True, max_age=max_age)
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:

@@ -38,7 +38,6 @@ class CritiqueGRPOConfig(RatioConfig):
                 base_slots=self.group_size,
                 distilled_slots=self.group_size,
                 reflect_on="failures",
-                trigger="always",
                 guidance="critique",
                 from_start=True,
                 constrained=False,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages, losses
-from r3l.algorithms.advantages import Std
+from r3l.algorithms.advantages import STD, Std, check_spread
 from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
@@ -24,16 +24,17 @@ def kl_weight(default: float) -> Any:
 class RatioConfig(RatioCorrectedConfig):
     """Settings of GRPO and its relatives: a clipped ratio, and a KL to the reference model."""
 
-    std: Std = Field(
-        "population",
-        description="what R − mean is divided by: the group's standard deviation as a population "
-        "or as a sample, or none",
-    )
+    std: Std = Field("population", description=STD)
     clip_low: float = Field(0.2, ge=0, lt=1, description="ratios are clipped at 1 minus this")
     clip_high: float = Field(0.2, ge=0, description="ratios are clipped at 1 plus this")
     kl_coef: float = kl_weight(0.01)
 
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
+
+    @model_validator(mode="after")
+    def _groups_have_a_spread(self) -> Self:
+        check_spread(self.std, self.group_size)
+        return self
 
     def standardised(self) -> Estimator:
         """Estimator: (R − mean)/(std + 1e-6)."""

@@ -24,14 +24,13 @@ class ReflectGRPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """Builds Reflect-GRPO: N base attempts. The failures among the first ⌊N/2⌋ are reflected on
-        and retried from step 0."""
+        and, unless the reflection calls them a success, retried from step 0."""
         return replace(
             super().build(),
             exploration=Exploration(
                 base_slots=self.group_size,
                 distilled_slots=self.group_size // 2,
                 reflect_on="failures",
-                trigger="always",
                 from_start=True,
                 constrained=self.constrained_reflection,
             ),

@@ -7,6 +7,7 @@ sequence at a temperature, float64 [L], by the policy or the reference.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from r3l.records import AuxSample, Trajectory
 
 Float64 = npt.NDArray[np.float64]
 LogProbs = Callable[[Any, float], Float64]
-CLIP = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
+CLIP = {"dapo": (0.2, 0.28), "arpo": (0.2, 0.3), "gspo": (3e-4, 4e-4)}
 KL = {"grpo": 0.01, "gspo": 0.01, "reflect_grpo": 0.01, "r3": 0.01}
 MEANS = {"dapo": "token", "rloo": "sum"}
 
@@ -58,6 +59,8 @@ def amplified(rewards: list[float], settings: dict[str, Any]) -> list[float]:
     out = []
     for reward in rewards:
         s = 0.0 if equal else reward - mean
+        if settings.get("std") == "population" and not equal:
+            s /= math.sqrt(sum((r - mean) ** 2 for r in rewards) / len(rewards)) + 1e-6
         if not settings.get("amplify", True):
             out.append(s)
         elif rule == "group_max" and equal:
@@ -157,21 +160,28 @@ def whole(
         values = advantages(name, rewards, settings) if members else []
         masked = name == "r3l" and settings.get("credit", True)
         for one, value in zip(members, values, strict=True):
-            rows.append((one, value, credit(one, group.attempts, masked), group.weight))
+            rows.append((one, value, credit(one, group.attempts, masked), group))
     means = settings.get("normalize", MEANS.get(name, "trajectory"))
-    samples = [(sample, group.weight) for group in groups for sample in group.samples]
+    samples = [(sample, group) for group in groups for sample in group.samples]
     samples = samples if name == "r3l" and settings.get("reflect", True) else []
     shared = samples if settings.get("sft_pool") == "shared" else []
     count = len(rows) + len(shared)
     if means == "token":
         count = sum(len(places) for _, _, places, _ in rows)
         count += sum(int(sample.response_mask.sum()) for sample, _ in shared)
+    members_of = Counter(id(group) for *_, group in [*rows, *shared])
+
+    def number(group: Drawn) -> int:
+        """What the weight of one of its rows is divided by."""
+        return len(members_of) * members_of[id(group)] if means == "group" else count
+
     result = Result()
-    for one, advantage, places, weight in rows:
+    for one, advantage, places, group in rows:
         heat, derivative = one.temperature, np.zeros(len(one.token_ids))
         logprobs = policy(one.token_ids, heat)
-        length = {"trajectory": len(places), "attempt": int(one.response_mask.sum())}.get(means, 1)
-        share = weight / count / max(length, 1)
+        whole_length = int(one.response_mask.sum())
+        lengths = {"trajectory": len(places), "attempt": whole_length, "group": whole_length}
+        share = group.weight / number(group) / max(lengths.get(means, 1), 1)
         old = one.logprobs.astype(np.float64)
         if name == "gspo" and places:
             sequence = float(np.mean([logprobs[t] - old[t] for t in places]))
@@ -191,11 +201,11 @@ def whole(
                 derivative[t] += share * kl * slope
         result.derivatives.append((one.token_ids, heat, derivative))
     pool = sum(int(sample.response_mask.sum()) for sample, _ in samples)
-    for sample, weight in samples:
-        share = settings.get("sft_weight", 1.0) * weight / max(pool, 1)
+    for sample, group in samples:
+        share = settings.get("sft_weight", 1.0) * group.weight / max(pool, 1)
         if shared:
             own = 1 if means in ("token", "sum") else int(sample.response_mask.sum())
-            share = settings.get("sft_weight", 1.0) * weight / count / max(own, 1)
+            share = settings.get("sft_weight", 1.0) * group.weight / number(group) / max(own, 1)
         result.loss -= share * float(policy(sample.token_ids, 1.0)[sample.response_mask].sum())
         result.derivatives.append((sample.token_ids, 1.0, -share * sample.response_mask))
     return result

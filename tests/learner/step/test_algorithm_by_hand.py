@@ -40,6 +40,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"name": "dapo", "filter": False, "kl_coef": 0.01},
     {"name": "dapo", "filter": False, "overlong_limit": 9, "overlong_buffer": 6},
     {"name": "r3l", "normalize": "attempt"},
+    {"name": "r3l", "normalize": "group"},
+    {"name": "r3l", "std": "population"},
+    {"name": "r3l", "std": "population", "amplify": False},
     {"name": "r3l", "kl_coef": 0.5},
     {"name": "r3l", "clipped": True},
     {"name": "r3l", "clipped": True, "kl_coef": 0.5, "normalize": "token", "credit": False},
@@ -75,7 +78,7 @@ class Groups:
     """Random groups, sampled by `lm` give or take some noise."""
 
     def __init__(self, lm: LlamaForCausalLM, seed: list[int]) -> None:
-        self.lm, self.rng = lm, np.random.default_rng(seed)
+        self.lm, self.rng, self.made = lm, np.random.default_rng(seed), 0
 
     def tokens(self, low: int, high: int) -> list[int]:
         return self.rng.integers(0, VOCAB, self.rng.integers(low, high)).tolist()
@@ -149,7 +152,10 @@ class Groups:
         for slot in range(plan.distilled):
             results.append(self.retry(slot, bases.get(slot), from_start=from_start))
         order = self.rng.permutation(len(results))
-        return Group("g", Task("t", "t", 0), plan, "complete", tuple(results[i] for i in order))
+        self.made += 1
+        return Group(
+            f"g{self.made}", Task("t", "t", 0), plan, "complete", tuple(results[i] for i in order)
+        )
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))

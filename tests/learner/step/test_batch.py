@@ -135,6 +135,12 @@ def test_the_weight_of_a_token_follows_normalize_and_the_pool_of_auxiliary_sampl
     shared = {"sft_pool": "shared"}
     assert shares(**shared) == pytest.approx([1 / 40, 1 / 80, 1 / 40, 1 / 80, 1 / 80])
     assert shares(**shared, normalize="token") == pytest.approx([1 / 64] * 5)
+    rows = rows_of(
+        [group, explore_group(group_id="g2", base_rewards=(0.0,), retry_rewards=())],
+        R3LConfig(group_size=4, normalize="group", amplify=False).build(),
+    )
+    # half of the weight for each group; the second one's only attempt has no advantage
+    assert [row.weight for row in rows] == pytest.approx([1 / 96] * 3 + [1 / 32] * 2)
 
 
 def test_the_largest_weight_of_a_token_and_the_share_of_auxiliary_samples_are_measured() -> None:

@@ -98,6 +98,7 @@ def test_token_weights_literal_numbers():
     assert token_weights("token", [4, 0, 2]) == [1 / 6] * 3
     assert token_weights("attempt", [4, 0, 2]) == [1 / 12, 0.0, 1 / 6]
     assert token_weights("sum", [4, 0, 2]) == [1 / 3] * 3
+    assert token_weights("group", [4, 0, 2], ["a", "a", "b"]) == [1 / 16, 0.0, 1 / 4]
     assert all(token_weights(normalize, []) == [] for normalize in get_args(Normalize))
     assert token_weights("token", [0]) == [1.0]
 
@@ -106,4 +107,10 @@ def test_the_length_of_an_attempt_counts_what_the_pivot_masks(make_trajectory):
     retry = make_trajectory([2, 2, 1], role="distilled", parent=0, pivot=2)
     masks = group_masks([retry])
     counted = {name: lengths(name, [retry], masks) for name in get_args(Normalize)}
-    assert counted == {"trajectory": [1], "attempt": [5], "token": [1], "sum": [1]}
+    assert counted == {
+        "trajectory": [1],
+        "attempt": [5],
+        "group": [5],
+        "token": [1],
+        "sum": [1],
+    }

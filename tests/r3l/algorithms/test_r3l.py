@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
 from r3l.algorithms import losses
 from r3l.algorithms.algorithm import Exploration
@@ -14,13 +15,14 @@ from tests.r3l.algorithms.fakes import advantages_of, get, kl_of, total
 def test_r3l_explores_by_its_settings():
     plain = get().exploration
     assert plain == Exploration(4, 4, aux=True)
-    assert plain.trigger == "reflection" and not plain.from_start
+    assert not plain.from_start
     assert plain.reflect_on == "all"
     assert get(reflect_on="failures").exploration == replace(plain, reflect_on="failures")
     assert get(from_start=True).exploration.from_start
     assert get(guidance=False).exploration.guidance == "none"
     assert not get(constrained_reflection=False).exploration.constrained
     assert not get(verified_requires_success=False).exploration.verified_requires_success
+    assert get(praise=False).exploration == replace(plain, praise=False)
 
 
 def test_without_reflection_there_are_only_base_attempts():
@@ -48,6 +50,24 @@ def test_amplification_follows_its_settings(group):
     assert advantages_of(get(), best)[0].tolist() == [0.75, -0.25]
     assert advantages_of(get(max_rule="group_max"), best)[0].tolist() == [3.0, -0.25]
     assert advantages_of(get(alpha=2.0, max_advantage=1.0), trajectories)[0][0] == 1.0
+
+
+def test_the_standard_deviation_can_divide_what_is_amplified(group):
+    trajectories = group((1.0, 0.0), ((1, 0.5),))  # s = 1/2, −1/2, 0; σ = 1/√6
+    scores = [1.2247449, -1.2247449, 0.0]
+    plain, _ = advantages_of(get(std="population", amplify=False), trajectories)
+    assert plain == pytest.approx(scores, rel=1e-5, abs=1e-9)
+    amplified, _ = advantages_of(get(std="population"), trajectories)
+    assert amplified == pytest.approx([3.0, -1.2247449, 0.0], rel=1e-5, abs=1e-9)
+    best, _ = advantages_of(get(std="population"), group((0.5, 0.0), ()))
+    assert best == pytest.approx([3.0, -1.0], rel=1e-5)  # α·1 and −1
+
+
+@pytest.mark.parametrize("few", [{"group_size": 2}, {"reflect": False, "group_size": 1}])
+def test_one_base_attempt_has_no_standard_deviation(few):
+    with pytest.raises(ValidationError, match="std population: a group of one base attempt"):
+        get(std="population", **few)
+    assert get(**few).plan().base == 1
 
 
 def test_the_authors_from_start_and_no_guidance_are_without_credit_as_well(group):

@@ -72,6 +72,8 @@ def test_a_recognised_success_keeps_its_base_and_yields_a_reflect_sample() -> No
     )
     result = by_slot(explore(policy))["distilled", 0]
     assert result.status == "not_triggered" and [s.kind for s in result.aux] == ["reflect"]
+    result = by_slot(explore(policy, "algorithm.praise=false"))["distilled", 0]
+    assert result.status == "not_triggered" and result.aux == ()
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,13 @@ def test_reflect_grpo_does_the_failures_of_the_first_half_again_from_the_start()
     slots = by_slot(explore(policy, "algorithm=reflect_grpo"))
     assert slots["distilled", 0].status == "not_triggered"
     assert slots["distilled", 0].reflection is None  # a success is not reflected on
+
+
+def test_reflect_grpo_skips_a_failure_that_its_reflection_calls_a_success() -> None:
+    policy = learner_of_advice(reflection("success", None))
+    result = by_slot(explore(policy, "algorithm=reflect_grpo"))["distilled", 0]
+    assert result.status == "not_triggered" and not result.aux
+    assert result.reflection is not None and result.reflection.outcome == "success"
 
 
 @pytest.mark.parametrize(("shift", "pivot"), [(-5, 0), (-1, 0), (0, 1), (1, 2), (5, 2)])

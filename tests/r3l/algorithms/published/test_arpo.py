@@ -17,11 +17,16 @@ def test_a_success_replaces_the_worst_attempt_and_the_size_of_the_group_stays(ma
     assert advantages == pytest.approx([-1.2247449, 0.0, 0.0, 1.2247449], rel=1e-5, abs=1e-9)
 
 
-def test_only_a_group_that_failed_entirely_recalls_and_only_one_success():
+def test_only_a_group_that_earned_nothing_recalls_and_only_one_success():
     history = [StoredAttempt(f"g{i}", "base", 0, 1.0, 0) for i in range(4)]
     rule = REGISTRY["arpo"]().recall
     counts = [
         len(rule(GroupContext(rewards, history, 5, 1), lambda: np.random.default_rng(0)))
-        for rewards in ((0.0, 0.5), (0.0, 1.0), (1.0, 1.0))
+        for rewards in ((0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (1.0, 1.0))
     ]
-    assert counts == [1, 0, 0]
+    assert counts == [1, 0, 0, 0]
+
+
+def test_the_ratio_is_clipped_at_0_8_and_1_3():
+    settings = REGISTRY["arpo"]()
+    assert (settings.clip_low, settings.clip_high, settings.kl_coef) == (0.2, 0.3, 0.0)
