@@ -28,7 +28,6 @@ from r3l.records import (
     Purpose,
     Recalled,
     Record,
-    Role,
     SlotResult,
     Task,
 )
@@ -184,16 +183,6 @@ class Calls:
         several = (results,) if isinstance(results, SlotResult) else results
         encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
         return Call("put", operations.Put(group_id, actor, fingerprint, encoded))
-
-    @operation
-    def resolve(
-        self, group_id: str, actor: str, role: Role, slot: int, *, cause: str = ""
-    ) -> Call[PutAck]:
-        """Resolve a slot that has no trajectory: as failed if `cause` is set, else not triggered.
-
-        Otherwise like `put`.
-        """
-        return Call("resolve", operations.Resolve(group_id, actor, role, slot, cause))
 
     @operation
     def renew(

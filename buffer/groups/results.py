@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from buffer.groups.completion import (
     finish,
     give_up_stragglers,
@@ -22,7 +20,6 @@ from buffer.wire import operations
 from buffer.wire.operations import PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
-from r3l.records import SlotResult, SlotStatus
 from r3l.weights.manifest import fingerprints_agree
 
 CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
@@ -55,13 +52,6 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
         row = _accept(work, row, new, args.fingerprint)
         work.count("puts", len(new))
     return PutAck(new=len(new), complete=row.all_resolved, late=late)
-
-
-def resolve(work: UnitOfWork, args: operations.Resolve) -> PutAck:
-    """Resolve a slot without a trajectory: failed with a cause, or not triggered."""
-    status: SlotStatus = "failed" if args.cause else "not_triggered"
-    result = codec.encode(SlotResult(args.role, args.slot, status, cause=args.cause))
-    return put(work, operations.Put(args.group_id, args.actor, None, (msgspec.Raw(result),)))
 
 
 # ── checks ──────────────────────────────────────────────────────────────────────────────────

@@ -62,7 +62,6 @@ class WriteHandlers:
             "add_tasks": _needs_only_arguments(tasks.add_tasks),
             "lease": self._lease,
             "put": _needs_only_arguments(results.put),
-            "resolve": _needs_only_arguments(results.resolve),
             "renew": self._renew,
             "release": _needs_only_arguments(leases.release),
             "draw": self._draw,

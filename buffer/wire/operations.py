@@ -23,7 +23,6 @@ from r3l.records import (
     Purpose,
     Recalled,
     Record,
-    Role,
     SlotResult,
     Task,
 )
@@ -66,16 +65,6 @@ class Put(Record):
     actor: str
     fingerprint: tuple[Integer, str] | None
     results: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(min_length=1, max_length=SLOTS_LIMIT)]
-
-
-class Resolve(Record):
-    """Resolve a slot that has no trajectory: as failed if `cause` is set, else as not triggered."""
-
-    group_id: str
-    actor: str
-    role: Role
-    slot: Integer
-    cause: str
 
 
 class Renew(Record):
@@ -327,7 +316,6 @@ _ROWS = (
     Operation("add_tasks", AddTasks, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("lease", AcquireLease, (Lease, Wait), "writer"),
     Operation("put", Put, (PutAck,), "writer"),
-    Operation("resolve", Resolve, (PutAck,), "writer"),
     Operation("renew", Renew, (Ids,), "writer"),
     Operation("release", Release, (Ids,), "writer"),
     Operation("draw", DrawGroups, (DrawHead,), "writer", learner=True),

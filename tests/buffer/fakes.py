@@ -105,7 +105,8 @@ class Desk:
         return self.do(results.put, args, **more)
 
     def resolve(self, group_id, role, slot, cause="", actor="a"):
-        return self.do(results.resolve, operations.Resolve(group_id, actor, role, slot, cause))
+        status = "failed" if cause else "not_triggered"
+        return self.put(group_id, SlotResult(role, slot, status, cause=cause), actor)
 
     def renew(self, group_ids, actor="a"):
         return self.do(leases.renew, operations.Renew(tuple(group_ids), actor, {})).group_ids

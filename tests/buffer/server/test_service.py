@@ -63,7 +63,9 @@ def test_a_prioritised_batch_comes_with_probabilities_and_weights_that_the_store
         for reward in (0.0, 1.0, 3.0):
             group = client.lease("a", 0, GroupPlan(2, 1)).group_id
             client.put(group, "a", [done("base", 0), done("base", 1, reward=reward)])
-            assert client.resolve(group, "a", "distilled", 0, cause="engine").complete
+            assert client.put(
+                group, "a", SlotResult("distilled", 0, "failed", cause="engine")
+            ).complete
         draw = client.draw(2, 0)
         client.commit(draw.draw_id, 1, 1)
         again = client.draw(3, 1)  # the one left, and two for a second time

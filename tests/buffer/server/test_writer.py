@@ -68,7 +68,9 @@ def test_a_transaction_takes_no_more_requests_than_its_limit(working, queue, mon
 
 
 def test_a_refused_request_harms_no_other_of_its_transaction(working, queue):
-    (sent,) = run(working, queue, calls.resolve("g7", "a", "base", 0), lease())
+    (sent,) = run(
+        working, queue, calls.put("g7", "a", SlotResult("base", 0, "not_triggered")), lease()
+    )
     assert isinstance(sent["r0"], NotFound) and sent["r1"].group_id == "g0000000001"
 
 

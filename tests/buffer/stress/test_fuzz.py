@@ -104,8 +104,8 @@ def _requests():
     requests = [
         calls.put(group, "thief", result),
         calls.put("g0000000001", "thief", [result, finished("base", 1)], (0, "hash")),
-        calls.resolve(group, "thief", "base", 1, cause="env"),
-        calls.resolve("", "thief", "base", 0, cause="env"),
+        calls.put(group, "thief", SlotResult("base", 1, "failed", cause="env")),
+        calls.put("", "thief", SlotResult("base", 0, "failed", cause="env")),
         calls.get([""]),
         calls.get(["g" * 600]),
         calls.lease("thief", 0, GroupPlan(2), {"x": 1.0}),

@@ -18,7 +18,6 @@ CALLS = [
     calls.add_tasks([Task("t", "workshop", 0)]),
     calls.lease("a", 0, GroupPlan(1)),
     calls.put("g", "a", SlotResult("base", 0, "not_triggered")),
-    calls.resolve("g", "a", "base", 0),
     calls.renew(["g"], "a"),
     calls.release(["g"], "a"),
     calls.draw(1, 0),
