@@ -28,9 +28,8 @@ DAMAGED = "damaged"
 
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
-    """Mark `count` complete groups as drawn; returns None if there are too few, or if it is worth
-    waiting for late groups. New groups are at most η versions old, replayed ones at most
-    `replay_staleness`.
+    """Mark `count` complete groups as drawn; returns None if there are too few. New groups are at
+    most η versions old, replayed ones at most `replay_staleness`.
 
     A group expires if it is too old or damaged, or if it has no contrast and the algorithm replaces
     such groups. The draw names the groups replaced since the previous draw. Trained groups remain
@@ -48,8 +47,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     draw_deadlines.expire_overdue(work)
     _check_share(work, args)
     _expire_unusable(work, args.version)
-    late = work.index.late(args.version, work.config)
-    picked = [] if late else _sound_picks(work, args)
+    picked = _sound_picks(work, args)
     if not picked:
         return None
     draw_id = work.index.next_draw
@@ -92,8 +90,6 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
         parts.append(f"waits for actors to finish {unfinished - unheld}")
     else:
         parts.append("waits for actors, which hold no group")
-    if late := len(index.late(args.version, work.config)):
-        parts.append(f"waits for {late} groups that would be stale after another step")
     if unheld:
         parts.append(f"{unheld} unfinished groups have no actor")
     if resting:

@@ -138,16 +138,6 @@ class Index:
         lowered, configured = self.progress.staleness_limit, config.max_staleness
         return configured if lowered < 0 else min(lowered, configured)
 
-    def late(self, version: int, config: BufferConfig) -> list[GroupRow]:
-        """Returns the training groups that a draw at `version` waits for. Actors are still playing
-        them, and at the next version their oldest tokens will be older than η. Their leases bound
-        the wait."""
-        if config.late_groups == "expire":
-            return []
-        oldest = version - self.max_staleness(config)
-        held = [row for row in self._unfinished["train"].values() if row.has_holder]
-        return [row for row in held if 0 <= row.oldest_version <= oldest]
-
     def forget_replay(self, row: GroupRow) -> None:
         """Remove a trained group from the groups that may be drawn again."""
         self._replayable.pop(row.group_id, None)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from buffer.groups.index import Index
 from buffer.wire.messages import Request
-from buffer.wire.operations import DrawGroups
-from r3l.settings.buffer import BufferConfig
+from r3l.settings.sampling import SamplerConfig
 
 HELD_S = 15.0  # the longest that a draw is held
 ENDED = 4096  # draws without groups that are remembered
@@ -58,7 +57,7 @@ class HeldDraws:
             del self._ended[next(iter(self._ended))]
         return False
 
-    def take(self, index: Index, config: BufferConfig, *, last: bool) -> list[Request]:
+    def take(self, index: Index, sampler: SamplerConfig, *, last: bool) -> list[Request]:
         """Remove and return the draws whose clients should ask again, all of them if `last`."""
         if not self._held:
             return []
@@ -68,8 +67,8 @@ class HeldDraws:
             for held in self._held.values()
             if last
             or now >= held.until
-            or _may_be_filled(held.request.arguments, index, config)
-            or held.request.arguments.version > newest
+            or (draw := held.request.arguments).version > newest
+            or draw.count <= index.ready(draw.count, sampler)
         ]
         for request in taken:
             del self._held[request.rid]
@@ -79,8 +78,3 @@ class HeldDraws:
     def until(self) -> float:
         """When the first held draw becomes overdue, on the steady clock."""
         return min((held.until for held in self._held.values()), default=float("inf"))
-
-
-def _may_be_filled(draw: DrawGroups, index: Index, config: BufferConfig) -> bool:
-    enough = draw.count <= index.ready(draw.count, config.sampler)
-    return enough and not index.late(draw.version, config)

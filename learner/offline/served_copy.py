@@ -37,7 +37,7 @@ IGNORED = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "use
 def without_actors(config: RunConfig) -> RunConfig:
     """Returns the settings for a run without actors: groups never become too old or leave the
     store, and there are no evaluations."""
-    kept = {"max_staleness": NO_LIMIT, "late_groups": "expire", "retention": RetentionConfig()}
+    kept = {"max_staleness": NO_LIMIT, "retention": RetentionConfig()}
     return config.model_copy(
         update={
             "buffer": config.buffer.model_copy(update=kept),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -84,11 +84,6 @@ class BufferConfig(Section):
         ge=0,
         le=1 << 31,
         description="η, how many optimizer steps old the oldest token of a drawn group may be",
-    )
-    late_groups: Literal["expire", "wait"] = Field(
-        "expire",
-        description="groups still played that would be stale after another optimizer step: they "
-        "expire, or the learner waits for them as long as an actor holds them",
     )
     retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
 

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from buffer import BufferClient
-from buffer.groups import leases
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import counts
 from buffer.storage.counts import group_drops
@@ -32,39 +31,6 @@ def test_no_drawn_group_is_older_than_the_limit_and_expired_ones_are_counted(des
     assert desk.draw(1, version=2).groups == (edge,)
     assert desk.row(old).cause == "stale"
     assert counts.group_drops(desk.index.drops) == {"stale": 1}
-
-
-@pytest.mark.parametrize("late_groups", ["expire", "wait"])
-def test_a_late_group_expires_or_the_draw_waits_for_it_as_asked(make_desk, tasks, late_groups):
-    desk = make_desk(max_staleness=1, late_groups=late_groups)
-    desk.add(tasks(5))
-    desk.set_version(1)
-    late = desk.lease("slow", 0, GroupPlan(2)).group_id
-    desk.put(late, finished("base", 0, version=0), "slow")
-    young = desk.complete(version=1)
-    if late_groups == "expire":
-        assert desk.draw(1, version=1).groups == (young,)
-        desk.put(late, finished("base", 1, version=1), "slow")
-        assert desk.draw(1, version=2) is None and desk.row(late).cause == "stale"
-        return
-    assert "waits for 1 groups that would be stale after another step" in desk.shortage(
-        1, version=1
-    )
-    desk.put(late, finished("base", 1, version=1), "slow")
-    assert desk.draw(1, version=1).groups == (late,)
-    assert desk.draw(1, version=2).groups == (young,)
-
-
-def test_a_draw_no_longer_waits_for_a_late_group_whose_actor_is_gone(make_desk, tasks):
-    desk = make_desk(max_staleness=0, late_groups="wait", lease_s=10.0)
-    desk.add(tasks(5))
-    late = desk.lease("slow", 0, GroupPlan(2)).group_id
-    desk.put(late, finished("base", 0, version=0), "slow")
-    young = desk.complete(version=0)
-    assert desk.draw(1, version=0) is None
-    desk.now += 11.0
-    desk.do(leases.expire_overdue)
-    assert desk.draw(1, version=0).groups == (young,)
 
 
 def test_a_draw_at_an_impossible_version_is_refused_and_expires_nothing(desk, tasks):

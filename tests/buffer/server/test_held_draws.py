@@ -17,7 +17,7 @@ from buffer.server.handlers import WriteHandlers
 from buffer.wire import messages
 from r3l.errors import Conflict
 from r3l.records import GroupPlan
-from tests.buffer.fakes import calls, finished, until
+from tests.buffer.fakes import calls, until
 
 WAITS = """
 import sys
@@ -41,7 +41,7 @@ def _request(call, rid="r", waited_s=0.0):
 
 def _told(desk, handlers, *, last=False):
     """The ids of the draws whose clients are told to ask again."""
-    taken = handlers.held.take(desk.index, desk.config.buffer, last=last)
+    taken = handlers.held.take(desk.index, desk.config.buffer.sampler, last=last)
     return [request.rid for request in taken]
 
 
@@ -62,19 +62,6 @@ def test_a_waiting_draw_is_carried_out_when_its_client_asks_again(desk, handlers
     with desk.store.read() as txn:
         head, groups = read(txn)
     assert head.draw_id == 1 and head.now[0].state == "drawn" and len(groups) == 1
-
-
-def test_a_draw_that_waits_for_a_late_group_is_told_when_it_came(make_desk, tasks):
-    desk = make_desk(max_staleness=0, late_groups="wait")
-    handlers = WriteHandlers(desk.store, Counter())
-    desk.add(tasks(3))
-    late = desk.lease("slow", 0, GroupPlan(2)).group_id
-    desk.put(late, finished("base", 0), "slow")
-    desk.complete()
-    assert _ask(desk, handlers, calls.draw(1, 0, wait_s=60.0)) is None
-    assert _told(desk, handlers) == []
-    desk.put(late, finished("base", 1), "slow")
-    assert _told(desk, handlers) == ["r"]
 
 
 def test_a_draw_waits_on_if_another_was_faster(desk, handlers, tasks):

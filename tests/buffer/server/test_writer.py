@@ -12,7 +12,7 @@ from buffer.server import writer
 from buffer.server.writer import Writer
 from buffer.wire import messages
 from r3l.errors import BufferError_, BufferUnavailable, NotFound, UserError
-from r3l.records import GroupPlan, Task
+from r3l.records import GroupPlan, SlotResult, Task
 from tests.buffer.fakes import calls
 
 
@@ -68,9 +68,8 @@ def test_a_transaction_takes_no_more_requests_than_its_limit(working, queue, mon
 
 
 def test_a_refused_request_harms_no_other_of_its_transaction(working, queue):
-    (sent,) = run(
-        working, queue, calls.put("g7", "a", SlotResult("base", 0, "not_triggered")), lease()
-    )
+    skipped = SlotResult("base", 0, "not_triggered")
+    (sent,) = run(working, queue, calls.put("g7", "a", skipped), lease())
     assert isinstance(sent["r0"], NotFound) and sent["r1"].group_id == "g0000000001"
 
 
