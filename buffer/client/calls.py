@@ -31,7 +31,6 @@ from r3l.records import (
     SlotResult,
     Task,
 )
-from r3l.views import attempt_frame
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -276,35 +275,6 @@ class Calls:
     ) -> Call[list[Group]]:
         """Return the newest `limit` groups of a purpose, tag and state, newest first."""
         return Call("query", operations.QueryGroups(purpose, tag, state, limit), _groups)
-
-    @operation
-    def frame(
-        self,
-        purpose: Purpose | None = None,
-        tag: str | None = None,
-        state: GroupState | None = None,
-        limit: int = 1000,
-        *,
-        kind: attempt_frame.Kind = "pandas",
-    ) -> Call[Any]:
-        """Return the attempts of the groups that `query` finds as a pandas DataFrame, or as a
-        pyarrow Table if `kind` is "arrow".
-
-        It has one row for each resolved slot and the columns of r3l.views.attempt_frame.AttemptRow.
-        Groups are in the order in which they were made. Raises UserError if the library is not
-        installed.
-        """
-        attempt_frame.library(kind)
-
-        def parse(reply: Groups, encoded: Sequence[Frame]) -> Any:
-            pairs = zip(ReceivedGroups(reply.now, encoded), reply.now, strict=True)
-            ordered = sorted(pairs, key=lambda pair: pair[0].group_id)
-            return attempt_frame.made(
-                kind,
-                (row for group, now in ordered for row in attempt_frame.rows(group, now.steps)),
-            )
-
-        return Call("query", operations.QueryGroups(purpose, tag, state, limit), parse)
 
     @operation
     def ledger(self, step: int) -> Call[list[str]]:

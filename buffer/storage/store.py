@@ -10,21 +10,18 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import lmdb
 from lmdb import verify as lmdb_verify
 
-from buffer.storage import folder_lock, result_checksums
+from buffer.storage import folder_lock
 from buffer.storage.layout import SCHEMA, TABLES
 from buffer.storage.store_path import check_store
 from buffer.storage.transaction import Txn
 from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.files.whole_file import flush, rename_whole, whole_folder
-from r3l.records import GroupState, Purpose
-from r3l.views import attempt_frame
 
 PAGE = 4096  # bytes of LMDB's pages
 GIB = 1 << 30
@@ -144,32 +141,6 @@ class Store:
         self._refuse_fork()
         with self._env.begin() as raw:
             yield Txn(raw, self._tables)
-
-    def frame(
-        self,
-        purpose: Purpose | None = None,
-        tag: str | None = None,
-        state: GroupState | None = None,
-        limit: int | None = None,
-        *,
-        kind: attempt_frame.Kind = "pandas",
-    ) -> Any:
-        """Returns the attempts of the newest `limit` groups (None: all) of a purpose, tag and
-        state, as a pandas DataFrame or, for the kind "arrow", a pyarrow Table.
-
-        It has one row per resolved slot and the columns of r3l.views.attempt_frame.AttemptRow.
-        Groups are in creation order. Raises UserError if the library is not installed, RecordError
-        if a group is damaged.
-        """
-        attempt_frame.library(kind)
-        with self.read() as txn:
-            newest = list(islice(txn.listed(purpose, tag, state), limit))
-            found = [
-                one
-                for row in sorted(newest, key=lambda row: row.group_id)
-                for one in attempt_frame.rows(result_checksums.read(txn, row), row.steps)
-            ]
-        return attempt_frame.made(kind, found)
 
     @property
     def gone(self) -> bool:

@@ -1,1 +1,1 @@
-"""Attempts as text and as rows of a table."""
+"""Attempts as text."""

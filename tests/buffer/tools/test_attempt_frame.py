@@ -1,15 +1,15 @@
-"""Groups as a table: one row for every resolved slot, from a store and from a service."""
+"""Groups as a table: one row for every resolved slot."""
 
 import sys
+from math import isnan
 
 import pytest
 from msgspec.structs import replace
 
-from buffer import BufferClient
 from buffer.storage.store import Store
+from buffer.tools.attempt_frame import COLUMNS, frame
 from r3l.errors import UserError
 from r3l.records import GroupPlan, SlotResult
-from r3l.views import attempt_frame
 from tests.buffer.fakes import finished
 
 
@@ -38,29 +38,28 @@ def store(make_desk, tasks):
 
 
 def test_a_row_of_a_frame_is_a_slot_with_what_is_known_of_its_attempt(store) -> None:
-    frame = store.frame(kind="arrow")
-    assert frame.column_names == [*attempt_frame.AttemptRow.__struct_fields__]
-    first, second, failed, base, skipped, retry = frame.to_pylist()
+    table = frame(store)
+    assert list(table.columns) == list(COLUMNS)
+    first, second, failed, base, skipped, retry = table.to_dict("records")
     assert (first["group_id"], second["group_id"]) == ("g0000000001", "g0000000002")
+    assert isnan(first.pop("expired_at"))
     assert first | {"group_id": "", "task_id": ""} == {
         "group_id": "", "task_id": "", "env": "workshop", "purpose": "train", "tag": "",
         "state": "trained", "expired": "", "actor": "a", "role": "base", "slot": 0,
-        "status": "done", "cause": "", "finish": "terminated", "parent": -1, "pivot": -1,
+        "status": "done", "cause": "", "finish": "terminated", "base": 0, "pivot": -1,
         "reward": 0.0, "steps": 1, "tokens": 6, "length": 8, "seconds": 0.0,
         "oldest_version": 0, "newest_version": 0, "step": 2, "uses": 1, "staleness": 1,
         "leased_at": 1000.0, "complete_at": 1000.0, "drawn_at": 1007.0, "trained_at": 1007.0,
-        "expired_at": None,
     }  # fmt: skip
     assert (second["reward"], second["staleness"], second["oldest_version"]) == (1.0, 0, 1)
     third = (failed, base, skipped, retry)
     assert [one["role"] for one in third] == ["base", "base", "distilled", "distilled"]
     assert [one["slot"] for one in third] == [0, 1, 0, 1]
     assert [one["status"] for one in third] == ["failed", "done", "not_triggered", "done"]
-    assert (failed["cause"], failed["reward"], failed["pivot"]) == ("env", None, None)
-    assert (retry["pivot"], retry["parent"], retry["complete_at"]) == (0, 1, 1007.0)
-    assert (retry["step"], retry["uses"], retry["staleness"], retry["trained_at"]) == (
-        None, 0, None, None,
-    )  # fmt: skip
+    assert failed["cause"] == "env" and isnan(failed["reward"]) and failed["steps"] is None
+    assert (retry["pivot"], retry["base"], retry["complete_at"]) == (0, 1, 1007.0)
+    assert (retry["uses"], retry["step"], retry["staleness"]) == (0, None, None)
+    assert isnan(retry["trained_at"])
 
 
 @pytest.mark.parametrize(
@@ -77,43 +76,17 @@ def test_a_row_of_a_frame_is_a_slot_with_what_is_known_of_its_attempt(store) -> 
     ],
 )
 def test_a_frame_is_filtered_as_a_query_is(store, filters, rows) -> None:
-    assert store.frame(**filters, kind="arrow").num_rows == len(store.frame(**filters)) == rows
-
-
-def test_a_frame_is_written_as_parquet_by_pyarrow(store, tmp_path) -> None:
-    from pyarrow import parquet
-
-    table = store.frame(kind="arrow")
-    parquet.write_table(table, tmp_path / "attempts.parquet")
-    assert parquet.read_table(tmp_path / "attempts.parquet") == table
+    assert len(frame(store, **filters)) == rows
 
 
 def test_a_pandas_frame_has_typed_columns_also_without_rows(store) -> None:
-    full, empty = store.frame(), store.frame(purpose="eval")
+    full, empty = frame(store), frame(store, purpose="eval")
     assert full["reward"].dtype == "float64" and full["pivot"].dtype == "Int64"
     assert list(full.dtypes) == list(empty.dtypes) and len(empty) == 0
     assert full.groupby("role")["reward"].mean().to_dict() == {"base": 1 / 3, "distilled": 0.5}
 
 
-def test_a_kind_or_package_that_is_not_there_is_named_before_anything_is_read(
-    store, monkeypatch
-) -> None:
-    with pytest.raises(UserError, match="kind 'polars': must be one of pandas, arrow"):
-        store.frame(kind="polars")
+def test_a_frame_without_pandas_names_what_to_install(store, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"package pandas; pip install 'r3l\[frame\]'"):
-        store.frame()
-    with pytest.raises(UserError, match=r"package pyarrow; pip install 'r3l\[arrow\]'"):
-        store.frame(kind="arrow")
-
-
-@pytest.mark.system
-def test_a_service_gives_the_frame_of_its_store(serve, store) -> None:
-    expected = store.frame()
-    served = serve(folder=store.folder)
-    with BufferClient(served.endpoint) as client:
-        assert client.frame().equals(expected)
-        assert client.frame(kind="arrow") == store.frame(kind="arrow")
-        assert len(client.frame(state="trained", limit=1)) == 1
-    served.stop()
+    with pytest.raises(UserError, match=r"needs pandas; pip install 'r3l\[frame\]'"):
+        frame(store)

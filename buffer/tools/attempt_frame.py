@@ -1,0 +1,69 @@
+"""The attempts of a store as a pandas DataFrame, with one row for each resolved slot.
+
+Group columns: ids, `state`, `expired` (why, or ""), and the wall-clock second when it entered each
+state. Slot columns: fields of r3l.views.attempt_view.AttemptView; `steps` counts the K turns of the
+policy, `tokens` the tokens sampled for the attempt. `uses`: how many optimizer steps trained on the
+group; `step`: the last of them; `staleness`: versions between the attempt's oldest token and it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from buffer.storage import result_checksums
+from buffer.storage.rows import GroupRow
+from buffer.storage.store import Store
+from r3l.errors import UserError
+from r3l.records import Group, GroupState, Purpose
+from r3l.views.attempt_view import view
+
+TIMES = ("leased", "complete", "drawn", "trained", "expired")
+COLUMNS: dict[str, str] = (
+    dict.fromkeys("group_id task_id env purpose tag state expired actor role".split(), "str")
+    | {"slot": "Int64", "status": "str", "cause": "str", "finish": "str"}
+    | {"base": "Int64", "pivot": "Int64", "reward": "float64", "seconds": "float64"}
+    | dict.fromkeys("steps tokens length oldest_version newest_version".split(), "Int64")
+    | dict.fromkeys("step uses staleness".split(), "Int64")
+    | {f"{state}_at": "float64" for state in TIMES}
+)
+"""Name and pandas type of every column."""
+
+
+def frame(
+    store: Store,
+    purpose: Purpose | None = None,
+    tag: str | None = None,
+    state: GroupState | None = None,
+    limit: int | None = None,
+) -> Any:
+    """Returns the attempts of the newest `limit` groups (None: all) of a purpose, tag and state,
+    groups in creation order. A number that an attempt lacks is NA or NaN.
+
+    Raises UserError if pandas is not installed, RecordError if a group is damaged.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise UserError("a frame needs pandas; pip install 'r3l[frame]'") from None
+    with store.read() as txn:
+        newest = list(islice(txn.listed(purpose, tag, state), limit))
+        newest.sort(key=lambda row: row.group_id)
+        rows = [one for row in newest for one in _rows(result_checksums.read(txn, row), row)]
+    return pandas.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def _rows(group: Group, row: GroupRow) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a group, base slots first."""
+    shared = {name: getattr(row, name) for name in COLUMNS if name in row.__struct_fields__}
+    shared |= {"env": group.task.env, "expired": row.cause, "uses": len(row.steps)}
+    shared |= {f"{state}_at": row.times.get(state) for state in TIMES}
+    step = row.steps[-1] if row.steps else None
+    for result in sorted(group.results, key=lambda r: (r.role, r.slot)):
+        shown = view(result)
+        own = {name: getattr(shown, name) for name in COLUMNS if name in shown.__struct_fields__}
+        own |= {"steps": len(shown.steps) or None, "tokens": shown.generated, "step": step}
+        if step is not None and shown.oldest_version is not None:
+            own["staleness"] = step - 1 - shown.oldest_version
+        yield shared | own
