@@ -33,6 +33,7 @@ from buffer.wire.access import Access, allow_files
 from buffer.wire.curve_keys import ServiceKeys, load
 from buffer.wire.sockets import Received, bind, receive_from_peer
 from buffer.wire.traffic import CHECK_S, Limits
+from learner.step.host_memory import on_host
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_bind
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
@@ -334,7 +335,7 @@ def _in_threads(
 
 
 def _bytes(tensor: Tensor, dtype: torch.dtype | None) -> Bytes:
-    flat = tensor.detach().to(device="cpu", dtype=dtype or tensor.dtype).contiguous().view(-1)
+    flat = on_host(tensor.detach().to(dtype or tensor.dtype)).contiguous().view(-1)
     data: Bytes = flat.view(torch.uint8).numpy()
     return data
 

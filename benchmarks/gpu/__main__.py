@@ -27,11 +27,18 @@ from benchmarks.gpu.lines import Lines
 @click.option("--lines", type=Path, default=Path("docs/results/gpu.jsonl"), show_default=True)
 @click.option("--seconds", default=500.0, show_default=True, help="no measure begins after them")
 @click.option("--only", default="", help="jobs, separated by commas; default: all")
+@click.option("--measures", default="", help="of each job only these, separated by commas")
 @click.option("--tiny", is_flag=True, help="tiny models and rows, to try it on a CPU")
 @click.option("--job", hidden=True)
 @click.option("--scratch", type=Path, hidden=True)
 def main(
-    lines: Path, seconds: float, only: str, tiny: bool, job: str | None, scratch: Path | None
+    lines: Path,
+    seconds: float,
+    only: str,
+    measures: str,
+    tiny: bool,
+    job: str | None,
+    scratch: Path | None,
 ) -> None:
     """Measure the learner on this machine's GPU; on a CPU with --tiny."""
     began = time.monotonic()
@@ -39,11 +46,12 @@ def main(
         from benchmarks.gpu.measures import run_job  # torch
 
         left = float(sys.stdin.readline() or 0)
-        run_job(JOBS[job], scratch, Lines(lines), left, tiny=tiny)
+        run_job(JOBS[job].only(measures), scratch, Lines(lines), left, tiny=tiny)
         return
     names = only.split(",") if only else list(JOBS)
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--scratch", folder, "--lines", str(lines), *(["--tiny"] if tiny else [])]
+        options = ["--scratch", folder, "--lines", str(lines), "--measures", measures]
+        options += ["--tiny"] if tiny else []
         waiting = [(name, [*options, "--job", name]) for name in names]
         ready = _start(waiting.pop(0)[1])
         for name in names:
@@ -60,6 +68,11 @@ def _start(options: list[str]) -> subprocess.Popen[str]:
 
 def _run(job: Job, child: subprocess.Popen[str], left: float, lines: Lines) -> None:
     """Lets a job's process begin, and waits for its end."""
+    if left <= 0:
+        child.kill()
+        child.wait()
+        lines.write({"job": job.name, "error": "no time was left"})
+        return
     try:
         child.communicate(f"{left}\n", timeout=max(min(left + 20.0, job.limit_s), 1.0))
     except subprocess.TimeoutExpired:

@@ -74,7 +74,7 @@ def attentions(scratch: Path) -> Iterator[dict[str, Any]]:
 
 def resume(scratch: Path) -> Iterator[dict[str, Any]]:
     """Gradient norms and losses of two steps after a checkpoint, of the engine that wrote it and
-    of one that loaded it."""
+    of one that loaded it; `repeat`: the difference of two that loaded it."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(builtin_policy())
@@ -91,10 +91,13 @@ def resume(scratch: Path) -> Iterator[dict[str, Any]]:
         on = _steps(trainer, 2)
         saved = latest(folder)
         assert saved is not None
-        again = _steps(load_run(saved, model, config.learner, algorithm, 0)[0], 2)
+        again, repeat = (
+            _steps(load_run(saved, model, config.learner, algorithm, 0)[0], 2) for _ in range(2)
+        )
         yield {
             "format": name,
             **{key: _furthest(on[key], again[key]) for key in on},
+            "repeat": {key: _furthest(again[key], repeat[key]) for key in on},
             "continued": on,
             "resumed": again,
         }

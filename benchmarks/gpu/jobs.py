@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -16,27 +16,32 @@ class Job:
     settings: tuple[str, ...] = ()
     limit_s: float = 120.0
 
+    def only(self, measures: str) -> Job:
+        """The job with some of its measures, separated by commas; all of them if empty."""
+        wanted = measures.split(",") if measures else self.measures
+        return replace(self, measures=tuple(name for name in self.measures if name in wanted))
+
 
 _JOBS = (
     Job(
         "0.5b zero 1",
         "0.5b",
-        ("card", "ways", "budgets", "profile", "patches", "checkpoint"),
+        ("card", "ways", "budgets", "profile", "transfer", "patches", "checkpoint"),
         ("learner.zero_stage=1",),
     ),
     Job("agreement", "", ("agreement", "attentions", "resume")),
     Job(
         "1.5b zero 1",
         "1.5b",
-        ("ways", "budgets", "profile", "patches", "checkpoint", "out_of_memory"),
+        ("ways", "budgets", "profile", "transfer", "patches", "checkpoint", "out_of_memory"),
         ("learner.zero_stage=1",),
         200.0,
     ),
     Job("0.5b zero 2", "0.5b", ("ways",), ("learner.zero_stage=2",)),
     Job("0.5b zero 3", "0.5b", ("ways",), ("learner.zero_stage=3",)),
     Job("0.5b zero 0 float32", "0.5b", ("ways",), ("learner.dtype=float32",)),
-    Job("1.5b zero 2", "1.5b", ("ways", "out_of_memory"), ("learner.zero_stage=2",)),
-    Job("1.5b zero 3", "1.5b", ("ways",), ("learner.zero_stage=3",)),
+    Job("1.5b zero 2", "1.5b", ("ways", "two_groups", "out_of_memory"), ("learner.zero_stage=2",)),
+    Job("1.5b zero 3", "1.5b", ("ways", "two_groups"), ("learner.zero_stage=3",)),
     Job(
         "1.5b checkpointing",
         "1.5b",

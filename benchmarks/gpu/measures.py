@@ -34,6 +34,7 @@ from launch.topology.memory_estimate import Estimate, total
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
 from learner.publisher import WeightPublisher
 from learner.step.batch import rows_of
+from learner.step.host_memory import host_copy
 from learner.step.trainer import Trainer
 from r3l.config import RunConfig, load
 from r3l.errors import RestartNeeded
@@ -48,6 +49,17 @@ MODELS: dict[str, dict[str, int]] = SIZES | {
            "tie_word_embeddings": False},
     "tiny": agreement.SHAPE,
 }  # fmt: skip
+KINDS = {
+    "matrix products": ("nvjet", "gemm", "cutlass", "cublas"),
+    "attention": ("sdpa", "flash", "fmha"),
+    "optimizer": ("multi_tensor", "adam", "Adam"),
+    "copies between formats": ("direct_copy", "Memcpy", "copy_kernel", "Memset", "CatArray"),
+    "rows and nodes": ("index", "gather", "scatter"),
+    "softmax": ("SoftMax", "softmax"),
+    "sums": ("reduce_kernel",),
+    "elementwise": ("elementwise",),
+}
+"""Kinds of kernels by parts of their names; the first that fits."""
 Lined = Iterator[dict[str, Any]]
 
 
@@ -108,9 +120,10 @@ def start(job: Job, scratch: Path, *, tiny: bool) -> Bench:
 
 
 def started(bench: Bench) -> dict[str, Any]:
-    """The engine as it is after a first step: dtype, stage, memory of its states beside the
+    """The engine as it is after two steps of one row: dtype, stage, memory of its states beside the
     estimates."""
     trainer = bench.trainer
+    trainer.step(bench.work.rows[:1])  # the optimizer makes its state
     _reset_peak()
     trainer.step(bench.work.rows[:1])
     gc.collect()
@@ -158,6 +171,13 @@ def budgets(bench: Bench) -> Lined:
         yield _timed(bench, "tree", 2)
 
 
+def two_groups(bench: Bench) -> Lined:
+    """Steps as a forest with two groups, not one, in each micro-batch: what a micro-batch costs
+    whatever its size."""
+    bench.trainer.budget = 10240
+    yield _timed(bench, "tree", 2)
+
+
 def profile(bench: Bench) -> Lined:
     """Where the time of a step goes on the GPU: how much of it kernels run, and which."""
     from torch.profiler import ProfilerActivity
@@ -168,11 +188,37 @@ def profile(bench: Bench) -> Lined:
         bench.trainer.step(bench.work.rows)
         with profiled(activities=[activity]) as profiler:
             took = seconds(lambda: bench.trainer.step(bench.work.rows), time.perf_counter)
-    kernels = [(e.key, e.self_device_time_total / 1e6) for e in profiler.key_averages()]
-    busy = sum(spent for _, spent in kernels)
-    largest = sorted(kernels, key=lambda kernel: -kernel[1])[:12]
-    shares = {name[:90]: spent / max(busy, 1e-9) for name, spent in largest}
-    yield {"step_s": took, "busy_share": busy / took, "shares": shares}
+    kernels = [(e.key, e.self_device_time_total / 1e6, e.count) for e in profiler.key_averages()]
+    kernels = [kernel for kernel in kernels if kernel[1]]
+    kinds: dict[str, float] = {}
+    for name, spent, _ in kernels:
+        kind = next((k for k, parts in KINDS.items() if any(p in name for p in parts)), "other")
+        kinds[kind] = kinds.get(kind, 0.0) + spent
+    largest = sorted(kernels, key=lambda kernel: -kernel[1])[:8]
+    yield {
+        "step_s": took,
+        "kernels": sum(count for _, _, count in kernels),
+        "busy_s": sum(kinds.values()),
+        "kinds_s": kinds,
+        "largest_s": {name[:120]: spent for name, spent, _ in largest},
+    }
+
+
+def transfer(bench: Bench) -> Lined:
+    """Seconds in which all weights come to the host's memory: as PyTorch copies them, and as the
+    publisher does."""
+    copies: dict[str, Callable[[torch.Tensor], Any]] = {
+        "plain": lambda tensor: tensor.to("cpu", copy=True),
+        "host_copy": host_copy,
+    }
+    for round_ in range(2):
+        for name, copy in copies.items():
+
+            def copy_all(copy: Callable[[torch.Tensor], Any] = copy) -> None:
+                for _, tensor in bench.trainer.published()[0]:
+                    copy(tensor)
+
+            yield {"copy": name, "round": round_, "seconds": seconds(copy_all, time.perf_counter)}
 
 
 def patches(bench: Bench) -> Lined:
@@ -211,7 +257,7 @@ def checkpoint(bench: Bench) -> Lined:
     assert saved is not None
     size = sum(path.stat().st_size for path in saved.iterdir())
     yield {"pause_s": pause, "disk_s": written, "gib": size / GIB}
-    trainer.budget = 1024  # two engines are in memory
+    trainer.budget = 2048  # two engines are in memory
     norms = [trainer.step(bench.work.rows).metrics["learner/grad_norm"]]
     _free()
     began = time.monotonic()
@@ -257,7 +303,9 @@ MEASURES: dict[str, Callable[[Bench], Lined]] = {
     "card": card,
     "ways": ways,
     "budgets": budgets,
+    "two_groups": two_groups,
     "profile": profile,
+    "transfer": transfer,
     "patches": patches,
     "checkpoint": checkpoint,
     "out_of_memory": out_of_memory,

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from learner.step.host_memory import host_copy, on_host
 from r3l.process.memory import free_memory
 
 Shape = tuple[str, torch.dtype, tuple[int, ...]]
@@ -47,7 +48,7 @@ def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None
         for (name, dtype, shape), (its_name, tensor) in zip(shapes, tensors, strict=True):
             if (name, dtype, shape) != (its_name, tensor.dtype, tuple(tensor.shape)):
                 raise ValueError(f"{path.name}: {its_name} came instead of {name}")
-            flat = tensor.detach().to("cpu").contiguous().view(-1)
+            flat = on_host(tensor).contiguous().view(-1)
             file.write(flat.view(torch.uint8).numpy().data)
 
 
@@ -65,7 +66,7 @@ class Copies:
         if 2 * size > free_memory():
             write_tensors(path, shapes, tensors)
             return
-        copies = [(name, tensor.detach().to("cpu", copy=True)) for name, tensor in tensors]
+        copies = [(name, host_copy(tensor)) for name, tensor in tensors]
         self._files.append((path, shapes, copies))
 
     def write(self) -> None:
